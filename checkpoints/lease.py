@@ -1,0 +1,58 @@
+"""One writer at a time on one machine: a lock file per pipeline that the kernel frees even after ``kill -9``.
+
+The ledger's fence already lets only one of two writers commit; the lease saves the other from doing the work in vain, and closes the gap
+that Delta's own mutual exclusion on a local file system leaves between two JVMs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from windowing.errors import LeaseTakenError
+
+
+@contextmanager
+def lease(root: str, *, wait_seconds: float, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Hold the pipeline whose folder is ``root``; on object storage there is no lease, only the ledger's fence.
+
+    Parameters
+    ----------
+    wait_seconds
+        How long to wait for a run that is under way.
+    on_wait
+        Told once, in words, that another run is under way.
+
+    Raises
+    ------
+    LeaseTakenError
+        If the other run has not ended in time.
+    """
+    if "://" in root:
+        yield
+        return
+    path = Path(root)
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / ".lease").open("a+") as file:
+        deadline, told = time.monotonic() + wait_seconds, False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read().strip() or "unknown process"
+                if time.monotonic() >= deadline:
+                    raise LeaseTakenError(f"{root}: another run is under way ({holder}); wait for it to end, or stop it, and run again") from None
+                if not told:
+                    on_wait(f"another run of this pipeline is under way ({holder}); waiting for it to end")
+                    told = True
+                time.sleep(0.2)
+        file.truncate(0)
+        file.write(f"process {os.getpid()}")
+        file.flush()
+        yield

@@ -1,0 +1,55 @@
+"""Where a pipeline keeps what it remembers: one folder beside its sink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from windowing.errors import SpecError
+from windowing.spec import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Paths of a pipeline's own tables and pages; all below ``root``.
+
+    Attributes
+    ----------
+    ledger, state, quarantine, quality, held
+        Delta tables: batches; slices; rows never applied; validation results; rows of held batches.
+    docs
+        Folder of the Data Docs pages.
+    report
+        The HTML report.
+    """
+
+    root: str
+    ledger: str
+    state: str
+    quarantine: str
+    quality: str
+    held: str
+    docs: str
+    report: str
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> Places:
+        """The pipeline's ``checkpoints.path``, or ``<sink path>.windowmill``."""
+        return cls.below(_root(pipeline))
+
+    @classmethod
+    def below(cls, root: str) -> Places:
+        """The places below the folder ``root``."""
+        root = root.rstrip("/")
+        tables = {name: f"{root}/{name}" for name in ("ledger", "state", "quarantine", "quality", "held", "docs")}
+        return cls(root=root, **tables, report=f"{root}/report.html")
+
+
+def _root(pipeline: Pipeline) -> str:
+    if pipeline.checkpoints and pipeline.checkpoints.path:
+        return pipeline.checkpoints.path
+    if pipeline.sink and pipeline.sink.path:
+        return f"{pipeline.sink.path.rstrip('/')}.windowmill"
+    raise SpecError(
+        f"pipeline {pipeline.pipeline}: sink.path is missing, so there is no place for its ledger and state; "
+        "give sink: {path: …}, or checkpoints: {path: …} beside a sink in a catalog"
+    )

@@ -1,0 +1,1 @@
+"""Spark and the command line: reading sources, running batches and backfills, writing the sink."""

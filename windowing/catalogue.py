@@ -1,0 +1,162 @@
+"""The aggregates that a spec may name, and how each is written."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How an aggregate's argument is written: ``form`` for messages, ``columns`` by position or name, ``options`` by name."""
+
+    form: str
+    columns: tuple[str, ...] = ("column",)
+    options: tuple[str, ...] = ()
+    star: bool = False
+
+
+def _pair(first: str, second: str) -> Signature:
+    return Signature(f"two columns, as in [{first}, {second}]", (first, second))
+
+
+_ONE = Signature("a column")
+SIGNATURES: Mapping[str, Signature] = {
+    "count": Signature('"*" or a column', star=True),
+    **dict.fromkeys(
+        "count_distinct approx_distinct sum mean geometric_mean product time_weighted_mean min max min_count max_count range "
+        "var_samp var_pop stddev_samp stddev_pop skewness kurtosis first last collect collect_distinct concat bool_and bool_or".split(),
+        _ONE,
+    ),
+    "weighted_mean": _pair("value", "weight"),
+    "arg_min": _pair("by", "value"),
+    "arg_max": _pair("by", "value"),
+    "covar_samp": _pair("x", "y"),
+    "corr": _pair("x", "y"),
+    "linear_trend": _pair("x", "y"),
+    "top_k": Signature("{column: …, k: a whole number}", options=("k",)),
+    "bottom_k": Signature("{column: …, k: a whole number}", options=("k",)),
+    "quantile": Signature("{column: …, q: between 0 and 1}", options=("q",)),
+    "histogram": Signature("{column: …, edges: [ascending numbers]}", options=("edges",)),
+}
+
+
+class AggregateSpec(BaseModel):
+    """One aggregate of a pipeline.
+
+    Attributes
+    ----------
+    function
+        A name of the catalogue, or ``use`` for the user's own.
+    columns
+        Argument columns in the function's order; empty for ``count: "*"``.
+    options
+        Further arguments: ``k``, ``q``, ``edges``.
+    where
+        A Spark SQL condition; rows for which it does not hold are skipped.
+    use
+        ``module:name`` of the user's own aggregate.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    function: str
+    columns: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+    where: str | None = None
+    use: str | None = None
+
+
+def parse_aggregate(value: object) -> AggregateSpec:
+    """Read ``{mean: delay}``, ``{top_k: {column: delay, k: 3}, where: …}`` or ``{use: "module:name", args: […]}``."""
+    if isinstance(value, AggregateSpec):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError("expected one aggregate, such as {mean: delay}")
+    fields = {str(name): argument for name, argument in value.items()}
+    where = fields.pop("where", None)
+    if where is not None and not isinstance(where, str):
+        raise ValueError("where: expected a Spark SQL condition")
+    if "use" in fields:
+        return _parse_own(fields, where)
+    if len(fields) != 1:
+        raise ValueError(f"expected exactly one function; got {', '.join(fields) or 'none'}")
+    [(function, argument)] = fields.items()
+    if function not in SIGNATURES:
+        near = difflib.get_close_matches(function, SIGNATURES, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(SIGNATURES))}"
+        raise ValueError(f"unknown aggregate {function!r}{hint}")
+    return _parse_known(function, argument, where)
+
+
+def _parse_own(fields: dict[str, Any], where: str | None) -> AggregateSpec:
+    use, columns = fields.pop("use"), fields.pop("args", [])
+    if fields:
+        raise ValueError(f"unknown field {next(iter(fields))!r} beside use; known are use, args, where")
+    module, _, name = use.partition(":") if isinstance(use, str) else ("", "", "")
+    if not (module.replace(".", "_").isidentifier() and name.replace(".", "_").isidentifier()):
+        raise ValueError(f'use: got {use!r}; expected "module:name"')
+    if not isinstance(columns, list) or not all(isinstance(column, str) for column in columns):
+        raise ValueError("args: expected a list of columns")
+    return AggregateSpec(function="use", use=use, columns=tuple(columns), where=where)
+
+
+def _parse_known(function: str, argument: object, where: str | None) -> AggregateSpec:
+    signature = SIGNATURES[function]
+    wrong = ValueError(f"{function}: got {argument!r}; expected {signature.form}")
+    if signature.star and argument == "*":
+        return AggregateSpec(function=function, where=where)
+    if signature.options:
+        if not isinstance(argument, Mapping) or set(argument) != {"column", *signature.options} or not isinstance(argument["column"], str):
+            raise wrong
+        options = {name: argument[name] for name in signature.options}
+        if not _options_fit(options):
+            raise wrong
+        return AggregateSpec(function=function, columns=(argument["column"],), options=options, where=where)
+    columns = [argument] if isinstance(argument, str) else argument
+    if not isinstance(columns, list | tuple) or len(columns) != len(signature.columns):
+        raise wrong
+    if not all(isinstance(column, str) and column and column != "*" for column in columns):
+        raise wrong
+    return AggregateSpec(function=function, columns=tuple(columns), where=where)
+
+
+def _options_fit(options: Mapping[str, Any]) -> bool:
+    def number(value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+
+    fits = {
+        "k": lambda k: isinstance(k, int) and not isinstance(k, bool) and k > 0,
+        "q": lambda q: number(q) and 0 <= q <= 1,
+        "edges": lambda edges: (
+            isinstance(edges, list) and len(edges) > 1 and all(map(number, edges)) and all(a < b for a, b in zip(edges, edges[1:], strict=False))
+        ),
+    }
+    return all(fits[name](value) for name, value in options.items())
+
+
+def dump_aggregate(spec: AggregateSpec) -> dict[str, Any]:
+    """The written form again; ``parse_aggregate`` of it gives ``spec``."""
+    written: dict[str, Any]
+    if spec.use:
+        written = {"use": spec.use, "args": list(spec.columns)}
+    elif spec.options:
+        written = {spec.function: {"column": spec.columns[0], **spec.options}}
+    else:
+        columns = list(spec.columns)
+        written = {spec.function: columns if len(columns) > 1 else columns[0] if columns else "*"}
+    return written | ({"where": spec.where} if spec.where else {})
+
+
+Aggregates = Annotated[
+    dict[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")],
+        Annotated[AggregateSpec, BeforeValidator(parse_aggregate), PlainSerializer(dump_aggregate, return_type=dict)],
+    ],
+    Field(min_length=1),
+]

@@ -1,0 +1,145 @@
+"""Lengths of time as a spec writes them: ``5 minutes``, ``1 hour 30 minutes``, ``PT5M``, ``1 month``, or plain integers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+SECOND_US = 1_000_000
+DAY_US = 86_400 * SECOND_US
+
+_UNITS_US = {"microsecond": 1, "us": 1, "millisecond": 1_000, "ms": 1_000, "second": SECOND_US, "sec": SECOND_US, "s": SECOND_US}
+_UNITS_US |= {"minute": 60 * SECOND_US, "min": 60 * SECOND_US, "hour": 3_600 * SECOND_US, "h": 3_600 * SECOND_US}
+_UNITS_DAYS = {"day": 1, "d": 1, "week": 7, "w": 7}
+_UNITS_MONTHS = {"month": 1, "quarter": 3, "year": 12}
+_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*(?:,|and\b)?")
+_ISO = re.compile(
+    r"P(?:(?P<Y>\d+)Y)?(?:(?P<M>\d+)M)?(?:(?P<W>\d+)W)?(?:(?P<D>\d+)D)?"
+    r"(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?"
+)
+EXPECTED = "a duration such as '5 minutes', '1 hour 30 minutes' or 'PT5M' (a plain integer on an integer axis)"
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A length along the time axis.
+
+    Months and days are kept apart from elapsed time, because their length depends on the calendar of a time zone.
+
+    Attributes
+    ----------
+    months, days
+        Calendar parts.
+    ticks
+        Microseconds; on an integer axis the axis' own units.
+    plain
+        Written as a bare integer, as an integer axis wants it.
+    """
+
+    months: int = 0
+    days: int = 0
+    ticks: int = 0
+    plain: bool = field(default=False, compare=False)
+
+    @property
+    def is_zero(self) -> bool:
+        return not (self.months or self.days or self.ticks)
+
+    @property
+    def is_calendar(self) -> bool:
+        """Whether its length can depend on a time zone: whole days or months."""
+        return bool(self.months or self.days)
+
+    def elapsed(self) -> int:
+        """Length in ticks, a day counted as 24 hours.
+
+        Raises
+        ------
+        ValueError
+            If it counts months, which have no fixed length.
+        """
+        if self.months:
+            msg = f"{self} has no fixed length"
+            raise ValueError(msg)
+        return self.days * DAY_US + self.ticks
+
+    def __str__(self) -> str:
+        if self.plain:
+            return str(self.ticks)
+        parts = [(self.months, "month"), (self.days, "day")]
+        rest = self.ticks
+        for name, unit in (("hour", 3_600 * SECOND_US), ("minute", 60 * SECOND_US), ("second", SECOND_US), ("microsecond", 1)):
+            parts.append((rest // unit, name))
+            rest %= unit
+        return " ".join(f"{n} {name}{'s' * (n != 1)}" for n, name in parts if n) or "0 seconds"
+
+    @classmethod
+    def parse(cls, value: object) -> Duration:
+        """Read what a spec holds; raises ``ValueError`` with the expected form."""
+        if isinstance(value, Duration):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return cls(ticks=value, plain=True)
+        text = value.strip() if isinstance(value, str) else ""
+        found = _parse_iso(text) or _parse_words(text)
+        if found is None:
+            raise ValueError(f"expected {EXPECTED}")
+        return found
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
+        def validate(value: object) -> Duration:
+            try:
+                return cls.parse(value)
+            except ValueError as err:
+                raise PydanticCustomError("duration", "{problem}", {"problem": str(err)}) from err
+
+        def dump(value: Duration) -> str | int:
+            return value.ticks if value.plain else str(value)
+
+        return core_schema.no_info_plain_validator_function(
+            validate,
+            serialization=core_schema.plain_serializer_function_ser_schema(dump),
+            json_schema_input_schema=core_schema.union_schema([core_schema.str_schema(), core_schema.int_schema()]),
+        )
+
+
+def _parse_words(text: str) -> Duration | None:
+    months = days = ticks = position = 0
+    while position < len(text):
+        match = _PART.match(text, position)
+        if not match:
+            return None
+        number, unit = match[1], match[2] if match[2] in ("ms", "us", "s") else match[2].lower().removesuffix("s")
+        position = match.end()
+        if unit in _UNITS_US:
+            ticks += _exact(number, _UNITS_US[unit])
+        elif "." in number:
+            return None
+        elif unit in _UNITS_DAYS:
+            days += int(number) * _UNITS_DAYS[unit]
+        elif unit in _UNITS_MONTHS:
+            months += int(number) * _UNITS_MONTHS[unit]
+        else:
+            return None
+    return Duration(months, days, ticks) if text else None
+
+
+def _parse_iso(text: str) -> Duration | None:
+    match = _ISO.fullmatch(text)
+    if not match or not any(match.groups()):
+        return None
+    part = {name: value or "0" for name, value in match.groupdict().items()}
+    seconds = _exact(part["s"], SECOND_US) + (int(part["h"]) * 60 + int(part["m"])) * 60 * SECOND_US
+    return Duration(int(part["Y"]) * 12 + int(part["M"]), int(part["W"]) * 7 + int(part["D"]), seconds)
+
+
+def _exact(number: str, unit_us: int) -> int:
+    whole, _, fraction = number.partition(".")
+    scaled = int(fraction or "0") * unit_us
+    if scaled % 10 ** len(fraction):
+        raise ValueError(f"expected {EXPECTED}, no finer than a microsecond")
+    return int(whole) * unit_us + scaled // 10 ** len(fraction)

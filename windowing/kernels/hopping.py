@@ -1,0 +1,118 @@
+"""Hopping windows of many keys from their slices: two stacks over the slices that exist, whatever the window's length.
+
+::
+
+    slices   [a][b][c][d]|[e][f]        front: suffix aggregates abcd, bcd, cd, d; back: one running aggregate ef
+    window       [b c d   e f]          = front at b ⊕ back
+
+Every slice is combined at most three times; a window costs one combine more. Slices that do not exist cost nothing.
+
+References
+----------
+Tangwongsan, Hirzel and Schneider (2017), Low-latency sliding-window aggregation in worst-case constant time, section 3 (two-stacks).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from windowing.kernels.combine import Floats, Ints, combine, njit, set_identity
+
+#: ``closed`` of a slice whose rows count in every window that holds it.
+NEVER_CLOSED = np.iinfo(np.int64).min
+
+
+@njit
+def hopping_windows(
+    program: Ints, offsets: Ints, starts: Ints, closed: Ints, ints: Ints, floats: Floats, size: int, hop: int, origin: int, after: int, through: int
+) -> Any:
+    """Every non-empty window [e − size, e) with e in (``after``, ``through``].
+
+    Parameters
+    ----------
+    offsets
+        Key k's slices are rows ``offsets[k]:offsets[k + 1]``; int64, shape (n_keys + 1,).
+    starts
+        Start of each slice, ascending within a key; several rows of one slice are combined in their order.
+    closed
+        The slice counts only in windows that end after this instant (rows that came late); ``NEVER_CLOSED``: in all.
+    ints, floats
+        The slices' partials, a row each.
+
+    Returns
+    -------
+    tuple
+        Key index and end of each window, int64, shape (n_windows,); its partial as rows of two arenas; whether an integer sum overflowed.
+    """
+    rows = _sweep(program, offsets, starts, closed, ints, floats, size, hop, origin, after, through, False, ints[:0, 0], ints[:0, 0], ints[:0], floats[:0])
+    keys, ends = np.empty(rows[0], np.int64), np.empty(rows[0], np.int64)
+    out_ints, out_floats = np.empty((rows[0], ints.shape[1]), np.int64), np.empty((rows[0], floats.shape[1]), np.float64)
+    done = _sweep(program, offsets, starts, closed, ints, floats, size, hop, origin, after, through, True, keys, ends, out_ints, out_floats)
+    return keys, ends, out_ints, out_floats, done[1]
+
+
+@njit
+def _sweep(
+    program: Ints, offsets: Ints, starts: Ints, closed: Ints, ints: Ints, floats: Floats, size: int, hop: int, origin: int, after: int, through: int,
+    write: bool, keys: Ints, ends: Ints, out_ints: Ints, out_floats: Floats,
+) -> Any:  # fmt: skip
+    overflow = False
+    count = 0
+    # Suffix aggregates of the front stack live beside the slices they begin at; only a writing sweep needs them.
+    suffix_ints, suffix_floats = np.empty_like(ints if write else ints[:0]), np.empty_like(floats if write else floats[:0])
+    back_ints, back_floats = np.empty(ints.shape[1], np.int64), np.empty(floats.shape[1], np.float64)
+    for key in range(len(offsets) - 1):
+        first, stop = offsets[key], offsets[key + 1]
+        if first == stop:
+            continue
+        restricted = False
+        for row in range(first, stop):
+            restricted |= closed[row] > after
+        low = high = middle = first
+        set_identity(program, back_ints, back_floats)
+        end = origin + ((max(after, starts[first]) - size - origin) // hop + 1) * hop + size
+        while end <= through:
+            while high < stop and starts[high] < end:
+                if write and not restricted:
+                    overflow |= combine(program, back_ints, back_floats, ints[high], floats[high], back_ints, back_floats)
+                high += 1
+            while low < high and starts[low] < end - size:
+                low += 1
+            if low == high:
+                if high == stop:
+                    break
+                end = origin + ((starts[high] - size - origin) // hop + 1) * hop + size
+                low = middle = high
+                set_identity(program, back_ints, back_floats)
+                continue
+            if restricted:
+                # Late rows leave and enter in no fixed order: combine anew, a key at a time, only in the batch that brings them.
+                holds = False
+                set_identity(program, back_ints, back_floats)
+                for row in range(low, high):
+                    if closed[row] < end:
+                        holds = True
+                        if write:
+                            overflow |= combine(program, back_ints, back_floats, ints[row], floats[row], back_ints, back_floats)
+                if not holds:
+                    end += hop
+                    continue
+                if write:
+                    out_ints[count], out_floats[count] = back_ints, back_floats
+            elif write:
+                if low >= middle:
+                    suffix_ints[high - 1], suffix_floats[high - 1] = ints[high - 1], floats[high - 1]
+                    for row in range(high - 2, low - 1, -1):
+                        overflow |= combine(
+                            program, ints[row], floats[row], suffix_ints[row + 1], suffix_floats[row + 1], suffix_ints[row], suffix_floats[row]
+                        )
+                    middle = high
+                    set_identity(program, back_ints, back_floats)
+                overflow |= combine(program, suffix_ints[low], suffix_floats[low], back_ints, back_floats, out_ints[count], out_floats[count])
+            if write:
+                keys[count], ends[count] = key, end
+            count += 1
+            end += hop
+    return count, overflow
