@@ -1,0 +1,1 @@
+"""Pipelines to run, read and copy from."""
