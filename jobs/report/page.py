@@ -1,0 +1,218 @@
+"""The page: facts put into words, figures and chart geometry, then into the template."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from checkpoints.ledger import Batch
+from checkpoints.places import Places
+from jobs.report import charts, scales
+from jobs.report.curves import Curves, View, WindowCurves, key_text
+from jobs.report.tables import BATCHES_SHOWN, Quality, Quarantine, clipped
+from windowing.spec import AssetSchedule, Pipeline
+
+_STEPS = ("plan", "restore", "apply", "validate", "publish", "remember", "commit")
+#: Verdict or status -> (tone of its badge, words).
+_VERDICTS = {
+    "passed": ("good", "passed"),
+    "released": ("warn", "released by hand"),
+    "warned": ("warn", "passed with warnings"),
+    "held": ("bad", "held"),
+    "discarded": ("warn", "discarded by hand"),
+    "open": ("idle", "unfinished"),
+    "none": ("idle", "never run"),
+}
+OUTCOMES = {"passed": "✓", "warned": "!", "failed": "✕", "broken": "?"}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that the page tells of."""
+
+    pipeline: Pipeline
+    places: Places
+    batches: list[Batch]
+    curves: Curves
+    quarantine: Quarantine
+    quality: Quality
+    made_at: datetime
+
+
+def render(facts: Facts, target: str) -> str:
+    """The page as it will stand at ``target``, which its links start from."""
+    environment = Environment(
+        loader=PackageLoader("jobs.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"short": scales.short, "moment": scales.moment, "elapsed": scales.elapsed, "clipped": clipped}
+    shown = facts.batches[-BATCHES_SHOWN:]
+    return environment.get_template("template.html.j2").render(
+        pipeline=facts.pipeline,
+        about=_about(facts.pipeline),
+        made_at=facts.made_at,
+        verdict=_verdict(facts.batches),
+        last=facts.batches[-1] if facts.batches else None,
+        last_ended=next((batch.ended_at for batch in reversed(facts.batches) if batch.ended_at), None),
+        watermark=_watermark(facts.pipeline, facts.batches),
+        emitted=next((batch.emitted for batch in reversed(facts.batches) if batch.emitted is not None), None),
+        totals=_totals(facts.batches),
+        windows=[_window(window, facts) for window in facts.curves.windows],
+        first_window=next((i for i, window in enumerate(facts.curves.windows) if window.overlapping), 0),
+        curves=facts.curves,
+        batches=shown,
+        batch_count=len(facts.batches),
+        rows_plot=_rows_plot(shown, facts.quarantine),
+        quarantine=facts.quarantine,
+        quality=facts.quality,
+        outcomes=OUTCOMES,
+        verdicts=_VERDICTS,
+        timings_plot=_timings_plot(shown),
+        timings=_timings(shown),
+        links=_links(facts, target),
+        box=(charts.WIDTH, charts.HEIGHT),
+    )
+
+
+def _about(pipeline: Pipeline) -> list[tuple[str, str]]:
+    schedule = pipeline.schedule
+    told = [
+        ("Keys", ", ".join(pipeline.keys) or "none: one global group"),
+        ("Windows", ", ".join(window.name for window in pipeline.windows)),
+        ("Event time", pipeline.time.column),
+        ("Schedule", f"asset {schedule.asset}" if isinstance(schedule, AssetSchedule) else schedule or "on demand"),
+    ]
+    return [(name, clipped(text, 160)) for name, text in told]
+
+
+def _verdict(batches: Sequence[Batch]) -> tuple[str, str]:
+    if not batches:
+        return _VERDICTS["none"]
+    last = batches[-1]
+    word = "open" if last.status == "open" else last.verdict or last.status
+    return _VERDICTS.get(word, ("idle", word))
+
+
+def _watermark(pipeline: Pipeline, batches: Sequence[Batch]) -> datetime | int | None:
+    seen = next((batch.seen for batch in reversed(batches) if batch.status == "committed" and batch.seen is not None), None)
+    if pipeline.time.watermark == "data_interval_end" or seen is None:
+        return None
+    disorder = pipeline.time.disorder.elapsed()
+    return seen - timedelta(microseconds=disorder) if isinstance(seen, datetime) else seen - disorder
+
+
+def _totals(batches: Sequence[Batch]) -> dict[str, int]:
+    committed = [batch for batch in batches if batch.status == "committed"]
+    totals = {name: sum(getattr(batch, f"rows_{name}") for batch in committed) for name in ("read", "applied", "late", "quarantined", "published")}
+    runs = sum(batch.action == "run" for batch in batches)
+    return totals | {"runs": runs, "backfills": len(batches) - runs, "held": sum(batch.status == "held" for batch in batches)}
+
+
+def _window(window: WindowCurves, facts: Facts) -> dict[str, Any]:
+    integer_axis = facts.pipeline.time.unit is not None
+    views = [_view(view, window, facts.curves.aggregates, integer_axis=integer_axis) for view in window.views]
+    return {
+        "name": window.name,
+        "about": window.about,
+        "step": window.step or 0,
+        # Neighbours of overlapping windows share most of their events, so even the whole history is a smooth curve.
+        "first_view": len(views) - 1 if window.overlapping else 0,
+        "series": [(slot, key_text(rest) or facts.pipeline.pipeline) for slot, rest in enumerate(window.series)],
+        "views": views,
+        "faceted": len(window.facets) > 1 or window.facets != [()],
+        "left_out": _left_out(window, facts.pipeline),
+        "latest": [
+            (key_text(key) or "all", scales.moment(end if integer_axis else scales.instant(end)), ["–" if v is None else scales.short(v) for v in values])
+            for key, end, values in window.latest
+        ],
+    }
+
+
+def _left_out(window: WindowCurves, pipeline: Pipeline) -> str:
+    if not pipeline.keys:
+        return f"{window.rows:,} rows."
+    columns = ", ".join(pipeline.keys)
+    chosen = f"all {window.keys:,}" if window.keys_drawn == window.keys else f"the {window.keys_drawn:,} with most rows of {window.keys:,}"
+    return f"{window.rows:,} rows. Keys drawn ({columns}): {chosen}."
+
+
+def _view(view: View, window: WindowCurves, aggregates: Sequence[str], *, integer_axis: bool) -> dict[str, Any]:
+    x_ticks = charts.axis_ticks(view.start, view.end, integer_axis=integer_axis)
+    split = len(window.facets[0])
+    groups = []
+    for aggregate in aggregates:
+        lines = view.lines[aggregate]
+        scale = charts.value_scale([value for points in lines.values() for _, value in points])
+        if scale is None:
+            groups.append({"aggregate": aggregate, "plots": [], "note": "no values in this stretch"})
+            continue
+        plots = []
+        for facet in window.facets:
+            drawn = [
+                charts.draw_line(slot, key_text(rest), lines[facet + rest], scale, view.start, view.end, view.gap)
+                for slot, rest in enumerate(window.series)
+                if facet + rest in lines
+            ]
+            plots.append(charts.LinePlot(key_text(facet) if split else aggregate, drawn, scale, view.start, view.end, x_ticks))
+        note = f"{scale.beyond:,} points lie beyond the scale ({scales.short(scale.least)} to {scales.short(scale.greatest)})" if scale.beyond else ""
+        groups.append({"aggregate": aggregate, "plots": plots, "note": note})
+    start, end = (view.start, view.end) if integer_axis else (scales.instant(view.start), scales.instant(view.end))
+    return {"title": view.title, "span": f"{scales.moment(start)} – {scales.moment(end)}", "groups": groups}
+
+
+def _rows_plot(shown: Sequence[Batch], quarantine: Quarantine) -> charts.BarPlot | None:
+    reasons = list(quarantine.by_batch)
+    named, rest = reasons[:4], reasons[4:]
+    stacks: dict[str, tuple[str, Sequence[float]]] = {"late": ("late, still counted", [batch.rows_late for batch in shown])}
+    for slot, reason in enumerate(named):
+        stacks[f"q{slot}"] = (f"quarantined: {reason}", [quarantine.by_batch[reason].get(batch.number, 0) for batch in shown])
+    # The ledger has the truth on how many; the quarantine table only says why.
+    explained = [sum(quarantine.by_batch[reason].get(batch.number, 0) for reason in named) for batch in shown]
+    others = [max(batch.rows_quarantined - known, 0) for batch, known in zip(shown, explained, strict=True)]
+    if any(others):
+        stacks["other"] = ("quarantined: other reasons" if rest else "quarantined", others)
+    return charts.stacked_bars([str(batch.number) for batch in shown], stacks, "Batch {label}: {value:,} {name}")
+
+
+def _timings_plot(shown: Sequence[Batch]) -> charts.BarPlot | None:
+    stacks = {f"t{slot}": (step, [batch.timings.get(step, 0.0) for batch in shown]) for slot, step in enumerate(_STEPS)}
+    return charts.stacked_bars([str(batch.number) for batch in shown], stacks, "Batch {label}: {name} {value:.2f} s")
+
+
+def _timings(shown: Sequence[Batch]) -> list[tuple[str, float, float, float]]:
+    """Step, median, longest and sum of its seconds over the batches shown; the whole in the last row."""
+    timed = [batch.timings for batch in shown if batch.timings]
+    if not timed:
+        return []
+    columns = {step: [timings.get(step, 0.0) for timings in timed] for step in _STEPS}
+    columns["whole run"] = [sum(timings.get(step, 0.0) for step in _STEPS) for timings in timed]
+    return [(name, statistics.median(values), max(values), sum(values)) for name, values in columns.items()]
+
+
+def _links(facts: Facts, target: str) -> list[dict[str, str]]:
+    places, pipeline = facts.places, facts.pipeline
+    listed = [
+        ("Data Docs", "each validation as Great Expectations shows it", f"{places.docs}/index.html"),
+        ("Results", "the sink table", pipeline.sink.place if pipeline.sink else ""),
+        ("Source", "the events", pipeline.source.place if pipeline.source else ""),
+        ("Quarantine", "rows never applied, with reasons", places.quarantine),
+        ("Quality history", "every rule in every batch", places.quality),
+        ("Held batches", "rows that a critical rule kept back", places.held),
+        ("State", "slices that coming windows need", places.state),
+        ("Ledger", "plans and commits", places.ledger),
+    ]
+    return [{"name": name, "about": about, "place": place, "href": _href(place, target)} for name, about, place in listed if place]
+
+
+def _href(place: str, target: str) -> str:
+    """A link relative to the page, so that the folder can be moved or served as a whole; none to what is not a file that is there."""
+    if "://" in place or "://" in target or not Path(place).exists():
+        return ""
+    return quote(Path(os.path.relpath(Path(place).resolve(), Path(target).resolve().parent)).as_posix())

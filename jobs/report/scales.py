@@ -1,0 +1,138 @@
+"""Axes and numbers as people read them: round ticks, short figures, instants in UTC."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+from windowing.axis import from_us, to_us
+from windowing.durations import DAY_US, SECOND_US
+
+_MINUTE_US, _HOUR_US = 60 * SECOND_US, 3_600 * SECOND_US
+#: Distances between time ticks, microseconds; months and years are counted in calendar months below.
+_STEPS_US = [n * SECOND_US for n in (1, 5, 15, 30)] + [n * _MINUTE_US for n in (1, 5, 15, 30)]
+_STEPS_US += [n * _HOUR_US for n in (1, 3, 6, 12)] + [n * DAY_US for n in (1, 2, 7, 14)]
+_STEPS_MONTHS = (1, 3, 6, 12, 24, 60, 120, 600, 1200, 6000)
+_MONTH_US = 2_629_746 * SECOND_US
+#: The first Monday after the epoch: steps of whole weeks start there.
+_MONDAY_US = 4 * DAY_US
+
+Ticks = list[tuple[float, str]]
+
+
+def instant(t_us: int) -> datetime:
+    """``t_us`` microseconds after the epoch; clipped to the years that a datetime can hold."""
+    try:
+        return from_us(t_us)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC) if t_us < 0 else datetime.max.replace(tzinfo=UTC)
+
+
+def value_ticks(low: float, high: float, count: int = 4) -> Ticks:
+    """About ``count`` round values inside [low, high].
+
+    Examples
+    --------
+    >>> value_ticks(-3, 47)
+    [(0.0, '0'), (20.0, '20'), (40.0, '40')]
+    """
+    if not high > low:
+        return [(low, short(low))]
+    step = _round_up((high - low) / count)
+    first = math.ceil(low / step - 1e-9)
+    ticks = [k * step for k in range(first, first + 4 * count) if k * step <= high + 1e-9 * step]
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    return [(float(tick), short(tick, digits)) for tick in ticks]
+
+
+def _round_up(step: float) -> float:
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
+
+
+def time_ticks(low_us: int, high_us: int, count: int = 5) -> Ticks:
+    """At most about ``count`` instants on edges of the clock or the calendar inside [low_us, high_us].
+
+    Examples
+    --------
+    >>> time_ticks(0, 2 * DAY_US, 4)
+    [(0.0, '1 Jan'), (43200000000.0, '12:00'), (86400000000.0, '2 Jan'), (129600000000.0, '12:00'), (172800000000.0, '3 Jan')]
+    """
+    wanted = max(high_us - low_us, 1) / count
+    step = next((step for step in _STEPS_US if step >= wanted), None)
+    if step is None:
+        return _month_ticks(low_us, high_us, wanted)
+    origin = _MONDAY_US if step % (7 * DAY_US) == 0 else 0
+    first = -((origin - low_us) // step)
+    return [(float(tick), _clock_label(tick, step)) for tick in range(origin + first * step, high_us + 1, step)]
+
+
+def _clock_label(tick: int, step: int) -> str:
+    at = instant(tick)
+    if tick % DAY_US == 0:
+        return f"{at.day} {at:%b}"
+    return f"{at:%H:%M:%S}" if step < _MINUTE_US else f"{at:%H:%M}"
+
+
+def _month_ticks(low_us: int, high_us: int, wanted: float) -> Ticks:
+    step = next((step for step in _STEPS_MONTHS if step * _MONTH_US >= wanted), _STEPS_MONTHS[-1])
+    start, ticks = instant(low_us), []
+    for month in range((start.year * 12 // step) * step, 9999 * 12, step):
+        at = datetime(max(month // 12, 1), month % 12 + 1, 1, tzinfo=UTC)
+        tick = to_us(at)
+        if tick > high_us:
+            break
+        if tick >= low_us:
+            ticks.append((float(tick), f"{at.year}" if at.month == 1 else f"{at:%b}"))
+    return ticks
+
+
+def integer_ticks(low: int, high: int, count: int = 5) -> Ticks:
+    """Round whole numbers inside [low, high], for an integer axis."""
+    if high - low < count:
+        return [(float(tick), f"{tick:,}") for tick in range(low, high + 1)]
+    return [(tick, f"{int(tick):,}") for tick, _ in value_ticks(low, high, count)]
+
+
+def short(value: float, digits: int | None = None) -> str:
+    """A figure in little room; ``digits`` after the point if given.
+
+    Examples
+    --------
+    >>> short(12_345.0), short(0.12345), short(3_400_000), short(-7)
+    ('12,345', '0.123', '3.4M', '−7')
+    """
+    sign, size = ("−" if value < 0 else ""), abs(value)
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if size >= limit:
+            return f"{sign}{size / limit:,.4g}{unit}" if size < 1e15 else f"{value:.2e}"
+    if digits is not None and digits <= 6:
+        return f"{sign}{size:,.{digits}f}"
+    if size and size < 1e-3:
+        return f"{value:.2e}"
+    text = f"{size:,.0f}" if size >= 1000 or size == int(size) else f"{size:.3g}"
+    return f"{sign}{text}"
+
+
+def moment(at: datetime | int | None, *, seconds: bool = False) -> str:
+    """An instant or a point of an integer axis in words; a dash for none."""
+    if at is None:
+        return "–"
+    if not isinstance(at, datetime):
+        return f"{at:,}"
+    at = at.astimezone(UTC)
+    return f"{at.day} {at:%b %Y %H:%M:%S}" if seconds else f"{at.day} {at:%b %Y %H:%M}"
+
+
+def elapsed(seconds: float) -> str:
+    """A length of time in words.
+
+    Examples
+    --------
+    >>> elapsed(0.042), elapsed(7.31), elapsed(312), elapsed(93_600)
+    ('42 ms', '7.3 s', '5 min', '26 h')
+    """
+    for limit, unit, name in ((1, 0.001, "ms"), (90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.1f} {name}" if name == "s" else f"{seconds / unit:.0f} {name}"
+    return f"{seconds / 86_400:.0f} days"
