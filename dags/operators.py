@@ -1,0 +1,115 @@
+"""The tasks of a pipeline's DAGs, to be placed by the factory or by hand. None of them has template fields: a spec is never rendered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
+
+from dags.commands import command_of, extra_of, failing_fast
+from dags.process import Finished, Job, raise_for, summary_of
+from dags.specs import Spec
+from windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from airflow.sdk import Asset, Context
+
+
+class PipelineOperator(BaseOperator):
+    """Base of the tasks that run a windowmill command in a process of its own.
+
+    Parameters
+    ----------
+    spec
+        Path of the pipeline's YAML file, as each worker sees it, or the pipeline itself.
+    """
+
+    def __init__(self, *, spec: str | os.PathLike[str] | Pipeline, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.spec = Spec.of(spec)
+        self._job: Job | None = None
+
+    def run_job(self, arguments: Sequence[str]) -> Finished:
+        """Run ``windowmill ARGUMENTS…``; its messages go to the task's log."""
+        self._job = Job(arguments)
+        self.log.info("windowmill %s", " ".join(arguments))
+        return self._job.run(self.log.info)
+
+    def on_kill(self) -> None:
+        """Called when the task is cleared, marked or timed out while it runs."""
+        if self._job is not None:
+            self._job.stop()
+
+
+class MicroBatchOperator(PipelineOperator):
+    """Advances the pipeline, or recomputes a range; returns the command's summary.
+
+    Raises
+    ------
+    JobFailedError
+        A conflict or a crash, worth a retry.
+    AirflowFailException
+        Not worth one: a quality rule holds the batch, or the arguments or the spec are wrong.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        with failing_fast(), self.spec.file() as path:
+            command = command_of(context)
+            return summary_of(command[0], self.run_job([*command, path, "--json"]))
+
+
+class MaintainOperator(PipelineOperator):
+    """Compacts and cleans the pipeline's tables; never what a later run may still need."""
+
+    def execute(self, context: Context) -> None:
+        with failing_fast(), self.spec.file() as path:
+            raise_for("maintain", self.run_job(["maintain", path]))
+
+
+class QualityReportOperator(PipelineOperator):
+    """Writes the pipeline's report page and tells how its last batch went; after good and held batches alike."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
+        from checkpoints.places import Places
+
+        pipeline = self.spec.read()
+        batches = Ledger.open(pipeline).batches()
+        if not batches:
+            raise AirflowSkipException(f"{pipeline.pipeline} has no batch yet, so there is nothing to report")
+        latest = batches[-1]
+        with failing_fast(), self.spec.file() as path:
+            raise_for("report", self.run_job(["report", path]))
+        places = Places.of(pipeline)
+        result = {
+            **{name: getattr(latest, name) for name in ("number", "action", "status", "verdict")},
+            **{name: getattr(latest, name) for name in ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")},
+            **{"report": places.report, "docs": f"{places.docs}/index.html", "quality": places.quality},
+        }
+        for name, value in result.items():
+            self.log.info("%s: %s", name, value)
+        return result
+
+
+class AnnounceOperator(BaseOperator):
+    """Sends the sink's asset event when this run has published rows; is skipped, and sends none, when it has not.
+
+    A task of its own because Airflow sends an event for every outlet of every task that succeeds, and a micro-batch with
+    nothing to publish succeeds too.
+    """
+
+    def __init__(self, *, asset: Asset, batch: BaseOperator, **kwargs: Any) -> None:
+        super().__init__(outlets=[asset], **kwargs)
+        self.asset = asset
+        self.batch_task_id = batch.task_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        summary = context["ti"].xcom_pull(task_ids=self.batch_task_id) or {}
+        extra = extra_of(summary, context)
+        if not extra["rows"]:
+            raise AirflowSkipException("nothing was published, so no one needs to know")
+        context["outlet_events"][self.asset].extra = extra
+        return extra

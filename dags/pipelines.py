@@ -1,0 +1,31 @@
+"""The file that Airflow loads: a DAG, and one for maintenance, for every pipeline in the configured folders (see dags/folders.py).
+
+A spec that cannot be read is reported by broken_pipelines.py: Airflow stops scheduling every DAG of a file that has an import error.
+
+``WINDOWMILL_SPARK_CONN_ID`` names the Airflow connection of a Spark master; without it Spark runs inside the task.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from airflow.sdk import DAG, get_parsing_context
+
+from dags.factory import build_dag
+from dags.folders import build_all
+from dags.maintenance import build_maintenance_dag
+from windowing.errors import SpecError
+
+
+def dags_of(spec: Path) -> list[DAG]:
+    """Both DAGs of a pipeline."""
+    return [build_dag(spec, conn_id=os.environ.get("WINDOWMILL_SPARK_CONN_ID")), build_maintenance_dag(spec)]
+
+
+wanted = get_parsing_context().dag_id
+built = build_all(dags_of, wanted)
+if wanted is not None and wanted not in built.dags and built.problems:
+    # A task is about to start and its spec has become unreadable: say so in its log.
+    raise SpecError("\n".join(built.problems))
+globals().update({dag_id: dag for dag_id, dag in built.dags.items() if wanted in (None, dag_id)})

@@ -1,0 +1,69 @@
+"""The one-slot pools that keep runs, backfills and maintenance of a pipeline from overlapping.
+
+A pool lives in Airflow's database, which a DAG file must not touch, and a task whose pool is missing waits for ever. So creating them is a
+step of deployment: ``python -m dags.pools SPEC…`` (or without arguments: for all pipelines that dags/pipelines.py finds). Repeating it is harmless.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from windowing.errors import WindowmillError
+from windowing.specfile import load_pipeline
+
+
+def pool_of(pipeline: str) -> str:
+    """Name of the pipeline's pool."""
+    return f"windowmill_{pipeline}"
+
+
+def create_pools(pipelines: Iterable[str]) -> list[str]:
+    """Create (or reset to one slot) the pools of ``pipelines`` in the database of this Airflow; returns their names."""
+    pools = {pool_of(name): {"slots": 1, "description": f"Runs of {name}, one at a time", "include_deferred": True} for name in pipelines}
+    if pools:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "pools.json"
+            file.write_text(json.dumps(pools), encoding="utf-8")
+            # By Airflow's own command: its models are not for others to import.
+            done = subprocess.run(  # noqa: S603 - an argument list, our own interpreter
+                [sys.executable, "-m", "airflow", "pools", "import", str(file)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        if done.returncode:
+            reason = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
+            raise WindowmillError(
+                f"airflow pools import: failed with exit code {done.returncode}: {reason[0]}; check AIRFLOW_HOME, `airflow db check`"
+            )
+    return list(pools)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m dags.pools", description="Create the Airflow pools of pipelines.")
+    parser.add_argument(
+        "specs", nargs="*", metavar="SPEC", help="a pipeline's YAML file (default: all in the folders of WINDOWMILL_PIPELINES)"
+    )
+    options = parser.parse_args(arguments)
+    from dags.folders import spec_files
+
+    try:
+        names = [load_pipeline(path).pipeline for path in options.specs or spec_files()]
+        for pool in create_pools(names):
+            print(f"{pool}: 1 slot")
+    except WindowmillError as err:
+        print(err, file=sys.stderr)
+        return err.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

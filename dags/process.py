@@ -1,0 +1,179 @@
+"""One windowmill command as a child process: its messages line by line, its summary at the end, its death with its parent's.
+
+A process of its own keeps the JVM and hundreds of megabytes of libraries out of the orchestrator's task, and can be killed for sure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from windowing.errors import WindowmillError
+
+#: The module that ``python -m`` starts; its arguments and exit codes are those of the command ``windowmill``.
+COMMAND = "jobs.cli"
+
+#: Airflow follows SIGTERM by SIGKILL after 5 s; the child has to be gone before, or its task cannot say so.
+GRACE_SECONDS = 3.0
+
+_PR_SET_PDEATHSIG = 1
+
+
+class JobFailedError(WindowmillError):
+    """The command ended with exit code 1 or by a signal; running it again is safe and may help."""
+
+
+class JobRefusedError(WindowmillError):
+    """The command refused its arguments or the spec (exit code 2); running it again gives the same."""
+
+    exit_code = 2
+
+
+class JobHeldError(WindowmillError):
+    """A quality rule holds the batch (exit code 3); someone has to look."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a command ended: its exit code (negative: killed by that signal), last line of stdout, last line of stderr."""
+
+    code: int
+    output: str
+    message: str
+
+
+class Job:
+    """One command, run once.
+
+    Parameters
+    ----------
+    arguments
+        What follows ``windowmill`` on the command line. They reach the program as they are: there is no shell.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.arguments = tuple(arguments)
+        self._child: subprocess.Popen[str] | None = None
+        self._stopped = False
+
+    def run(self, log: Callable[[str], None]) -> Finished:
+        """Run to the end, handing each line of stderr to ``log``."""
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+            child = self._child = subprocess.Popen(  # noqa: S603 - an argument list, our own interpreter and module
+                [sys.executable, "-m", COMMAND, *self.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,
+                preexec_fn=_tie_to_parent(os.getpid()),
+            )
+            if self._stopped:  # told to stop before there was a child
+                self.stop()
+            try:
+                message = _forward(child.stderr, log)
+                code = child.wait()
+            finally:
+                if child.poll() is None:
+                    self._kill()
+                    child.wait()
+            return Finished(code, _last_line(output), message)
+
+    def stop(self) -> None:
+        """Ask the child to end (SIGTERM) and see to it (SIGKILL to its whole session after ``GRACE_SECONDS``); returns at once."""
+        self._stopped = True
+        child = self._child
+        if child is None or child.poll() is not None:
+            return
+        child.terminate()
+        reaper = threading.Timer(GRACE_SECONDS, self._kill)
+        reaper.daemon = True
+        reaper.start()
+
+    def _kill(self) -> None:
+        # The whole session, also when the child itself is gone: a JVM that outlives it would keep stderr open, and us waiting.
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+
+
+def summary_of(command: str, finished: Finished) -> dict[str, Any]:
+    """The JSON summary of a command that was run with ``--json``.
+
+    Raises
+    ------
+    JobFailedError, JobRefusedError, JobHeldError
+        When the command did not end with 0; the message is its own last line.
+    """
+    raise_for(command, finished)
+    try:
+        summary = json.loads(finished.output)
+    except ValueError:
+        summary = None
+    if not isinstance(summary, dict):
+        raise JobFailedError(
+            f"{command}: ended well, but its last line of output is {finished.output!r}; expected its summary as JSON (--json)"
+        )
+    return summary
+
+
+def raise_for(command: str, finished: Finished) -> None:
+    """Raise the error that belongs to the exit code; nothing for 0."""
+    if finished.code == 0:
+        return
+    reason = finished.message or "no message"
+    if finished.code == JobRefusedError.exit_code:
+        raise JobRefusedError(f"{command}: refused: {reason}")
+    if finished.code == JobHeldError.exit_code:
+        raise JobHeldError(f"{command}: held: {reason}")
+    if finished.code < 0:
+        raise JobFailedError(f"{command}: killed by {signal.Signals(-finished.code).name}; nothing is lost, run it again")
+    raise JobFailedError(f"{command}: failed with exit code {finished.code}: {reason}")
+
+
+def _tie_to_parent(parent: int) -> Callable[[], None] | None:
+    """What the child does first: have the kernel kill it when ``parent`` dies, even by SIGKILL (Linux only).
+
+    Without it a restarted worker leaves its Spark application alive beside the retry of its own task.
+    """
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)  # loaded before the fork: the child should do nothing but call
+
+    def tie() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died between fork and prctl
+            os._exit(1)
+
+    return tie
+
+
+def _forward(lines: IO[str] | None, log: Callable[[str], None]) -> str:
+    last = ""
+    for line in lines or ():
+        if text := line.rstrip():
+            log(text)
+            last = text
+    return last
+
+
+def _last_line(output: IO[str]) -> str:
+    output.seek(0)
+    last = ""
+    for line in output:
+        if text := line.strip():
+            last = text
+    return last

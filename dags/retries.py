@@ -1,0 +1,26 @@
+"""What is tried again: conflicts and crashes; never a wrong spec, nor a batch that a quality rule holds."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+
+
+def retrying() -> dict[str, Any]:
+    """Default arguments of all tasks.
+
+    A held batch and a refused command raise ``AirflowFailException``, which Airflow never retries; a spec that a task itself
+    cannot read is the policy's business.
+    """
+    return {
+        "owner": "windowmill",
+        "retries": 3,
+        "retry_delay": timedelta(seconds=30),
+        "retry_exponential_backoff": True,
+        "max_retry_delay": timedelta(minutes=10),
+        "retry_policy": ExceptionRetryPolicy(
+            [RetryRule("windowing.errors.SpecError", RetryAction.FAIL, reason="the spec is wrong; no retry mends it")],
+        ),
+    }

@@ -1,0 +1,10 @@
+"""What spark-submit starts: the windowmill command."""
+
+import sys
+
+# Python puts this file's folder first; its modules are not for import by bare names such as `process`.
+sys.path.pop(0)
+
+from jobs.cli import main  # noqa: E402
+
+sys.exit(main())

@@ -1,0 +1,82 @@
+"""The micro-batch by spark-submit, to the master of an Airflow connection."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException
+
+from dags.commands import command_of, failing_fast
+from dags.process import Finished, raise_for
+from dags.specs import Spec
+from windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+APPLICATION = Path(__file__).absolute().with_name("spark_main.py")
+
+_EXIT_CODE = re.compile(r"Error code is: (\d+)")
+
+
+class SubmittedBatchOperator(SparkSubmitOperator):
+    """What ``MicroBatchOperator`` does, with the driver started by spark-submit.
+
+    The outcome is read from the ledger, which this worker must be able to reach as the driver does: a driver on the cluster has no
+    other way to tell. Delta's jars and settings are added unless the arguments name others.
+
+    Parameters
+    ----------
+    spec
+        Path of the pipeline's YAML file, as the driver sees it, or the pipeline itself (client mode only: it travels by a local file).
+    **kwargs
+        Arguments of ``SparkSubmitOperator``.
+    """
+
+    template_fields = ()  # a spec's path is not a template
+
+    def __init__(self, *, spec: str | os.PathLike[str] | Pipeline, **kwargs: Any) -> None:
+        kwargs.setdefault("application", str(APPLICATION))
+        super().__init__(**kwargs)
+        self.spec = Spec.of(spec)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from jobs.jars import jar_paths
+        from jobs.session import DELTA_CONF
+
+        if not (self.jars or self.packages):
+            self.jars = ",".join(map(str, jar_paths()))
+        self.conf = {**DELTA_CONF, "spark.pyspark.python": sys.executable, **(self.conf or {})}
+        with failing_fast(), self.spec.file() as path:
+            command = command_of(context)
+            known = {batch.number for batch in self._committed()}
+            self.application_args = [*command, path, "--json"]
+            try:
+                super().execute(context)
+            except AirflowException as err:
+                if code := _EXIT_CODE.search(str(err)):
+                    # The driver's own message stands in the log above, where the hook has put its output.
+                    raise_for(command[0], Finished(int(code[1]), "", "see the driver's last line above"))
+                raise
+            return {
+                "pipeline": self.spec.read().pipeline,
+                "batches": [_told(batch) for batch in self._committed() if batch.number not in known],
+            }
+
+    def _committed(self) -> list[Any]:
+        from checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
+
+        return [batch for batch in Ledger.open(self.spec.read()).batches() if batch.status == "committed"]
+
+
+def _told(batch: Any) -> dict[str, Any]:
+    columns = ("action", "verdict", "rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
+    told = {"batch": batch.number, **{name: getattr(batch, name) for name in columns}}
+    if batch.outcome is not None:
+        told["windows"] = batch.outcome.windows
+    return told
