@@ -1,0 +1,250 @@
+"""Rows as JSON lines: typed columns in, result rows and quarantined rows out.
+
+JSON has no instants and no NaN. Instants are ISO-8601 texts, taken as UTC unless they say otherwise and printed with ``Z``; the floats
+that JSON lacks are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, in and out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from jobs.conditions import columns_of, conditions_of, policies_of
+from windowing.durations import Duration
+from windowing.errors import SourceSchemaError
+from windowing.spec import Pipeline
+
+SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMERIC = frozenset(
+    [
+        "sum",
+        "mean",
+        "geometric_mean",
+        "product",
+        "weighted_mean",
+        "time_weighted_mean",
+        "range",
+        "var_samp",
+        "var_pop",
+        "stddev_samp",
+        "stddev_pop",
+        "skewness",
+        "kurtosis",
+        "covar_samp",
+        "corr",
+        "linear_trend",
+        "histogram",
+    ]
+)
+#: Functions that give back values of their last column unchanged.
+_PICKING = set(["min", "max", "arg_min", "arg_max", "first", "last", "collect", "collect_distinct", "top_k", "bottom_k", "quantile"])
+
+
+@dataclass(slots=True)
+class Refused:
+    """A row that is no event: its line from 1, why, and what it held."""
+
+    line: int
+    reason: str
+    detail: str | None
+    row: object
+
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of an input that could be read, in its order.
+
+    Attributes
+    ----------
+    table
+        The columns that the pipeline reads; instants as timestamps without zone (UTC), integer axes as int64.
+    lines, raw
+        Line number from 1 and JSON object of each row.
+    refused
+        Rows that could not be read.
+    """
+
+    table: pa.Table
+    lines: list[int]
+    raw: list[dict[str, Any]]
+    refused: list[Refused] = field(default_factory=list)
+
+
+def read_rows(lines: Iterable[str], pipeline: Pipeline) -> Rows:
+    """Parse JSON lines into the columns that ``pipeline`` reads; a column has one type, inferred from all its rows.
+
+    Raises
+    ------
+    SourceSchemaError
+        If a column that the pipeline names is in none of the rows.
+    """
+    numbers: list[int] = []
+    raw: list[dict[str, Any]] = []
+    refused: list[Refused] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as err:
+            refused.append(Refused(number, "bad_json", str(err), line.rstrip("\n")))
+            continue
+        if isinstance(row, dict):
+            numbers.append(number)
+            raw.append(row)
+        else:
+            refused.append(Refused(number, "bad_json", "expected an object of columns", row))
+    names, uses = _columns(pipeline)
+    known = set().union(*raw) if raw else set(names)
+    for name in names:
+        if name not in known:
+            raise SourceSchemaError(
+                f"column {name!r} is in none of the {len(raw)} rows; the rows have {', '.join(sorted(known))}; correct the spec"
+            )
+    wrong: dict[int, str] = {}
+    columns = {name: _column(name, [row.get(name) for row in raw], uses.get(name), wrong) for name in names}
+    table = pa.table(columns) if columns else pa.table({"": pa.nulls(len(raw))})
+    if wrong:
+        good = [index for index in range(len(raw)) if index not in wrong]
+        refused += [Refused(numbers[index], "cannot_cast", detail, raw[index]) for index, detail in wrong.items()]
+        table, numbers, raw = table.take(good), [numbers[index] for index in good], [raw[index] for index in good]
+    return Rows(table, numbers, raw, refused)
+
+
+def instants_of(pipeline: Pipeline) -> set[str]:
+    """Source columns that hold instants."""
+    if pipeline.time.unit is not None:
+        return set()
+    deltas = {policy.delta.column for policy in policies_of(pipeline) if policy.delta and isinstance(policy.delta.by, Duration)}
+    return {pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else []), *deltas}
+
+
+def _columns(pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
+    """The columns that the pipeline reads, and what those must be that cannot be anything: instant, integer, number or boolean."""
+    uses: dict[str, str] = {}
+    names = [*pipeline.keys, *pipeline.time.tie_break]
+    for aggregate in pipeline.aggregates.values():
+        names += aggregate.columns
+        if aggregate.function in _NUMERIC:
+            uses |= dict.fromkeys(aggregate.columns, "number")
+        elif aggregate.function in ("bool_and", "bool_or"):
+            uses |= dict.fromkeys(aggregate.columns, "boolean")
+    for policy in policies_of(pipeline):
+        if policy.delta:
+            names.append(policy.delta.column)
+            uses[policy.delta.column] = "number"
+    for condition in (*conditions_of(pipeline), *([pipeline.source.filter] if pipeline.source and pipeline.source.filter else [])):
+        names += sorted(columns_of(condition))
+    axis = [pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else [])]
+    uses |= dict.fromkeys(axis, "integer") | dict.fromkeys(instants_of(pipeline), "instant")
+    return list(dict.fromkeys([*axis, *names])), uses
+
+
+def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, str]) -> pa.Array:
+    cast, kind, wanted = _CASTS[use or _inferred(values)]
+    cells: list[Any] = []
+    for index, value in enumerate(values):
+        try:
+            cells.append(None if value is None else cast(value))
+        except (ValueError, OverflowError):
+            cells.append(None)
+            wrong.setdefault(index, f"{name}: got {json.dumps(value)}; expected {wanted}")
+    if kind is None:
+        if not any(isinstance(cell, float) for cell in cells):
+            return pa.array(cells, pa.int64())
+        return pa.array([None if cell is None else float(cell) for cell in cells], pa.float64())
+    return pa.array(cells, kind)
+
+
+def _inferred(values: list[Any]) -> str:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {bool}:
+        return "boolean"
+    numbers = bool(kinds & {int, float}) and kinds <= {int, float, str}
+    if numbers and all(value in SPECIAL for value in values if isinstance(value, str)):
+        return "number"
+    return "text"
+
+
+def _instant(value: Any) -> int:
+    # A bare number could be seconds, milliseconds or microseconds: time.unit is there to say which.
+    if not isinstance(value, str):
+        raise ValueError
+    instant = datetime.fromisoformat(value)
+    return ((instant if instant.tzinfo else instant.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or not -(2**63) <= value < 2**63:
+        raise ValueError
+    return int(value)
+
+
+def _number(value: Any) -> int | float:
+    if isinstance(value, str) and value in SPECIAL:
+        return SPECIAL[value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError
+    return value if isinstance(value, float) or -(2**63) <= value < 2**63 else float(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+#: How a column of each use is read, its Arrow type (numbers: int64, or float64 where one value needs it), and what messages call it.
+_CASTS: Mapping[str, tuple[Callable[[Any], Any], pa.DataType | None, str]] = {
+    "instant": (_instant, pa.timestamp("us"), "an ISO-8601 instant such as 2013-01-01T00:00:00Z; for numbers, set time.unit"),
+    "integer": (_integer, pa.int64(), "a whole number, as time.unit says"),
+    "number": (_number, None, "a number"),
+    "boolean": (_boolean, pa.bool_(), "true or false"),
+    "text": (_text, pa.string(), "a text"),
+}
+
+
+def result_lines(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Iterator[str]:
+    """Result rows as JSON lines; instants are microseconds in ``rows``."""
+    instants = instants_of(pipeline)
+    stamped = {name for name in pipeline.keys if name in instants}
+    stamped |= {name for name, spec in pipeline.aggregates.items() if spec.function in _PICKING and spec.columns[-1] in instants}
+    if pipeline.time.unit is None:
+        stamped |= {"window_start", "window_end"}
+    for row in rows:
+        yield json.dumps({name: _plain(value, name in stamped) for name, value in row.items()}, ensure_ascii=False)
+
+
+def refused_lines(refused: Iterable[Refused]) -> Iterator[str]:
+    """Quarantined rows as JSON lines, in the order of the input."""
+    for row in sorted(refused, key=lambda row: row.line):
+        shown = {"line": row.line, "reason": row.reason, "detail": row.detail, "row": _plain(row.row, False)}
+        yield json.dumps({name: value for name, value in shown.items() if name != "detail" or value}, ensure_ascii=False)
+
+
+def _plain(value: Any, instant: bool) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, list | tuple):
+        return [_plain(item, instant) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item, instant) for name, item in value.items()}
+    if instant and value is not None:
+        return iso(value)
+    return value
+
+
+def iso(instant_us: int) -> str:
+    """``2013-01-01T00:00:00Z``; microseconds only where they are not zero."""
+    return (_EPOCH + timedelta(microseconds=instant_us)).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,164 @@
+"""``windowmill try``: a spec over JSON lines, without Airflow and without tables."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TextIO
+
+import pyarrow as pa
+
+from jobs.conditions import conditions_of, holds
+from jobs.rows import Refused, Rows, read_rows, refused_lines, result_lines
+from windowing import reference
+from windowing.errors import SourceError, SpecError, UnsupportedError
+from windowing.spec import Pipeline
+from windowing.specfile import load_pipeline
+
+_PER_SECOND = {"us": 1_000_000, "ms": 1_000, "s": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Neighbouring rows of an input.
+
+    Attributes
+    ----------
+    rows
+        Typed columns; instants as timestamps without zone (UTC), integer axes as int64.
+    conditions
+        For each condition of the spec whether it is true of each row.
+    """
+
+    rows: pa.Table
+    conditions: Mapping[str, pa.BooleanArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What an engine makes of its input.
+
+    Attributes
+    ----------
+    rows
+        Result rows in (key, window, window_end, trigger, revision, window_start) order, nulls first; instants in microseconds.
+    quarantined
+        (position of the row in all that was fed, reason).
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    quarantined: Sequence[tuple[int, str]]
+
+
+class Engine(Protocol):
+    """One run of a pipeline over an input fed in batches; how it is cut makes no difference to the results."""
+
+    def feed(self, batch: Batch) -> None:
+        """Take the next rows in the order of arrival."""
+
+    def finish(self, *, final: bool) -> Results:
+        """Every row that the input has brought; ``final`` takes the watermark to infinity first."""
+
+
+class ReferenceEngine:
+    """The oracle: keeps every row and recomputes every window."""
+
+    def __init__(self, pipeline: Pipeline, latest: float) -> None:
+        self._pipeline, self._latest = pipeline, latest
+        self._records: list[reference.Record] = []
+
+    def feed(self, batch: Batch) -> None:
+        columns = [batch.rows.column(name) for name in batch.rows.column_names]
+        cells = [(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist() for column in columns]
+        true = {text: mask.to_pylist() for text, mask in batch.conditions.items()}
+        for index, row in enumerate(zip(*cells, strict=True)):
+            held = frozenset(text for text, mask in true.items() if mask[index])
+            self._records.append(reference.Record(dict(zip(batch.rows.column_names, row, strict=True)), held))
+
+    def finish(self, *, final: bool) -> Results:
+        outcome = reference.evaluate(self._pipeline, self._records, final=final, latest=self._latest)
+        return Results(outcome.rows, outcome.quarantined)
+
+
+#: Engines by the name that ``--engine`` takes; each is built with the pipeline and the latest event time that is accepted.
+ENGINES: dict[str, Callable[[Pipeline, float], Engine]] = {"reference": ReferenceEngine}
+
+
+def run_try(
+    spec_path: str | os.PathLike[str],
+    input_path: str | os.PathLike[str],
+    batch_rows: int | None = None,
+    engine: str = "reference",
+    final: bool = True,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+) -> int:
+    """Run the spec over the JSON lines of a file: result rows on ``stdout``, then quarantined rows on ``stderr``.
+
+    Parameters
+    ----------
+    batch_rows
+        Rows per batch; the whole input in one batch unless given.
+    final
+        Whether the watermark goes to infinity at the end of the input.
+
+    Returns
+    -------
+    int
+        0, the exit code.
+
+    Raises
+    ------
+    WindowmillError
+        Whatever stops the run; its ``exit_code`` is what the command ends with.
+    """
+    if engine not in ENGINES:
+        raise UnsupportedError(f"--engine {engine}: not available here; use {' or '.join(sorted(ENGINES))}")
+    if batch_rows is not None and batch_rows < 1:
+        raise SpecError(f"--batch-rows {batch_rows}: expected a whole number from 1")
+    pipeline = load_pipeline(spec_path)
+    # A user's own functions are looked for where the command runs, last, so that they hide nothing.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        with open(input_path, encoding="utf-8") as lines:
+            rows = _filtered(read_rows(lines, pipeline), pipeline)
+    except OSError as err:
+        raise SourceError(f"{input_path}: cannot be read ({err.strerror}); give a file of JSON lines") from err
+    except UnicodeDecodeError as err:
+        raise SourceError(f"{input_path}: not UTF-8 text ({err.reason} at byte {err.start}); save it as UTF-8") from err
+    run = ENGINES[engine](pipeline, _latest(pipeline))
+    conditions = conditions_of(pipeline)
+    size = batch_rows or max(1, rows.table.num_rows)
+    for start in range(0, rows.table.num_rows, size):
+        part = rows.table.slice(start, size)
+        run.feed(Batch(part, holds(conditions, part)))
+    results = run.finish(final=final)
+    out, err_out = stdout or sys.stdout, stderr or sys.stderr
+    out.writelines(line + "\n" for line in result_lines(results.rows, pipeline))
+    out.flush()
+    late = [Refused(rows.lines[position], reason, None, rows.raw[position]) for position, reason in results.quarantined]
+    err_out.writelines(line + "\n" for line in refused_lines([*rows.refused, *late]))
+    return 0
+
+
+def _filtered(rows: Rows, pipeline: Pipeline) -> Rows:
+    condition = pipeline.source.filter if pipeline.source else None
+    if not condition or not rows.table.num_rows:
+        return rows
+    mask = holds([condition], rows.table)[condition]
+    kept = [index for index, true in enumerate(mask.to_pylist()) if true]
+    return Rows(rows.table.filter(mask), [rows.lines[index] for index in kept], [rows.raw[index] for index in kept], rows.refused)
+
+
+def _latest(pipeline: Pipeline) -> float:
+    """The greatest event time that is accepted, on the pipeline's axis."""
+    skew = pipeline.time.max_future_skew
+    if skew is None:
+        return float("inf")
+    if pipeline.time.unit == "none":
+        raise SpecError("time.max_future_skew: an axis with `unit: none` has no present to compare with; leave it out")
+    return int(time.time() * _PER_SECOND[pipeline.time.unit or "us"]) + skew.elapsed()

@@ -1,0 +1,130 @@
+"""Windows that the axis alone decides: tumbling, hopping and cumulative, on elapsed or calendar time."""
+
+from __future__ import annotations
+
+import calendar
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from windowing.durations import DAY_US, Duration
+from windowing.errors import SpecError
+from windowing.spec import Cumulative, Hopping, Sliding, Tumbling
+
+_NOTHING = Duration()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MONTH_US = 146_097 * DAY_US / 4_800  # mean over the 400 years after which the calendar repeats
+
+
+class Calendar:
+    """Instants in microseconds and the wall clock of one zone.
+
+    A wall time that a clock change skips means the instant that the old offset gives; one that it repeats means the first of the two.
+    """
+
+    def __init__(self, zone: str | None) -> None:
+        try:
+            self._zone = ZoneInfo(zone or "UTC")
+        except (ZoneInfoNotFoundError, ValueError) as err:
+            raise SpecError(f"timezone: got {zone!r}; expected a zone of the IANA database, such as Europe/Berlin") from err
+
+    def wall(self, instant: int) -> datetime:
+        return (_EPOCH + timedelta(microseconds=instant)).astimezone(self._zone).replace(tzinfo=None)
+
+    def instant(self, wall: datetime) -> int:
+        return (wall.replace(tzinfo=self._zone) - _EPOCH) // timedelta(microseconds=1)
+
+    def shift(self, wall: datetime, months: int, days: int) -> int:
+        """The instant ``months``, then ``days`` after ``wall``; a day that a month lacks becomes the month's last."""
+        year, month = divmod(wall.year * 12 + wall.month - 1 + months, 12)
+        day = min(wall.day, calendar.monthrange(year, month + 1)[1])
+        return self.instant(wall.replace(year=year, month=month + 1, day=day) + timedelta(days=days))
+
+
+class Train:
+    """The instants origin + k·step for every whole k."""
+
+    def __init__(self, step: Duration, origin: datetime | int | None, zone: str | None, integer_axis: bool) -> None:
+        self.step, self.calendar = step, Calendar(zone)
+        if origin is not None and isinstance(origin, int) != integer_axis:
+            wanted = "an integer, as the axis is one (time.unit)" if integer_axis else "an instant such as 2013-01-01T00:00:00Z"
+            raise SpecError(f"origin: got {origin!r}; expected {wanted}")
+        if isinstance(origin, datetime) and origin.tzinfo:
+            origin = (origin - _EPOCH) // timedelta(microseconds=1)
+        elif isinstance(origin, datetime):
+            origin = self.calendar.instant(origin)
+        elif origin is None:
+            origin = self.calendar.instant(datetime(1970, 1, 1)) if step.is_calendar else 0
+        self.origin = origin
+
+    def at(self, k: int, plus: Duration = _NOTHING) -> int:
+        """Instant ``k`` and the calendar parts of ``plus`` after it, all counted from the origin at once, so that no month is cut short."""
+        step = self.step
+        if not step.is_calendar and not plus.is_calendar:
+            return self.origin + k * step.ticks + plus.ticks
+        day = self.calendar.shift(self.calendar.wall(self.origin), k * step.months + plus.months, k * step.days + plus.days)
+        return day + k * step.ticks + plus.ticks
+
+    def after(self, k: int, length: Duration) -> int:
+        """The instant ``length`` after instant ``k``."""
+        if not length.is_calendar:
+            return self.at(k) + length.ticks
+        if self.step.ticks or (length.months and not self.step.months):
+            return self.calendar.shift(self.calendar.wall(self.at(k)), length.months, length.days) + length.ticks
+        return self.at(k, length)
+
+    def near(self, instant: int) -> int:
+        """An index whose instant is at or before ``instant``, and not far from it."""
+        step = self.step
+        if not step.is_calendar:
+            return (instant - self.origin) // step.ticks
+        mean_us = step.ticks + step.days * DAY_US + step.months * _MONTH_US
+        return math.floor((instant - self.origin - DAY_US) / mean_us) - 2
+
+    def next_after(self, instant: int) -> int:
+        """The first instant greater than ``instant``."""
+        k = self.near(instant)
+        while self.at(k) <= instant:
+            k += 1
+        return self.at(k)
+
+
+class Grid:
+    """The windows of one tumbling, hopping or cumulative window spec."""
+
+    def __init__(self, window: Tumbling | Hopping | Cumulative, integer_axis: bool) -> None:
+        assert window.size is not None
+        hop = window.hop if isinstance(window, Hopping) else window.size
+        self._size = window.size
+        self._step = window.step if isinstance(window, Cumulative) else None
+        self._train = Train(hop, window.origin, window.timezone, integer_axis)
+
+    def holding(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Start and end of each window that overlaps [start, stop)."""
+        longest = self._size.ticks + (self._size.months * 31 + self._size.days + self._size.is_calendar) * DAY_US
+        k = self._train.near(start - longest)
+        while (opens := self._train.at(k)) < stop:
+            for closes in self._ends(k, opens):
+                if closes > start:
+                    yield opens, closes
+            k += 1
+
+    def _ends(self, k: int, opens: int) -> Iterator[int]:
+        last = self._train.after(k, self._size)
+        if self._step:
+            step, count = self._step, 1
+            while (end := self._stepped(opens, step, count)) < last:
+                yield end
+                count += 1
+        yield last
+
+    def _stepped(self, opens: int, step: Duration, count: int) -> int:
+        if not step.is_calendar:
+            return opens + count * step.ticks
+        return self._train.calendar.shift(self._train.calendar.wall(opens), count * step.months, count * step.days) + count * step.ticks
+
+
+def ticks(window: Tumbling | Sliding, period: Duration, integer_axis: bool) -> Train:
+    """The instants at which a time policy of ``period`` acts."""
+    return Train(period, window.origin, getattr(window, "timezone", None), integer_axis)

@@ -1,0 +1,161 @@
+"""Sliding and tumbling windows with eviction and trigger policies: one key's tuples, applied one by one in order.
+
+References
+----------
+The rules are those of the open SPL runtime (IBMStreams/OSStreams, src/cpp/SPL/Runtime/Window), with event time for its clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from windowing.durations import Duration
+from windowing.errors import UnsupportedError
+from windowing.reference.events import AFTER, Event, Fired, Span
+from windowing.reference.grids import ticks
+from windowing.spec import Delta, Policy, Sliding, Tumbling
+
+
+class Policies:
+    """One key under one policy window.
+
+    Parameters
+    ----------
+    greatest
+        The greatest event time of the whole input, where ticks over windows that never empty stop.
+    """
+
+    def __init__(self, window: Tumbling | Sliding, integer_axis: bool, greatest: float) -> None:
+        assert window.evict is not None
+        self._evict: Policy = window.evict
+        self._trigger = window.trigger if isinstance(window, Sliding) else None
+        self._partial = window.partial if isinstance(window, Sliding) else True
+        self._emit_empty = window.empty == "emit"
+        self._idle = window.idle_after.elapsed() if window.idle_after else math.inf
+        self._greatest = greatest
+        period = self._trigger.time if self._trigger else self._evict.time
+        self._train = ticks(window, period, integer_axis) if period else None
+        self._age = _length(self._evict.time) if self._evict.time and self._trigger else math.inf
+        self._waiting: list[Event] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        self._window: list[Event] = []
+        self._last: Event | None = None
+        self._ticked: float = -math.inf
+        self._tick: int | None = None
+        self._fired = self._inserted = 0
+        self._full = self._evict.time is not None  # a time window counts as full from the start, as in the SPL runtime
+        self._base: Any = None
+
+    def late(self, event: Event) -> bool:
+        """Whether the key has already applied something that comes after ``event``."""
+        return event.time < self._ticked or (self._last is not None and event.order < self._last.order)
+
+    def wait(self, event: Event) -> None:
+        self._waiting.append(event)
+
+    def advance(self, watermark: float) -> Iterator[Fired]:
+        """Apply what the watermark has passed: tuples before it, ticks up to it."""
+        ready = sorted((event for event in self._waiting if event.time < watermark), key=lambda event: event.order)
+        self._waiting = [event for event in self._waiting if event.time >= watermark]
+        for event in ready:
+            yield from self._advance_to(event.time)
+            yield from self._apply(event)
+        if watermark < AFTER:
+            yield from self._advance_to(watermark)
+        elif self._train and self._last:
+            yield from self._advance_to(self._train.next_after(int(self._greatest)))
+            while self._tick is not None and self._window and self._age < math.inf:
+                self._expire(self._tick)
+                if self._window:
+                    yield from self._advance_to(self._tick)
+
+    def _advance_to(self, time: float) -> Iterator[Fired]:
+        """Fire the ticks up to ``time``, and forget the key if it has been idle for too long by then."""
+        if self._last and time - self._last.time > self._idle:
+            yield from self._fire_ticks(self._last.time + self._idle)
+            self._forget()
+        else:
+            yield from self._fire_ticks(time)
+
+    def _fire_ticks(self, through: float) -> Iterator[Fired]:
+        while self._train and self._tick is not None and self._tick <= through:
+            self._expire(self._tick)
+            if self._window or self._emit_empty:
+                self._ticked = self._tick
+                yield from self._fire(self._tick)
+            if self._trigger is None:
+                self._window = []
+            # An empty window needs no tick before the next tuple comes.
+            self._tick = self._train.next_after(self._tick) if self._window or self._emit_empty else None
+
+    def _expire(self, time: float) -> None:
+        self._window = [event for event in self._window if time - event.time <= self._age]
+
+    def _fire(self, at: int) -> Iterator[Fired]:
+        if self._partial or self._full:
+            start = self._window[0].time if self._window else None
+            yield Fired((), Span(start, at, list(self._window)), self._fired)
+        self._fired += 1
+
+    def _apply(self, event: Event) -> Iterator[Fired]:
+        if self._train and self._tick is None:
+            self._tick = self._train.next_after(event.time)
+        yield from self._slide(event) if self._trigger else self._tumble(event)
+        self._last = event
+
+    def _slide(self, event: Event) -> Iterator[Fired]:
+        assert self._trigger
+        self._expire(event.time)
+        if self._trigger.delta:
+            value = _cell(event, self._trigger.delta)
+            if _exceeds(value, self._base, self._trigger.delta):
+                yield from self._fire(event.time)
+                self._base = value
+            elif self._base is None:
+                self._base = value
+        if self._evict.delta:
+            delta, value = self._evict.delta, _cell(event, self._evict.delta)
+            kept = [earlier for earlier in self._window if not _exceeds(value, _cell(earlier, delta), delta)]
+            self._full = self._full or len(kept) < len(self._window)
+            self._window = kept
+        elif len(self._window) == self._evict.count:
+            del self._window[0]
+        self._window.append(event)
+        self._inserted += 1
+        self._full = self._full or len(self._window) == self._evict.count
+        if self._trigger.count and self._inserted % self._trigger.count == 0:
+            yield from self._fire(event.time)
+
+    def _tumble(self, event: Event) -> Iterator[Fired]:
+        evict = self._evict
+        if evict.delta and self._window and _exceeds(_cell(event, evict.delta), _cell(self._window[0], evict.delta), evict.delta):
+            yield from self._flush(event.time)
+        self._window.append(event)
+        if len(self._window) == evict.count or (evict.punctuation and evict.punctuation in event.record.holds):
+            yield from self._flush(event.time)
+
+    def _flush(self, at: int) -> Iterator[Fired]:
+        yield from self._fire(at)
+        self._window = []
+
+
+def _length(duration: Duration) -> int:
+    if duration.months:
+        raise UnsupportedError(f"evict.time: got {duration}; an age in months has no fixed length; write it in days")
+    return duration.elapsed()
+
+
+def _cell(event: Event, delta: Delta) -> Any:
+    """The value that a delta policy looks at; NaN acts like null."""
+    value = event.record.values.get(delta.column)
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _exceeds(value: Any, base: Any, delta: Delta) -> bool:
+    """Whether ``value`` is more than the delta past ``base``; a null never is."""
+    by = delta.by.elapsed() if isinstance(delta.by, Duration) else delta.by
+    return value is not None and base is not None and value - base > by

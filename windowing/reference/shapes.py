@@ -1,0 +1,207 @@
+"""Windows that the events decide: sessions, snapshots, count windows and a user's own."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any, Protocol
+
+from windowing.errors import SpecError
+from windowing.reference.events import BEFORE, Event, Span
+from windowing.spec import Count, Custom, Session, Snapshot
+
+
+class Shape(Protocol):
+    """The windows of one key, from the events accepted so far."""
+
+    def accept(self, event: Event) -> bool:
+        """Take ``event`` in if a window that would hold it is still open; say whether."""
+
+    def spans(self) -> list[Span]:
+        """The windows as they are now, without those that have been closed."""
+
+    def close(self, closed: float) -> list[Span]:
+        """Take out the windows that end at or before ``closed``: no later event changes them."""
+
+    def replaces(self, new: Span, old: Span) -> bool:
+        """Whether ``new`` is another version of ``old``, which had been shown but not closed."""
+
+
+def _overlap(new: Span, old: Span) -> bool:
+    assert new.start is not None and old.start is not None
+    return new.start < old.end and old.start < new.end
+
+
+class Sessions:
+    """Events at most ``gap`` apart, cut where a session would get longer than ``max_size``."""
+
+    def __init__(self, window: Session) -> None:
+        self._gap = window.gap.elapsed()
+        self._max: float = window.max_size.elapsed() if window.max_size else math.inf
+        self._live: list[Event] = []
+
+    def accept(self, event: Event) -> bool:
+        self._live.append(event)
+        if any(span.end > event.closed for span in self.spans() if event in span.events):
+            return True
+        self._live.remove(event)
+        return False
+
+    def spans(self) -> list[Span]:
+        groups: list[list[Event]] = []
+        reach: float = BEFORE
+        for event in sorted(self._live, key=lambda event: event.order):
+            if event.time - reach > self._gap or event.time - groups[-1][0].time >= self._max:
+                groups.append([])
+                reach = BEFORE
+            groups[-1].append(event)
+            reach = max(reach, event.until)
+        return [self._span(group) for group in groups]
+
+    def _span(self, group: list[Event]) -> Span:
+        start = group[0].time
+        return Span(start, int(min(max(event.until for event in group) + self._gap, start + self._max)), group)
+
+    def close(self, closed: float) -> list[Span]:
+        ended = [span for span in self.spans() if span.end <= closed]
+        gone = {event.number for span in ended for event in span.events}
+        self._live = [event for event in self._live if event.number not in gone]
+        return ended
+
+    replaces = staticmethod(_overlap)
+
+
+class Snapshots:
+    """The spans between neighbouring start and end points; what lies before the last closed point is fixed."""
+
+    def __init__(self, _window: Snapshot) -> None:
+        self._live: list[Event] = []
+        self._fixed: float = BEFORE
+
+    def accept(self, event: Event) -> bool:
+        if event.stop > event.closed:
+            self._live.append(event)
+        return event.stop > event.closed
+
+    def _points(self) -> list[int]:
+        return sorted({int(max(event.time, self._fixed)) for event in self._live} | {event.stop for event in self._live})
+
+    def spans(self) -> list[Span]:
+        points = self._points()
+        found = []
+        for start, end in pairwise(points):
+            live = [event for event in self._live if event.time < end and event.stop > start]
+            if live:
+                found.append(Span(start, end, sorted(live, key=lambda event: event.order)))
+        return found
+
+    def close(self, closed: float) -> list[Span]:
+        ended = [span for span in self.spans() if span.end <= closed]
+        self._fixed = max([self._fixed, *(point for point in self._points() if point <= closed)])
+        self._live = [event for event in self._live if event.stop > self._fixed]
+        return ended
+
+    replaces = staticmethod(_overlap)
+
+
+class Counts:
+    """One window from each distinct start time to the ``count``-th, one tick past it; those not yet that long are open."""
+
+    def __init__(self, window: Count) -> None:
+        self._count = window.count
+        self._events: list[Event] = []
+        self._begun: float = BEFORE
+
+    def accept(self, event: Event) -> bool:
+        self._events.append(event)
+        unfinished = self._starts()[1 - self._count :] if self._count > 1 else []
+        if any(event.stop > start for start in unfinished) or any(span.end > event.closed for span in self.spans() if event in span.events):
+            return True
+        self._events.remove(event)
+        return False
+
+    def _starts(self) -> list[int]:
+        return sorted({event.time for event in self._events if event.time > self._begun})
+
+    def spans(self) -> list[Span]:
+        events, starts = sorted(self._events, key=lambda event: event.order), self._starts()
+        bounds = [(first, last + 1) for first, last in zip(starts, starts[self._count - 1 :], strict=False)]
+        return [Span(start, end, [event for event in events if event.time < end and event.stop > start]) for start, end in bounds]
+
+    def close(self, closed: float) -> list[Span]:
+        ended = [span for span in self.spans() if span.end <= closed]
+        self._begun = max([self._begun, *(span.start for span in ended if span.start is not None)])
+        return ended
+
+    @staticmethod
+    def replaces(new: Span, old: Span) -> bool:
+        return new.start == old.start
+
+
+#: A user's window function: (state, the event's columns) -> (state, windows that begin before it, numbers of those that end after it).
+WindowFunction = Callable[[Any, Mapping[str, Any]], tuple[Any, int, Iterable[int]]]
+
+
+class Customs:
+    """Windows told by a user's function, which hears each event once, in order, when the watermark has passed it."""
+
+    def __init__(self, window: Custom) -> None:
+        self._function: WindowFunction = load(window.function, "function")
+        self._events: list[Event] = []
+        self._closed: set[int] = set()
+        self._told: float = BEFORE
+
+    def accept(self, event: Event) -> bool:
+        told = [earlier for earlier in self._events if earlier.time < self._told]
+        in_order = not told or event.order > max(earlier.order for earlier in told)
+        if in_order:
+            self._events.append(event)
+        return in_order
+
+    def _numbered(self) -> dict[int, Span]:
+        state: Any = None
+        heard: list[Event] = []
+        begun: list[int] = []
+        ended: dict[int, Span] = {}
+        for event in sorted(self._events, key=lambda event: event.order):
+            state, begins, ends = self._function(state, event.record.values)
+            begun += [len(heard)] * begins
+            heard.append(event)
+            for number in ends:
+                if number in ended or not 0 <= number < len(begun):
+                    raise SpecError(
+                        f"function: window {number} ends at {event.time}, but is not open; windows are numbered from 0 as they begin"
+                    )
+                held = heard[begun[number] :]
+                ended[number] = Span(held[0].time, event.time + 1, held)
+        return ended
+
+    def spans(self) -> list[Span]:
+        return [span for number, span in sorted(self._numbered().items()) if number not in self._closed]
+
+    def close(self, closed: float) -> list[Span]:
+        self._told = max(self._told, closed)
+        ended = {number: span for number, span in self._numbered().items() if span.end <= closed and number not in self._closed}
+        self._closed |= set(ended)
+        return list(ended.values())
+
+    @staticmethod
+    def replaces(new: Span, old: Span) -> bool:
+        return new.start == old.start and new.end == old.end
+
+
+SHAPES: Mapping[type, Callable[[Any], Shape]] = {Session: Sessions, Snapshot: Snapshots, Count: Counts, Custom: Customs}
+
+
+def load(place: str, field: str) -> Any:
+    """The object that ``module:name`` means."""
+    module, _, name = place.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as err:
+        raise SpecError(f"{field}: {place!r} cannot be imported ({err}); put its folder on PYTHONPATH or correct the name") from err
+    return found

@@ -1,0 +1,266 @@
+"""Every aggregate of the catalogue as a plain computation over the rows of one window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from windowing.catalogue import AggregateSpec
+from windowing.errors import AggregateOverflowError
+from windowing.reference.events import Span, rank
+from windowing.reference.shapes import load
+
+_LEAST, _GREATEST = -(2**63), 2**63 - 1
+
+
+def compute(name: str, spec: AggregateSpec, span: Span) -> Any:
+    """The aggregate ``spec`` over the events of ``span``, which stand in (time, tie_break, arrival) order.
+
+    Raises
+    ------
+    AggregateOverflowError
+        If an exact integer result leaves 64 bits.
+    """
+    events = [event for event in span.events if spec.where is None or spec.where in event.record.holds]
+    if not spec.columns and not spec.use:
+        return len(events)
+    rows = [tuple(event.record.values.get(column) for column in spec.columns) for event in events]
+    if spec.function == "time_weighted_mean":
+        start = span.end if span.start is None else span.start
+        weights = [min(event.stop, span.end) - max(event.time, start) for event in events]
+        return _weighted_mean([(value, weight) for (value,), weight in zip(rows, weights, strict=True) if value is not None])
+    if spec.function in ("arg_min", "arg_max"):
+        return _arg(spec.function, [(by, value) for by, value in rows if by is not None])
+    # A row counts when none of its arguments is null.
+    full = [row for row in rows if None not in row]
+    if spec.use:
+        return _own(spec.use, full)
+    argument = full if len(spec.columns) > 1 else [value for (value,) in full]
+    if not argument:
+        return 0 if spec.function in _COUNTS else None
+    value = _FUNCTIONS[spec.function](argument, **spec.options)
+    if isinstance(value, int) and not _LEAST <= value <= _GREATEST:
+        raise AggregateOverflowError(
+            f"aggregates.{name}: {spec.function} over [{span.start}, {span.end}) is {value}, beyond 64 bits; "
+            "make the column floating-point in the source"
+        )
+    return value
+
+
+_COUNTS = {"count", "count_distinct", "approx_distinct", "min_count", "max_count"}
+
+
+def _finite(values: Iterable[Any]) -> bool:
+    return all(math.isfinite(value) for value in values)
+
+
+def _float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _total(values: Sequence[Any]) -> Fraction:
+    return sum(map(Fraction, values), Fraction(0))
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    if all(isinstance(value, int) for value in values):
+        return sum(values)
+    return _float(_total(values)) if _finite(values) else sum(value for value in values if not math.isfinite(value))
+
+
+def _mean(values: Sequence[Any]) -> float:
+    return _float(_total(values) / len(values)) if _finite(values) else float(_sum(values))
+
+
+def _product(values: Sequence[Any]) -> float:
+    if not _finite(values):
+        return math.prod(map(float, values))
+    return _float(math.prod(map(Fraction, values), start=Fraction(1)))
+
+
+def _geometric_mean(values: Sequence[Any]) -> float:
+    if any(value < 0 or math.isnan(value) for value in values) or (0 in values and math.inf in values):
+        return math.nan
+    if 0 in values or math.inf in values:
+        return 0.0 if 0 in values else math.inf
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def _weighted_mean(pairs: Sequence[tuple[Any, Any]]) -> float | None:
+    if not pairs:
+        return None
+    if not all(map(_finite, pairs)):
+        weighted = math.fsum(weight for _, weight in pairs)
+        return sum(value * weight for value, weight in pairs) / weighted if weighted else math.nan
+    total = _total([weight for _, weight in pairs])
+    return _float(sum((Fraction(value) * Fraction(weight) for value, weight in pairs), Fraction(0)) / total) if total else None
+
+
+def _zero(value: Any) -> Any:
+    """−0.0 as 0.0: the two are equal, and which of them came first is nobody's business."""
+    return value + 0.0 if isinstance(value, float) else value
+
+
+def _least(values: Sequence[Any]) -> Any:
+    return _zero(min(values, key=rank))
+
+
+def _greatest(values: Sequence[Any]) -> Any:
+    return _zero(max(values, key=rank))
+
+
+def _arg(function: str, rows: Sequence[tuple[Any, Any]]) -> Any:
+    if not rows:
+        return None
+    # min and max give the first of equals: the earliest row wins a tie.
+    choose = min if function == "arg_min" else max
+    return choose(rows, key=lambda row: rank(row[0]))[1]
+
+
+def _distinct(values: Sequence[Any]) -> list[Any]:
+    """Each value once, where it came first."""
+    found: dict[Any, Any] = {}
+    for value in map(_zero, values):
+        found.setdefault(rank(value), value)
+    return list(found.values())
+
+
+def _moment(values: Sequence[Any], power: int) -> Fraction:
+    """Mean of the ``power``-th powers of the deviations from the mean."""
+    mean = _total(values) / len(values)
+    return sum(((Fraction(value) - mean) ** power for value in values), Fraction(0)) / len(values)
+
+
+def _variance(values: Sequence[Any], freedom: int) -> float | None:
+    if len(values) <= freedom:
+        return None
+    if not _finite(values):
+        return math.nan
+    return _float(_moment(values, 2) * len(values) / (len(values) - freedom))
+
+
+def _deviation(values: Sequence[Any], freedom: int) -> float | None:
+    variance = _variance(values, freedom)
+    return None if variance is None else math.sqrt(variance)
+
+
+def _root(square: Fraction, sign: Fraction) -> float:
+    return math.copysign(math.sqrt(_float(square)), _float(sign)) if square else 0.0
+
+
+def _skewness(values: Sequence[Any]) -> float | None:
+    if not _finite(values):
+        return math.nan
+    second, third = _moment(values, 2), _moment(values, 3)
+    return _root(third**2 / second**3, third) if second else None
+
+
+def _kurtosis(values: Sequence[Any]) -> float | None:
+    if not _finite(values):
+        return math.nan
+    second = _moment(values, 2)
+    return _float(_moment(values, 4) / second**2 - 3) if second else None
+
+
+def _comoment(pairs: Sequence[tuple[Any, Any]]) -> Fraction:
+    """Mean of the products of the deviations of both sides."""
+    (x, y), n = zip(*pairs, strict=True), len(pairs)
+    return sum((Fraction(a) * Fraction(b) for a, b in pairs), Fraction(0)) / n - _total(x) * _total(y) / n**2
+
+
+def _covariance(pairs: Sequence[tuple[Any, Any]]) -> float | None:
+    if len(pairs) < 2:
+        return None
+    return _float(_comoment(pairs) * len(pairs) / (len(pairs) - 1)) if all(map(_finite, pairs)) else math.nan
+
+
+def _correlation(pairs: Sequence[tuple[Any, Any]]) -> float | None:
+    if not all(map(_finite, pairs)):
+        return math.nan if len(pairs) > 1 else None
+    together, (x, y) = _comoment(pairs), zip(*pairs, strict=True)
+    spread = _moment(x, 2) * _moment(y, 2)
+    return _root(together**2 / spread, together) if spread else None
+
+
+def _trend(pairs: Sequence[tuple[Any, Any]]) -> dict[str, float] | None:
+    (x, y), n = zip(*pairs, strict=True), len(pairs)
+    if not all(map(_finite, pairs)):
+        return {"slope": math.nan, "intercept": math.nan} if n > 1 else None
+    spread = _moment(x, 2)
+    if not spread:
+        return None
+    slope = _comoment(pairs) / spread
+    return {"slope": _float(slope), "intercept": _float((_total(y) - slope * _total(x)) / n)}
+
+
+def _ordered(values: Sequence[Any], k: int, reverse: bool) -> list[Any]:
+    return sorted(map(_zero, values), key=rank, reverse=reverse)[:k]
+
+
+def _quantile(values: Sequence[Any], q: float) -> Any:
+    """The least value that at least the fraction ``q`` of the values does not exceed."""
+    return _ordered(values, len(values), False)[max(0, math.ceil(Fraction(str(q)) * len(values)) - 1)]
+
+
+def _histogram(values: Sequence[Any], edges: Sequence[float]) -> list[int]:
+    """How many values lie in each [edge, next edge), the last bin with both edges; what lies outside is not counted."""
+    last = len(edges) - 2
+    bounds = enumerate(pairwise(edges))
+    return [sum(low <= value < high or (index == last and value == high) for value in values) for index, (low, high) in bounds]
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _own(place: str, rows: Sequence[tuple[Any, ...]]) -> Any:
+    own = load(place, "use")
+    if not rows:
+        return None
+    total = own.lift(*rows[0])
+    for row in rows[1:]:
+        total = own.combine(total, own.lift(*row))
+    return own.lower(total)
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "count": len,
+    "count_distinct": lambda values: len(_distinct(values)),
+    "approx_distinct": lambda values: len(_distinct(values)),
+    "sum": _sum,
+    "mean": _mean,
+    "geometric_mean": _geometric_mean,
+    "product": _product,
+    "weighted_mean": _weighted_mean,
+    "min": _least,
+    "max": _greatest,
+    "min_count": lambda values: [rank(value) for value in values].count(rank(_least(values))),
+    "max_count": lambda values: [rank(value) for value in values].count(rank(_greatest(values))),
+    "range": lambda values: _greatest(values) - _least(values),
+    "top_k": lambda values, k: _ordered(values, k, True),
+    "bottom_k": lambda values, k: _ordered(values, k, False),
+    "var_samp": lambda values: _variance(values, 1),
+    "var_pop": lambda values: _variance(values, 0),
+    "stddev_samp": lambda values: _deviation(values, 1),
+    "stddev_pop": lambda values: _deviation(values, 0),
+    "skewness": _skewness,
+    "kurtosis": _kurtosis,
+    "covar_samp": _covariance,
+    "corr": _correlation,
+    "linear_trend": _trend,
+    "first": lambda values: values[0],
+    "last": lambda values: values[-1],
+    "collect": list,
+    "collect_distinct": _distinct,
+    "concat": lambda values: "".join(map(_text, values)),
+    "quantile": _quantile,
+    "histogram": _histogram,
+    "bool_and": all,
+    "bool_or": any,
+}
