@@ -1,6 +1,6 @@
 """Delta's jars: fetched once at set-up, used by every session without a network.
 
-``python -m jobs.jars`` fetches what is missing or damaged; ``python -m jobs.jars --list`` prints the paths as ``spark-submit --jars`` takes them.
+``python -m jobs.jars`` fetches what is missing or damaged; with ``--list`` it prints the paths as ``spark-submit --jars`` takes them.
 """
 
 from __future__ import annotations
@@ -101,18 +101,21 @@ def _resolve(artifacts: list[str], into: Path) -> None:
         coordinates = {"org": "io.delta", "name": artifact, "rev": DELTA_VERSION}
         xml.SubElement(dependencies, "dependency", coordinates, conf="default->master", transitive="false")
     xml.ElementTree(module).write(into / "ivy.xml")
-    command = [find_java().home / "bin" / "java", "-cp", ivy[0], "org.apache.ivy.Main", "-error", "-ivy", into / "ivy.xml"]
-    command += ["-types", "jar", "-cache", into / "cache", "-retrieve", f"{into}/[artifact]-[revision].[ext]"]
+    command = [f"{find_java().home}/bin/java", "-cp", str(ivy[0]), "org.apache.ivy.Main", "-error", "-ivy", f"{into}/ivy.xml"]
+    command += ["-types", "jar", "-cache", f"{into}/cache", "-retrieve", f"{into}/[artifact]-[revision].[ext]"]
     if os.environ.get("WINDOWMILL_IVY_SETTINGS"):
         command += ["-settings", os.environ["WINDOWMILL_IVY_SETTINGS"]]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_SECONDS)
-    except subprocess.SubprocessError as err:
-        said = [line.strip() for line in f"{err.output or ''}\n{err.stderr or ''}".splitlines() if line.strip()]
-        cause = next((line for line in said if "not found" in line or "refused" in line or "timed out" in line), str(err).splitlines()[0])
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=FETCH_SECONDS)
+        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    except subprocess.TimeoutExpired:
+        said = [f"not found within {FETCH_SECONDS} s"]
+    if not all((into / jar_name(artifact)).is_file() for artifact in artifacts):
+        telling = [line for line in said if "not found" in line or "error" in line] or said or ["no reason given"]
         raise MachineError(
-            f"Delta jars {DELTA_VERSION} could not be fetched ({cause}); check the network, or set WINDOWMILL_IVY_SETTINGS for a mirror"
-        ) from err
+            f"Delta jars {DELTA_VERSION} could not be fetched ({telling[0]}); "
+            f"check the network, or name your Maven mirror in an Ivy settings file by WINDOWMILL_IVY_SETTINGS"
+        )
 
 
 def _digest(path: Path) -> str | None:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from windowing.errors import MachineError
@@ -62,7 +63,7 @@ def find_java() -> Java:
         If none of them is Java 17 or newer.
     """
     seen: list[Java] = []
-    for home in (*_preferred_homes(), *_installed_homes()):
+    for home in chain(_preferred_homes(), _installed_homes()):
         java = java_at(home)
         if java is not None and java.usable:
             return java
@@ -83,11 +84,11 @@ def _preferred_homes() -> Iterator[Path]:
         yield Path(on_path).resolve().parent.parent
 
 
-def _installed_homes() -> list[Path]:
+def _installed_homes() -> Iterator[Path]:
     """Installed homes, oldest usable version first: Spark is tested most on the oldest release that it supports."""
     homes = {java.resolve().parent.parent for java in INSTALLED_UNDER.glob("*/bin/java")}
     javas = [java for java in map(java_at, sorted(homes)) if java is not None]
-    return [java.home for java in sorted(javas, key=lambda java: java.major)]
+    yield from (java.home for java in sorted(javas, key=lambda java: java.major))
 
 
 def main() -> int:

@@ -47,7 +47,9 @@ def arenas(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
                 ints[:, i + KEY] = order_key(decisive)
                 if "at" in fields:
                     ints[:, i + AT] = _int64(fields["at"])
-                    ints[:, i + TIE] = _ranks([column for role, column in fields.items() if role.startswith("tie")])
+                    ranks = _ranks([column for role, column in fields.items() if role.startswith("tie")])
+                    # `last`: of equal times the later one wins, not the earlier one as among equal values of arg_max.
+                    ints[:, i + TIE] = -ranks if "by" not in fields and layout.atoms[index].kind == "greatest" else ranks
                 # A null in the deciding column: no row counted here.
                 ints[:, i + ROW] = np.where(_valid(decisive), np.arange(table.num_rows), -1)
     return ints, floats

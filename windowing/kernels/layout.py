@@ -118,12 +118,13 @@ class Layout:
 
 
 def _stored_fields(atoms: tuple[Atom, ...], pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> list[StoredField]:
-    names: set[str] = set()
+    # Spark's column names do not tell upper from lower case; those of windowmill's own begin with an underscore.
+    names: set[str] = {key.lower() for key in pipeline.keys}
     found: list[StoredField] = []
     for index, atom in enumerate(atoms):
         label = re.sub(r"\W", "_", "_".join((atom.kind, *atom.columns)) + ("_where" if atom.where else ""))
-        label = label if label not in names else f"{label}_{index}"
-        names.add(label)
+        label = label if label.lower() not in names else f"{label}_{index}"
+        names.add(label.lower())
         found += [StoredField(f"{label}__{role}" if role else label, kind, index, role) for role, kind in _roles(atom, pipeline, types)]
     return found
 

@@ -1,0 +1,203 @@
+"""Applying a batch: its rows judged by arrival, lifted into slices, and combined with restored slices into the windows now complete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from checkpoints.ledger import Plan
+from checkpoints.state import SLICE, SliceTable, state_schema
+from jobs import arrival, stages
+from jobs.delta_log import AddedFile, SourceTable, added_files
+from jobs.quarantine import set_aside
+from jobs.sink import spread
+from jobs.sources import Columns, read_rows
+from jobs.staging import Staged
+from windowing.errors import WindowmillError
+from windowing.hopping import Grids
+from windowing.kernels.layout import Layout
+from windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_BEFORE_ALL = -(1 << 62)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a batch works with: the spec's grids and layout, the source's files, and the windows that it may emit."""
+
+    pipeline: Pipeline
+    plan: Plan
+    source: SourceTable
+    files: Sequence[AddedFile]
+    grids: Grids
+    layout: Layout
+    keys: dict[str, pa.DataType]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, plan: Plan, source: SourceTable) -> Batch:
+        types = Columns.of(plan.source_schema).arrow
+        files = added_files(source, plan.from_version, plan.to_version)
+        keys = {key: types[key] for key in pipeline.keys}
+        return cls(pipeline, plan, source, files, Grids.of(pipeline), Layout.of(pipeline, types), keys)
+
+    @property
+    def instants(self) -> bool:
+        """Whether the axis is time; else window bounds are integers."""
+        return self.pipeline.time.unit is None
+
+    @property
+    def sink_schema(self) -> pa.Schema:
+        return stages.sink_schema(self.keys, self.layout, instants=self.instants)
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        return state_schema(self.keys, self.layout)
+
+    def anchors(self) -> Mapping[str, float]:
+        """Per column of floating-point moments, the value of its range that is nearest to zero: never worse than none at all."""
+        wanted = {atom.columns[0] for atom in self.layout.atoms if atom.kind == "moments"}
+        found = {}
+        for column in wanted:
+            lows = [file.lowest[column] for file in self.files if isinstance(file.lowest.get(column), int | float)]
+            highs = [file.highest[column] for file in self.files if isinstance(file.highest.get(column), int | float)]
+            if lows and len(lows) == len(highs):
+                found[column] = float(max(0, min(lows)) or min(0, max(highs)))
+        return found
+
+
+@dataclass
+class Applied:
+    """A batch applied: result rows and new slices (cached in Spark), the rows set aside, and what was counted.
+
+    ``seen`` and ``emitted`` are the pipeline's progress once the batch is committed; ``windows`` gives per window name the rows and the
+    first and last window end, all of them in (``after``, ``through``].
+    """
+
+    seen: int | None
+    emitted: int | None
+    after: int
+    through: int
+    rows: DataFrame | None = None
+    slices: DataFrame | None = None
+    quarantined: Staged | None = None
+    rows_read: int = 0
+    rows_applied: int = 0
+    rows_late: int = 0
+    new_slices: int = 0
+    windows: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def row_count(self) -> int:
+        return sum(n for n, _, _ in self.windows.values())
+
+    def release(self) -> None:
+        """Free what Spark has cached and what was staged."""
+        for frame in (self.rows, self.slices):
+            if frame is not None:
+                frame.unpersist()
+        if self.quarantined is not None:
+            self.quarantined.drop()
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A batch's rows, surveyed: what the watermark has become, and which windows that completes."""
+
+    rows: DataFrame | None
+    survey: arrival.Survey | None
+    seen: int | None
+    emitted: int | None
+    after: int
+    through: int
+
+
+def arrive(spark: SparkSession, batch: Batch) -> Arrived:
+    """Survey the batch's rows; decide which windows it emits."""
+    plan, time = batch.plan, batch.pipeline.time
+    rows = survey = None
+    seen = plan.seen
+    if batch.files:
+        rows = read_rows(spark, batch.source, batch.files, batch.pipeline, now_us=plan.now_us)
+        expected = sum(file.rows or 0 for file in batch.files)
+        survey = arrival.survey(rows, seen=plan.seen, disorder=time.disorder.elapsed(), expected_rows=expected)
+        seen = survey.seen
+    lateness = time.lateness.elapsed()
+    complete = None if seen is None else seen - time.disorder.elapsed() - lateness
+    if plan.interval_end is not None:
+        complete = plan.interval_end - lateness
+    emitted = complete if plan.emitted is None or complete is None else max(plan.emitted, complete)
+    if plan.action == "backfill":
+        assert plan.range_from is not None and plan.range_to is not None
+        limit = emitted if plan.builds_state else plan.emitted
+        through = plan.range_from if limit is None else min(plan.range_to, limit)
+        return Arrived(rows, survey, seen, through if plan.builds_state else plan.emitted, plan.range_from, through)
+    after = _BEFORE_ALL if plan.emitted is None else plan.emitted
+    return Arrived(rows, survey, seen, emitted if emitted is not None else plan.emitted, after, after if emitted is None else emitted)
+
+
+def restore(batch: Batch, arrived: Arrived, table: SliceTable) -> DataFrame | None:
+    """The slices that the windows now complete need; none for a backfill, which works from the source alone."""
+    if batch.plan.action == "backfill" or arrived.after == _BEFORE_ALL or not batch.grids.any_end(arrived.after, arrived.through):
+        return None
+    return table.restore(before_batch=batch.plan.batch, first_slice=batch.grids.first_slice_after(arrived.after), last_slice=arrived.through)
+
+
+def apply(batch: Batch, arrived: Arrived, restored: DataFrame | None, staging: str) -> Applied:
+    """Lift the rows into slices, combine them with the restored ones into complete windows, set aside what cannot be applied."""
+    plan, done = batch.plan, Applied(arrived.seen, arrived.emitted, arrived.after, arrived.through)
+    lifted = None
+    if arrived.rows is not None and arrived.survey is not None:
+        judged = _judge(batch, arrived)
+        lifted = stages.lift(
+            judged, batch.pipeline.keys, batch.layout, batch.grids.edges, batch.pipeline.time.tie_break, batch.anchors(), plan.batch
+        ).persist()
+        counts = lifted.agg(F.sum(batch.layout.fields[0].name).alias("rows"), F.sum("_late_rows").alias("late"), F.count("*").alias("slices")).head()
+        assert counts is not None
+        done.rows_read, done.rows_applied = arrived.survey.rows, counts["rows"] or 0
+        done.rows_late, done.new_slices = counts["late"] or 0, counts["slices"]
+        if done.rows_applied < done.rows_read:
+            done.quarantined = set_aside(judged, Columns.of(plan.source_schema).struct.names, batch.pipeline, plan, f"{staging}/quarantine")
+        _check_balance(batch, done)
+    if lifted is not None and plan.builds_state and done.new_slices:
+        keep = lifted if arrived.emitted is None else lifted.where(F.col(SLICE) >= batch.grids.first_slice_after(arrived.emitted))
+        done.slices = keep
+    slices = [frame.select(*batch.state_schema.names) for frame in (restored, lifted) if frame is not None]
+    after, through = arrived.after, arrived.through
+    if slices and through > after and (after == _BEFORE_ALL or batch.grids.any_end(after, through)):
+        stage = stages.WindowStage(
+            batch.pipeline.keys, batch.layout, batch.grids.named, after, through, plan.batch, batch.instants, batch.sink_schema
+        )
+        every = slices[0] if len(slices) == 1 else slices[0].unionByName(slices[1])
+        partitions = int(every.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
+        done.rows = stages.windows(every, stage, partitions).persist()
+        done.windows = spread(done.rows)
+    return done
+
+
+def _judge(batch: Batch, arrived: Arrived) -> DataFrame:
+    time = batch.pipeline.time
+    assert arrived.rows is not None and arrived.survey is not None
+    if time.watermark == "data_interval_end":
+        return arrival.judge_by(arrived.rows, batch.plan.emitted, lateness=time.lateness.elapsed(), grids=batch.grids.grids)
+    return arrival.judge(
+        arrived.rows, arrived.survey, disorder=time.disorder.elapsed(), lateness=time.lateness.elapsed(), grids=batch.grids.grids
+    )
+
+
+def _check_balance(batch: Batch, done: Applied) -> None:
+    quarantined = done.quarantined.rows if done.quarantined else 0
+    filtered = batch.pipeline.source is not None and batch.pipeline.source.filter is not None
+    told = [file.rows for file in batch.files]
+    by_log = sum(rows for rows in told if rows is not None)
+    if done.rows_read != done.rows_applied + quarantined or (None not in told and not filtered and by_log != done.rows_read):
+        raise WindowmillError(
+            f"pipeline {batch.pipeline.pipeline}: batch {batch.plan.batch} read {done.rows_read} rows of {by_log} in the log, applied {done.rows_applied} and "
+            f"quarantined {quarantined}: they must balance, so nothing was published; please report this"
+        )

@@ -1,0 +1,131 @@
+"""Which rows arrived late: the watermark as each row found it, in arrival order, however the input was cut into batches.
+
+The watermark a row finds is (greatest event time of the rows before it) − disorder. A running maximum over all rows in order would mean
+sorting them all; instead the rows are surveyed in blocks of their files. Only blocks that hold a row behind the watermark (few, unless
+the data is badly out of order) are looked at row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from jobs.sources import FILE, REASON, ROW, TIME
+from windowing.axis import Edges, Grid
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: Smallest block, in rows; larger batches get larger blocks, so that the survey that comes to the driver stays small.
+BLOCK_ROWS = 4_096
+MAX_BLOCKS = 50_000
+
+#: Columns that judging adds: whether the row came behind the watermark; the instant through which windows were closed to it, or null.
+LATE, CLOSED = "_late", "_closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A batch's rows in blocks.
+
+    Attributes
+    ----------
+    rows, unusable
+        Rows read; rows without a usable event time.
+    seen
+        Greatest event time after the batch; null if no row ever had one.
+    behind
+        (file, block, greatest event time before the block) of the blocks that hold rows behind the watermark.
+    """
+
+    rows: int
+    unusable: int
+    seen: int | None
+    block_rows: int
+    behind: tuple[tuple[int, int, int], ...]
+
+
+def survey(rows: DataFrame, *, seen: int | None, disorder: int, expected_rows: int) -> Survey:
+    """Survey ``rows`` of one batch that follows others which have seen event times up to ``seen``."""
+    block_rows = max(BLOCK_ROWS, expected_rows // MAX_BLOCKS)
+    usable = F.when(F.col(REASON).isNull(), F.col(TIME))
+    blocks = (
+        rows.groupBy(FILE, F.floor(F.col(ROW) / block_rows).alias("block"))
+        .agg(F.min(usable).alias("low"), F.max(usable).alias("high"), F.count("*").alias("rows"), F.count(usable).alias("usable"))
+        .collect()
+    )
+    behind = []
+    for block in sorted(blocks, key=lambda block: (block[FILE], block["block"])):
+        if block["high"] is None:
+            continue
+        through = block["high"] if seen is None else max(seen, block["high"])
+        if block["low"] < through - disorder:
+            behind.append((block[FILE], block["block"], block["low"] if seen is None else seen))
+        seen = through
+    read, usable_rows = sum(block["rows"] for block in blocks), sum(block["usable"] for block in blocks)
+    return Survey(read, read - usable_rows, seen, block_rows, tuple(behind))
+
+
+def judge(rows: DataFrame, found: Survey, *, disorder: int, lateness: int, grids: Sequence[Grid]) -> DataFrame:
+    """Add ``_late`` and ``_closed``, and the reason ``too_late`` where no window of ``grids`` was open any more.
+
+    ``_closed`` is null when every window that holds the row was open to it; else a slice edge: the row counts in the windows that
+    end after it.
+    """
+    if not found.behind:
+        return rows.withColumn(LATE, F.lit(False)).withColumn(CLOSED, F.lit(None).cast("long"))
+    block = F.floor(F.col(ROW) / found.block_rows)
+    before = rows.sparkSession.createDataFrame(list(found.behind), f"{FILE} int, _block long, _before long")
+    joined = rows.withColumn("_block", block).join(F.broadcast(before), [FILE, "_block"], "left")
+    orderly = joined.where(F.col("_before").isNull()).withColumn(LATE, F.lit(False)).withColumn(CLOSED, F.lit(None).cast("long"))
+    so_far = Window.partitionBy(FILE, "_block").orderBy(ROW)
+    seen = F.greatest(F.col("_before"), F.max(F.when(F.col(REASON).isNull(), F.col(TIME))).over(so_far))
+    late = joined.where(F.col("_before").isNotNull()).withColumn("_seen", seen)
+    behind = _close(late, F.col("_seen") - F.lit(disorder + lateness), F.col("_seen") - F.lit(disorder), grids).drop("_seen")
+    return orderly.unionByName(behind).drop("_block", "_before")
+
+
+def judge_by(rows: DataFrame, emitted: int | None, *, lateness: int, grids: Sequence[Grid]) -> DataFrame:
+    """As :func:`judge`, where the orchestrator vouches for the watermark: every row of a batch found windows closed through ``emitted``."""
+    if emitted is None:
+        return rows.withColumn(LATE, F.lit(False)).withColumn(CLOSED, F.lit(None).cast("long"))
+    return _close(rows, F.lit(emitted), F.lit(emitted + lateness), grids)
+
+
+def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[Grid]) -> DataFrame:
+    """Mark rows behind ``watermark``, and those to which windows that end through ``closed`` were closed."""
+    time, usable = F.col(TIME), F.col(REASON).isNull()
+    first_end, last_end = _least([first_end_after(grid, time) for grid in grids]), _greatest([last_end_holding(grid, time) for grid in grids])
+    too_late = usable & (last_end > time) & (last_end <= closed)
+    return (
+        rows.withColumn(LATE, usable & (time < watermark))
+        .withColumn(CLOSED, F.when(usable & (first_end <= closed), slice_start(Edges.of(grids), closed)))
+        .withColumn(REASON, F.when(too_late, F.lit("too_late")).otherwise(F.col(REASON)))
+    )
+
+
+def _least(columns: list[Column]) -> Column:
+    return F.least(*columns) if len(columns) > 1 else columns[0]
+
+
+def _greatest(columns: list[Column]) -> Column:
+    return F.greatest(*columns) if len(columns) > 1 else columns[0]
+
+
+def slice_start(edges: Edges, time: Column) -> Column:
+    """:meth:`windowing.axis.Edges.slice_start` in Spark SQL."""
+    return _greatest([time - F.pmod(time - F.lit(phase), F.lit(period)) for period, phase in edges.trains])
+
+
+def first_end_after(grid: Grid, time: Column) -> Column:
+    """:meth:`windowing.axis.Grid.first_end_after` in Spark SQL."""
+    return time - F.pmod(time - F.lit(grid.size + grid.origin), F.lit(grid.hop)) + F.lit(grid.hop)
+
+
+def last_end_holding(grid: Grid, time: Column) -> Column:
+    """:meth:`windowing.axis.Grid.last_end_holding` in Spark SQL."""
+    return time - F.pmod(time - F.lit(grid.origin), F.lit(grid.hop)) + F.lit(grid.size)

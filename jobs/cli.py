@@ -1,0 +1,230 @@
+"""The command line. Each command imports what it needs when it runs: ``validate`` and a run with nothing new start no JVM."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.exceptions import TyperException
+
+from windowing.errors import SpecError, WindowmillError
+from windowing.spec import Pipeline
+from windowing.specfile import load_pipeline
+
+if TYPE_CHECKING:
+    from jobs.runs import Done, Ruling
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Sliding-window aggregates on Spark and Delta, batch by batch.")
+_console = Console(highlight=False, soft_wrap=True)
+_errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The pipeline's YAML file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Last = Annotated[int, typer.Option("--last", min=1, help="How many to show, newest last.")]
+
+
+@app.callback()
+def _options(debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an error.")] = False) -> None:
+    _State.debug = debug
+
+
+class _State:
+    debug = False
+
+
+@app.command()
+def validate(spec: Spec) -> None:
+    """Check the spec; nothing is started."""
+    pipeline = load_pipeline(spec)
+    missing = [name for name in ("source", "sink") if getattr(pipeline, name) is None]
+    note = f"; without {' and '.join(missing)} it serves `windowmill try` only" if missing else ""
+    _console.print(f"{spec}: pipeline {pipeline.pipeline} is valid: {len(pipeline.windows)} windows, {len(pipeline.aggregates)} aggregates{note}", markup=False)
+
+
+@app.command(name="try")
+def try_(
+    spec: Spec,
+    input_: Annotated[Path, typer.Option("--input", help="JSON lines; - for standard input.")],
+    batch_rows: Annotated[int | None, typer.Option("--batch-rows", min=1, help="Cut the input into batches of so many rows.")] = None,
+    engine: Annotated[str, typer.Option("--engine", help="reference, kernel or spark.")] = "reference",
+    final: Annotated[bool, typer.Option("--final/--no-final", help="Whether the watermark goes to infinity at the end of input.")] = True,
+) -> None:
+    """Run the spec on JSON lines and print its rows as JSON lines. No Airflow, no tables."""
+    from jobs.try_command import run_try
+
+    raise typer.Exit(run_try(spec, input_, batch_rows=batch_rows, engine=engine, final=final, stdout=sys.stdout, stderr=sys.stderr))
+
+
+@app.command()
+def run(
+    spec: Spec,
+    max_batches: Annotated[int | None, typer.Option("--max-batches", min=1, help="Stop after so many batches; by default when the source is drained.")] = None,
+    data_interval_end: Annotated[datetime | None, typer.Option("--data-interval-end", help="UTC; through here the input is vouched to be complete.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Advance the pipeline over its source's new rows."""
+    from jobs import runs
+    from jobs.progress import Progress
+
+    pipeline = load_pipeline(spec)
+    done = runs.run(pipeline, Progress(_errors), max_batches=max_batches, interval_end=data_interval_end)
+    _tell(pipeline, done, as_json)
+
+
+@app.command()
+def backfill(
+    spec: Spec,
+    begin: Annotated[str, typer.Option("--from", help="Windows that end after this instant (ISO 8601, UTC; an integer on an integer axis).")],
+    end: Annotated[str, typer.Option("--to", help="… and at or before this one.")],
+    as_json: AsJson = False,
+) -> None:
+    """Recompute the windows that end in (from, to] from history, in one Spark job and one commit."""
+    from jobs import runs
+    from jobs.progress import Progress
+
+    pipeline = load_pipeline(spec)
+    first, last = _instant("--from", begin, pipeline), _instant("--to", end, pipeline)
+    if first >= last:
+        raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
+    _tell(pipeline, [runs.backfill(pipeline, Progress(_errors), begin=first, end=last)], as_json)
+
+
+@app.command()
+def release(spec: Spec, as_json: AsJson = False) -> None:
+    """Publish the held batch although a critical expectation failed."""
+    _rule(spec, "release", as_json)
+
+
+@app.command()
+def discard(spec: Spec, as_json: AsJson = False) -> None:
+    """Go on past the held batch without publishing its rows; its events stay in the windows still to come."""
+    _rule(spec, "discard", as_json)
+
+
+@app.command()
+def status(spec: Spec, as_json: AsJson = False) -> None:
+    """Where the pipeline stands."""
+    from jobs.tell import status_of
+
+    _show(status_of(load_pipeline(spec)), as_json)
+
+
+@app.command()
+def history(
+    spec: Spec,
+    last: Last = 20,
+    timings: Annotated[bool, typer.Option("--timings", help="Show the seconds of each step.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The pipeline's batches."""
+    from jobs.tell import history_of
+
+    _show(history_of(load_pipeline(spec), last, timings=timings), as_json)
+
+
+@app.command()
+def quality(spec: Spec, last: Last = 5, as_json: AsJson = False) -> None:
+    """Validation results of the last batches."""
+    from jobs.tell import quality_of
+
+    _show(quality_of(load_pipeline(spec), last), as_json)
+
+
+@app.command()
+def report(spec: Spec, out: Annotated[Path | None, typer.Option("--out", help="Where to write the page; by default beside the pipeline's tables.")] = None) -> None:
+    """Write the HTML report."""
+    from jobs.report import write_report
+
+    _console.print(write_report(load_pipeline(spec), out=str(out) if out else None), markup=False)
+
+
+@app.command()
+def maintain(spec: Spec, as_json: AsJson = False) -> None:
+    """Drop expired slices, compact and vacuum the pipeline's own tables."""
+    from jobs.maintenance import maintain as keep
+    from jobs.progress import Progress
+
+    _show(keep(load_pipeline(spec), Progress(_errors)), as_json)
+
+
+@app.command()
+def doctor() -> None:
+    """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports."""
+    from jobs.doctor import examine
+    from jobs.doctor import report as tell
+
+    raise typer.Exit(tell(examine(), _console))
+
+
+def _rule(spec: Path, ruling: Ruling, as_json: bool) -> None:
+    from jobs import runs
+    from jobs.progress import Progress
+
+    pipeline = load_pipeline(spec)
+    _tell(pipeline, runs.run(pipeline, Progress(_errors), ruling=ruling), as_json)
+
+
+def _instant(option: str, text: str, pipeline: Pipeline) -> int:
+    from windowing.axis import to_us
+
+    try:
+        return int(text) if pipeline.time.unit else to_us(datetime.fromisoformat(text))
+    except ValueError as err:
+        wanted = "an integer (time.unit is given)" if pipeline.time.unit else "an instant such as 2013-01-01 or 2013-01-01T06:00:00Z"
+        raise SpecError(f"{option}: got {text!r}; expected {wanted}") from err
+
+
+def _tell(pipeline: Pipeline, done: list[Done], as_json: bool) -> None:
+    from jobs.tell import summary_of
+
+    summary = summary_of(pipeline, done)
+    if as_json:
+        print(json.dumps(summary.data))
+    else:
+        _console.print(summary.text, markup=False)
+
+
+def _show(answer: Any, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(answer.data))
+    else:
+        _console.print(answer.text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    return _guarded(lambda: app(args=arguments, standalone_mode=False))
+
+
+def _guarded(action: Callable[[], Any]) -> int:
+    try:
+        result = action()
+    except TyperException as err:
+        _errors.print(f"windowmill: {err.format_message()}; see `windowmill --help`", markup=False)
+        return 2
+    except (typer.Abort, KeyboardInterrupt):
+        _errors.print("windowmill: stopped; run again to go on where it was", markup=False)
+        return 1
+    except WindowmillError as err:
+        if _State.debug:
+            raise
+        _errors.print(f"windowmill: {err}", markup=False)
+        return err.exit_code
+    except Exception as err:
+        if _State.debug:
+            raise
+        from jobs.failures import explain
+
+        _errors.print(f"windowmill: {explain(err)}", markup=False)
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""Telling how a run goes: a live line on a terminal, plain lines elsewhere, and the seconds of each step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+
+class Progress:
+    """Writes to standard error; ``timings`` gathers seconds by step."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self.timings: dict[str, float] = {}
+
+    def say(self, text: str) -> None:
+        """One plain line."""
+        self._console.print(text, markup=False)
+
+    @contextmanager
+    def step(self, name: str, doing: str) -> Iterator[None]:
+        """Time the step ``name``; ``doing`` is shown while it lasts."""
+        begun = time.perf_counter()
+        if self._console.is_terminal:
+            with self._console.status(f"{name}: {doing}"):
+                yield
+        else:
+            yield
+        self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - begun
+        self.say(f"  {name:<9}{doing}  ({self.timings[name]:.1f} s)")

@@ -1,0 +1,177 @@
+"""One batch, the whole story: plan → restore → apply → validate → publish → remember → commit.
+
+Whatever dies, wherever it dies, the next run takes up the pinned plan and does the same again: each table's commit carries the batch's
+number, so what had landed is not written twice, and only the ledger's record makes the batch count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from checkpoints.ledger import Commit, Ledger, Plan
+from checkpoints.places import Places
+from checkpoints.state import SliceTable
+from expectations import docs, history
+from expectations.engine import preload
+from expectations.gate import Verdict, validate
+from jobs import apply, sink
+from jobs.delta_log import read_source_table
+from jobs.progress import Progress
+from jobs.runs import Done, Ruling
+from jobs.session import spark_session
+from jobs.staging import Staged
+from windowing.errors import HeldError
+from windowing.spec import Pipeline
+
+#: Result rows up to which a batch is validated in pandas, without a Spark job; above it Great Expectations works in Spark.
+MAX_ROWS_IN_PANDAS = 1_000_000
+
+
+def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress, ruling: Ruling | None = None) -> Done:
+    """Carry out ``plan`` and commit it.
+
+    Raises
+    ------
+    HeldError
+        If a critical expectation failed: nothing is published, the plan stays open, and the rows are kept for inspection.
+    """
+    with _steps(pipeline, plan, ledger, places, progress) as batch:
+        arrived, restored = batch.restore()
+        result = batch.apply(arrived, restored)
+        verdict = batch.validate(result, ruling)
+        published = batch.publish(result, ruling)
+        remembered = batch.remember(result)
+        return batch.commit(result, verdict, published, remembered)
+
+
+class _Steps:
+    """The steps of one batch; each may be repeated without harm."""
+
+    def __init__(self, pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress) -> None:
+        self.pipeline, self.plan, self.ledger, self.places, self.progress = pipeline, plan, ledger, places, progress
+        self.app = f"windowmill/{pipeline.pipeline}/{plan.generation}"
+        self.metadata = json.dumps({"pipeline": pipeline.pipeline, "generation": plan.generation, "batch": plan.batch, "attempt": plan.attempt})
+        self.applied: apply.Applied | None = None
+        preload()
+        with progress.step("start", "Spark"):
+            self.spark = spark_session(f"windowmill {pipeline.pipeline}")
+        self.batch = apply.Batch.of(pipeline, plan, read_source_table(pipeline.source.path))  # type: ignore[union-attr, arg-type]
+        self.slices = SliceTable(self.spark, places.state, self.batch.state_schema)
+
+    def restore(self) -> tuple[apply.Arrived, DataFrame | None]:
+        with self.progress.step("restore", "what the new rows complete, and the slices that it needs"):
+            arrived = apply.arrive(self.spark, self.batch)
+            return arrived, apply.restore(self.batch, arrived, self.slices)
+
+    def apply(self, arrived: apply.Arrived, restored: DataFrame | None) -> apply.Applied:
+        with self.progress.step("apply", "new rows into slices, slices into windows"):
+            self.applied = apply.apply(self.batch, arrived, restored, f"{self.places.root}/.staging")
+            return self.applied
+
+    def validate(self, result: apply.Applied, ruling: Ruling | None) -> str:
+        """The verdict on the rows about to be published; raises ``HeldError`` when they must not be."""
+        with self.progress.step("validate", f"{result.row_count} rows against the expectations"):
+            small = result.row_count <= MAX_ROWS_IN_PANDAS
+            rows = self._no_rows() if result.rows is None else result.rows.toArrow() if small else result.rows
+            verdict = validate(rows, self.pipeline, columns=self.batch.sink_schema.names, count=result.row_count)
+            self._record(verdict)
+        self.progress.say(f"  {verdict.describe()}")
+        if verdict.status != "held":
+            return verdict.status
+        if ruling:
+            return {"release": "released", "discard": "discarded"}[ruling]
+        self._hold(result)
+        raise HeldError(
+            f"pipeline {self.pipeline.pipeline}: batch {self.plan.batch} is held, nothing was published: {verdict.describe()}; see its rows in "
+            f"{self.places.held}, then run again with changed expectations, or `windowmill release` or `windowmill discard` it"
+        )
+
+    def publish(self, result: apply.Applied, ruling: Ruling | None) -> int | None:
+        """One idempotent commit to the sink; rows set aside go to the quarantine table."""
+        plan = self.plan
+        with self.progress.step("publish", f"{0 if ruling == 'discard' else result.row_count} rows"):
+            if result.quarantined:
+                result.quarantined.append_to(self.places.quarantine, app_id=f"{self.app}/quarantine", version=plan.batch)
+            if ruling == "discard" or (result.rows is None and plan.batch > 0 and plan.builds_state):
+                return None
+            return sink.publish(
+                result.rows if result.rows is not None else self.spark.createDataFrame(self._no_rows()),
+                result.row_count,
+                self.pipeline.sink.path,  # type: ignore[union-attr, arg-type]
+                app_id=f"{self.app}/sink",
+                batch=plan.batch,
+                metadata=self.metadata,
+                replaces=None if plan.builds_state else (result.after, result.through),
+                instants=self.batch.instants,
+            )
+
+    def remember(self, result: apply.Applied) -> int | None:
+        """One idempotent commit to the state."""
+        with self.progress.step("remember", f"{result.new_slices if result.slices is not None else 0} slices"):
+            if result.slices is None:
+                return None
+            return self.slices.remember(result.slices, app_id=f"{self.app}/state", batch=self.plan.batch, metadata=self.metadata)
+
+    def commit(self, result: apply.Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Done:
+        """The commit point: with this record the batch has happened."""
+        with self.progress.step("commit", "one record in the ledger"):
+            outcome = self._outcome(result, verdict, sink_version, state_version)
+            self.ledger.record_commit(self.plan, outcome, datetime.now(UTC))
+        return Done(self.plan, outcome)
+
+    def release(self) -> None:
+        """Free what Spark has cached and what was staged."""
+        if self.applied is not None:
+            self.applied.release()
+
+    def _no_rows(self) -> pa.Table:
+        return self.batch.sink_schema.empty_table()
+
+    def _record(self, verdict: Verdict) -> None:
+        plan, at = self.plan, datetime.now(UTC)
+        history.record(
+            self.places.quality, verdict, pipeline=self.pipeline.pipeline, generation=plan.generation, batch=plan.batch, attempt=plan.attempt, at=at
+        )
+        docs.write_docs(self.places.docs, verdict, pipeline=self.pipeline.pipeline, batch=plan.batch, at=at)
+
+    def _hold(self, result: apply.Applied) -> None:
+        assert result.rows is not None
+        staged = Staged(result.rows, f"{self.places.root}/.staging/held")
+        staged.replace(self.places.held)
+        staged.drop()
+        self.ledger.record_held(self.plan, self._outcome(result, "held", None, None), datetime.now(UTC))
+
+    def _outcome(self, result: apply.Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Commit:
+        published = {} if verdict in ("held", "discarded") else {name: n for name, (n, _, _) in result.windows.items()}
+        return Commit(
+            seen=result.seen,
+            emitted=result.emitted,
+            verdict=verdict,
+            rows_read=result.rows_read,
+            rows_applied=result.rows_applied,
+            rows_late=result.rows_late,
+            rows_quarantined=result.quarantined.rows if result.quarantined else 0,
+            rows_published=sum(published.values()),
+            slices=result.new_slices,
+            windows=published,
+            window_end_min=min((low for _, low, _ in result.windows.values()), default=None),
+            window_end_max=max((high for _, _, high in result.windows.values()), default=None),
+            sink_version=sink_version,
+            state_version=state_version,
+            timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},
+        )
+
+
+@contextmanager
+def _steps(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress) -> Iterator[_Steps]:
+    batch = _Steps(pipeline, plan, ledger, places, progress)
+    try:
+        yield batch
+    finally:
+        batch.release()

@@ -1,0 +1,99 @@
+"""Runs and backfills: batch after batch until the source is drained, one process at a time. Light until there is work to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from checkpoints.ledger import Commit, Ledger, Plan
+from checkpoints.lease import lease
+from checkpoints.places import Places
+from jobs import planning
+from jobs.progress import Progress
+from windowing.axis import from_us
+from windowing.errors import LedgerError
+from windowing.spec import Pipeline
+
+Ruling = Literal["release", "discard"]
+
+#: How long a run waits for another run of the same pipeline on this machine.
+LEASE_WAIT_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """A committed batch."""
+
+    plan: Plan
+    commit: Commit
+
+
+def run(
+    pipeline: Pipeline, progress: Progress, *, max_batches: int | None = None, interval_end: datetime | None = None, ruling: Ruling | None = None
+) -> list[Done]:
+    """Run batches until the source is drained or ``max_batches`` are done; the batches committed.
+
+    Parameters
+    ----------
+    interval_end
+        End of the data interval that the orchestrator vouches for.
+    ruling
+        What to do with the held batch: publish it all the same, or commit it without its rows. Only that batch is run.
+
+    Raises
+    ------
+    HeldError
+        If a critical expectation failed; nothing of that batch is published.
+    """
+    done: list[Done] = []
+    with _turn(pipeline, progress) as (places, ledger):
+        if ruling:
+            _require_held(pipeline, ledger, ruling)
+        while max_batches is None or len(done) < max_batches:
+            plan = planning.next_run(pipeline, ledger, interval_end=interval_end)
+            if plan is None:
+                break
+            done.append(_carry_out(pipeline, plan, ledger, places, progress, ruling))
+            if ruling:
+                break
+    return done
+
+
+def backfill(pipeline: Pipeline, progress: Progress, *, begin: int, end: int) -> Done:
+    """Recompute the windows that end in (``begin``, ``end``], instants on the axis, from the source's history in one batch."""
+    with _turn(pipeline, progress) as (places, ledger):
+        plan = planning.next_backfill(pipeline, ledger, begin=begin, end=end)
+        return _carry_out(pipeline, plan, ledger, places, progress, None)
+
+
+@contextmanager
+def _turn(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Places, Ledger]]:
+    planning.check_runnable(pipeline)
+    places = Places.of(pipeline)
+    with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):
+        yield places, Ledger.open(pipeline)
+
+
+def _carry_out(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress, ruling: Ruling | None) -> Done:
+    from jobs.run import run_batch  # Spark; a run that finds nothing new never gets here
+
+    progress.timings.clear()
+    progress.say(f"{pipeline.pipeline}: batch {plan.batch}: {_describe(plan, instants=pipeline.time.unit is None)}")
+    return run_batch(pipeline, plan, ledger, places, progress, ruling)
+
+
+def _require_held(pipeline: Pipeline, ledger: Ledger, ruling: Ruling) -> None:
+    if ledger.open_batch is None or ledger.open_batch.status != "held":
+        raise LedgerError(f"pipeline {pipeline.pipeline}: no batch is held, so there is nothing to {ruling}; see `windowmill status`")
+
+
+def _describe(plan: Plan, *, instants: bool) -> str:
+    versions = f"source versions {plan.from_version + 1} to {plan.to_version}"
+    if plan.action == "run":
+        return versions if plan.to_version > plan.from_version else "no new rows, a later watermark"
+    assert plan.range_from is not None and plan.range_to is not None
+    begin, end = (f"{from_us(t):%Y-%m-%d %H:%M}" if instants else str(t) for t in (plan.range_from, plan.range_to))
+    return f"backfill of the windows that end after {begin} through {end}, from {versions}"

@@ -1,0 +1,149 @@
+"""Reading a source's new rows in Spark: in arrival order, with their event time on the axis and the rows that have none set aside."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, IntegralType, StructType
+
+from jobs.delta_log import AddedFile, SourceTable
+from windowing.errors import SourceSchemaError
+from windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Columns that reading adds: event time on the axis; position of the row's file and of the row in it; Delta version; why it is set aside.
+TIME, FILE, ROW, VERSION, REASON = "_time", "_file", "_row", "_version", "_reason"
+_ADDED = (TIME, FILE, ROW, VERSION, REASON)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The source's columns as the plan pinned them."""
+
+    struct: StructType
+
+    @classmethod
+    def of(cls, schema_json: str) -> Columns:
+        return cls(StructType.fromJson(json.loads(schema_json)))
+
+    @property
+    def arrow(self) -> Mapping[str, pa.DataType]:
+        """Arrow type of each column."""
+        return {field.name: field.type for field in to_arrow_schema(self.struct, timezone="UTC")}
+
+    def type_of(self, name: str) -> DataType:
+        return self.struct[name].dataType
+
+    def check(self, pipeline: Pipeline, place: str) -> None:
+        """Every column that the spec names must exist; raises ``SourceSchemaError`` naming the field and the nearest column."""
+        known = set(self.struct.names)
+        wanted = [(f"keys.{i}", name) for i, name in enumerate(pipeline.keys)]
+        wanted += [("time.column", pipeline.time.column), *((f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break))]
+        for where, name in wanted:
+            if name not in known:
+                raise SourceSchemaError(
+                    f"pipeline {pipeline.pipeline}: {where}: the source {place} has no column {name!r}; its columns are {', '.join(sorted(known))}"
+                )
+        kind = self.type_of(pipeline.time.column)
+        whole = isinstance(kind, IntegralType)
+        if whole and pipeline.time.unit is None:
+            raise SourceSchemaError(
+                f"pipeline {pipeline.pipeline}: time.column: {pipeline.time.column!r} is {kind.simpleString()}; say what it counts with time.unit (us, ms, s or none)"
+            )
+        if pipeline.time.unit is not None and not whole:
+            raise SourceSchemaError(
+                f"pipeline {pipeline.pipeline}: time.unit: {pipeline.time.column!r} is {kind.simpleString()}, not an integer; leave time.unit out"
+            )
+        if not whole and kind.typeName() not in ("timestamp", "timestamp_ntz", "date", "string"):
+            raise SourceSchemaError(
+                f"pipeline {pipeline.pipeline}: time.column: {pipeline.time.column!r} is {kind.simpleString()}; expected a timestamp, a date or an integer"
+            )
+
+
+def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:
+    """Columns may be added; those that the spec uses must stay as they were. Raises ``SourceSchemaError`` naming the column."""
+    old, new = Columns.of(before).struct, Columns.of(now).struct
+    used = {*pipeline.keys, pipeline.time.column, *pipeline.time.tie_break, *(c for a in pipeline.aggregates.values() for c in a.columns)}
+    for field in old:
+        if field.name not in used:
+            continue
+        if field.name not in new.names:
+            raise SourceSchemaError(f"source {place}: column {field.name!r} is gone since the last batch; bring it back, or rebuild in a new sink without it")
+        if new[field.name].dataType != field.dataType:
+            raise SourceSchemaError(
+                f"source {place}: column {field.name!r} was {field.dataType.simpleString()} and is now {new[field.name].dataType.simpleString()}; "
+                "bring the type back, or rebuild in a new sink"
+            )
+
+
+def read_rows(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile], pipeline: Pipeline, *, now_us: int) -> DataFrame:
+    """The rows of ``files``, each with the columns of ``_ADDED``.
+
+    ``_reason`` is null for a row with a usable event time, else ``null_time``, ``bad_time`` or ``future_time``.
+    """
+    columns = Columns.of(table.schema_json)
+    clash = next((name for name in columns.struct.names if name in _ADDED), None)
+    if clash:
+        raise SourceSchemaError(f"source {table.path}: the column name {clash!r} is taken by windowmill; rename it in a view of the source")
+    stored, logical = _physical(columns.struct, table)
+    data = StructType([stored[name] for name in stored.names if logical[name] not in table.partition_columns])
+    rows = spark.read.schema(data).parquet(*(_literal_path(table.path, file.path) for file in files))
+    rows = rows.select("*", F.col("_metadata.file_name").alias("_name"), F.col("_metadata.row_index").alias(ROW))
+    order = spark.createDataFrame(
+        [(file.path.rsplit("/", 1)[-1], index, file.version, *file.partition.values()) for index, file in enumerate(files)],
+        ", ".join(["_name string", f"{FILE} int", f"{VERSION} long", *(f"{_quoted(name)} string" for name in files[0].partition)]),
+    )
+    rows = rows.join(F.broadcast(order), "_name")
+    chosen = [F.col(_quoted(name)).cast(stored[name].dataType).alias(logical[name]) for name in stored.names]
+    rows = rows.select(*chosen, FILE, ROW, VERSION)
+    if pipeline.source and pipeline.source.filter:
+        rows = rows.where(F.expr(pipeline.source.filter))
+    time, reason = _event_time(pipeline, columns, now_us)
+    return rows.withColumn(TIME, time).withColumn(REASON, reason)
+
+
+def _event_time(pipeline: Pipeline, columns: Columns, now_us: int) -> tuple[Column, Column]:
+    raw, kind = F.col(_quoted(pipeline.time.column)), columns.type_of(pipeline.time.column)
+    if isinstance(kind, IntegralType):
+        time = raw.cast("long")
+    elif kind.typeName() == "date":
+        time = F.unix_micros(raw.cast("timestamp"))
+    else:
+        time = F.unix_micros(raw.try_cast("timestamp") if kind.typeName() == "string" else raw.cast("timestamp"))
+    reason = F.when(raw.isNull(), F.lit("null_time")).when(time.isNull(), F.lit("bad_time"))
+    skew = pipeline.time.max_future_skew
+    if skew is not None and pipeline.time.unit != "none":
+        units = {"us": 1, "ms": 1_000, "s": 1_000_000, None: 1}[pipeline.time.unit]
+        latest = now_us // units + skew.elapsed()
+        reason = reason.when(time > F.lit(latest), F.lit("future_time"))
+    return time, reason
+
+
+def _physical(struct: StructType, table: SourceTable) -> tuple[StructType, dict[str, str]]:
+    """The schema with the names that the Parquet files use, and the table's name of each (they differ under column mapping)."""
+    if table.configuration.get("delta.columnMapping.mode", "none") == "none":
+        return struct, {name: name for name in struct.names}
+    names = {field.metadata["delta.columnMapping.physicalName"]: field for field in struct}
+    stored = StructType()
+    for name, field in names.items():
+        stored.add(name, field.dataType, field.nullable)
+    return stored, {name: field.name for name, field in names.items()}
+
+
+def _literal_path(root: str, path: str) -> str:
+    # Spark expands globs in paths; a partition value may hold their characters.
+    full = path if re.match(r"[a-z0-9]+:/|/", path) else f"{root.rstrip('/')}/{path}"
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", full)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

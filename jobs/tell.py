@@ -1,0 +1,159 @@
+"""What ``status``, ``history``, ``quality`` and a run's summary say, as data and as text. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+
+from checkpoints.ledger import Batch, Ledger
+from checkpoints.places import Places
+from jobs.delta_log import read_source_table
+from jobs.runs import Done
+from windowing.axis import from_us
+from windowing.errors import SourceError
+from windowing.spec import Pipeline
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The same answer twice: JSON values, and what a terminal shows."""
+
+    data: Any
+    text: Any
+
+
+def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:
+    """What a run did."""
+    instants = pipeline.time.unit is None
+    batches = [_summary(batch, instants=instants) for batch in done]
+    data = {"pipeline": pipeline.pipeline, "status": "committed" if done else "nothing new", "batches": batches}
+    if not done:
+        return Answer(data, f"{pipeline.pipeline}: nothing new")
+    read, published = sum(b["rows_read"] for b in batches), sum(b["rows_published"] for b in batches)
+    late, quarantined = sum(b["rows_late"] for b in batches), sum(b["rows_quarantined"] for b in batches)
+    numbers = f"{batches[0]['batch']}" if len(batches) == 1 else f"{batches[0]['batch']} to {batches[-1]['batch']}"
+    text = (
+        f"{pipeline.pipeline}: committed batch {numbers}: {read:,} rows read ({late:,} late, {quarantined:,} quarantined), "
+        f"{published:,} rows published, verdict {batches[-1]['verdict']}, {sum(b['seconds'] for b in batches):.1f} s"
+    )
+    return Answer(data, text)
+
+
+def status_of(pipeline: Pipeline) -> Answer:
+    """Where the pipeline stands: last batch, progress on the axis, versions that wait."""
+    ledger, places = Ledger.open(pipeline), Places.of(pipeline)
+    batches, last, open_batch = ledger.batches(), ledger.last_commit, ledger.open_batch
+    data = {
+        "pipeline": pipeline.pipeline,
+        "status": "never run" if not batches else open_batch.status if open_batch else "idle",
+        "batches": len(batches),
+        "last_commit": _text(last.committed_at) if last else None,
+        "seen": _text(last.seen) if last else None,
+        "emitted": _text(last.emitted) if last else None,
+        "source_version": last.to_version if last else None,
+        "versions_waiting": _waiting(pipeline, last),
+        "open_batch": open_batch.number if open_batch else None,
+        "rows_read": sum(b.rows_read for b in batches if b.plan.builds_state and b.status == "committed"),
+        "rows_quarantined": sum(b.rows_quarantined for b in batches if b.plan.builds_state and b.status == "committed"),
+        "sink": pipeline.sink.place if pipeline.sink else None,
+        "checkpoints": places.root,
+    }
+    table = Table(show_header=False, box=None, pad_edge=False)
+    labels = {"emitted": "emitted through", "seen": "latest event", "source_version": "source read through", "versions_waiting": "versions waiting"}
+    for name, value in data.items():
+        table.add_row(labels.get(name, name.replace("_", " ")), "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value))
+    return Answer(data, table)
+
+
+def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
+    """The last batches."""
+    batches = Ledger.open(pipeline).batches()[-last:]
+    data = [
+        {
+            "batch": batch.number,
+            "action": batch.action,
+            "status": batch.status,
+            "verdict": batch.verdict,
+            "from_version": batch.from_version,
+            "to_version": batch.to_version,
+            "rows_read": batch.rows_read,
+            "rows_applied": batch.rows_applied,
+            "rows_late": batch.rows_late,
+            "rows_quarantined": batch.rows_quarantined,
+            "rows_published": batch.rows_published,
+            "emitted": _text(batch.emitted),
+            "planned_at": _text(batch.planned_at),
+            "committed_at": _text(batch.committed_at),
+            "timings": batch.timings,
+        }
+        for batch in batches
+    ]
+    table = Table(title=f"batches of {pipeline.pipeline}", title_justify="left")
+    steps = list(dict.fromkeys(step for batch in batches for step in batch.timings)) if timings else []
+    shown = ["batch", "action", "status", "verdict", "rows_read", "rows_late", "rows_quarantined", "rows_published", "emitted", "committed_at"]
+    shown = ["batch", "status"] if timings else shown
+    for name in (*shown, *steps, *(["total"] if timings else [])):
+        table.add_column(name.replace("_", " "), justify="left" if name in ("action", "status", "verdict", "emitted", "committed_at") else "right")
+    for row in data:
+        values = ["–" if row[name] is None else f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in shown]
+        seconds = [f"{row['timings'].get(step, 0.0):.1f}" for step in steps]
+        table.add_row(*values, *seconds, *([f"{sum(row['timings'].values()):.1f}"] if timings else []))
+    return Answer(data, table)
+
+
+def quality_of(pipeline: Pipeline, last: int) -> Answer:
+    """Validation results of the last batches."""
+    from expectations.history import read
+
+    rows = read(Places.of(pipeline).quality)
+    numbers = sorted({row["batch"] for row in rows})[-last:]
+    rows = [row for row in rows if row["batch"] in numbers]
+    data = [{name: _text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows]
+    table = Table(title=f"validation of {pipeline.pipeline}", title_justify="left")
+    for name in ("batch", "outcome", "severity", "type", "column", "unexpected", "message"):
+        table.add_column(name, justify="right" if name in ("batch", "unexpected") else "left")
+    colours = {"passed": "green", "failed": "red", "broken": "magenta"}
+    for row in rows:
+        outcome = f"[{colours.get(row['outcome'], 'default')}]{row['outcome']}[/]"
+        plain = ["" if row[name] is None else str(row[name]).replace("[", "\\[") for name in ("severity", "type", "column", "unexpected", "message")]
+        table.add_row(str(row["batch"]), outcome, *plain)
+    return Answer(data, table)
+
+
+def _summary(done: Done, *, instants: bool) -> dict[str, Any]:
+    commit = done.commit
+    return {
+        "batch": done.plan.batch,
+        "action": done.plan.action,
+        "verdict": commit.verdict,
+        "rows_read": commit.rows_read,
+        "rows_applied": commit.rows_applied,
+        "rows_late": commit.rows_late,
+        "rows_quarantined": commit.rows_quarantined,
+        "rows_published": commit.rows_published,
+        "windows": commit.windows,
+        "window_end_min": _bound(commit.window_end_min, instants),
+        "window_end_max": _bound(commit.window_end_max, instants),
+        "seconds": round(sum(commit.timings.values()), 3),
+    }
+
+
+def _bound(t: int | None, instants: bool) -> str | int | None:
+    return _text(from_us(t)) if instants and t is not None else t
+
+
+def _waiting(pipeline: Pipeline, last: Batch | None) -> int | None:
+    if pipeline.source is None or pipeline.source.path is None or pipeline.source.format != "delta":
+        return None
+    try:
+        return read_source_table(pipeline.source.path).version - (last.to_version if last else -1)
+    except SourceError:
+        return None
+
+
+def _text(value: Any) -> Any:
+    return value.strftime("%Y-%m-%dT%H:%M:%S.%f").removesuffix(".000000") + "Z" if isinstance(value, datetime) else value

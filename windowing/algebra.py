@@ -1,0 +1,289 @@
+"""What an aggregate is: lift, combine, lower, perhaps deduct, and the laws that these must obey.
+
+The words are those of Tangwongsan, Hirzel, Schneider and Wu, "General Incremental Sliding-Window Aggregation" (PVLDB 8(7), 2015):
+``lift`` makes a partial of one event, ``combine`` joins the partials of two neighbouring stretches (left operand older), ``lower``
+turns a partial into the result, ``deduct`` takes the oldest stretch out again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+from windowing.errors import AggregateOverflowError, WindowmillError
+from windowing.numerics import is_nan
+
+P = TypeVar("P", bound=tuple[Any, ...])
+Args = tuple[Any, ...]
+Position = tuple[int, tuple[Any, ...]]
+
+#: How a partial's field is stored. ``any`` is a value of the argument column's own type (or plain JSON data, for a user's aggregate);
+#: ``int128`` a whole number below 2**127 in magnitude; ``list`` and ``set`` hold such values.
+FieldType = Literal["int64", "float64", "int128", "decimal", "bool", "string", "bytes", "any", "list", "set"]
+
+#: Position of an event whose order does not matter.
+ORIGIN: Position = (0, ())
+
+
+class AlgebraError(WindowmillError, TypeError):
+    """An aggregate contradicts itself, or an engine asks for a property that it does not have."""
+
+    exit_code = 2
+
+
+class LawError(WindowmillError, AssertionError):
+    """An aggregate breaks a law; ``law`` names it and ``operands`` holds the rows of the smallest counterexample found."""
+
+    def __init__(self, message: str, law: str = "", operands: tuple[tuple[Args, ...], ...] = ()) -> None:
+        super().__init__(message)
+        self.law = law
+        self.operands = operands
+
+    @classmethod
+    def found(cls, name: str, law: str, operands: Sequence[Sequence[Args]], left: tuple[str, Any], right: tuple[str, Any]) -> LawError:
+        """Message for ``left != right``, each given as (formula over a, b, c; value)."""
+        named = "; ".join(f"{letter} of rows {list(rows)!r}" for letter, rows in zip("abc", operands, strict=False))
+        return cls(
+            f"aggregate {name!r} breaks the law of {law}: {left[0]} gives {left[1]!r}, but {right[0]} gives {right[1]!r}, with {named}. "
+            "Correct its functions, or do not declare the property.",
+            law,
+            tuple(tuple(rows) for rows in operands),
+        )
+
+
+class Field(NamedTuple):
+    """One column of a stored partial."""
+
+    name: str
+    type: FieldType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aggregate(Generic[P]):
+    """An aggregate, declared once: its partial, its functions and its properties.
+
+    Attributes
+    ----------
+    name
+        As the catalogue calls it.
+    kind
+        Name of the partial: aggregates of one kind over the same columns lift and combine alike and can share one stored partial.
+    fields
+        The partial's columns; a partial is a tuple with one value for each.
+    identity
+        Partial of no events; ``combine`` with it returns the other operand bit for bit.
+    lift
+        ``lift(args, position)``: partial of one event. Null arguments give ``identity``.
+    combine
+        ``combine(older, newer)``: a new partial, operands unchanged.
+    lower
+        Result of a partial; ``None`` is null.
+    deduct
+        ``deduct(total, oldest)`` takes the left operand out again; ``None`` unless that is exact.
+    commutative
+        Operands of ``combine`` may be swapped (for floating point, within its error bound).
+    idempotent
+        ``combine(x, x)`` lowers to the same as ``x``.
+    fixed_size
+        A partial's size has a bound that does not depend on the number of events.
+    exact
+        The result does not depend on where the parentheses stand, to the bit.
+    positioned
+        Partials carry their events' positions, so stretches that interleave in time may be combined in any order; only events of
+        equal position depend on the order of operands (the older operand goes first).
+    result
+        Type of the result, for schemas: a field type, ``same`` for the argument's own, or ``list<…>`` and ``struct<…>`` of these.
+    """
+
+    name: str
+    kind: str
+    fields: tuple[Field, ...]
+    identity: P
+    lift: Callable[[Args, Position], P]
+    combine: Callable[[P, P], P]
+    lower: Callable[[P], Any]
+    deduct: Callable[[P, P], P] | None = None
+    commutative: bool = False
+    idempotent: bool = False
+    fixed_size: bool = True
+    exact: bool = True
+    positioned: bool = False
+    result: str = "float64"
+
+    def __post_init__(self) -> None:
+        names = [field.name for field in self.fields]
+        if len(set(names)) != len(names):
+            raise AlgebraError(f"aggregate {self.name!r}: partial fields {names} repeat a name; give each its own")
+        if len(self.identity) != len(names):
+            raise AlgebraError(f"aggregate {self.name!r}: identity {self.identity!r} has {len(self.identity)} values for fields {names}")
+        if self.deduct is not None and not self.exact:
+            raise AlgebraError(
+                f"aggregate {self.name!r}: deduct on inexact partials would leave the rounding errors of evicted events behind; "
+                "declare no deduct, and an engine that only combines is chosen"
+            )
+
+    @property
+    def invertible(self) -> bool:
+        """Whether the oldest stretch can be taken out exactly."""
+        return self.deduct is not None
+
+    def require(self, properties: Iterable[str], user: str) -> None:
+        """Raise unless every one of ``properties`` holds; ``user`` is who asks.
+
+        Raises
+        ------
+        AlgebraError
+            Naming the first property that is missing.
+        """
+        for wanted in properties:
+            if not getattr(self, wanted):
+                raise AlgebraError(f"{user} needs an aggregate that is {wanted}; {self.name!r} is not. Choose an engine that only combines")
+
+    def fold(self, partials: Iterable[P]) -> P:
+        """Combine from the left; the identity for none. n - 1 combines."""
+        total: P | None = None
+        for partial in partials:
+            total = partial if total is None else self.combine(total, partial)
+        return self.identity if total is None else total
+
+    def of(self, rows: Sequence[Args], positions: Sequence[Position] | None = None) -> P:
+        """Partial of ``rows`` in order, folded one by one; row i is at position i unless ``positions`` are given."""
+        places = positions if positions is not None else [(index, ()) for index in range(len(rows))]
+        return self.fold(self.lift(row, at) for row, at in zip(rows, places, strict=True))
+
+
+def position(time: int, ties: Iterable[Any] = ()) -> Position:
+    """Where an event stands in its key's order: ``time``, then the tie-break values (null first, NaN last).
+
+    Examples
+    --------
+    >>> position(5, [None]) < position(5, ["a"]) < position(6)
+    True
+    """
+    return time, tuple((0,) if tie is None else (2,) if is_nan(tie) else (1, tie) for tie in ties)
+
+
+def identical(a: Any, b: Any) -> bool:
+    """Equality of partials: bit for bit, except that any NaN equals any NaN."""
+    if isinstance(a, float) and isinstance(b, float):
+        return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1.0, a) == math.copysign(1.0, b))
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(identical, a, b))
+    return bool(type(a) is type(b) and a == b)
+
+
+def close(a: Any, b: Any, relative: float = 1e-9) -> bool:
+    """Equality of results: floats within ``relative`` of the larger (or 1e-12 of zero), everything else exactly."""
+    if isinstance(a, float) and isinstance(b, float):
+        return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=relative, abs_tol=1e-12)
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(close(x, y, relative) for x, y in zip(a, b, strict=True))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(close(a[name], b[name], relative) for name in a)
+    return bool(a == b)
+
+
+def check_laws(aggregate: Aggregate[P], rows: Sequence[Args], plain: Callable[[Sequence[Args]], Any] | None = None) -> None:
+    """Try every law on every way to cut ``rows`` into neighbouring stretches a, b, c, the shortest first.
+
+    Laws: *identity* on both sides, *pure* (``combine`` leaves its operands as they are), *associativity*, *commutativity* and
+    *idempotence* where declared, *deduct* (``deduct(combine(a, b), a)`` is ``b``), *position* (stretches of different positions in
+    any order, where declared), *plain* (``lower`` of the fold is ``plain(rows)``, where given). Two neighbouring rows share a
+    time, so ties are tried too. O(len(rows)**4) combines: give it few rows.
+
+    Raises
+    ------
+    LawError
+        For the first law that fails, with the shortest stretches among ``rows`` for which it does.
+    """
+    partials = [aggregate.lift(row, (index // 2, ())) for index, row in enumerate(rows)]
+    for size in range(len(rows) + 1):
+        for start in range(len(rows) - size + 1):
+            stop = start + size
+            for i in range(start, stop + 1):
+                for j in range(i, stop + 1):
+                    cuts = (slice(start, i), slice(i, j), slice(j, stop))
+                    a, b, c = (aggregate.fold(partials[cut]) for cut in cuts)
+                    _check_three(aggregate, a, b, c, [rows[cut] for cut in cuts])
+            stretch = rows[start:stop]
+            if aggregate.positioned:
+                forward, backward = aggregate.of(stretch), aggregate.fold(_spread(aggregate, stretch)[::-1])
+                _agree(aggregate, "position", [stretch], ("fold(a)", forward), ("fold(reversed(a))", backward))
+            if plain is not None:
+                _agree(aggregate, "plain", [stretch], ("lower(fold(a))", aggregate.of(stretch)), ("the plain computation", plain(stretch)), True)
+
+
+def _spread(aggregate: Aggregate[P], rows: Sequence[Args]) -> list[P]:
+    return [aggregate.lift(row, (index, ())) for index, row in enumerate(rows)]
+
+
+def _check_three(aggregate: Aggregate[P], a: P, b: P, c: P, rows: list[Sequence[Args]]) -> None:
+    combine, nothing = aggregate.combine, aggregate.identity
+    before = deepcopy((a, b))
+    ab = combine(a, b)
+    if not identical((a, b), before):
+        raise LawError.found(aggregate.name, "pure", rows[:2], ("combine(a, b) leaves", (a, b)), ("its operands were", before))
+    for formula, value in (("combine(identity, a)", combine(nothing, a)), ("combine(a, identity)", combine(a, nothing))):
+        if not identical(value, a):
+            raise LawError.found(aggregate.name, "identity", rows[:1], (formula, value), ("a", a))
+    left, right = combine(ab, c), combine(a, combine(b, c))
+    _agree(aggregate, "associativity", rows, ("combine(combine(a, b), c)", left), ("combine(a, combine(b, c))", right))
+    if aggregate.commutative:
+        _agree(aggregate, "commutativity", rows[:2], ("combine(a, b)", ab), ("combine(b, a)", combine(b, a)))
+    if aggregate.idempotent:
+        _agree(aggregate, "idempotence", rows[:1], ("combine(a, a)", combine(a, a)), ("a", a))
+    if aggregate.deduct is not None:
+        _agree(aggregate, "deduct", rows[:2], ("deduct(combine(a, b), a)", aggregate.deduct(ab, a)), ("b", b))
+
+
+def _agree(
+    aggregate: Aggregate[P], law: str, rows: Sequence[Sequence[Args]], left: tuple[str, P], right: tuple[str, Any], lowered: bool = False
+) -> None:
+    # Partials may differ where results may not: a moment's anchor is its first value, whichever operand that came from.
+    if not lowered and identical(left[1], right[1]):
+        return
+    got, wanted = _lower(aggregate, left[1]), right[1] if lowered else _lower(aggregate, right[1])
+    if not (identical(got, wanted) if aggregate.exact and not lowered else close(got, wanted)):
+        raise LawError.found(aggregate.name, law, rows, (left[0], got), (right[0], wanted))
+
+
+def _lower(aggregate: Aggregate[P], partial: P) -> Any:
+    try:
+        return aggregate.lower(partial)
+    except AggregateOverflowError:
+        return "overflow"
+
+
+def verify(
+    aggregate: Aggregate[P], rows: Any, plain: Callable[[Sequence[Args]], Any] | None = None, *, examples: int = 200, max_rows: int = 5
+) -> None:
+    """Search for rows that break a law, and shrink what is found to a smallest counterexample.
+
+    Parameters
+    ----------
+    aggregate
+        To be tried; a user's own comes from ``windowing.aggregates.own.load``.
+    rows
+        A hypothesis strategy of argument tuples, such as ``st.tuples(st.integers())``.
+    plain
+        The result of a list of rows, computed in the plainest way.
+    examples, max_rows
+        How many lists of how many rows at most.
+
+    Raises
+    ------
+    LawError
+        Naming the law, and the smallest rows that break it.
+    """
+    from hypothesis import HealthCheck, given, settings
+    from hypothesis import strategies as st
+
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(rows, max_size=max_rows))
+    def laws_hold(drawn: list[Args]) -> None:
+        check_laws(aggregate, drawn, plain)
+
+    laws_hold()
