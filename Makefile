@@ -1,0 +1,73 @@
+# Commands of the project; `make` alone lists them. Everything runs from .venv, which `setup` makes and keeps.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PY := .venv/bin/python
+STAMPS := .venv/stamps
+export PYTHON ?= python3.11
+
+.PHONY: help setup demo up down test check lint fmt doctor lock clean
+
+help: ## List the commands
+	@awk -F ' *## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMPS)/ready ## Make this machine ready: packages, Java, Delta jars, compiled kernels
+	@scripts/setup.sh java
+
+demo: setup ## Run the example from raw flights to checked aggregates under a real Airflow scheduler
+	@$(PY) -m examples.flights.demo demo
+
+up: setup ## Keep the example's Airflow and its user interface running
+	@$(PY) -m examples.flights.demo up
+
+down: setup ## Stop the example's Airflow
+	@$(PY) -m examples.flights.demo down
+
+test: check ## Run every check and every test (under 15 minutes)
+	$(PY) -m pytest -m "spark or dag or demo"
+
+check: lint ## Run lint, types, fast tests and doctests (under 2 minutes)
+	$(PY) -m pytest -m "not spark and not dag and not demo"
+
+lint: setup ## Check style and types, changing nothing
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy windowing checkpoints
+
+fmt: setup ## Format the code and repair what lint can repair
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+doctor: setup ## Say what is wrong with this machine, and what to do
+	@.venv/bin/windowmill doctor
+
+lock: setup ## Write requirements.lock anew from pyproject.toml
+	@.venv/bin/uv pip compile pyproject.toml --all-extras --quiet --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --output-file requirements.lock
+
+clean: ## Remove what tests, builds and the example have written; keeps .venv
+	@if [ -x $(PY) ] && [ -d .demo ]; then $(PY) -m examples.flights.demo down; fi
+	@rm -rf .demo build dist warehouse spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+
+$(STAMPS)/packages: requirements.lock pyproject.toml
+	@scripts/setup.sh venv
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/jars: requirements.lock jobs/jars.py | $(STAMPS)/packages
+	@scripts/setup.sh java
+	@$(PY) -m jobs.jars
+	@touch $@
+
+$(STAMPS)/classes: $(STAMPS)/jars jobs/session.py
+	@$(PY) -m jobs.session
+	@touch $@
+
+$(STAMPS)/kernels: requirements.lock $(wildcard windowing/kernels/*.py) | $(STAMPS)/packages
+	@$(PY) -m windowing.kernels
+	@touch $@
+
+$(STAMPS)/ready: $(STAMPS)/packages $(STAMPS)/classes $(STAMPS)/kernels
+	@touch $@

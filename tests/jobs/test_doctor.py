@@ -1,0 +1,157 @@
+"""What ``windowmill doctor`` finds on good and bad machines."""
+
+from __future__ import annotations
+
+import io
+import socket
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jobs import doctor, jars, java
+from jobs.doctor import Check
+from windowing.errors import MachineError
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "WINDOWMILL_JARS", "WINDOWMILL_MASTER", "WINDOWMILL_DRIVER_MEMORY", "AIRFLOW__API__PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WAREHOUSE", str(tmp_path / "warehouse"))
+
+
+def fake_java(home: Path, version: str) -> Path:
+    """A Java that only states its version, as every Java does, on stderr."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+    return home
+
+
+def one_java_only(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    monkeypatch.setattr(java, "INSTALLED_UNDER", home.parent)
+    monkeypatch.setenv("PATH", str(home.parent / "nothing-here"))
+
+
+@pytest.mark.timeout(3)
+def test_every_part_is_examined_within_three_seconds() -> None:
+    names = [check.name for check in doctor.examine()]
+    assert {"Java", "Delta jars", "Worker Python", "Warehouse", "Disk", "Airflow port", "Memory"} < set(names)
+
+
+@pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("1.8.0_402", 8), ("25", 25), ("11.0.2", 11), ("21-ea", 21)])
+def test_major_version_of_java(version: str, major: int) -> None:
+    assert java.Java(Path("/j"), version).major == major
+
+
+def test_java_8_alone_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one_java_only(monkeypatch, fake_java(tmp_path / "java-8", "1.8.0_402"))
+    check = doctor.check_java()
+    assert check.ok is False
+    assert "1.8.0_402" in check.advice
+    assert "openjdk-17-jre-headless" in check.advice
+
+
+def test_oldest_usable_java_is_taken_and_a_wrong_java_home_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for version in ("25.0.1", "11.0.2", "17.0.15"):
+        fake_java(tmp_path / f"java-{version}", version)
+    one_java_only(monkeypatch, tmp_path / "java-17.0.15")
+    assert java.find_java().version == "17.0.15"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    check = doctor.check_java()
+    assert check.ok == "warn"
+    assert f"JAVA_HOME is {tmp_path / 'gone'}" in check.found
+
+
+def test_usable_java_home_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one_java_only(monkeypatch, fake_java(tmp_path / "a" / "java-17", "17.0.1"))
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "b" / "java-21", "21.0.2")))
+    assert java.find_java().version == "21.0.2"
+    assert doctor.check_java().ok is True
+
+
+def test_missing_jars_are_wrong_and_sessions_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WINDOWMILL_JARS", str(tmp_path))
+    assert doctor.check_jars().ok is False
+    with pytest.raises(MachineError, match=r"Delta jars are not in .*; run `make setup`"):
+        jars.jar_paths()
+
+
+def test_truncated_jar_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert jars.damaged_jars(jars.jars_folder()) == []
+    for path in jars.jar_paths():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    victim = tmp_path / jars.jar_name("delta-storage")
+    victim.write_bytes(victim.read_bytes()[:-1])
+    monkeypatch.setenv("WINDOWMILL_JARS", str(tmp_path))
+    check = doctor.check_jars()
+    assert check.ok is False
+    assert check.found.endswith(": delta-storage")
+
+
+def test_jars_fit_the_declared_delta() -> None:
+    assert metadata.version("delta-spark") == jars.DELTA_VERSION
+
+
+def test_worker_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WINDOWMILL_MASTER", "spark://cluster:7077")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert doctor.check_worker_python().ok is True
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho 3.9\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+    check = doctor.check_worker_python()
+    assert check.ok is False
+    assert "is 3.9, the driver is 3.11" in check.found
+    monkeypatch.setenv("WINDOWMILL_MASTER", "local[2]")
+    assert doctor.check_worker_python().ok == "warn"
+
+
+def test_version_that_is_not_declared_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [check.ok for check in doctor.check_versions()] == [True]
+    monkeypatch.setattr(doctor.metadata, "requires", lambda _: ["pandas<2", "numba==0.1.*", "no-such-package", "pytest<1; extra == 'dev'"])
+    wrong = doctor.check_versions()
+    assert [(check.name, check.ok) for check in wrong] == [("pandas", False), ("numba", False), ("no-such-package", False)]
+    assert wrong[0].found.endswith("needs <2")
+
+
+def test_warehouse_under_a_file_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    assert doctor.check_warehouse(tmp_path / "new" / "warehouse").ok is True
+    assert doctor.check_warehouse(tmp_path / "taken" / "warehouse").ok is False
+    monkeypatch.setenv("WAREHOUSE", "s3://bucket/warehouse")
+    assert doctor.check_warehouse(None).ok is True
+
+
+def test_little_room_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert doctor.check_disk(tmp_path / "warehouse").ok is True
+    monkeypatch.setattr(doctor, "LOW_DISK_BYTES", 1 << 60)
+    assert doctor.check_disk(tmp_path / "warehouse").ok == "warn"
+
+
+def test_busy_port_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("AIRFLOW__API__PORT", str(server.getsockname()[1]))
+        assert doctor.check_port().ok == "warn"
+    assert doctor.check_port().ok is True
+
+
+@pytest.mark.parametrize(("asked", "ok"), [("512m", True), ("4000g", "warn"), ("lots", False)])
+def test_memory(monkeypatch: pytest.MonkeyPatch, asked: str, ok: bool | str) -> None:
+    monkeypatch.setenv("WINDOWMILL_DRIVER_MEMORY", asked)
+    assert doctor.check_memory().ok == ok
+
+
+def test_report_ends_with_one_only_if_something_is_wrong() -> None:
+    printed = io.StringIO()
+    console = Console(file=printed, width=200)
+    fine, told, wrong = Check("A", True, "good"), Check("B", "warn", "odd", "look"), Check("C", False, "bad", "repair")
+    assert doctor.report([fine, told], console) == 0
+    assert "repair" not in printed.getvalue()
+    assert doctor.report([fine, told, wrong], console) == 1
+    assert printed.getvalue().splitlines()[-3:] == ["WRONG C  bad", "         -> repair", "1 wrong, 1 to look at, 1 fine"]
