@@ -213,7 +213,14 @@ def check_laws(aggregate: Aggregate[P], rows: Sequence[Args], plain: Callable[[S
                 forward, backward = aggregate.of(stretch), aggregate.fold(_spread(aggregate, stretch)[::-1])
                 _agree(aggregate, "position", [stretch], ("fold(a)", forward), ("fold(reversed(a))", backward))
             if plain is not None:
-                _agree(aggregate, "plain", [stretch], ("lower(fold(a))", aggregate.of(stretch)), ("the plain computation", plain(stretch)), True)
+                _agree(
+                    aggregate,
+                    "plain",
+                    [stretch],
+                    ("lower(fold(a))", aggregate.of(stretch)),
+                    ("the plain computation", plain(stretch)),
+                    True,
+                )
 
 
 def _spread(aggregate: Aggregate[P], rows: Sequence[Args]) -> list[P]:

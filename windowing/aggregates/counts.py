@@ -1,0 +1,86 @@
+"""How many: rows, non-null values, distinct values."""
+
+# ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from windowing.aggregates.values import Builder, frozen_value
+from windowing.algebra import Aggregate, Args, Field, Position
+from windowing.catalogue import AggregateSpec
+from windowing.numerics import is_nan
+
+Count = tuple[int]
+Distinct = tuple[frozenset[Any], bool]
+
+_NOTHING: Distinct = (frozenset(), False)
+
+
+def _lift_row(args: Args, at: Position) -> Count:
+    return (1,)
+
+
+def _lift_value(args: Args, at: Position) -> Count:
+    return (0,) if args[0] is None else (1,)
+
+
+def _add(a: Count, b: Count) -> Count:
+    return (a[0] + b[0],)
+
+
+def _subtract(total: Count, oldest: Count) -> Count:
+    return (total[0] - oldest[0],)
+
+
+def build_count(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Count]:
+    """Rows for ``"*"``, else rows whose column is not null; exact, O(1)."""
+    return Aggregate(
+        "count",
+        kind="rows" if not spec.columns else "values",
+        fields=(Field("n", "int64"),),
+        identity=(0,),
+        lift=_lift_value if spec.columns else _lift_row,
+        combine=_add,
+        lower=operator.itemgetter(0),
+        deduct=_subtract,
+        commutative=True,
+        result="int64",
+    )
+
+
+def _lift_distinct(args: Args, at: Position) -> Distinct:
+    value = args[0]
+    if value is None:
+        return _NOTHING
+    # A NaN is kept as a flag: after a restore, two NaN objects would be two members of a set.
+    return (frozenset(), True) if is_nan(value) else (frozenset((frozen_value(value),)), False)
+
+
+def _unite(a: Distinct, b: Distinct) -> Distinct:
+    return (a[0] | b[0] if a[0] and b[0] else a[0] or b[0]), a[1] or b[1]
+
+
+def _count_distinct(partial: Distinct) -> int:
+    return len(partial[0]) + partial[1]
+
+
+def build_count_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Distinct]:
+    """Exact number of distinct non-null values (all NaN are one, -0.0 is 0.0); space and combine O(distinct values)."""
+    return Aggregate(
+        "count_distinct",
+        kind="distinct",
+        fields=(Field("values", "set"), Field("nan", "bool")),
+        identity=_NOTHING,
+        lift=_lift_distinct,
+        combine=_unite,
+        lower=_count_distinct,
+        commutative=True,
+        idempotent=True,
+        fixed_size=False,
+        result="int64",
+    )
+
+
+BUILDERS: Mapping[str, Builder] = {"count": build_count, "count_distinct": build_count_distinct}

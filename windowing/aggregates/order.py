@@ -1,0 +1,161 @@
+"""Aggregates of the order in which events stand: the first, the last, all of them.
+
+Partials keep each event's position (time, tie-break), because the partials of one slice come from batches whose events
+interleave. Events of equal position keep their order of arrival: the older operand's go first.
+"""
+
+# ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from windowing.aggregates.values import Builder, frozen_value
+from windowing.algebra import Aggregate, AlgebraError, Args, Field, FieldType, Position
+from windowing.catalogue import AggregateSpec
+from windowing.errors import SpecError
+
+Item = tuple[int, tuple[Any, ...], Any]
+Placed = tuple[int | None, tuple[Any, ...], Any]
+Items = tuple[tuple[Item, ...]]
+
+_NOWHERE: Placed = (None, (), None)
+_NO_ITEMS: Items = ((),)
+
+
+def _lift_placed(args: Args, at: Position) -> Placed:
+    return _NOWHERE if args[0] is None else (*at, args[0])
+
+
+def _keep_first(a: Placed, b: Placed) -> Placed:
+    if a[0] is None or b[0] is None:
+        return b if a[0] is None else a
+    return b if cast(Position, b[:2]) < cast(Position, a[:2]) else a
+
+
+def _keep_last(a: Placed, b: Placed) -> Placed:
+    if a[0] is None or b[0] is None:
+        return b if a[0] is None else a
+    return a if cast(Position, b[:2]) < cast(Position, a[:2]) else b
+
+
+def _value(partial: Placed) -> Any:
+    return partial[2]
+
+
+def _placed(name: str, combine: Callable[[Placed, Placed], Placed]) -> Builder:
+    def build(spec: AggregateSpec, types: tuple[str, ...], /) -> Aggregate[Placed]:
+        return Aggregate(
+            name,
+            kind=name,
+            fields=(Field("time", "int64"), Field("ties", "list"), Field("value", cast(FieldType, types[0]))),
+            identity=_NOWHERE,
+            lift=_lift_placed,
+            combine=combine,
+            lower=_value,
+            idempotent=True,
+            positioned=True,
+            result="same",
+        )
+
+    return build
+
+
+def _lift_item(args: Args, at: Position) -> Items:
+    return _NO_ITEMS if args[0] is None else (((*at, args[0]),),)
+
+
+def _place(item: Item) -> Position:
+    return item[0], item[1]
+
+
+def _merge(a: Items, b: Items) -> Items:
+    left, right = a[0], b[0]
+    if not left or not right:
+        return a if left else b
+    if _place(left[-1]) <= _place(right[0]):
+        return (left + right,)
+    return (tuple(heapq.merge(left, right, key=_place)),)
+
+
+def _drop_prefix(total: Items, oldest: Items) -> Items:
+    items, gone = total[0], oldest[0]
+    if any(_place(item) != _place(old) for item, old in zip(items, gone, strict=False)) or len(gone) > len(items):
+        raise AlgebraError(
+            f"collect: deducting {len(gone)} events that are not the first of the window's {len(items)}; evict in order of time"
+        )
+    return (items[len(gone) :],)
+
+
+def _listed(partial: Items) -> list[Any] | None:
+    return [item[2] for item in partial[0]] or None
+
+
+def _joined(partial: Items) -> str | None:
+    return "".join(item[2] for item in partial[0]) if partial[0] else None
+
+
+def _collecting(name: str, lower: Callable[[Items], Any], result: str) -> Aggregate[Items]:
+    return Aggregate(
+        name,
+        kind="collect",
+        fields=(Field("items", "list"),),
+        identity=_NO_ITEMS,
+        lift=_lift_item,
+        combine=_merge,
+        lower=lower,
+        deduct=_drop_prefix,
+        fixed_size=False,
+        positioned=True,
+        result=result,
+    )
+
+
+def build_collect(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Items]:
+    """All non-null values in order, as a list; space and combine O(n)."""
+    return _collecting("collect", _listed, "list<same>")
+
+
+def build_concat(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Items]:
+    """All non-null strings in order, joined without a separator; space and combine O(n)."""
+    if types[0] not in ("string", "any"):
+        raise SpecError(f"concat: column {spec.columns[0]!r} holds {types[0]}; expected strings. Cast it in the source, or use collect")
+    return _collecting("concat", _joined, "string")
+
+
+def _merge_distinct(a: Items, b: Items) -> Items:
+    merged = _merge(a, b)
+    if merged is a or merged is b:
+        return merged
+    # The first of equal values stays; setdefault keeps insertion order, which is the order of positions.
+    kept: dict[Any, Item] = {}
+    for item in merged[0]:
+        kept.setdefault(frozen_value(item[2]), item)
+    return (tuple(kept.values()),)
+
+
+def build_collect_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Items]:
+    """Distinct non-null values in order of their first occurrence (all NaN are one); space and combine O(distinct values)."""
+    return Aggregate(
+        "collect_distinct",
+        kind="collect_distinct",
+        fields=(Field("items", "list"),),
+        identity=_NO_ITEMS,
+        lift=_lift_item,
+        combine=_merge_distinct,
+        lower=_listed,
+        idempotent=True,
+        fixed_size=False,
+        positioned=True,
+        result="list<same>",
+    )
+
+
+BUILDERS: Mapping[str, Builder] = {
+    "first": _placed("first", _keep_first),
+    "last": _placed("last", _keep_last),
+    "collect": build_collect,
+    "collect_distinct": build_collect_distinct,
+    "concat": build_concat,
+}

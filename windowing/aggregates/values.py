@@ -1,0 +1,81 @@
+"""What the families share: argument types, comparison with NaN greatest, keys for distinct values."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from windowing.algebra import Aggregate
+from windowing.catalogue import AggregateSpec
+from windowing.errors import AggregateOverflowError, SpecError
+from windowing.numerics import is_nan
+
+#: Types of argument columns. Every whole-number type is ``int64``; what is not named (timestamps, dates, binary …) is ``any``.
+VALUE_TYPES = ("bool", "int64", "float64", "decimal", "string", "any")
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+Less = Callable[[Any, Any], bool]
+
+
+class Builder(Protocol):
+    """Makes an aggregate for a spec and the types of its columns."""
+
+    def __call__(self, spec: AggregateSpec, types: tuple[str, ...], /) -> Aggregate[Any]: ...
+
+
+def require_number(spec: AggregateSpec, types: tuple[str, ...]) -> None:
+    """Refuse columns that hold no numbers; ``any`` is let through and taken as float64.
+
+    Raises
+    ------
+    SpecError
+        Naming function, column and type.
+    """
+    for column, type_ in zip(spec.columns, types, strict=True):
+        if type_ in ("string", "bool"):
+            raise SpecError(
+                f"{spec.function}: column {column!r} holds {type_}; expected numbers. Cast it in the source, or choose another column"
+            )
+
+
+def fit_int64(value: int, name: str) -> int:
+    """``value`` if a 64-bit integer can hold it.
+
+    Raises
+    ------
+    AggregateOverflowError
+        Otherwise: integer results never wrap.
+    """
+    if INT64_MIN <= value <= INT64_MAX:
+        return value
+    raise AggregateOverflowError(
+        f"{name}: {value} does not fit into a 64-bit integer. Aggregate the column as double or decimal, or choose shorter windows"
+    )
+
+
+def _less_nan_greatest(a: Any, b: Any) -> bool:
+    return bool(a < b) or (is_nan(b) and not is_nan(a))
+
+
+def less_for(type_: str) -> Less:
+    """Strict order of a type's values, with NaN greatest and equal to itself."""
+    return _less_nan_greatest if type_ in ("float64", "any") else operator.lt
+
+
+def positive_zero(value: Any) -> Any:
+    """``value`` with -0.0 taken as 0.0: they are equal, so which one survives must not depend on the order of combining."""
+    return 0.0 if isinstance(value, float) and value == 0.0 else value
+
+
+def frozen_value(value: Any) -> Any:
+    """A hashable stand-in for ``value`` under which equal values are equal; lists and structs become tuples."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else positive_zero(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(frozen_value, value))
+    if isinstance(value, dict):
+        return tuple((name, frozen_value(item)) for name, item in sorted(value.items()))
+    return value

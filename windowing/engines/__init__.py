@@ -1,0 +1,63 @@
+"""The engines, a file each: algorithms that keep the aggregate of a sliding window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from windowing.algebra import Aggregate, P
+from windowing.engines.base import Engine, InvariantError, Snapshot
+from windowing.engines.daba import Daba
+from windowing.engines.dyadic import Dyadic
+from windowing.engines.epochs import Epochs
+from windowing.engines.flatfat import FlatFat
+from windowing.engines.reactive import ReactiveAggregator
+from windowing.engines.recompute import Recompute
+from windowing.engines.subtract import SubtractOnEvict
+from windowing.engines.two_stacks import TwoStacks
+
+ENGINES: Mapping[str, type[Engine[Any]]] = {
+    engine.name: engine for engine in (Recompute, SubtractOnEvict, TwoStacks, Daba, Epochs, ReactiveAggregator, Dyadic)
+}
+
+
+def build(name: str, aggregate: Aggregate[P], **options: int) -> Engine[P]:
+    """The engine ``name``, empty.
+
+    Raises
+    ------
+    AlgebraError
+        If the engine needs a property that ``aggregate`` does not have.
+    """
+    return ENGINES[name](aggregate, **options)
+
+
+def admissible(aggregate: Aggregate[Any]) -> list[str]:
+    """Names of the engines that ``aggregate``'s algebra allows.
+
+    Examples
+    --------
+    >>> from windowing.aggregates import aggregate_for
+    >>> from windowing.catalogue import parse_aggregate
+    >>> "subtract" in admissible(aggregate_for(parse_aggregate({"max": "delay"}), ["int64"]))
+    False
+    """
+    return [name for name, engine in ENGINES.items() if all(getattr(aggregate, wanted) for wanted in engine.needs)]
+
+
+__all__ = [
+    "ENGINES",
+    "Daba",
+    "Dyadic",
+    "Engine",
+    "Epochs",
+    "FlatFat",
+    "InvariantError",
+    "ReactiveAggregator",
+    "Recompute",
+    "Snapshot",
+    "SubtractOnEvict",
+    "TwoStacks",
+    "admissible",
+    "build",
+]

@@ -1,0 +1,190 @@
+"""The Reactive Aggregator: a window of any size, with any eviction order, kept in the slots of a FlatFAT."""
+
+from __future__ import annotations
+
+from windowing.algebra import Aggregate, P
+from windowing.engines.base import Engine, Snapshot
+from windowing.engines.flatfat import FlatFat
+from windowing.errors import StateError
+
+
+class ReactiveAggregator(Engine[P]):
+    """A circular buffer on FlatFAT's slots; what leaves turns into ⊥ wherever it stands.
+
+    ::
+
+        slots   │ 9 │ 7 │ 3 │ 2 │       window 7, 3, 2, 9: the buffer is inverted, back stands before front,
+                  B   F                 so query = suffix(F) ⊕ prefix(B) = (7 ⊕ 3 ⊕ 2) ⊕ 9; else it is the tree's root
+
+        full, at most 3/4 of the slots in use:  compact          full otherwise:  double the capacity
+        less than 1/4 in use after an eviction: halve the capacity, not below the first one
+
+    Insertions and evictions only note their slots. The next query writes them as one batch, so m changes of a window of n cost at
+    most m(1 + ceil(log2(n / m))) combines, and at most log2 n more if the buffer is inverted: O(log n) for one change, O(m) for
+    many. Compacting and resizing are amortised O(1). Space 2 · capacity, which is at most 8n.
+
+    Partials are known by the handle that ``add`` returns; ``handles`` lists them in window order. Handles rise in order of
+    insertion, and are counted anew from 0 after a restore.
+
+    Source: Tangwongsan, Hirzel, Schneider and Wu, "General Incremental Sliding-Window Aggregation" (PVLDB 8(7), 2015), section 5.
+    """
+
+    name = "flatfat"
+
+    def __init__(self, aggregate: Aggregate[P], capacity: int = 16) -> None:
+        super().__init__(aggregate)
+        self._least = capacity
+        self._tree: FlatFat[P] = FlatFat(aggregate.combine, [None] * capacity)
+        self._front = 0
+        self._span = 0
+        self._noted: dict[int, P | None] = {}
+        self._slot_of: dict[int, int] = {}
+        self._handle_at: list[int | None] = [None] * capacity
+        self._next = 0
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots."""
+        return self._tree.capacity
+
+    @property
+    def front(self) -> int:
+        """Slot of the oldest partial."""
+        return self._front
+
+    @property
+    def back(self) -> int:
+        """Slot of the youngest partial."""
+        return (self._front + self._span - 1) % self.capacity
+
+    @property
+    def inverted(self) -> bool:
+        """Whether the window runs over the end of the array."""
+        return self._front + self._span > self.capacity
+
+    def insert(self, partial: P) -> None:
+        self.add(partial)
+
+    def add(self, partial: P) -> int:
+        """Put ``partial`` at the young end and return its handle."""
+        if self._span == self.capacity:
+            self._make_room()
+        slot = (self._front + self._span) % self.capacity
+        self._span += 1
+        handle, self._next = self._next, self._next + 1
+        self._slot_of[handle] = slot
+        self._handle_at[slot] = handle
+        self._noted[slot] = partial
+        return handle
+
+    def evict(self) -> None:
+        if self._slot_of:
+            handle = self._handle_at[self._front]
+            assert handle is not None
+            self.remove(handle)
+
+    def remove(self, handle: int) -> None:
+        """Take the partial of ``handle`` out, wherever in the window it is."""
+        slot = self._slot_of.pop(handle)
+        self._handle_at[slot] = None
+        self._noted[slot] = None
+        while self._span and self._handle_at[self._front] is None:
+            self._front = (self._front + 1) % self.capacity
+            self._span -= 1
+        while self._span and self._handle_at[self.back] is None:
+            self._span -= 1
+        if 4 * len(self._slot_of) < self.capacity and self.capacity > self._least:
+            self._resize(self.capacity // 2)
+
+    def replace(self, handle: int, partial: P) -> None:
+        """Put ``partial`` in the place of the one that ``handle`` names."""
+        self._noted[self._slot_of[handle]] = partial
+
+    def handles(self) -> list[int]:
+        """Handles of the partials in the window, oldest first."""
+        return list(self._slot_of)
+
+    def query(self) -> P:
+        self._flush()
+        tree = self._tree
+        total = self._join(tree.suffix(self._front), tree.prefix(self.back)) if self.inverted else tree.aggregate()
+        return self.aggregate.identity if total is None else total
+
+    def query_since(self, handle: int) -> P:
+        """The window from the partial of ``handle`` to the youngest: a shorter window over the same tree; at most 2·log2 n combines."""
+        self._flush()
+        slot = self._slot_of[handle]
+        if not self.inverted:
+            total = self._tree.suffix(slot)
+        elif slot >= self._front:
+            total = self._join(self._tree.suffix(slot), self._tree.prefix(self.back))
+        else:
+            total = self._tree.between(slot, self.back)
+        return self.aggregate.identity if total is None else total
+
+    def _join(self, older: P | None, newer: P | None) -> P | None:
+        if older is None or newer is None:
+            return newer if older is None else older
+        return self.aggregate.combine(older, newer)
+
+    def _flush(self) -> None:
+        if self._noted:
+            self._tree.update(self._noted)
+            self._noted = {}
+
+    def _make_room(self) -> None:
+        if 4 * len(self._slot_of) > 3 * self.capacity:
+            self._resize(2 * self.capacity)
+            return
+        self._flush()
+        self._settle(self._tree.compact(self._front), self._front)
+
+    def _resize(self, capacity: int) -> None:
+        # The noted slots are written first: the new tree is built from the old one's slots.
+        self._flush()
+        self._tree, moves = self._tree.resized(capacity, self._front)
+        self._settle(moves, 0)
+
+    def _settle(self, moves: list[int], front: int) -> None:
+        self._slot_of = {handle: moves[slot] for handle, slot in self._slot_of.items()}
+        self._handle_at = [None] * self.capacity
+        for handle, slot in self._slot_of.items():
+            self._handle_at[slot] = handle
+        self._front, self._span = front, len(self._slot_of)
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    def slots(self) -> list[P | None]:
+        """All slots in array order, ``None`` where ⊥."""
+        self._flush()
+        return self._tree.slots()
+
+    def snapshot(self) -> Snapshot[P]:
+        return Snapshot(self.name, tuple(self.slots()), {"front": self._front, "span": self._span, "least": self._least})
+
+    def _load(self, snapshot: Snapshot[P]) -> None:
+        partials = snapshot.partials
+        capacity, self._front, self._span = len(partials), snapshot.scalars["front"], snapshot.scalars["span"]
+        if capacity < 1 or capacity & (capacity - 1) or not (0 <= self._front < capacity and 0 <= self._span <= capacity):
+            raise StateError(f"stored FlatFAT of {capacity} slots, front {self._front}, span {self._span} cannot be. Rebuild the state")
+        self._least = snapshot.scalars["least"]
+        self._tree = FlatFat(self.aggregate.combine, partials)
+        self._handle_at = [None] * capacity
+        for step in range(self._span):
+            slot = (self._front + step) % capacity
+            if partials[slot] is not None:
+                self._slot_of[self._next] = slot
+                self._handle_at[slot] = self._next
+                self._next += 1
+
+    def check(self) -> None:
+        self._flush()
+        self._tree.check()
+        live = [slot for slot, partial in enumerate(self._tree.slots()) if partial is not None]
+        self._expect(live == sorted(self._slot_of.values()), f"full slots {live} are those of the handles")
+        ring = [(slot - self._front) % self.capacity for slot in self._slot_of.values()]
+        self._expect(ring == sorted(ring), "handles stand in ring order from front")
+        self._expect(not ring or (ring[0] == 0 and ring[-1] == self._span - 1), f"front and back are full; span {self._span}, ring {ring}")
+        self._expect(bool(ring) or self._span == 0, f"an empty window has span 0; it is {self._span}")
+        self._expect(4 * len(ring) >= self.capacity or self.capacity <= self._least, f"{len(ring)} of {self.capacity} slots are too few")

@@ -1,0 +1,56 @@
+"""Subtract-on-evict: keep the running total, deduct what leaves."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from windowing.algebra import Aggregate, P, close
+from windowing.engines.base import Engine, Snapshot, filled
+
+
+class SubtractOnEvict(Engine[P]):
+    """One total for the window, for aggregates that can be taken apart exactly.
+
+    ::
+
+        evict ◀── [ p0 | p1 | … | pn-1 ] ◀── insert
+                    └────── total ─────┘           evict: total ⊖ p0        insert: total ⊕ p
+
+    Cost: insert 1, evict 1, query 0. Space n + 1. An aggregate without an exact ``deduct`` is refused when the engine is built:
+    a difference of floating-point sums keeps the rounding errors, and an infinity or NaN, of values long gone.
+    """
+
+    name = "subtract"
+    needs = ("invertible",)
+
+    def __init__(self, aggregate: Aggregate[P]) -> None:
+        super().__init__(aggregate)
+        self._partials: deque[P] = deque()
+        self._total = aggregate.identity
+
+    def insert(self, partial: P) -> None:
+        self._partials.append(partial)
+        self._total = self.aggregate.combine(self._total, partial)
+
+    def evict(self) -> None:
+        if self._partials:
+            assert self.aggregate.deduct is not None
+            self._total = self.aggregate.deduct(self._total, self._partials.popleft())
+
+    def query(self) -> P:
+        return self._total
+
+    def __len__(self) -> int:
+        return len(self._partials)
+
+    def snapshot(self) -> Snapshot[P]:
+        return Snapshot(self.name, (*self._partials, self._total))
+
+    def _load(self, snapshot: Snapshot[P]) -> None:
+        *window, self._total = filled(snapshot)
+        self._partials = deque(window)
+
+    def check(self) -> None:
+        wanted = self.aggregate.lower(self.aggregate.fold(self._partials))
+        got = self.aggregate.lower(self._total)
+        self._expect(close(got, wanted), f"the total lowers to {got!r}, the window's partials to {wanted!r}")
