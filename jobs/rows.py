@@ -22,29 +22,12 @@ from windowing.spec import Pipeline
 
 SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NUMERIC = frozenset(
-    [
-        "sum",
-        "mean",
-        "geometric_mean",
-        "product",
-        "weighted_mean",
-        "time_weighted_mean",
-        "range",
-        "var_samp",
-        "var_pop",
-        "stddev_samp",
-        "stddev_pop",
-        "skewness",
-        "kurtosis",
-        "covar_samp",
-        "corr",
-        "linear_trend",
-        "histogram",
-    ]
-)
+_NUMERIC = {
+    *("sum", "mean", "geometric_mean", "product", "weighted_mean", "time_weighted_mean", "range", "quantile", "histogram"),
+    *("var_samp", "var_pop", "stddev_samp", "stddev_pop", "skewness", "kurtosis", "covar_samp", "corr", "linear_trend"),
+}
 #: Functions that give back values of their last column unchanged.
-_PICKING = set(["min", "max", "arg_min", "arg_max", "first", "last", "collect", "collect_distinct", "top_k", "bottom_k", "quantile"])
+_PICKING = {"min", "max", "arg_min", "arg_max", "first", "last", "collect", "collect_distinct", "top_k", "bottom_k"}
 
 
 @dataclass(slots=True)
@@ -108,12 +91,12 @@ def read_rows(lines: Iterable[str], pipeline: Pipeline) -> Rows:
             raise SourceSchemaError(
                 f"column {name!r} is in none of the {len(raw)} rows; the rows have {', '.join(sorted(known))}; correct the spec"
             )
-    wrong: dict[int, str] = {}
+    wrong: dict[int, tuple[str, str]] = {}
     columns = {name: _column(name, [row.get(name) for row in raw], uses.get(name), wrong) for name in names}
     table = pa.table(columns) if columns else pa.table({"": pa.nulls(len(raw))})
     if wrong:
         good = [index for index in range(len(raw)) if index not in wrong]
-        refused += [Refused(numbers[index], "cannot_cast", detail, raw[index]) for index, detail in wrong.items()]
+        refused += [Refused(numbers[index], reason, detail, raw[index]) for index, (reason, detail) in wrong.items()]
         table, numbers, raw = table.take(good), [numbers[index] for index in good], [raw[index] for index in good]
     return Rows(table, numbers, raw, refused)
 
@@ -147,7 +130,7 @@ def _columns(pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
     return list(dict.fromkeys([*axis, *names])), uses
 
 
-def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, str]) -> pa.Array:
+def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tuple[str, str]]) -> pa.Array:
     cast, kind, wanted = _CASTS[use or _inferred(values)]
     cells: list[Any] = []
     for index, value in enumerate(values):
@@ -155,7 +138,8 @@ def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, str]
             cells.append(None if value is None else cast(value))
         except (ValueError, OverflowError):
             cells.append(None)
-            wrong.setdefault(index, f"{name}: got {json.dumps(value)}; expected {wanted}")
+            reason = "bad_time" if use in ("instant", "integer") else "cannot_cast"
+            wrong.setdefault(index, (reason, f"{name}: got {json.dumps(value)}; expected {wanted}"))
     if kind is None:
         if not any(isinstance(cell, float) for cell in cells):
             return pa.array(cells, pa.int64())

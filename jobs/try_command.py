@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
@@ -96,7 +97,7 @@ def run_try(
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
 ) -> int:
-    """Run the spec over the JSON lines of a file: result rows on ``stdout``, then quarantined rows on ``stderr``.
+    """Run the spec over the JSON lines of a file (``-``: standard input): result rows on ``stdout``, then quarantined rows on ``stderr``.
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ def run_try(
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        with open(input_path, encoding="utf-8") as lines:
+        with nullcontext(sys.stdin) if str(input_path) == "-" else open(input_path, encoding="utf-8") as lines:
             rows = _filtered(read_rows(lines, pipeline), pipeline)
     except OSError as err:
         raise SourceError(f"{input_path}: cannot be read ({err.strerror}); give a file of JSON lines") from err

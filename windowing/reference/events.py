@@ -140,7 +140,7 @@ def arrivals(pipeline: Pipeline, records: Sequence[Record], latest: float, refus
         elif to < at:
             refused[number] = "end_before_time"
         elif at > latest:
-            refused[number] = "too_far_in_future"
+            refused[number] = "future_time"
         else:
             # Equal keys are one group: NaN with NaN, −0.0 with 0.0.
             key = tuple(value + 0.0 if isinstance(value, float) else value for value in (record.values.get(name) for name in pipeline.keys))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -50,7 +51,7 @@ def compute(name: str, spec: AggregateSpec, span: Span) -> Any:
     return value
 
 
-_COUNTS = {"count", "count_distinct", "approx_distinct", "min_count", "max_count"}
+_COUNTS = {"count", "count_distinct", "approx_distinct"}
 
 
 def _finite(values: Iterable[Any]) -> bool:
@@ -80,7 +81,9 @@ def _mean(values: Sequence[Any]) -> float:
 
 def _product(values: Sequence[Any]) -> float:
     if not _finite(values):
-        return math.prod(map(float, values))
+        # An infinity outweighs every finite factor but zero, even one that underflows.
+        signs = [math.copysign(1.0, value) * (value != 0) if not math.isnan(value) else math.nan for value in values]
+        return math.prod(signs) * math.inf
     return _float(math.prod(map(Fraction, values), start=Fraction(1)))
 
 
@@ -96,8 +99,8 @@ def _weighted_mean(pairs: Sequence[tuple[Any, Any]]) -> float | None:
     if not pairs:
         return None
     if not all(map(_finite, pairs)):
-        weighted = math.fsum(weight for _, weight in pairs)
-        return sum(value * weight for value, weight in pairs) / weighted if weighted else math.nan
+        weights = float(_sum([weight for _, weight in pairs]))
+        return float(_sum([value * weight for value, weight in pairs])) / weights if weights else None
     total = _total([weight for _, weight in pairs])
     return _float(sum((Fraction(value) * Fraction(weight) for value, weight in pairs), Fraction(0)) / total) if total else None
 
@@ -203,9 +206,9 @@ def _ordered(values: Sequence[Any], k: int, reverse: bool) -> list[Any]:
     return sorted(map(_zero, values), key=rank, reverse=reverse)[:k]
 
 
-def _quantile(values: Sequence[Any], q: float) -> Any:
+def _quantile(values: Sequence[Any], q: float) -> float:
     """The least value that at least the fraction ``q`` of the values does not exceed."""
-    return _ordered(values, len(values), False)[max(0, math.ceil(Fraction(str(q)) * len(values)) - 1)]
+    return float(_ordered(values, len(values), False)[max(0, math.ceil(Fraction(str(q)) * len(values)) - 1)])
 
 
 def _histogram(values: Sequence[Any], edges: Sequence[float]) -> list[int]:
@@ -220,13 +223,12 @@ def _text(value: Any) -> str:
 
 
 def _own(place: str, rows: Sequence[tuple[Any, ...]]) -> Any:
-    own = load(place, "use")
-    if not rows:
-        return None
-    total = own.lift(*rows[0])
-    for row in rows[1:]:
-        total = own.combine(total, own.lift(*row))
-    return own.lower(total)
+    found = load(place, "use")
+    own = found() if isinstance(found, type) else found
+    lifted = [own.lift(*row) for row in rows]
+    if hasattr(own, "identity"):
+        lifted.insert(0, own.identity() if callable(own.identity) else own.identity)
+    return own.lower(functools.reduce(own.combine, lifted)) if lifted else None
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
