@@ -11,7 +11,8 @@ from checkpoints.ledger import Ledger
 from checkpoints.places import Places
 from jobs.report import page
 from jobs.report.curves import Curves, read_curves
-from jobs.report.tables import BATCHES_SHOWN, open_table, read_quality, read_quarantine
+from jobs.report.quality import read_quality
+from jobs.report.tables import BATCHES_SHOWN, open_table, read_quarantine
 from windowing.spec import Pipeline
 
 __all__ = ["write_report"]
@@ -42,7 +43,7 @@ def write_report(pipeline: Pipeline, *, out: str | None = None) -> str:
         places=places,
         batches=batches,
         curves=read_curves(pipeline, sink) if sink else Curves([], [], [], []),
-        quarantine=read_quarantine(places.quarantine, first_shown),
+        quarantine=read_quarantine(places.quarantine, first_shown, (*pipeline.keys, pipeline.time.column, *pipeline.time.tie_break)),
         quality=read_quality(places.quality),
         made_at=datetime.now(UTC),
     )

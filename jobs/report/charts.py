@@ -152,7 +152,14 @@ def stacked_bars(labels: Sequence[str], stacks: Mapping[str, tuple[str, Sequence
             if values[i] > 0:
                 height = 100 * values[i] / high
                 bars.append(
-                    Bar((i + 0.14) * step, 100 - filled - height, 0.72 * step, height, slot, words.format(label=label, name=name, value=values[i]))
+                    Bar(
+                        (i + 0.14) * step,
+                        100 - filled - height,
+                        0.72 * step,
+                        height,
+                        slot,
+                        words.format(label=label, name=name, value=values[i]),
+                    )
                 )
                 filled += height
     every = -(-len(labels) // 12)

@@ -5,24 +5,20 @@ The table is never loaded: DataFusion scans it and answers with the extremes of 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
 
-from jobs.report.charts import Point
-from jobs.report.tables import clipped, identifier, literal, query
+from jobs.report.keys import Key, Picked, Ranked, pick, rank_keys
+from jobs.report.lines import Lines, Selection
 from windowing.durations import DAY_US, Duration
 from windowing.spec import Cumulative, Hopping, Pipeline, Tumbling
 
-WINDOWS_SHOWN, AGGREGATES_SHOWN, FACETS_SHOWN, SERIES_SHOWN = 6, 3, 4, 6
+_WINDOWS_SHOWN, _AGGREGATES_SHOWN = 6, 3
 #: Points of the whole page, about 11 bytes each: what keeps it far below 3 MB.
 _POINTS = 120_000
 _POINTS_A_LINE = (40, 500)
-#: More keys than this are counted approximately.
-_KEYS_COUNTED = 100_000
 #: The near view shows this many steps of a window, or four of its lengths if that is longer.
 _NEAR_STEPS, _NEAR_SIZES = 96, 4
 #: A line is interrupted where this many steps of a window in a row have no row.
@@ -37,10 +33,6 @@ _TELLING = (
 )
 _NOT_A_COURSE = ("arg_min", "arg_max", "max_count", "min_count")
 _NUMERIC = {"byte", "short", "integer", "long", "float", "double"}
-
-Key = tuple[str | None, ...]
-#: Text of a key value as SQL makes it -> points in ascending time.
-Lines = dict[Key, list[Point]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +60,10 @@ class WindowCurves:
         The rest of the key, a colour each.
     step
         Distance of window ends on their grid; None where they follow the data.
+    overlapping
+        Whether neighbours share events.
     latest
-        The newest row of each key drawn: key, window end, values of the aggregates drawn.
+        The newest row of each key drawn, if it is in the near view: key, window end, values of the aggregates drawn.
     """
 
     name: str
@@ -80,8 +74,8 @@ class WindowCurves:
     facets: list[Key]
     series: list[Key]
     step: int | None
-    views: list[View]
     overlapping: bool
+    views: list[View]
     latest: list[tuple[Key, int, list[float | None]]]
 
 
@@ -95,135 +89,61 @@ class Curves:
     windows_left_out: list[str]
 
 
-def key_text(key: Key) -> str:
-    """A key in words; ``null`` stands for a null value."""
-    return clipped(" · ".join("null" if part is None else part for part in key), 60)
-
-
 def drawable_aggregates(pipeline: Pipeline, table: DeltaTable) -> tuple[list[str], list[str]]:
     """Aggregates to draw, most telling first, and those left out: not numeric, or beyond the limit."""
     numeric = {
-        field.name for field in table.schema().fields if isinstance(field.type, PrimitiveType) and (field.type.type in _NUMERIC or field.type.type.startswith("decimal"))
+        field.name
+        for field in table.schema().fields
+        if isinstance(field.type, PrimitiveType) and (field.type.type in _NUMERIC or field.type.type.startswith("decimal"))
     }
     candidates = [name for name, aggregate in pipeline.aggregates.items() if name in numeric and aggregate.function not in _NOT_A_COURSE]
     chosen: list[str] = []
     for family in (*_TELLING, None):
-        if len(chosen) < AGGREGATES_SHOWN:
+        if len(chosen) < _AGGREGATES_SHOWN:
             # One of each family before a second of any: a mean, a count and a maximum tell more than three means.
             found = (name for name in candidates if name not in chosen and (family is None or pipeline.aggregates[name].function in family))
-            chosen += list(found)[: 1 if family else AGGREGATES_SHOWN - len(chosen)]
+            chosen += list(found)[: 1 if family else _AGGREGATES_SHOWN - len(chosen)]
     return chosen, [name for name in pipeline.aggregates if name not in chosen]
 
 
 def read_curves(pipeline: Pipeline, table: DeltaTable) -> Curves:
     """Lines for each window of ``pipeline`` that the sink ``table`` has rows of."""
     drawn, left_out = drawable_aggregates(pipeline, table)
-    ranked = _ranked_keys(pipeline, table)
+    ranked = rank_keys(pipeline, table)
     names = [window.name for window in pipeline.windows if window.name in ranked]
-    shown = names[:WINDOWS_SHOWN] if drawn else []
-    picked = _pick(ranked[name].keys for name in shown)
+    shown = names[:_WINDOWS_SHOWN] if drawn else []
+    picked = pick(ranked[name].keys for name in shown)
     lines = 2 * len(drawn) * len(shown) * len(picked.keys)
     points = min(max(_POINTS // max(lines, 1), _POINTS_A_LINE[0]), _POINTS_A_LINE[1])
-    windows = [_read_window(pipeline, table, name, ranked[name], picked, drawn, points) for name in shown]
-    return Curves(windows, drawn, left_out, names[WINDOWS_SHOWN:])
+    windows = [_read_window(pipeline, ranked[name], picked, Selection(table, pipeline, name, picked.keys, drawn), points) for name in shown]
+    return Curves(windows, drawn, left_out, names[_WINDOWS_SHOWN:])
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
-    rows: int
-    keys_count: int
-    low: int
-    high: int
-    keys: list[tuple[Key, int]]
-
-
-def _text_of(column: str) -> str:
-    return f"CAST({identifier(column)} AS VARCHAR)"
-
-
-def _ranked_keys(pipeline: Pipeline, table: DeltaTable, limit: int = 200) -> dict[str, _Ranked]:
-    """Rows and extent of each window, and its ``limit`` keys with most rows."""
-    names = [f"k{i}" for i in range(len(pipeline.keys))]
-    keys = "".join(f", {_text_of(key)} AS {name}" for key, name in zip(pipeline.keys, names, strict=True))
-    rows = f"SELECT \"window\" AS w, arrow_cast(window_end, 'Int64') AS e{keys} FROM t"
-    whole = f"concat_ws(chr(31), {', '.join(names)})" if names else "''"
-    extents = query(table, f"SELECT w, count(*) AS n, min(e) AS low, max(e) AS high, approx_distinct({whole}) AS keys FROM ({rows}) GROUP BY w").to_pylist()
-    found = {row["w"]: _Ranked(row["n"], row["keys"], row["low"], row["high"], []) for row in extents}
-    many = max((ranked.keys_count for ranked in found.values()), default=0) > _KEYS_COUNTED
-    if many:
-        # Counting each of very many keys takes memory for each. Keys with many rows fall into bins with many rows, so only the
-        # fullest bins are looked into.
-        rows = f"SELECT *, substr(md5({whole}), 1, 3) AS bin FROM ({rows})"
-        bins = query(table, f"SELECT bin FROM ({rows}) GROUP BY bin ORDER BY count(*) DESC, bin LIMIT 40").column("bin").to_pylist()
-        rows = f"SELECT * FROM ({rows}) WHERE bin IN ({', '.join(literal(bin_) for bin_ in bins)})"
-    by_key = ", ".join(["w", *names])
-    ranks = f"SELECT *, row_number() OVER (PARTITION BY w ORDER BY n DESC, {by_key}) AS place, count(*) OVER (PARTITION BY w) AS keys"
-    counted = f"{ranks} FROM (SELECT {by_key}, count(*) AS n FROM ({rows}) GROUP BY {by_key})"
-    for row in query(table, f"SELECT * FROM ({counted}) WHERE place <= {limit} ORDER BY w, place").to_pylist():
-        ranked = found[row["w"]]
-        ranked.keys.append((tuple(row[name] for name in names), row["n"]))
-        if not many:
-            found[row["w"]] = replace(ranked, keys_count=row["keys"])
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Picked:
-    facets: list[Key]
-    series: list[Key]
-    keys: list[Key]
-
-
-def _pick(ranked: Iterable[list[tuple[Key, int]]]) -> _Picked:
-    """The keys with most rows over all windows, a facet for each value of the first of several key columns.
-
-    One choice for all windows, in the order of the names: a colour means the same key wherever it is seen.
-    """
-    rows: Counter[Key] = Counter()
-    for keys in ranked:
-        rows.update(dict(keys))
-    split = 1 if any(len(key) > 1 for key in rows) else 0
-    facets = _with_most_rows(rows, slice(None, split), FACETS_SHOWN)
-    kept = Counter({key: n for key, n in rows.items() if key[:split] in facets})
-    series = _with_most_rows(kept, slice(split, None), SERIES_SHOWN)
-    keys = [key for key in kept if key[split:] in series]
-    return _Picked([facet for facet in facets if any(key[:split] == facet for key in keys)], series, keys)
-
-
-def _with_most_rows(rows: Counter[Key], part: slice, limit: int) -> list[Key]:
-    """The ``limit`` values of one part of the key that have most rows, by name."""
-    by_part: Counter[Key] = Counter()
-    for key, n in rows.items():
-        by_part[key[part]] += n
-    return sorted((value for value, _ in by_part.most_common(limit)), key=lambda value: [part or "" for part in value])
-
-
-def _read_window(
-    pipeline: Pipeline,
-    table: DeltaTable,
-    name: str,
-    ranked: _Ranked,
-    picked: _Picked,
-    drawn: list[str],
-    points: int,
-) -> WindowCurves:
-    about, size, step = _grid(pipeline, name)
+def _read_window(pipeline: Pipeline, ranked: Ranked, picked: Picked, selection: Selection, points: int) -> WindowCurves:
+    about, size, step = _grid(pipeline, selection.window)
     span = ranked.high - ranked.low
     pace = step or max(span * ranked.keys_count // max(ranked.rows, 1), 1)
-    rows = _rows_of(pipeline, name, picked.keys, drawn)
     near = max(_NEAR_STEPS * pace, _NEAR_SIZES * (size or 0))
     stretches = [("All", ranked.low)]
     if near < 0.6 * span:
         stretches.insert(0, (f"Latest {_length(near, pipeline)}", ranked.high - near))
     views = []
     for title, start in stretches:
-        bucket = max(ranked.high - start, 1) / (points // 2)
-        gap = max(_GAP_STEPS * step, 2.5 * bucket) if step else float("inf")
-        views.append(View(title, start, ranked.high, gap, _read_lines(table, rows, drawn, len(pipeline.keys), start, ranked.high, points // 2)))
+        gap = max(_GAP_STEPS * step, 2.5 * (ranked.high - start) / (points // 2)) if step else float("inf")
+        views.append(View(title, start, ranked.high, gap, selection.lines(start, ranked.high, points // 2)))
     return WindowCurves(
-        name, about, ranked.rows, ranked.keys_count, sum(key in picked.keys for key, _ in ranked.keys), picked.facets, picked.series, step, views,
-        overlapping=bool(size and step and step < size), latest=_latest(table, rows, drawn, len(pipeline.keys)),
-    )  # fmt: skip
+        name=selection.window,
+        about=about,
+        rows=ranked.rows,
+        keys=ranked.keys_count,
+        keys_drawn=sum(key in picked.keys for key, _ in ranked.keys),
+        facets=picked.facets,
+        series=picked.series,
+        step=step,
+        overlapping=bool(size and step and step < size),
+        views=views,
+        latest=selection.latest(stretches[0][1]),
+    )
 
 
 def _grid(pipeline: Pipeline, name: str) -> tuple[str, int | None, int | None]:
@@ -251,50 +171,3 @@ def _length(ticks: int, pipeline: Pipeline) -> str:
         if ticks >= 3 * unit:
             return f"{ticks / unit:.0f} {name}"
     return f"{ticks / 1e6:.3g} seconds"
-
-
-def _rows_of(pipeline: Pipeline, name: str, keys: Iterable[Key], drawn: list[str]) -> str:
-    """SQL of the rows to draw: k0…, e (window end), v0… (finite values); each window's newest revision only."""
-    columns = "".join(f", {_text_of(key)} AS k{i}" for i, key in enumerate(pipeline.keys))
-    # Comparison is by total order, in which NaN is greater than any number: this drops NaN and both infinities.
-    values = "".join(f", CASE WHEN {v} BETWEEN -1e300 AND 1e300 THEN {v} END AS v{i}" for i, v in enumerate(f"CAST({identifier(d)} AS DOUBLE)" for d in drawn))
-    wanted = " OR ".join(
-        "(" + (" AND ".join(f"({_text_of(column)} IS NOT DISTINCT FROM {literal(part)})" for column, part in zip(pipeline.keys, key, strict=True)) or "true") + ")"
-        for key in keys
-    )
-    rows = f"SELECT arrow_cast(window_end, 'Int64') AS e, revision AS r, \"trigger\" AS g{columns}{values} FROM t WHERE \"window\" = {literal(name)} AND ({wanted})"
-    if pipeline.emit == "final":
-        return rows
-    names = "".join(f", k{i}" for i in range(len(pipeline.keys)))
-    newest = "".join(f", last_value(v{i} ORDER BY r) AS v{i}" for i in range(len(drawn)))
-    return f"SELECT e, g{names}{newest} FROM ({rows}) GROUP BY e, g{names}"
-
-
-def _read_lines(table: DeltaTable, rows: str, drawn: list[str], key_columns: int, start: int, end: int, buckets: int) -> dict[str, Lines]:
-    names = "".join(f"k{i}, " for i in range(key_columns))
-    extremes = ", ".join(
-        f"min(v{i}) AS low{i}, max(v{i}) AS high{i}, first_value(e ORDER BY v{i} ASC NULLS LAST, e) AS low_at{i}, "
-        f"first_value(e ORDER BY v{i} DESC NULLS LAST, e) AS high_at{i}"
-        for i in range(len(drawn))
-    )
-    bucket = f"floor(CAST(e - ({start}) AS DOUBLE) * {buckets} / {float(max(end - start, 1) + 1)})"
-    # Least and greatest row of each stretch, at their own times: a line drawn through them covers what a line through all rows covers.
-    answer = query(table, f"SELECT {names}{bucket} AS bucket, {extremes} FROM ({rows}) WHERE e >= {start} GROUP BY {names}bucket ORDER BY {names}bucket")
-    columns = {name: answer.column(name).to_pylist() for name in answer.column_names}
-    keys = list(zip(*(columns[f"k{i}"] for i in range(key_columns)), strict=True)) if key_columns else [()] * answer.num_rows
-    found: dict[str, Lines] = {}
-    for i, aggregate in enumerate(drawn):
-        lines: Lines = defaultdict(list)
-        for key, low, low_at, high, high_at in zip(keys, *(columns[f"{name}{i}"] for name in ("low", "low_at", "high", "high_at")), strict=True):
-            if low is not None:
-                lines[key] += sorted({(low_at, low), (high_at, high)})
-        found[aggregate] = dict(lines)
-    return found
-
-
-def _latest(table: DeltaTable, rows: str, drawn: list[str], key_columns: int) -> list[tuple[Key, int, list[float | None]]]:
-    names = ", ".join(f"k{i}" for i in range(key_columns))
-    newest = ", ".join(f"last_value(v{i} ORDER BY e, g) AS v{i}" for i in range(len(drawn)))
-    grouped = f" GROUP BY {names} ORDER BY {names}" if names else ""
-    answer = query(table, f"SELECT {names}{', ' if names else ''}max(e) AS e, {newest} FROM ({rows}){grouped}").to_pylist()
-    return [(tuple(row[f"k{i}"] for i in range(key_columns)), row["e"], [row[f"v{i}"] for i in range(len(drawn))]) for row in answer]

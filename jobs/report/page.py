@@ -16,11 +16,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from checkpoints.ledger import Batch
 from checkpoints.places import Places
 from jobs.report import charts, scales
-from jobs.report.curves import Curves, View, WindowCurves, key_text
-from jobs.report.tables import BATCHES_SHOWN, Quality, Quarantine, clipped
+from jobs.report.curves import Curves, View, WindowCurves
+from jobs.report.keys import key_text
+from jobs.report.quality import Quality
+from jobs.report.tables import BATCHES_SHOWN, Quarantine, clipped
 from windowing.spec import AssetSchedule, Pipeline
 
-_STEPS = ("plan", "restore", "apply", "validate", "publish", "remember", "commit")
+#: Steps of a run in their order -> the colour of each; ``start`` is that of Spark.
+_STEPS = {"start": "start"} | {
+    step: f"t{i}" for i, step in enumerate(("plan", "restore", "apply", "validate", "publish", "remember", "commit"))
+}
 #: Verdict or status -> (tone of its badge, words).
 _VERDICTS = {
     "passed": ("good", "passed"),
@@ -53,7 +58,7 @@ def render(facts: Facts, target: str) -> str:
         loader=PackageLoader("jobs.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"short": scales.short, "moment": scales.moment, "elapsed": scales.elapsed, "clipped": clipped}
-    shown = facts.batches[-BATCHES_SHOWN:]
+    shown, last_advance = facts.batches[-BATCHES_SHOWN:], _last_advance(facts.batches)
     return environment.get_template("template.html.j2").render(
         pipeline=facts.pipeline,
         about=_about(facts.pipeline),
@@ -61,8 +66,8 @@ def render(facts: Facts, target: str) -> str:
         verdict=_verdict(facts.batches),
         last=facts.batches[-1] if facts.batches else None,
         last_ended=next((batch.ended_at for batch in reversed(facts.batches) if batch.ended_at), None),
-        watermark=_watermark(facts.pipeline, facts.batches),
-        emitted=next((batch.emitted for batch in reversed(facts.batches) if batch.emitted is not None), None),
+        watermark=_watermark(facts.pipeline, last_advance),
+        emitted=last_advance.emitted if last_advance else None,
         totals=_totals(facts.batches),
         windows=[_window(window, facts) for window in facts.curves.windows],
         first_window=next((i for i, window in enumerate(facts.curves.windows) if window.overlapping), 0),
@@ -100,19 +105,38 @@ def _verdict(batches: Sequence[Batch]) -> tuple[str, str]:
     return _VERDICTS.get(word, ("idle", word))
 
 
-def _watermark(pipeline: Pipeline, batches: Sequence[Batch]) -> datetime | int | None:
-    seen = next((batch.seen for batch in reversed(batches) if batch.status == "committed" and batch.seen is not None), None)
-    if pipeline.time.watermark == "data_interval_end" or seen is None:
+def _last_advance(batches: Sequence[Batch]) -> Batch | None:
+    return next((batch for batch in reversed(batches) if batch.status == "committed" and batch.plan.builds_state), None)
+
+
+def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
+    """Greatest event time less the disorder allowed, or the end that the orchestrator vouched for."""
+    if last is None:
         return None
+    if pipeline.time.watermark == "data_interval_end":
+        return None if last.plan.interval_end is None else scales.instant(last.plan.interval_end)
     disorder = pipeline.time.disorder.elapsed()
-    return seen - timedelta(microseconds=disorder) if isinstance(seen, datetime) else seen - disorder
+    return (
+        last.seen - timedelta(microseconds=disorder)
+        if isinstance(last.seen, datetime)
+        else None
+        if last.seen is None
+        else last.seen - disorder
+    )
 
 
 def _totals(batches: Sequence[Batch]) -> dict[str, int]:
     committed = [batch for batch in batches if batch.status == "committed"]
-    totals = {name: sum(getattr(batch, f"rows_{name}") for batch in committed) for name in ("read", "applied", "late", "quarantined", "published")}
+    # A backfill of a running pipeline reads rows again that an earlier batch has counted.
+    counted = [batch for batch in committed if batch.plan.builds_state]
+    totals = {name: sum(getattr(batch, f"rows_{name}") for batch in counted) for name in ("read", "applied", "late", "quarantined")}
     runs = sum(batch.action == "run" for batch in batches)
-    return totals | {"runs": runs, "backfills": len(batches) - runs, "held": sum(batch.status == "held" for batch in batches)}
+    return totals | {
+        "published": sum(batch.rows_published for batch in committed),
+        "runs": runs,
+        "backfills": len(batches) - runs,
+        "held": sum(batch.status == "held" for batch in batches),
+    }
 
 
 def _window(window: WindowCurves, facts: Facts) -> dict[str, Any]:
@@ -129,7 +153,11 @@ def _window(window: WindowCurves, facts: Facts) -> dict[str, Any]:
         "faceted": len(window.facets) > 1 or window.facets != [()],
         "left_out": _left_out(window, facts.pipeline),
         "latest": [
-            (key_text(key) or "all", scales.moment(end if integer_axis else scales.instant(end)), ["–" if v is None else scales.short(v) for v in values])
+            (
+                key_text(key) or "all",
+                scales.moment(end if integer_axis else scales.instant(end)),
+                ["–" if v is None else scales.short(v) for v in values],
+            )
             for key, end, values in window.latest
         ],
     }
@@ -146,7 +174,7 @@ def _left_out(window: WindowCurves, pipeline: Pipeline) -> str:
 def _view(view: View, window: WindowCurves, aggregates: Sequence[str], *, integer_axis: bool) -> dict[str, Any]:
     x_ticks = charts.axis_ticks(view.start, view.end, integer_axis=integer_axis)
     split = len(window.facets[0])
-    groups = []
+    groups: list[dict[str, Any]] = []
     for aggregate in aggregates:
         lines = view.lines[aggregate]
         scale = charts.value_scale([value for points in lines.values() for _, value in points])
@@ -161,7 +189,11 @@ def _view(view: View, window: WindowCurves, aggregates: Sequence[str], *, intege
                 if facet + rest in lines
             ]
             plots.append(charts.LinePlot(key_text(facet) if split else aggregate, drawn, scale, view.start, view.end, x_ticks))
-        note = f"{scale.beyond:,} points lie beyond the scale ({scales.short(scale.least)} to {scales.short(scale.greatest)})" if scale.beyond else ""
+        note = (
+            f"{scale.beyond:,} points lie beyond the scale ({scales.short(scale.least)} to {scales.short(scale.greatest)})"
+            if scale.beyond
+            else ""
+        )
         groups.append({"aggregate": aggregate, "plots": plots, "note": note})
     start, end = (view.start, view.end) if integer_axis else (scales.instant(view.start), scales.instant(view.end))
     return {"title": view.title, "span": f"{scales.moment(start)} – {scales.moment(end)}", "groups": groups}
@@ -182,8 +214,9 @@ def _rows_plot(shown: Sequence[Batch], quarantine: Quarantine) -> charts.BarPlot
 
 
 def _timings_plot(shown: Sequence[Batch]) -> charts.BarPlot | None:
-    stacks = {f"t{slot}": (step, [batch.timings.get(step, 0.0) for batch in shown]) for slot, step in enumerate(_STEPS)}
-    return charts.stacked_bars([str(batch.number) for batch in shown], stacks, "Batch {label}: {name} {value:.2f} s")
+    stacks = {slot: (step, [batch.timings.get(step, 0.0) for batch in shown]) for step, slot in _STEPS.items()}
+    taken = {slot: (step, seconds) for slot, (step, seconds) in stacks.items() if any(seconds)}
+    return charts.stacked_bars([str(batch.number) for batch in shown], taken, "Batch {label}: {name} {value:.2f} s")
 
 
 def _timings(shown: Sequence[Batch]) -> list[tuple[str, float, float, float]]:
@@ -191,7 +224,7 @@ def _timings(shown: Sequence[Batch]) -> list[tuple[str, float, float, float]]:
     timed = [batch.timings for batch in shown if batch.timings]
     if not timed:
         return []
-    columns = {step: [timings.get(step, 0.0) for timings in timed] for step in _STEPS}
+    columns = {step: [timings.get(step, 0.0) for timings in timed] for step in _STEPS if any(step in timings for timings in timed)}
     columns["whole run"] = [sum(timings.get(step, 0.0) for step in _STEPS) for timings in timed]
     return [(name, statistics.median(values), max(values), sum(values)) for name, values in columns.items()]
 

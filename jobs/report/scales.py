@@ -90,8 +90,8 @@ def _month_ticks(low_us: int, high_us: int, wanted: float) -> Ticks:
 def integer_ticks(low: int, high: int, count: int = 5) -> Ticks:
     """Round whole numbers inside [low, high], for an integer axis."""
     if high - low < count:
-        return [(float(tick), f"{tick:,}") for tick in range(low, high + 1)]
-    return [(tick, f"{int(tick):,}") for tick, _ in value_ticks(low, high, count)]
+        return [(float(tick), moment(tick)) for tick in range(low, high + 1)]
+    return [(tick, moment(int(tick))) for tick, _ in value_ticks(low, high, count)]
 
 
 def short(value: float, digits: int | None = None) -> str:
@@ -119,7 +119,7 @@ def moment(at: datetime | int | None, *, seconds: bool = False) -> str:
     if at is None:
         return "–"
     if not isinstance(at, datetime):
-        return f"{at:,}"
+        return f"{at:,}".replace("-", "−")
     at = at.astimezone(UTC)
     return f"{at.day} {at:%b %Y %H:%M:%S}" if seconds else f"{at.day} {at:%b %Y %H:%M}"
 

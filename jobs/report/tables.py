@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -17,7 +16,7 @@ from windowing.errors import WindowmillError
 
 #: Columns of the charts and of the quality matrix; older batches are in the tables.
 BATCHES_SHOWN = 60
-_RULES_SHOWN, _FAILURES_SHOWN, _REASONS_SHOWN = 80, 12, 20
+_REASONS_SHOWN = 20
 _TEXT_SHOWN = 400
 
 
@@ -39,7 +38,7 @@ def query(table: DeltaTable, sql: str) -> pa.Table:
     """The answer to ``sql``, in which the table is called ``t``."""
     try:
         return pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
-    except (DeltaError, pa.ArrowException, OSError) as err:
+    except Exception as err:  # deltalake raises a bare one where a data file is gone
         raise _unreadable(table.table_uri, err) from err
 
 
@@ -66,7 +65,10 @@ def clipped(text: object, limit: int = _TEXT_SHOWN) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why rows were never applied: how many, in how many batches, and one example."""
+    """Why rows were never applied: how many, in how many batches, and the keys and time of the latest.
+
+    No other value of a row comes onto a page that is made to be passed around; the quarantine table has them all.
+    """
 
     reason: str
     rows: int
@@ -74,6 +76,7 @@ class Reason:
     last_batch: int
     first_event: datetime | int | None
     last_event: datetime | int | None
+    detail: str
     example: str
 
 
@@ -85,22 +88,22 @@ class Quarantine:
     by_batch: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
-def read_quarantine(path: str, first_batch: int) -> Quarantine:
-    """Counts of the quarantine table; ``by_batch`` from ``first_batch`` on."""
+def read_quarantine(path: str, first_batch: int, identity: Sequence[str]) -> Quarantine:
+    """Counts of the quarantine table; ``by_batch`` from ``first_batch`` on, examples by their columns ``identity`` only."""
     table = open_table(path)
     if table is None:
         return Quarantine()
     # A reason is one of a handful of words, but the table is anyone's to write to: hence the limit.
+    counts = "count(*) AS n, count(DISTINCT batch) AS batches, max(batch) AS last_batch"
+    events = "min(event_time) AS first_event, max(event_time) AS last_event"
+    latest = 'last_value(detail ORDER BY batch) AS detail, substr(last_value("row" ORDER BY batch), 1, 65536) AS example'
     rows = query(
-        table,
-        "SELECT reason, count(*) AS n, count(DISTINCT batch) AS batches, max(batch) AS last_batch, min(event_time) AS first_event, "
-        'max(event_time) AS last_event, last_value(detail ORDER BY batch) AS detail, last_value("row" ORDER BY batch) AS example '
-        f"FROM t GROUP BY reason ORDER BY n DESC LIMIT {_REASONS_SHOWN}",
+        table, f"SELECT reason, {counts}, {events}, {latest} FROM t GROUP BY reason ORDER BY n DESC, reason LIMIT {_REASONS_SHOWN}"
     ).to_pylist()
     reasons = [
         Reason(
             clipped(row["reason"], 80), row["n"], row["batches"], row["last_batch"], row["first_event"], row["last_event"],
-            clipped(" · ".join(part for part in (row["detail"], row["example"]) if part)),
+            clipped(row["detail"]), _named(row["example"], identity),
         )
         for row in rows
     ]  # fmt: skip
@@ -113,126 +116,10 @@ def read_quarantine(path: str, first_batch: int) -> Quarantine:
     return Quarantine(reasons, dict(by_batch))
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule's row of the matrix: its outcome (passed, failed, warned, broken) by column, newest wording."""
-
-    title: str
-    column: str
-    arguments: str
-    severity: str
-    origin: str
-    outcomes: dict[tuple[str, int], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A rule that did not pass, as it was last told; ``earlier`` times before that among the batches shown."""
-
-    batch: int
-    at: datetime | None
-    earlier: int
-    title: str
-    column: str
-    outcome: str
-    message: str
-    observed: str
-    unexpected: str
-    examples: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """Rules by batches, the latest failures, and what did not fit."""
-
-    columns: list[tuple[str, int]] = field(default_factory=list)
-    rules: list[Rule] = field(default_factory=list)
-    rules_left_out: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
-
-
-def read_quality(path: str, columns_shown: int = 40) -> Quality:
-    """The newest ``columns_shown`` batches of the quality table, each by its last attempt."""
-    table = open_table(path)
-    if table is None:
-        return Quality()
-    newest = query(table, f"SELECT generation, batch, max(at) AS at FROM t GROUP BY generation, batch ORDER BY at DESC LIMIT {columns_shown}").to_pylist()
-    if not newest:
-        return Quality()
-    columns = [(row["generation"], row["batch"]) for row in reversed(newest)]
-    generations = ", ".join(literal(generation) for generation in {generation for generation, _ in columns})
-    kept = f"SELECT * FROM t WHERE generation IN ({generations}) AND batch IN ({', '.join(str(number) for number in {batch for _, batch in columns})})"
-    last_attempts = f"SELECT *, max(at) OVER (PARTITION BY generation, batch, attempt) AS attempt_at FROM ({kept})"
-    last_attempts = f"SELECT *, rank() OVER (PARTITION BY generation, batch ORDER BY attempt_at DESC) AS attempt_place FROM ({last_attempts})"
-    last_attempts = f"SELECT * FROM ({last_attempts}) WHERE attempt_place = 1"
-    wanted = 'generation, batch, rule, type, "column", origin, severity, outcome, substr(arguments, 1, 400) AS arguments'
-    rows = query(
-        table, f"SELECT {wanted} FROM ({last_attempts}) ORDER BY at DESC, rule LIMIT {columns_shown * 4 * _RULES_SHOWN}"
-    ).to_pylist()
-    shown = set(columns)
-    rules: dict[str, Rule] = {}
-    counts: dict[str, int] = defaultdict(int)
-    for row in rows:
-        at = (row["generation"], row["batch"])
-        if at not in shown:
-            continue
-        rule = rules.setdefault(row["rule"], _rule(row))
-        rule.outcomes[at] = _outcome(row)
-        counts[_outcome(row)] += 1
-    ordered = sorted(rules.values(), key=lambda rule: (-_trouble(rule), rule.origin, rule.column, rule.title))
-    return Quality(columns, ordered[:_RULES_SHOWN], len(ordered[_RULES_SHOWN:]), dict(counts), _failures(table, last_attempts))
-
-
-def _failures(table: DeltaTable, attempts: str) -> list[Failure]:
-    wanted = 'batch, at, rule, type, "column", severity, outcome, unexpected, elements'
-    texts = "substr(message, 1, 600) AS message, substr(observed, 1, 200) AS observed, substr(examples, 1, 4000) AS examples"
-    ranked = (
-        f"SELECT {wanted}, {texts}, row_number() OVER (PARTITION BY rule ORDER BY at DESC) AS place, count(*) OVER (PARTITION BY rule) AS times "
-        f"FROM ({attempts}) WHERE outcome <> 'passed'"
-    )
-    rows = query(table, f"SELECT * FROM ({ranked}) WHERE place = 1 ORDER BY at DESC, severity, rule LIMIT {_FAILURES_SHOWN}").to_pylist()
-    return [
-        Failure(
-            row["batch"], row["at"], row["times"] - 1, _title(row), row["column"] or "", _outcome(row), clipped(row["message"]), clipped(row["observed"], 120),
-            f"{row['unexpected']:,} of {row['elements']:,} rows" if row["unexpected"] and row["elements"] else "", _examples(row["examples"]),
-        )
-        for row in rows
-    ]  # fmt: skip
-
-
-def _rule(row: dict[str, Any]) -> Rule:
-    return Rule(_title(row), row["column"] or "", _arguments(row["arguments"]), row["severity"] or "", row["origin"] or "", {})
-
-
-def _title(row: dict[str, Any]) -> str:
-    words = (row["type"] or row["rule"] or "").removeprefix("expect_").removeprefix("column_").replace("_", " ")
-    return clipped(words, 120)
-
-
-def _arguments(text: str | None) -> str:
+def _named(row: str | None, identity: Sequence[str]) -> str:
     try:
-        values = json.loads(text or "{}")
+        values = json.loads(row or "{}")
     except ValueError:
-        return clipped(text, 200)
-    if not isinstance(values, dict):
-        return clipped(values, 200)
-    return clipped(", ".join(f"{name.replace('_', ' ')} {', '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in values.items() if value is not None), 200)
-
-
-def _outcome(row: dict[str, Any]) -> str:
-    return "warned" if row["outcome"] == "failed" and row["severity"] != "critical" else str(row["outcome"])
-
-
-def _trouble(rule: Rule) -> int:
-    weight = {"failed": 100, "broken": 100, "warned": 1}
-    return sum(weight.get(outcome, 0) for outcome in rule.outcomes.values())
-
-
-def _examples(text: str | None) -> list[str]:
-    try:
-        values = json.loads(text or "[]")
-    except ValueError:
-        return [clipped(text, 300)]
-    listed: Iterable[Any] = values if isinstance(values, list) else [values]
-    return [clipped(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), 200) for value in list(listed)[:5]]
+        return ""
+    named = [f"{name}={values[name]}" for name in identity if name in values] if isinstance(values, dict) else []
+    return clipped(", ".join(named), 200)

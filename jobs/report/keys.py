@@ -1,0 +1,101 @@
+"""Which keys to draw: those with most result rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from deltalake import DeltaTable
+
+from jobs.report.tables import clipped, identifier, literal, query
+from windowing.spec import Pipeline
+
+_FACETS_SHOWN, _SERIES_SHOWN = 4, 6
+#: More keys than this are counted approximately.
+_KEYS_COUNTED = 100_000
+
+#: The values of the key columns, as text; None is null.
+Key = tuple[str | None, ...]
+
+
+def key_text(key: Key) -> str:
+    """A key in words; ``null`` stands for a null value."""
+    return clipped(" · ".join("null" if part is None else part for part in key), 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A window's rows, number of keys, first and last window end; its keys with most rows, most first."""
+
+    rows: int
+    keys_count: int
+    low: int
+    high: int
+    keys: list[tuple[Key, int]]
+
+
+def text_of(column: str) -> str:
+    """SQL of a key column as text."""
+    return f"CAST({identifier(column)} AS VARCHAR)"
+
+
+def rank_keys(pipeline: Pipeline, table: DeltaTable, limit: int = 200) -> dict[str, Ranked]:
+    """Rows and extent of each window, and its ``limit`` keys with most rows."""
+    names = [f"k{i}" for i in range(len(pipeline.keys))]
+    keys = "".join(f", {text_of(key)} AS {name}" for key, name in zip(pipeline.keys, names, strict=True))
+    rows = f"SELECT \"window\" AS w, arrow_cast(window_end, 'Int64') AS e{keys} FROM t"
+    whole = f"concat_ws(chr(31), {', '.join(names)})" if names else "''"
+    extents = query(
+        table, f"SELECT w, count(*) AS n, min(e) AS low, max(e) AS high, approx_distinct({whole}) AS keys FROM ({rows}) GROUP BY w"
+    ).to_pylist()
+    found = {row["w"]: Ranked(row["n"], row["keys"], row["low"], row["high"], []) for row in extents}
+    many = max((ranked.keys_count for ranked in found.values()), default=0) > _KEYS_COUNTED
+    if many:
+        # Counting each of very many keys takes memory for each. Keys with many rows fall into bins with many rows, so only the
+        # fullest bins are looked into.
+        rows = f"SELECT *, substr(md5({whole}), 1, 3) AS bin FROM ({rows})"
+        bins = query(table, f"SELECT bin FROM ({rows}) GROUP BY bin ORDER BY count(*) DESC, bin LIMIT 40").column("bin").to_pylist()
+        rows = f"SELECT * FROM ({rows}) WHERE bin IN ({', '.join(literal(bin_) for bin_ in bins)})"
+    by_key = ", ".join(["w", *names])
+    ranks = f"SELECT *, row_number() OVER (PARTITION BY w ORDER BY n DESC, {by_key}) AS place, count(*) OVER (PARTITION BY w) AS keys"
+    counted = f"{ranks} FROM (SELECT {by_key}, count(*) AS n FROM ({rows}) GROUP BY {by_key})"
+    for row in query(table, f"SELECT * FROM ({counted}) WHERE place <= {limit} ORDER BY w, place").to_pylist():
+        ranked = found[row["w"]]
+        ranked.keys.append((tuple(row[name] for name in names), row["n"]))
+        if not many:
+            found[row["w"]] = replace(ranked, keys_count=row["keys"])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Keys to draw: a panel for each facet (values of the first key column), a colour for each of the series (the rest)."""
+
+    facets: list[Key]
+    series: list[Key]
+    keys: list[Key]
+
+
+def pick(ranked: Iterable[list[tuple[Key, int]]]) -> Picked:
+    """The keys with most rows over all windows, a facet for each value of the first of several key columns.
+
+    One choice for all windows, in the order of the names: a colour means the same key wherever it is seen.
+    """
+    rows: Counter[Key] = Counter()
+    for counted in ranked:
+        rows.update(dict(counted))
+    split = 1 if any(len(key) > 1 for key in rows) else 0
+    facets = _with_most_rows(rows, slice(None, split), _FACETS_SHOWN)
+    kept = Counter({key: n for key, n in rows.items() if key[:split] in facets})
+    series = _with_most_rows(kept, slice(split, None), _SERIES_SHOWN)
+    keys = [key for key in kept if key[split:] in series]
+    return Picked([facet for facet in facets if any(key[:split] == facet for key in keys)], series, keys)
+
+
+def _with_most_rows(rows: Counter[Key], part: slice, limit: int) -> list[Key]:
+    """The ``limit`` values of one part of the key that have most rows, by name."""
+    by_part: Counter[Key] = Counter()
+    for key, n in rows.items():
+        by_part[key[part]] += n
+    return sorted((value for value, _ in by_part.most_common(limit)), key=lambda value: [part or "" for part in value])

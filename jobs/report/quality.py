@@ -1,0 +1,165 @@
+"""The quality table, read for the report: rules by batches, and what was found last."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from deltalake import DeltaTable
+
+from jobs.report.tables import clipped, literal, open_table, query
+
+#: Older batches and further rules are in the table.
+_BATCHES_SHOWN, _RULES_SHOWN, _FAILURES_SHOWN = 40, 80, 12
+#: What makes a rule the same rule in the next batch; its position in the suite changes as rules come and go.
+_RULE = 'origin, type, "column", arguments'
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule's row of the matrix: its outcome (passed, failed, warned, broken) by column, newest wording."""
+
+    title: str
+    column: str
+    arguments: str
+    severity: str
+    origin: str
+    outcomes: dict[tuple[str, int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A rule that did not pass, as it was last told; ``earlier`` times before that among the batches shown."""
+
+    batch: int
+    at: datetime | None
+    earlier: int
+    title: str
+    column: str
+    outcome: str
+    message: str
+    observed: str
+    examples: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Rules by batches, the latest failures, and what did not fit."""
+
+    columns: list[tuple[str, int]] = field(default_factory=list)
+    rules: list[Rule] = field(default_factory=list)
+    rules_left_out: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+
+
+def read_quality(path: str) -> Quality:
+    """The newest batches of the quality table, each by its last attempt."""
+    table = open_table(path)
+    if table is None:
+        return Quality()
+    newest = query(
+        table, f"SELECT generation, batch, max(at) AS at FROM t GROUP BY generation, batch ORDER BY at DESC LIMIT {_BATCHES_SHOWN}"
+    ).to_pylist()
+    if not newest:
+        return Quality()
+    columns = [(row["generation"], row["batch"]) for row in reversed(newest)]
+    attempts = _last_attempts(columns)
+    wanted = f"generation, batch, severity, outcome, {_RULE}"
+    # A rule has one row a batch; the limit only guards against a table that somebody else has written to.
+    limit = 4 * _BATCHES_SHOWN * _RULES_SHOWN
+    rows = query(table, f"SELECT {wanted} FROM ({attempts}) ORDER BY at DESC, rule LIMIT {limit}").to_pylist()
+    rules: dict[tuple[str | None, ...], Rule] = {}
+    counts: Counter[str] = Counter()
+    for row in rows:
+        rule = rules.setdefault((row["origin"], row["type"], row["column"], row["arguments"]), _rule(row))
+        rule.outcomes[row["generation"], row["batch"]] = _outcome(row)
+        counts[_outcome(row)] += 1
+    ordered = sorted(rules.values(), key=lambda rule: (-_trouble(rule), rule.origin, rule.column, rule.title))
+    return Quality(columns, ordered[:_RULES_SHOWN], len(ordered[_RULES_SHOWN:]), dict(counts), _failures(table, attempts))
+
+
+def _last_attempts(columns: Sequence[tuple[str, int]]) -> str:
+    """SQL of the rows of these batches that their last attempt wrote."""
+    chosen = " OR ".join(f"(generation = {literal(generation)} AND batch = {int(batch)})" for generation, batch in columns)
+    timed = f"SELECT *, max(at) OVER (PARTITION BY generation, batch, attempt) AS ended FROM t WHERE {chosen}"
+    ranked = f"SELECT *, rank() OVER (PARTITION BY generation, batch ORDER BY ended DESC) AS attempts_later FROM ({timed})"
+    return f"SELECT * FROM ({ranked}) WHERE attempts_later = 1"
+
+
+def _failures(table: DeltaTable, attempts: str) -> list[Failure]:
+    wanted = f"batch, at, rule, severity, outcome, unexpected, {_RULE}"
+    texts = "substr(message, 1, 600) AS message, substr(observed, 1, 20000) AS observed, substr(examples, 1, 4000) AS examples"
+    places = f"row_number() OVER (PARTITION BY {_RULE} ORDER BY at DESC) AS place, count(*) OVER (PARTITION BY {_RULE}) AS times"
+    ranked = f"SELECT {wanted}, {texts}, {places} FROM ({attempts}) WHERE outcome <> 'passed'"
+    rows = query(table, f"SELECT * FROM ({ranked}) WHERE place = 1 ORDER BY at DESC, severity, rule LIMIT {_FAILURES_SHOWN}").to_pylist()
+    return [
+        Failure(
+            batch=row["batch"],
+            at=row["at"],
+            earlier=row["times"] - 1,
+            title=_title(row),
+            column=row["column"] or "",
+            outcome=_outcome(row),
+            message=clipped(row["message"]),
+            observed=_observed(row),
+            examples=_examples(row["examples"]),
+        )
+        for row in rows
+    ]
+
+
+def _rule(row: dict[str, Any]) -> Rule:
+    return Rule(_title(row), row["column"] or "", _arguments(row["arguments"]), row["severity"] or "", row["origin"] or "", {})
+
+
+def _title(row: dict[str, Any]) -> str:
+    words = (row["type"] or "").removeprefix("expect_").removeprefix("column_").replace("_", " ")
+    return clipped(words, 120)
+
+
+def _arguments(text: str | None) -> str:
+    try:
+        values = json.loads(text or "{}")
+    except ValueError:
+        return clipped(text, 200)
+    if not isinstance(values, dict):
+        return clipped(values, 200)
+    told = {name.replace("_", " "): ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in values.items()}
+    return clipped(", ".join(f"{name} {value}" for name, value in told.items() if value is not None and name != "column"), 200)
+
+
+def _observed(row: dict[str, Any]) -> str:
+    """The error of a broken rule, or a statistic; other things observed may be values of rows."""
+    try:
+        observed = json.loads(row["observed"] or "null")
+    except ValueError:
+        observed = row["observed"] if row["outcome"] == "broken" else None
+    statistic = isinstance(observed, int | float) and row["unexpected"] is None
+    return clipped(observed, 300) if observed is not None and (statistic or row["outcome"] == "broken") else ""
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    return "warned" if row["outcome"] == "failed" and row["severity"] != "critical" else str(row["outcome"])
+
+
+def _trouble(rule: Rule) -> int:
+    weight = {"failed": 100, "broken": 100, "warned": 1}
+    return sum(weight.get(outcome, 0) for outcome in rule.outcomes.values())
+
+
+def _examples(text: str | None) -> list[str]:
+    try:
+        values = json.loads(text or "[]")
+    except ValueError:
+        return [clipped(text, 300)]
+    listed = values if isinstance(values, list) else [values]
+    return [clipped(_named(value) if isinstance(value, dict) else value, 200) for value in listed[:5]]
+
+
+def _named(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -1,0 +1,448 @@
+"""The report page: whole without tables, true to them when they are there, and bounded."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from checkpoints.ledger import Commit, Ledger, Plan
+from checkpoints.places import Places
+from jobs.report import charts, scales, write_report
+from jobs.report.curves import read_curves
+from jobs.report.quality import read_quality
+from jobs.report.tables import ReportError, open_table, read_quarantine
+from windowing.axis import to_us
+from windowing.spec import Pipeline
+
+START = datetime(2013, 2, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+VOID = {"meta", "link", "br", "input", "img"}
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    return pipeline_at(tmp_path)
+
+
+def pipeline_at(folder: Path, **changes: Any) -> Pipeline:
+    spec: dict[str, Any] = {
+        "pipeline": "delays",
+        "keys": ["origin", "carrier"],
+        "time": {"column": "departed_at", "disorder": "30 minutes"},
+        "windows": [
+            {"name": "hourly", "type": "tumbling", "size": "1 hour"},
+            {"name": "day", "type": "hopping", "size": "1 day", "hop": "1 hour"},
+        ],
+        "aggregates": {"flights": {"count": "*"}, "mean_delay": {"mean": "delay"}, "worst": {"arg_max": ["delay", "flight"]}},
+        "sink": {"path": str(folder / "delays")},
+    }
+    return Pipeline.model_validate(spec | changes)
+
+
+def result_row(end: Any, **changes: Any) -> dict[str, Any]:
+    row = {"origin": "EWR", "carrier": "UA", "window": "hourly", "window_start": end, "window_end": end, "trigger": None, "revision": 0}
+    return row | {"flights": 1, "mean_delay": 1.0, "worst": "UA1", "batch": 0} | changes
+
+
+def publish(pipeline: Pipeline, rows: list[dict[str, Any]], *, axis: pa.DataType | None = None) -> None:
+    assert pipeline.sink is not None
+    assert pipeline.sink.path is not None
+    ends = axis or pa.timestamp("us", "UTC")
+    known = {"window_start": ends, "window_end": ends, "trigger": pa.int64(), "flights": pa.int64(), "mean_delay": pa.float64()}
+    columns = {name: pa.array([row[name] for row in rows], known.get(name)) for name in rows[0]}
+    write_deltalake(pipeline.sink.path, pa.table(columns), mode="append")
+
+
+def commit(pipeline: Pipeline, count: int = 1, **outcome: Any) -> None:
+    ledger = Ledger.open(pipeline)
+    told = {"seen": to_us(START + 3 * HOUR), "emitted": to_us(START + 2 * HOUR), "verdict": "passed"}
+    told |= {"rows_read": 10, "rows_applied": 8, "rows_quarantined": 2, "rows_late": 1, "rows_published": 5, "timings": {"apply": 1.5}}
+    for number in range(len(ledger.batches()), len(ledger.batches()) + count):
+        plan = Plan(
+            batch=number,
+            action="run",
+            attempt=f"a{number}",
+            generation="g",
+            source_id="s",
+            from_version=number - 1,
+            to_version=number,
+            now_us=to_us(START),
+            meaning=pipeline.meaning_hash(),
+            source_schema="{}",
+        )
+        ledger.record_plan(plan, START + number * HOUR)
+        ledger.record_commit(plan, Commit(**(told | outcome)), START + number * HOUR)
+
+
+def checked(batch: int, outcome: str = "passed", **changes: Any) -> dict[str, Any]:
+    row = {"pipeline": "delays", "generation": "g", "batch": batch, "attempt": "a", "at": START + batch * HOUR, "rule": 0, "origin": "spec"}
+    row |= {"type": "expect_column_values_to_be_between", "column": "mean_delay", "arguments": json.dumps({"max_value": 9})}
+    row |= {
+        "severity": "critical",
+        "outcome": outcome,
+        "observed": None,
+        "elements": 10,
+        "unexpected": 0,
+        "message": outcome,
+        "examples": "[]",
+    }
+    return row | changes
+
+
+def set_aside(batch: int, reason: str, row: str = "{}") -> dict[str, Any]:
+    return {"batch": batch, "reason": reason, "detail": "why", "source_version": batch, "event_time": START, "row": row}
+
+
+class Page(HTMLParser):
+    """What a page says, and whether its elements nest."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html = html
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self._open: list[str] = []
+        self._said: list[str] = []
+        self.feed(html)
+        self.words = " ".join(" ".join(self._said).split())
+        assert not self._open, f"left open: {self._open}"
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, **arguments: Any) -> Page:
+        return cls(Path(write_report(pipeline, **arguments)).read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] not in (["style"], ["script"]):
+            self._said.append(data)
+
+    def values(self, name: str, tag: str | None = None) -> list[str]:
+        return [value for found, key, value in self.attributes if key == name and tag in (None, found)]
+
+
+def test_pipeline_that_never_ran_has_a_page(pipeline):
+    page = Page.of(pipeline)
+    assert "never run" in page.words
+    assert "No result rows yet" in page.words
+    assert page.values("href") == ["#results"]
+
+
+def test_page_needs_no_network(pipeline):
+    publish(pipeline, [result_row(START)])
+    commit(pipeline)
+    page = Page.of(pipeline)
+    assert not {"link", "img", "iframe", "object", "embed"} & set(page.tags)
+    assert not page.values("src")
+    assert not re.search(r"https?:|//[a-z]|url\(|@import", page.html)
+    assert "default-src 'none'" in page.values("content", "meta")[1]
+
+
+def test_page_can_be_read_aloud_and_without_scripts(pipeline):
+    publish(pipeline, [result_row(START), result_row(START + HOUR)])
+    commit(pipeline)
+    page = Page.of(pipeline)
+    assert page.values("lang", "html") == ["en"]
+    drawings = page.tags.count("svg")
+    assert drawings > 1
+    assert len(page.values("aria-label", "svg")) + len(page.values("aria-hidden", "svg")) == drawings
+    hidden = [tag for tag, name, _ in page.attributes if name == "hidden"]
+    assert hidden == ["button"], "only the light and dark button waits for the script"
+
+
+def test_key_figures_add_up(pipeline):
+    commit(pipeline, 3, rows_read=1_500, rows_applied=1_490, rows_quarantined=10)
+    words = Page.of(pipeline).words
+    assert "Rows read 4,500 = 4,470 applied + 30 quarantined ✓" in words
+    assert "Watermark 1 Feb 2013 02:30 results complete to 1 Feb 2013 02:00" in words
+    assert "Batch 2: passed" in words
+    assert "3 runs, 0 backfills" in words
+
+
+def test_figures_that_do_not_add_up_are_said_to(pipeline):
+    commit(pipeline, rows_read=11)
+    assert "does not add up" in Page.of(pipeline).words
+
+
+def test_held_batch_shows_in_the_badge(pipeline):
+    commit(pipeline)
+    ledger = Ledger.open(pipeline)
+    plan = replace(ledger.batches()[-1].plan, batch=1)
+    ledger.record_plan(plan, START)
+    ledger.record_held(plan, Commit(seen=None, emitted=None, verdict="held"), START)
+    words = Page.of(pipeline).words
+    assert "Batch 1: held" in words
+    assert "1 held" in words
+
+
+def test_strings_of_the_tables_are_text_not_markup(pipeline):
+    wicked = '<script>alert("x")</script>'
+    publish(pipeline, [result_row(START, origin=wicked, carrier="a&b'\""), result_row(START + HOUR, origin=wicked, carrier="a&b'\"")])
+    commit(pipeline)
+    places = Places.of(pipeline)
+    write_deltalake(places.quarantine, pa.Table.from_pylist([set_aside(0, wicked, json.dumps({"origin": wicked}))]))
+    examples = json.dumps([{"origin": wicked}])
+    write_deltalake(places.quality, pa.Table.from_pylist([checked(0, "failed", message=wicked, column=wicked, examples=examples)]))
+    page = Page.of(pipeline)
+    assert page.tags.count("script") == 1
+    assert page.words.count(wicked) >= 5
+    assert f"{wicked} · a&b'\"" in page.words
+
+
+def test_curves_are_the_rows(pipeline):
+    publish(pipeline, [result_row(START + n * HOUR, flights=n, mean_delay=n / 2) for n in range(5)])
+    curves = read_curves(pipeline, open_table(pipeline.sink.path))
+    assert [window.name for window in curves.windows] == ["hourly"]
+    assert curves.aggregates == ["mean_delay", "flights"]
+    assert curves.aggregates_left_out == ["worst"]
+    [view] = curves.windows[0].views
+    assert view.lines["flights"] == {("EWR", "UA"): [(to_us(START + n * HOUR), float(n)) for n in range(5)]}
+
+
+def test_long_lines_keep_their_extremes(pipeline):
+    values = [(n * 7919) % 1009 for n in range(6_000)]
+    publish(pipeline, [result_row(START + n * HOUR, flights=value) for n, value in enumerate(values)])
+    curves = read_curves(pipeline, open_table(pipeline.sink.path))
+    near, whole = curves.windows[0].views
+    for view in (near, whole):
+        points = view.lines["flights"]["EWR", "UA"]
+        assert len(points) <= 500
+        rows = {to_us(START + n * HOUR): float(value) for n, value in enumerate(values)}
+        assert all(rows[t] == value for t, value in points), "every point drawn is a row"
+        drawn = [rows[t] for t in rows if t >= view.start]
+        assert (min(drawn), max(drawn)) == (min(value for _, value in points), max(value for _, value in points))
+        assert points == sorted(points)
+
+
+def test_only_keys_with_most_rows_are_drawn(pipeline):
+    rows = [result_row(START + n * HOUR, origin=f"O{o}", carrier=f"C{c}") for o in range(6) for c in range(9) for n in range(1 + o + c)]
+    publish(pipeline, rows)
+    [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
+    assert (window.rows, window.keys, window.keys_drawn) == (len(rows), 54, 24)
+    assert window.facets == [("O2",), ("O3",), ("O4",), ("O5",)]
+    assert window.series == [("C3",), ("C4",), ("C5",), ("C6",), ("C7",), ("C8",)]
+    assert "the 24 with most rows of 54" in Page.of(pipeline).words
+
+
+def test_newest_revision_is_drawn(tmp_path):
+    pipeline = pipeline_at(tmp_path, emit="revise")
+    publish(pipeline, [result_row(START, revision=revision, flights=flights) for revision, flights in ((1, 7), (0, 3), (2, 5))])
+    [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
+    assert window.views[0].lines["flights"] == {("EWR", "UA"): [(to_us(START), 5.0)]}
+
+
+@pytest.mark.parametrize("keys", [[], ["origin"], ["origin", "carrier", "flight"]], ids=len)
+def test_any_number_of_keys(tmp_path, keys):
+    pipeline = pipeline_at(tmp_path, keys=keys)
+    rows = [result_row(START + n * HOUR, flight=7) for n in range(3)]
+    publish(
+        pipeline,
+        [{name: value for name, value in row.items() if name in keys or name not in ("origin", "carrier", "flight")} for row in rows],
+    )
+    [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
+    assert list(window.views[0].lines["flights"]) == [tuple({"origin": "EWR", "carrier": "UA", "flight": "7"}[key] for key in keys)]
+    Page.of(pipeline)
+
+
+def test_null_and_quoted_keys_are_told_apart(tmp_path):
+    pipeline = pipeline_at(tmp_path, keys=['or"igin'])
+    rows = [{'or"igin': key} | result_row(START + n * HOUR, flights=n) for n, key in enumerate([None, "null", "O'Hare"])]
+    publish(pipeline, rows)
+    [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
+    assert set(window.views[0].lines["flights"]) == {(None,), ("null",), ("O'Hare",)}
+
+
+def test_integer_axis(tmp_path):
+    windows = [{"name": "hundreds", "type": "tumbling", "size": 100}]
+    pipeline = pipeline_at(tmp_path, time={"column": "tick", "unit": "none", "disorder": 5}, windows=windows)
+    publish(pipeline, [result_row(n * 100, window="hundreds") for n in range(-2, 8)], axis=pa.int64())
+    commit(pipeline, seen=1_234, emitted=1_200)
+    page = Page.of(pipeline)
+    assert "−200 – 700" in page.words
+    assert "Watermark 1,229 results complete to 1,200" in page.words
+    assert page.values("data-axis") == ["integer"]
+
+
+def test_aggregates_without_values_leave_a_word(pipeline):
+    publish(pipeline, [result_row(START + n * HOUR, mean_delay=value) for n, value in enumerate([None, float("nan"), float("inf")])])
+    commit(pipeline)
+    page = Page.of(pipeline)
+    assert "mean_delay no values in this stretch" in page.words
+    assert not re.search(r"\bnan\b|\binf\b", " ".join(page.values("d")))
+
+
+def test_structs_and_lists_are_not_drawn(tmp_path):
+    pipeline = pipeline_at(tmp_path, aggregates={"trend": {"linear_trend": ["x", "y"]}, "all": {"collect": "x"}})
+    row = {name: value for name, value in result_row(START).items() if name not in ("flights", "mean_delay", "worst")}
+    publish(pipeline, [row | {"trend": {"slope": 1.0}, "all": [1.0]}])
+    page = Page.of(pipeline)
+    assert "None of the aggregates is a number" in page.words
+    assert "line" not in page.values("class", "figure")
+
+
+def test_quarantine_counts_by_reason_and_batch(pipeline):
+    commit(pipeline, 3)
+    place = Places.of(pipeline).quarantine
+    secret = json.dumps({"origin": "EWR", "departed_at": None, "passenger": "secret"})
+    rows = [set_aside(batch, reason, secret) for batch, reason in ((0, "too_late"), (0, "null_time"), (2, "too_late"), (2, "too_late"))]
+    write_deltalake(place, pa.Table.from_pylist(rows))
+    found = read_quarantine(place, 1, ("origin", "departed_at"))
+    assert [(reason.reason, reason.rows, reason.batches, reason.last_batch) for reason in found.reasons] == [
+        ("too_late", 3, 2, 2),
+        ("null_time", 1, 1, 0),
+    ]
+    assert found.by_batch == {"too_late": {2: 2}}
+    page = Page.of(pipeline)
+    assert "origin=EWR, departed_at=None" in page.words
+    assert "secret" not in page.html
+    titles = re.findall(r"<title>(Batch [^<]*)</title>", page.html)
+    assert {"Batch 0: 1 late, still counted", "Batch 2: 2 quarantined: too_late", "Batch 1: 2 quarantined"} <= set(titles)
+
+
+def test_quality_shows_the_last_attempt_and_tells_warnings_and_broken_rules(pipeline):
+    place = Places.of(pipeline).quality
+    rows = [
+        checked(0, "failed", attempt="first", at=START),
+        checked(0, "passed", attempt="second", at=START + HOUR),
+        checked(1, "failed", severity="warning", rule=4, unexpected=3),
+        checked(2, "broken", observed=json.dumps("no column x")),
+        checked(2, "passed", column="flights", rule=1),
+    ]
+    write_deltalake(place, pa.Table.from_pylist(rows))
+    quality = read_quality(place)
+    assert quality.columns == [("g", 0), ("g", 1), ("g", 2)]
+    assert {rule.column: rule.outcomes for rule in quality.rules} == {
+        "mean_delay": {("g", 0): "passed", ("g", 1): "warned", ("g", 2): "broken"},
+        "flights": {("g", 2): "passed"},
+    }
+    assert [(failure.batch, failure.outcome, failure.earlier, failure.observed) for failure in quality.failures] == [
+        (2, "broken", 1, "no column x")
+    ]
+    page = Page.of(pipeline)
+    assert page.values("aria-label", "i") == ["passed", "warned", "broken", "passed"]
+
+
+def test_page_is_bounded(tmp_path):
+    windows = [{"name": f"w{n}", "type": "tumbling", "size": "1 hour"} for n in range(9)]
+    aggregates = {f"a{n}": {"mean": "delay"} for n in range(12)}
+    pipeline = pipeline_at(tmp_path, windows=windows, aggregates=aggregates)
+    size = 9 * 30 * 600
+    index = pa.array(range(size))
+    numbers = index.to_pylist()
+    table = {
+        "origin": [f"O{n % 5}" for n in numbers],
+        "carrier": [f"C{n // 5 % 6}" for n in numbers],
+        "window": [f"w{n // 30 % 9}" for n in numbers],
+    }
+    ends = pa.array([to_us(START) + n // 270 * 3_600_000_000 for n in numbers]).cast(pa.timestamp("us", "UTC"))
+    table |= {"window_start": ends, "window_end": ends, "trigger": pa.nulls(size, pa.int64()), "revision": pa.array([0] * size, pa.int32())}
+    table |= {name: pa.array([float((n * 7919) % (1000 + i)) for n in numbers]) for i, name in enumerate(aggregates)}
+    write_deltalake(pipeline.sink.path, pa.table(table))
+    page = Page.of(pipeline)
+    assert len(page.html.encode()) < 3_000_000
+    assert "Windows not drawn: w6, w7, w8" in page.words
+
+
+def test_many_batches_show_the_latest(pipeline, monkeypatch):
+    monkeypatch.setattr("jobs.report.page.BATCHES_SHOWN", 4)
+    commit(pipeline, 7)
+    page = Page.of(pipeline)
+    assert "the latest 4 of 7 batches" in page.words
+    assert page.html.count("<title>Batch ") == 4 * 3, "late, quarantined and apply of each"
+
+
+def test_links_start_from_the_page(pipeline, tmp_path):
+    publish(pipeline, [result_row(START)])
+    docs = tmp_path / "delays.windowmill" / "docs" / "index.html"
+    docs.parent.mkdir(parents=True)
+    docs.write_text("docs")
+    beside = Page.of(pipeline)
+    assert {"docs/index.html", "../delays"} <= set(beside.values("href"))
+    elsewhere = Page.of(pipeline, out=str(tmp_path / "a folder" / "page.html"))
+    assert {"../delays.windowmill/docs/index.html", "../delays"} <= set(elsewhere.values("href"))
+
+
+def test_out_may_be_a_uri(pipeline, tmp_path):
+    target = f"file://{tmp_path}/page.html"
+    assert write_report(pipeline, out=target) == target
+    assert "never run" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_damaged_table_leaves_the_old_page(pipeline):
+    publish(pipeline, [result_row(START)])
+    before = Page.of(pipeline).html
+    for file in pipeline_files(pipeline):
+        file.unlink()
+    with pytest.raises(ReportError, match=r"^table .*delays.* cannot be read for the report .*; nothing has been written"):
+        write_report(pipeline)
+    assert Path(Places.of(pipeline).report).read_text(encoding="utf-8") == before
+
+
+def pipeline_files(pipeline: Pipeline) -> list[Path]:
+    files = sorted(Path(pipeline.sink.path).glob("*.parquet"))
+    assert files
+    return files
+
+
+def test_lines_break_at_gaps_and_lone_points_are_dots():
+    scale = charts.value_scale([0.0, 10.0])
+    line = charts.draw_line(0, "x", [(0, 0.0), (1, 10.0), (9, 5.0)], scale, 0, 10, gap=2)
+    assert line.path.count("M") == 2
+    assert line.path.count("L") == 1
+    assert line.dots.startswith("M18000 ")
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high", "beyond"),
+    [
+        ([0.0, 10.0], 0.0, 10.5, 0),
+        ([90.0, 100.0], 89.5, 100.5, 0),
+        ([5.0], 2.25, 7.75, 0),
+        ([float(n % 10) for n in range(1000)] + [500.0], 0.0, 20.79, 1),
+    ],
+    ids=["from zero", "far from zero", "constant", "lone peak"],
+)
+def test_value_scale(values, low, high, beyond):
+    scale = charts.value_scale(values)
+    assert (scale.low, scale.high) == pytest.approx((low, high))
+    assert scale.beyond == beyond
+
+
+def test_stacked_bars_fill_up_from_the_bottom():
+    plot = charts.stacked_bars(["0", "1"], {"a": ("late", [1, 0]), "b": ("other", [3, 2])}, "{label} {name} {value}")
+    assert [bar.words for bar in plot.bars] == ["0 late 1", "0 other 3", "1 other 2"]
+    first, second, _ = plot.bars
+    assert first.y + first.height == pytest.approx(100)
+    assert second.y + second.height == pytest.approx(first.y)
+    assert charts.stacked_bars(["0"], {"a": ("late", [0])}, "") is None
+
+
+@pytest.mark.parametrize("span", [1, 10**6, 3 * 10**9, 10**11, 10**13, 10**15, 10**17], ids="{:.0e} us".format)
+@pytest.mark.parametrize("start", [-(10**14), 0, to_us(START) + 12_345])
+def test_time_ticks_lie_inside_and_are_few(start, span):
+    ticks = scales.time_ticks(start, start + span)
+    assert all(start <= tick <= start + span for tick, _ in ticks)
+    assert len(ticks) <= 7
+    assert [tick for tick, _ in ticks] == sorted({tick for tick, _ in ticks})
+    if span >= 10**10:
+        assert ticks
