@@ -132,9 +132,9 @@ def _fixed(
         taking = [span for span in spans if span[1] > event.closed]
         for span in taking:
             held.setdefault(span, []).append(event)
-        if taking or not spans:  # an event in a gap belongs to no window, which is not being late
+        if taking:
             tally.counted.add(event.number)
-        else:
+        elif spans:  # an event in a gap belongs to no window here, which is neither being counted nor being late
             tally.refused.add(event.number)
         counted += [event] * bool(taking)
     if window.empty == "emit" and counted:
