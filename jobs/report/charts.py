@@ -14,8 +14,8 @@ from jobs.report import scales
 
 #: Units of a plot's box. Fine enough that reading a point back for a tooltip is off by less than a pixel's worth of the axis.
 WIDTH, HEIGHT = 20_000, 5_000
-#: Lone peaks are cut off this many widths of the middle 98 percent outside it, if that more than halves the scale.
-_CUT, _WORTH_CUTTING = 1.2, 2.0
+#: Lone peaks are cut off this many widths of the middle 98 percent outside it, if what is left then gets half as much room again.
+_CUT, _WORTH_CUTTING = 1.2, 1.5
 
 Point = tuple[int, float]
 

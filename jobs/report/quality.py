@@ -11,7 +11,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from jobs.report.tables import clipped, literal, open_table, query
+from jobs.report.tables import clipped, literal, named, open_table, query
 
 #: Older batches and further rules are in the table.
 _BATCHES_SHOWN, _RULES_SHOWN, _FAILURES_SHOWN = 40, 80, 12
@@ -158,8 +158,4 @@ def _examples(text: str | None) -> list[str]:
     except ValueError:
         return [clipped(text, 300)]
     listed = values if isinstance(values, list) else [values]
-    return [clipped(_named(value) if isinstance(value, dict) else value, 200) for value in listed[:5]]
-
-
-def _named(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())
+    return [clipped(named(value) if isinstance(value, dict) else value, 200) for value in listed[:5]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -61,6 +61,11 @@ def clipped(text: object, limit: int = _TEXT_SHOWN) -> str:
     """``text`` in at most ``limit`` characters."""
     words = "" if text is None else str(text)
     return words if len(words) <= limit else words[: limit - 1] + "…"
+
+
+def named(values: Mapping[str, object]) -> str:
+    """Columns and their values in one line."""
+    return ", ".join(f"{name}={'null' if value is None else value}" for name, value in values.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,5 +126,4 @@ def _named(row: str | None, identity: Sequence[str]) -> str:
         values = json.loads(row or "{}")
     except ValueError:
         return ""
-    named = [f"{name}={values[name]}" for name in identity if name in values] if isinstance(values, dict) else []
-    return clipped(", ".join(named), 200)
+    return clipped(named({name: values[name] for name in identity if name in values}), 200) if isinstance(values, dict) else ""

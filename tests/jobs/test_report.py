@@ -313,7 +313,7 @@ def test_quarantine_counts_by_reason_and_batch(pipeline):
     ]
     assert found.by_batch == {"too_late": {2: 2}}
     page = Page.of(pipeline)
-    assert "origin=EWR, departed_at=None" in page.words
+    assert "origin=EWR, departed_at=null" in page.words
     assert "secret" not in page.html
     titles = re.findall(r"<title>(Batch [^<]*)</title>", page.html)
     assert {"Batch 0: 1 late, still counted", "Batch 2: 2 quarantined: too_late", "Batch 1: 2 quarantined"} <= set(titles)
