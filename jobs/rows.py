@@ -97,7 +97,7 @@ def read_rows(lines: Iterable[str], pipeline: Pipeline) -> Rows:
     if wrong:
         good = [index for index in range(len(raw)) if index not in wrong]
         refused += [Refused(numbers[index], reason, detail, raw[index]) for index, (reason, detail) in wrong.items()]
-        table, numbers, raw = table.take(good), [numbers[index] for index in good], [raw[index] for index in good]
+        table, numbers, raw = table.take(pa.array(good, pa.int64())), [numbers[index] for index in good], [raw[index] for index in good]
     return Rows(table, numbers, raw, refused)
 
 

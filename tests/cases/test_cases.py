@@ -1,0 +1,82 @@
+"""Cases from the tests and documentation of other engines, through ``windowmill try``.
+
+A case has the spec, the input rows and what must come out; docs/cases.md explains its fields.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs.try_command import ENGINES, run_try
+from windowing.errors import SpecError
+from windowing.specfile import parse_pipeline
+
+FOLDER = Path(__file__).parent
+ALL = [case for path in sorted(FOLDER.glob("*.json")) for case in json.loads(path.read_text())]
+CASES = [case for case in ALL if "refused" not in case]
+#: The Spark engine starts a JVM; its own tests run these cases in one session.
+LOCAL_ENGINES = sorted(set(ENGINES) - {"spark"})
+
+
+def run(case: dict[str, Any], folder: Path, engine: str, batch_rows: int | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    spec, rows = folder / "spec.yaml", folder / "rows.jsonl"
+    spec.write_text(yaml.safe_dump(case["spec"], sort_keys=False))
+    rows.write_text("".join(json.dumps(row) + "\n" for row in case["input"]))
+    out, err = io.StringIO(), io.StringIO()
+    assert run_try(spec, rows, batch_rows=batch_rows, engine=engine, final=case.get("final", True), stdout=out, stderr=err) == 0
+    rows_out, quarantined = ([json.loads(line) for line in stream.getvalue().splitlines()] for stream in (out, err))
+    return rows_out, quarantined
+
+
+def agrees(found: Any, wanted: Any, tolerance: float) -> bool:
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(name in found and agrees(found[name], value, tolerance) for name, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(agrees, found, wanted, [tolerance] * len(wanted)))
+    if isinstance(wanted, int | float) and isinstance(found, int | float) and not isinstance(wanted, bool):
+        return math.isclose(found, wanted, rel_tol=tolerance, abs_tol=1e-12)
+    return bool(found == wanted)
+
+
+def compared(case: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that the case speaks of: not those of the key that is there to move the watermark."""
+    rows = [row for row in rows if "clock" not in case or row["key"] != case["clock"]]
+    return [row for row in rows if "from" not in case or row["window_start"] >= case["from"]]
+
+
+def check(case: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    left = compared(case, rows)
+    for wanted in case["expected"]:
+        match = next((row for row in left if agrees(row, wanted, case.get("tolerance", 1e-9))), None)
+        assert match is not None, f"no row for {wanted} among {left}"
+        left.remove(match)
+    if case.get("match") != "some":
+        assert left == []
+
+
+@pytest.mark.parametrize("engine", LOCAL_ENGINES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_gives_the_rows_of_the_case_however_it_is_cut(case: dict[str, Any], engine: str, tmp_path: Path):
+    rows, quarantined = run(case, tmp_path, engine, None)
+    check(case, rows)
+    assert [row["line"] for row in quarantined] == case.get("quarantined", [])
+    assert run(case, tmp_path, engine, 1 if len(case["input"]) < 20 else 7) == (rows, quarantined)
+
+
+@pytest.mark.parametrize("case", [case for case in ALL if "refused" in case], ids=lambda case: case["id"])
+def test_refuses_the_specs_of_the_case(case: dict[str, Any]):
+    for spec in case["refused"]:
+        with pytest.raises(SpecError, match="longer than zero"):
+            parse_pipeline(spec)
+
+
+def test_every_case_names_its_source():
+    assert len({case["id"] for case in ALL}) == len(ALL) > 200
+    assert all(case["source"]["repo"] and case["source"]["path"] for case in ALL)
