@@ -1,0 +1,1 @@
+"""Checks of the rows about to be published: the suite of a pipeline, the gate, Data Docs and the quality history."""

@@ -1,0 +1,126 @@
+"""Data Docs: a page per validation as Great Expectations renders it, and an index; readable without a network."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from expectations.engine import load
+from expectations.gate import RuleResult, Verdict
+
+#: Failing rows named on a page; the quality table has more.
+_EXAMPLES = 20
+_STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)\d{6}Z")
+_SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
+_PAGE = re.compile(r"batch-(?P<batch>\d+)-(?P<at>\d{8}T\d{6}\d{6}Z)-(?P<status>passed|warned|held)\.html")
+
+
+def write_docs(folder: str | os.PathLike[str], verdict: Verdict, *, pipeline: str, batch: int, at: datetime, keep: int = 200) -> Path:
+    """Write the page of a verdict and the index of all pages; returns the path of the index.
+
+    Pages show counts, statistics and the keys of failing rows, never other values of a row.
+
+    Parameters
+    ----------
+    folder
+        Of one pipeline's Data Docs; made when absent.
+    at
+        When the rows were validated; with a time zone.
+    keep
+        How many pages stay; the oldest go.
+    """
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    instant = at.astimezone(UTC)
+    page = place / f"batch-{batch:08d}-{instant:%Y%m%dT%H%M%S%fZ}-{verdict.status}.html"
+    _write(page, _page(verdict, pipeline, batch, instant))
+
+    # Sorted by time, since a batch that was held may be validated again after later ones.
+    pages = sorted((found["at"], path.name, found) for path in place.iterdir() if (found := _PAGE.fullmatch(path.name)))
+    for _, name, _ in pages[:-keep]:
+        (place / name).unlink(missing_ok=True)
+    listed = [
+        {"file": name, "batch": int(found["batch"]), "at": _STAMP.sub(r"\1-\2-\3 \4:\5:\6", stamp), "status": found["status"]}
+        for stamp, name, found in reversed(pages[-keep:])
+    ]
+    index = place / "index.html"
+    _write(index, _template().render(title=f"Data Docs of {pipeline}", pages=listed))
+    return index
+
+
+def _page(verdict: Verdict, pipeline: str, batch: int, at: datetime) -> str:
+    gx = load()
+    from great_expectations.core.expectation_validation_result import ExpectationSuiteValidationResult
+    from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
+
+    met = len(verdict.results) - len(verdict.unmet)
+    share = 100 * met / len(verdict.results) if verdict.results else None
+    statistics = {"evaluated_expectations": len(verdict.results), "successful_expectations": met}
+    statistics |= {"unsuccessful_expectations": len(verdict.unmet), "success_percent": share}
+    whole = ExpectationSuiteValidationResult(
+        success=verdict.status != "held",
+        results=[_as_gx(result) for result in verdict.results],
+        suite_name=pipeline,
+        statistics=statistics,
+        meta={"great_expectations_version": gx.__version__, "run_id": {"run_name": f"batch {batch}", "run_time": at.isoformat()}},
+    )
+    # The first section is an overview; the template has its own.
+    sections = ValidationResultsPageRenderer().render(whole).to_json_dict()["sections"][1:]
+    html = _template().render(
+        title=f"{pipeline}, batch {batch}, {at:%Y-%m-%d %H:%M:%S} UTC",
+        status=verdict.status,
+        summary=f"{met} of {len(verdict.results)} rules met.",
+        rules=verdict.results,
+        sections=sections,
+        renderer_type="ValidationResultsPageRenderer",
+    )
+    # A few rules draw charts by scripts of a public network; without them they would be dead text.
+    return _SCRIPT.sub("", html).replace("Sampled Unexpected Values", "Rows that break the rule, by key")
+
+
+def _as_gx(result: RuleResult) -> Any:
+    """The result in Great Expectations' own form, without values of rows other than their keys."""
+    from great_expectations.core.expectation_validation_result import ExpectationValidationResult
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+
+    found: dict[str, Any] = {}
+    if result.type == "expect_table_columns_to_match_ordered_list":
+        found = {
+            "observed_value": [escape(str(name)) for name in result.observed or ()]
+        }  # the page's renderer reads the order of its sections here
+    elif result.elements is not None and result.unexpected is not None:
+        percent = 100 * result.unexpected / result.elements if result.elements else 0.0
+        # Great Expectations puts these into the page as they are.
+        named = [escape(", ".join(f"{name}={value}" for name, value in row.items())) for row in result.examples[:_EXAMPLES]]
+        found = {"element_count": result.elements, "unexpected_count": result.unexpected, "unexpected_percent": percent, "missing_count": 0}
+        found |= {"unexpected_percent_total": percent, "partial_unexpected_list": named}
+    elif isinstance(result.observed, int | float):
+        found = {"observed_value": result.observed}
+    raised = result.outcome == "broken"
+    return ExpectationValidationResult(
+        success=result.outcome == "passed",
+        expectation_config=ExpectationConfiguration(type=result.type, kwargs=dict(result.arguments), severity=result.severity),
+        result=found,
+        exception_info={"raised_exception": raised, "exception_message": result.message if raised else "", "exception_traceback": ""},
+    )
+
+
+def _template() -> Any:
+    load()
+    from great_expectations.render.view import DefaultJinjaPageView
+    from jinja2 import ChoiceLoader, FileSystemLoader
+
+    environment = DefaultJinjaPageView().env
+    environment.loader = ChoiceLoader([FileSystemLoader(Path(__file__).parent), environment.loader])
+    return environment.get_template("data_docs.html")
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file in one step, so that no reader sees half a page."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

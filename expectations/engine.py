@@ -1,0 +1,161 @@
+"""Great Expectations itself: the one module that imports it, always inside a function, since its import takes 6 s of CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from expectations.suites import Rule
+
+#: Rows named per failed rule.
+MAX_EXAMPLES = 1_000
+#: Counts only: with sampled values every rule, even a passing one, is one more Spark job.
+_COUNTS = {"result_format": "BASIC", "partial_unexpected_count": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What Great Expectations says of one rule, in plain Python values.
+
+    Attributes
+    ----------
+    success
+        Whether the rule holds; ``False`` with an ``error`` when it could not be evaluated.
+    error
+        What was raised, one line; may quote values of the rows.
+    result
+        Great Expectations' own result mapping.
+    rows
+        Identity columns of rows that break the rule, at most :data:`MAX_EXAMPLES`.
+    """
+
+    success: bool
+    error: str | None = None
+    result: Mapping[str, Any] = field(default_factory=dict)
+    rows: Sequence[Mapping[str, Any]] = ()
+
+
+def load() -> Any:
+    """Import Great Expectations, once, without its analytics."""
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    return importlib.import_module("great_expectations")
+
+
+def preload() -> threading.Thread:
+    """Import Great Expectations in the background, while the JVM starts; whoever needs it earlier waits for the import.
+
+    Call it after pyspark has been imported, which it imports too.
+    """
+    thread = threading.Thread(target=load, name="import great_expectations", daemon=True)
+    thread.start()
+    return thread
+
+
+def build(rule: Rule, arguments: Mapping[str, Any] | None = None) -> Any:
+    """The expectation object of a rule; raises ``ValueError`` where Great Expectations refuses the arguments."""
+    load()
+    from great_expectations.expectations.registry import get_expectation_impl
+
+    # Results come back in another order (broken rules first), so each carries the index of its rule.
+    return get_expectation_impl(rule.type)(**(arguments or rule.arguments), severity=rule.severity, meta={"rule": rule.index})
+
+
+def build_problem(rule: Rule) -> str | None:
+    """Why Great Expectations refuses the rule's arguments, or ``None``."""
+    try:
+        build(rule)
+    except Exception as err:  # noqa: BLE001 - validators of expectations raise whatever they like
+        parts = err.errors() if hasattr(err, "errors") else [{"msg": str(err)}]
+        return _one_line("; ".join(part["msg"] for part in parts))
+    return None
+
+
+def evaluate(frame: Any, suite: Sequence[tuple[Rule, Mapping[str, Any]]], identity: Sequence[str], *, spark: bool) -> dict[int, Finding]:
+    """Evaluate rules over a pandas or Spark frame, in two passes: counts of all, then the rows of those that failed.
+
+    Parameters
+    ----------
+    frame
+        A pandas DataFrame, or a Spark one that the caller has cached.
+    suite
+        Rules, each with its arguments as they are for this frame.
+    identity
+        Columns by which failing rows are named.
+
+    Returns
+    -------
+    dict
+        By the rule's index; a rule that Great Expectations gives no result for is missing.
+    """
+    gx = load()
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}
+    source = context.data_sources.add_spark("windowmill", persist=False) if spark else context.data_sources.add_pandas("windowmill")
+    batch = source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("batch").get_batch({"dataframe": frame})
+
+    findings: dict[int, Finding] = {}
+    built: dict[int, Any] = {}
+    for rule, arguments in suite:
+        try:
+            built[rule.index] = build(rule, arguments)
+        except Exception as err:  # noqa: BLE001 - as in build_problem
+            findings[rule.index] = Finding(success=False, error=_one_line(str(err)))
+    with _all_cached_rows(frame) if spark else contextlib.nullcontext():
+        findings |= _run(gx, batch, built, _COUNTS)
+        failed = {index: built[index] for index, found in findings.items() if not found.success and found.result.get("unexpected_count")}
+        for index, found in _run(gx, batch, failed, _rows_of(identity)).items():
+            findings[index] = replace(findings[index], rows=found.rows)
+    return findings
+
+
+@contextlib.contextmanager
+def _all_cached_rows(frame: Any) -> Iterator[None]:
+    """Keep Spark from skipping cached rows by their column statistics, which leave NaN out (SPARK-58482): NaN > 3 would find none."""
+    setting, configuration = "spark.sql.inMemoryColumnarStorage.partitionPruning", frame.sparkSession.conf
+    before = configuration.get(setting)
+    configuration.set(setting, "false")
+    try:
+        yield
+    finally:
+        configuration.set(setting, before)
+
+
+def _rows_of(identity: Sequence[str]) -> dict[str, Any]:
+    # SUMMARY is the only format that limits the rows on Spark's side; COMPLETE would collect every failing row to the driver.
+    names = {"unexpected_index_column_names": list(identity), "exclude_unexpected_values": True}
+    return {"result_format": "SUMMARY", "partial_unexpected_count": MAX_EXAMPLES} | names
+
+
+def _run(gx: Any, batch: Any, built: Mapping[int, Any], result_format: Mapping[str, Any]) -> dict[int, Finding]:
+    if not built:
+        return {}
+    results = batch.validate(gx.ExpectationSuite("windowmill", expectations=list(built.values())), result_format=result_format).results
+    return {result.expectation_config.meta["rule"]: _finding(result) for result in results}
+
+
+def _finding(result: Any) -> Finding:
+    error = _raised(result.exception_info)
+    rows = [row for part in result.result.get("partial_unexpected_index_list") or () for row in _rows(part)]
+    return Finding(success=bool(result.success) and error is None, error=error, result=dict(result.result), rows=rows[:MAX_EXAMPLES])
+
+
+def _rows(part: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of one mapping from each identity column to its values, the form that excluding unexpected values brings."""
+    return [dict(zip(part, values, strict=True)) for values in zip(*part.values(), strict=True)]
+
+
+def _raised(info: Mapping[str, Any] | None) -> str | None:
+    """The error in either form of ``exception_info``: flat, or one entry per metric that raised."""
+    entries = [info or {}, *(part for part in (info or {}).values() if isinstance(part, Mapping))]
+    messages = [str(entry.get("exception_message") or "unknown error") for entry in entries if entry.get("raised_exception")]
+    return _one_line("; ".join(dict.fromkeys(messages))) if messages else None
+
+
+def _one_line(text: str, limit: int = 500) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

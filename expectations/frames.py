@@ -1,0 +1,151 @@
+"""The rows of a batch as an engine of Great Expectations wants them: columns converted, bounds typed like their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+    import pyspark.sql
+
+#: What a column's values are on the time axis: an instant, an instant without a zone, a calendar day; absent: neither.
+Kinds = Mapping[str, Literal["instant", "wall", "day"]]
+_BOUNDS = ("min_value", "max_value", "value_set")
+
+
+def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
+    """Convert without loss: integers with nulls stay integers, and NaN stays apart from null as it does in Spark."""
+    import pandas as pd
+
+    return pd.DataFrame({name: _series(column) for name, column in zip(table.column_names, table.columns, strict=True)})
+
+
+def columns_with_nan(table: pyarrow.Table) -> set[str]:
+    """Floating-point columns with a NaN, which Spark orders above every number and pandas nowhere."""
+    return {name for name, column in zip(table.column_names, table.columns, strict=True) if _has_nan(column)}
+
+
+def _has_nan(column: pyarrow.ChunkedArray) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
+
+
+def _series(column: pyarrow.ChunkedArray) -> pandas.Series:
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind, types = column.type, pa.types
+    if types.is_timestamp(kind) and kind.tz is None:
+        return pc.assume_timezone(column, "UTC").to_pandas()
+    if types.is_decimal(kind) or _has_nan(column):
+        return column.to_pandas(types_mapper=pd.ArrowDtype)
+    if column.null_count and types.is_integer(kind):
+        return column.cast(pa.int64()).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    if column.null_count and types.is_boolean(kind):
+        return column.to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get)
+    return column.to_pandas()
+
+
+def kinds_of_table(schema: pyarrow.Schema) -> Kinds:
+    """Time columns of an Arrow table; one without a zone is read as UTC, as :func:`to_pandas` does."""
+    import pyarrow as pa
+
+    found: dict[str, Literal["instant", "wall", "day"]] = {}
+    for field in schema:
+        if pa.types.is_timestamp(field.type):
+            found[field.name] = "instant"
+        elif pa.types.is_date(field.type):
+            found[field.name] = "day"
+    return found
+
+
+def kinds_of_frame(frame: pyspark.sql.DataFrame) -> Kinds:
+    """Time columns of a Spark frame."""
+    names: dict[str, Literal["instant", "wall", "day"]] = {"timestamp": "instant", "timestamp_ntz": "wall", "date": "day"}
+    return {name: names[kind] for name, kind in frame.dtypes if kind in names}
+
+
+def spark_names(columns: Sequence[str]) -> dict[str, str]:
+    """New names for the columns whose own Great Expectations would hand to Spark as a path or as broken quoting."""
+    return {name: f"column_{place}" for place, name in enumerate(columns) if "." in name or "`" in name}
+
+
+def renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Arguments of a rule, or names in its result, with columns renamed wherever they are named."""
+    if isinstance(value, Mapping):
+        return {name: renamed(part, names) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [renamed(part, names) for part in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def typed(rule_type: str, arguments: Mapping[str, Any], kinds: Kinds, *, spark: bool) -> dict[str, Any]:
+    """Give the bounds of a time column the type that the engine compares it with; bounds without a zone are UTC."""
+    column = arguments.get("column")
+    kind = kinds.get(column) if isinstance(column, str) else None
+    if kind is None or not any(name in arguments for name in _BOUNDS):
+        return dict(arguments)
+    # Spark hands extremes back without a zone: instants in this process' zone, zoneless ones as they are.
+    plain_utc = kind == "wall" and rule_type in ("expect_column_max_to_be_between", "expect_column_min_to_be_between")
+
+    def convert(bound: Any) -> Any:
+        instant = _instant(bound)
+        if instant is None:
+            return bound
+        if kind == "day":
+            return instant.date()
+        if not spark:
+            return instant
+        return (instant if plain_utc else instant.astimezone()).replace(tzinfo=None)
+
+    changed = {name: arguments[name] for name in _BOUNDS if name in arguments}
+    return dict(arguments) | {
+        name: [convert(v) for v in bound] if isinstance(bound, list) else convert(bound) for name, bound in changed.items()
+    }
+
+
+def _instant(bound: Any) -> datetime | None:
+    if isinstance(bound, str):
+        try:
+            bound = datetime.fromisoformat(bound)
+        except ValueError:
+            return None
+    if isinstance(bound, datetime):
+        return bound.astimezone(UTC) if bound.tzinfo else bound.replace(tzinfo=UTC)
+    return datetime(bound.year, bound.month, bound.day, tzinfo=UTC) if isinstance(bound, date) else None
+
+
+def zoned(value: Any) -> Any:
+    """Give zoneless instants a zone: Spark hands rows over in this process' local time."""
+    if isinstance(value, Mapping):
+        return {name: zoned(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [zoned(part) for part in value]
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it; instants in UTC."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(part) for part in value]
+    if isinstance(value, date):  # datetimes are dates, and so is pandas' NaT
+        whole = value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
+        return None if str(value) == "NaT" else whole.isoformat()
+    if isinstance(value, Decimal | bytes):
+        return str(value)
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)  # JSON has neither NaN nor infinities
+    return None if value is None or str(value) == "<NA>" else str(value)

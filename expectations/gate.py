@@ -1,0 +1,185 @@
+"""The gate between computing rows and publishing them: evaluates a pipeline's rules and says held, warned or passed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from expectations import frames
+from expectations.suites import Rule, identity_columns, needs_spark, rules
+
+if TYPE_CHECKING:
+    import pyspark.sql
+
+    from expectations.engine import Finding
+    from windowing.spec import Pipeline
+
+Outcome = Literal["passed", "failed", "broken"]
+Status = Literal["passed", "warned", "held"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleResult(Rule):
+    """A rule and what became of it.
+
+    Attributes
+    ----------
+    outcome
+        ``broken`` when it could not be evaluated, which weighs as much as ``failed``.
+    observed
+        What was seen, in JSON values: a statistic, a list of columns; of a broken rule the error. May hold values of the
+        rows, so it belongs into the quality table and not into logs.
+    elements, unexpected
+        Rows looked at, and those of them that break the rule; ``None`` for rules about a statistic.
+    message
+        One line without any value of the rows.
+    examples
+        Identity columns of rows that break the rule.
+    """
+
+    outcome: Outcome
+    observed: Any
+    elements: int | None
+    unexpected: int | None
+    message: str
+    examples: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to happen with a batch: ``held`` is not published, ``warned`` is published and flagged."""
+
+    status: Status
+    results: tuple[RuleResult, ...]
+
+    @property
+    def unmet(self) -> tuple[RuleResult, ...]:
+        """Results that did not pass, whatever their severity."""
+        return tuple(result for result in self.results if result.outcome != "passed")
+
+    def describe(self) -> str:
+        """One line for a log or an error, without values of the rows."""
+        if not self.unmet:
+            return f"{len(self.results)} rules passed"
+        parts = [f"{r.type}({r.column or ''}) {r.outcome} [{r.severity}]: {r.message}" for r in self.unmet]
+        more = f"; and {len(parts) - 3} more" if len(parts) > 3 else ""
+        return f"{len(parts)} of {len(self.results)} rules not met: {'; '.join(parts[:3])}{more}"
+
+
+def validate(
+    rows: pa.Table | pyspark.sql.DataFrame, pipeline: Pipeline, *, columns: Sequence[str] | None = None, count: int | None = None
+) -> Verdict:
+    """Evaluate every rule of the pipeline over the rows about to be published.
+
+    Parameters
+    ----------
+    rows
+        An Arrow table (no Spark job; for what fits the driver) or a Spark frame that is cached, since it is read several times.
+    columns
+        The result's columns in their order, as in :func:`expectations.suites.sink_columns`.
+    count
+        How many rows a Spark frame has, when the caller knows; spares a job.
+    """
+    suite = rules(pipeline, columns)
+    empty = rows.num_rows == 0 if isinstance(rows, pa.Table) else count == 0 or (count is None and rows.isEmpty())
+    if empty:
+        return verdict(tuple(_unevaluated(rule, "passed", "no rows in this batch", elements=0) for rule in suite))
+    identity = identity_columns(pipeline)
+    findings = _findings(rows, suite, identity)
+    return verdict(tuple(_result(rule, findings.get(rule.index), identity) for rule in suite))
+
+
+def verdict(results: tuple[RuleResult, ...]) -> Verdict:
+    """Weigh results by severity: an unmet critical rule holds the batch, an unmet warning flags it."""
+    unmet = {result.severity for result in results if result.outcome != "passed"}
+    return Verdict("held" if "critical" in unmet else "warned" if "warning" in unmet else "passed", results)
+
+
+def _findings(rows: pa.Table | pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:
+    from expectations.engine import Finding, evaluate
+
+    if not isinstance(rows, pa.Table):
+        return _findings_of_frame(rows, suite, identity)
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    # With a session at hand a NaN is judged as it would be in a large batch.
+    unordered = frames.columns_with_nan(rows) if session else set()
+    remote = [rule for rule in suite if needs_spark(rule) or rule.arguments.get("column") in unordered]
+    kinds, local = frames.kinds_of_table(rows.schema), [rule for rule in suite if rule not in remote]
+    typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=False)) for rule in local]
+    findings = evaluate(frames.to_pandas(rows), typed, identity, spark=False)
+    if remote and session is None:
+        return findings | {rule.index: Finding(success=False, error="needs a running Spark session") for rule in remote}
+    return findings | (_findings_of_frame(session.createDataFrame(rows), remote, identity) if remote else {})
+
+
+def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:
+    from expectations.engine import evaluate
+
+    kinds = frames.kinds_of_frame(rows)
+    typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=True)) for rule in suite]
+    names = frames.spark_names(rows.columns)
+    if names:
+        # SQL text names columns itself, as they are; what else names them takes the new names.
+        texts = [(rule, arguments) for rule, arguments in typed if rule.type == "unexpected_rows_expectation"]
+        others = [(rule, _with_columns(arguments, names)) for rule, arguments in typed if rule.type != "unexpected_rows_expectation"]
+        found = evaluate(rows.toDF(*frames.renamed(rows.columns, names)), others, frames.renamed(identity, names), spark=True)
+        found |= evaluate(rows, texts, identity, spark=True) if texts else {}
+    else:
+        found = evaluate(rows, typed, identity, spark=True)
+    return {index: _as_it_was(finding, {new: old for old, new in names.items()}) for index, finding in found.items()}
+
+
+def _as_it_was(finding: Finding, names: Mapping[str, str]) -> Finding:
+    """Undo what the way through Spark does to names and instants."""
+    rows = [{names.get(name, name): frames.zoned(value) for name, value in row.items()} for row in finding.rows]
+    return replace(finding, result=frames.zoned(_with_columns(finding.result, names)), rows=rows)
+
+
+def _with_columns(mapping: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Rename columns in the parts of a rule's arguments or result that name columns."""
+    about = ("column", "column_A", "column_B", "column_list", "column_set", "row_condition", "observed_value")
+    return dict(mapping) | {name: frames.renamed(mapping[name], names) for name in about if name in mapping}
+
+
+def _unevaluated(rule: Rule, outcome: Outcome, message: str, *, elements: int | None = None, observed: Any = None) -> RuleResult:
+    return RuleResult(**_fields(rule), outcome=outcome, observed=observed, elements=elements, unexpected=elements, message=message)
+
+
+def _fields(rule: Rule) -> dict[str, Any]:
+    return {name: getattr(rule, name) for name in Rule.__dataclass_fields__}
+
+
+def _result(rule: Rule, found: Finding | None, identity: Sequence[str]) -> RuleResult:
+    if found is None:
+        return _unevaluated(rule, "broken", "Great Expectations gave no result for this rule")
+    if found.error is not None:
+        message = "could not be evaluated; the error is in the quality table, column observed"
+        return _unevaluated(rule, "broken", message, observed=found.error)
+    result = found.result
+    observed, elements, unexpected = result.get("observed_value"), result.get("element_count"), result.get("unexpected_count")
+    if rule.type == "unexpected_rows_expectation":
+        unexpected = observed
+    return RuleResult(
+        **_fields(rule),
+        outcome="passed" if found.success else "failed",
+        observed=frames.plain(observed),
+        elements=elements,
+        unexpected=unexpected,
+        message=_message(rule, found.success, elements, unexpected),
+        # Great Expectations adds the checked column's own value to each row that it names.
+        examples=tuple({name: frames.plain(row[name]) for name in identity if name in row} for row in found.rows),
+    )
+
+
+def _message(rule: Rule, success: bool, elements: int | None, unexpected: int | None) -> str:
+    if success:
+        return "passed"
+    if unexpected is not None:
+        return f"{unexpected} of {elements} rows break the rule" if elements is not None else f"{unexpected} rows break the rule"
+    wanted = {name: value for name, value in rule.arguments.items() if name not in ("column", "column_list")}
+    return f"the batch as a whole is outside of {str(wanted)[:200]}" if wanted else "the batch as a whole breaks the rule"

@@ -1,0 +1,112 @@
+"""The quality table: a Delta table with a row per rule and validation, written and read without a JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from expectations.gate import Verdict
+
+SCHEMA = pa.schema(
+    [
+        pa.field("pipeline", pa.string(), nullable=False),
+        pa.field("generation", pa.string(), nullable=False),
+        pa.field("batch", pa.int64(), nullable=False),
+        pa.field("attempt", pa.string(), nullable=False),
+        pa.field("at", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("rule", pa.int32(), nullable=False),
+        pa.field("origin", pa.string(), nullable=False),
+        pa.field("type", pa.string(), nullable=False),
+        pa.field("column", pa.string()),
+        pa.field("arguments", pa.string(), nullable=False),
+        pa.field("severity", pa.string(), nullable=False),
+        pa.field("outcome", pa.string(), nullable=False),
+        pa.field("observed", pa.string()),
+        pa.field("elements", pa.int64()),
+        pa.field("unexpected", pa.int64()),
+        pa.field("message", pa.string(), nullable=False),
+        pa.field("examples", pa.string(), nullable=False),
+    ]
+)
+#: Columns that hold JSON text.
+JSON_COLUMNS = ("arguments", "observed", "examples")
+#: Longest JSON text kept of what a rule observed; a rule about distinct values observes all of them.
+_OBSERVED_CHARACTERS = 10_000
+
+
+def record(
+    path: str | os.PathLike[str], verdict: Verdict, *, pipeline: str, generation: str | int, batch: int, attempt: str | int, at: datetime
+) -> bool:
+    """Append a verdict's results in one commit; the table is made when there is none.
+
+    Parameters
+    ----------
+    path
+        Of the quality table.
+    attempt
+        Of the batch; each attempt is recorded once, however often this is called for it.
+    at
+        When the rows were validated; with a time zone.
+
+    Returns
+    -------
+    bool
+        Whether anything was written: ``False`` when this attempt's results are already there.
+    """
+    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+    application = f"{pipeline}/{generation}/quality/{attempt}"
+    place = os.fspath(path)
+    if DeltaTable.is_deltatable(place):
+        done = DeltaTable(place).transaction_version(application)
+        if done is not None and done >= batch:
+            return False
+    shared = {
+        "pipeline": pipeline,
+        "generation": str(generation),
+        "batch": batch,
+        "attempt": str(attempt),
+        "at": at,
+        "status": verdict.status,
+    }
+    rows = pa.Table.from_pylist([shared | _row(result) for result in verdict.results], schema=SCHEMA)
+    once = CommitProperties(app_transactions=[Transaction(application, batch)])
+    write_deltalake(place, rows, mode="append", commit_properties=once)
+    return True
+
+
+def read(path: str | os.PathLike[str], last: int | None = None) -> list[dict[str, Any]]:
+    """Rule results, oldest first, JSON columns decoded; of the ``last`` validations only, or of all. Empty where no table is."""
+    from deltalake import DeltaTable
+
+    place = os.fspath(path)
+    if not DeltaTable.is_deltatable(place):
+        return []
+    table = DeltaTable(place).to_pyarrow_table()
+    if last is not None:
+        instants = sorted(set(table["at"].to_pylist()))[-last:] if last > 0 else []
+        table = table.filter(pc.is_in(table["at"], pa.array(instants, table["at"].type)))
+    rows = table.sort_by([("at", "ascending"), ("batch", "ascending"), ("rule", "ascending")]).to_pylist()
+    return [row | {name: None if row[name] is None else json.loads(row[name]) for name in JSON_COLUMNS} for row in rows]
+
+
+def _row(result: Any) -> dict[str, Any]:
+    observed = None if result.observed is None else _json(result.observed)
+    if observed is not None and len(observed) > _OBSERVED_CHARACTERS:
+        observed = _json(observed[:_OBSERVED_CHARACTERS] + "…")
+    same = {
+        name: getattr(result, name) for name in ("origin", "type", "column", "severity", "outcome", "elements", "unexpected", "message")
+    }
+    return same | {"rule": result.index, "arguments": _json(result.arguments), "observed": observed, "examples": _json(result.examples)}
+
+
+def _json(value: Any) -> str:
+    from expectations.frames import plain
+
+    return json.dumps(plain(value), ensure_ascii=False)

@@ -1,0 +1,292 @@
+"""The rules of a pipeline: those of its spec and those that every pipeline gets, checked without starting anything.
+
+Great Expectations takes seconds to import, so rules are checked against the JSON schemas that its package carries.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.util
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from windowing.errors import MachineError
+from windowing.spec import Custom, Hopping, Pipeline, Sliding, Tumbling, Window
+
+Origin = Literal["spec", "always"]
+Severity = Literal["critical", "warning", "info"]
+
+#: Arguments that name one column each.
+_COLUMN_ARGUMENTS = ("column", "column_A", "column_B")
+#: What the gate sets on every rule, or what has no meaning for a batch of rows in memory.
+_NOT_ARGUMENTS = {"batch_id", "catch_exceptions", "id", "meta", "metadata", "rendered_content", "result_format", "severity", "windows"}
+_SECOND_SOURCE = {"expect_query_results_to_match_comparison", "expect_table_row_count_to_equal_other_table"}
+#: Great Expectations has these but no schema of them; their own arguments are checked when they are built.
+_COMMON_ARGUMENTS = {"column", "condition_parser", "description", "mostly", "notes", "row_condition"}
+#: Great Expectations' own condition text, which every engine understands; what else is written is Spark SQL.
+_CONDITION = re.compile(
+    r"""\s*col\("(?P<column>[^"]+)"\)\s*
+    (?: \.not[nN]ull\(\)
+      | (?P<operator>==|!=|<=|>=|<|>)\s*(?: (?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?) | (?P<quote>["'])(?P<text>.*)(?P=quote) )
+    )\s*""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One expectation over the rows of a batch.
+
+    Attributes
+    ----------
+    index
+        Position in the suite; of a rule of the spec, its position under ``expectations``.
+    origin
+        ``spec``, or ``always`` for the ones that every pipeline gets.
+    type
+        Its snake_case name in Great Expectations.
+    column
+        The columns it is about, separated by commas; ``None`` for rules about the whole batch.
+    arguments
+        Its arguments as Great Expectations names them, the columns among them.
+    severity
+        ``critical`` holds the batch, ``warning`` flags it, ``info`` is recorded.
+    """
+
+    index: int
+    origin: Origin
+    type: str
+    column: str | None
+    arguments: Mapping[str, Any]
+    severity: Severity
+
+
+def sink_columns(pipeline: Pipeline) -> tuple[str, ...]:
+    """Columns of the pipeline's result table in their order."""
+    return (*pipeline.keys, "window", "window_start", "window_end", "trigger", "revision", *pipeline.aggregates, "batch")
+
+
+def identity_columns(pipeline: Pipeline) -> tuple[str, ...]:
+    """Columns that together name one result row."""
+    columns = [*pipeline.keys, "window", "window_end"]
+    if any(_ends_can_coincide(window) for window in pipeline.windows):
+        columns.insert(-1, "window_start")
+    if any(_is_policy(window) for window in pipeline.windows):
+        columns.append("trigger")
+    if pipeline.emit == "revise":
+        columns.append("revision")
+    return tuple(columns)
+
+
+def rules(pipeline: Pipeline, columns: Sequence[str] | None = None) -> tuple[Rule, ...]:
+    """The whole suite of a pipeline; ``columns`` are those of its result, :func:`sink_columns` unless given."""
+    written: list[tuple[Origin, str, dict[str, Any], Severity]] = [
+        ("spec", expectation.type, _with_condition(expectation.arguments), expectation.severity) for expectation in pipeline.expectations
+    ]
+    always = _always(pipeline, list(columns or sink_columns(pipeline)))
+    written += [("always", name, arguments, "critical") for name, arguments in always]
+    return tuple(
+        Rule(index=index, origin=origin, type=name, column=_about(name, arguments), arguments=arguments, severity=severity)
+        for index, (origin, name, arguments, severity) in enumerate(written)
+    )
+
+
+def needs_spark(rule: Rule) -> bool:
+    """Whether only Spark can evaluate the rule: SQL text, or types by their Spark names."""
+    condition = rule.arguments.get("row_condition")
+    return (isinstance(condition, Mapping) and condition.get("type") == "pass_through") or rule.type in {
+        "unexpected_rows_expectation",
+        "expect_column_type_to_be",
+        "expect_column_values_to_be_of_type",
+        "expect_column_values_to_be_in_type_list",
+    }
+
+
+def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = False) -> list[str]:
+    """What is wrong with the spec's rules, a line each: field path, value, what is known.
+
+    Parameters
+    ----------
+    pipeline
+        Its ``expectations`` are checked.
+    columns
+        Columns of the result, as in :func:`sink_columns`.
+    build
+        Also build each rule with Great Expectations, which checks arguments against one another but takes seconds to import.
+    """
+    problems: list[str] = []
+    for rule in rules(pipeline, columns):
+        if rule.origin == "spec":
+            where = f"expectations.{rule.index}"
+            found = list(_problems(rule, pipeline.expectations[rule.index].arguments, columns))
+            if build and not found:
+                from expectations.engine import build_problem
+
+                found = [("", problem)] if (problem := build_problem(rule)) else []
+            problems += [f"{where}{f'.{field}' if field else ''}: {problem}" for field, problem in found]
+    return problems
+
+
+def _is_policy(window: Window) -> bool:
+    return isinstance(window, Sliding) or (isinstance(window, Tumbling) and window.evict is not None)
+
+
+def _ends_can_coincide(window: Window) -> bool:
+    # A user's function may close several windows at one event; and 29, 30 and 31 January plus a month are all the last of February.
+    return isinstance(window, Custom) or (isinstance(window, Hopping) and bool(window.size.months) and not window.hop.months)
+
+
+def _always(pipeline: Pipeline, columns: list[str]) -> Iterable[tuple[str, dict[str, Any]]]:
+    yield "expect_table_columns_to_match_ordered_list", {"column_list": columns}
+    yield "expect_compound_columns_to_be_unique", {"column_list": list(identity_columns(pipeline))}
+    policies = [window for window in pipeline.windows if _is_policy(window)]
+    # A policy window that fires on its first tuple starts and ends at that tuple's time; an empty one has no start.
+    for windows, or_equal in (([w for w in pipeline.windows if w not in policies], False), (policies, True)):
+        if windows:
+            pair = {"column_A": "window_end", "column_B": "window_start", "or_equal": or_equal, "ignore_row_if": "either_value_is_missing"}
+            yield "expect_column_pair_values_a_to_be_greater_than_b", pair | _only(windows, pipeline)
+    for name, aggregate in pipeline.aggregates.items():
+        if aggregate.function == "count" and not aggregate.columns:
+            filled = [w for w in pipeline.windows if w not in policies and w.empty == "skip" and aggregate.where is None]
+            for windows, least in ((filled, 1), ([w for w in pipeline.windows if w not in filled], 0)):
+                if windows:
+                    yield "expect_column_values_to_be_between", {"column": name, "min_value": least} | _only(windows, pipeline)
+
+
+def _only(windows: Sequence[Window], pipeline: Pipeline) -> dict[str, Any]:
+    """A row condition for the rows of ``windows``; none when these are all."""
+    if len(windows) == len(pipeline.windows):
+        return {}
+    names = [window.name for window in windows]
+    return {"row_condition": {"type": "comparison", "column": {"name": "window"}, "operator": "IN", "parameter": names}}
+
+
+def _with_condition(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments with a condition's text taken apart; Great Expectations has deprecated the text and its ``condition_parser``."""
+    condition = arguments.get("row_condition")
+    if not isinstance(condition, str):
+        return arguments
+    found = _CONDITION.fullmatch(condition)
+    column = {"name": found["column"]} if found else None
+    if found is None:
+        parsed: dict[str, Any] = {"type": "pass_through", "pass_through_filter": condition}
+    elif found["operator"] is None:
+        parsed = {"type": "nullity", "column": column, "is_null": False}
+    else:
+        value = found["text"] if found["number"] is None else json.loads(found["number"].lstrip("+"))
+        parsed = {"type": "comparison", "column": column, "operator": found["operator"], "parameter": value}
+    return {name: value for name, value in arguments.items() if name != "condition_parser"} | {"row_condition": parsed}
+
+
+def _about(rule_type: str, arguments: Mapping[str, Any]) -> str | None:
+    several = () if rule_type.startswith("expect_table_") else arguments.get("column_list", ())
+    named = [arguments[name] for name in _COLUMN_ARGUMENTS if name in arguments] + (list(several) if isinstance(several, list) else [])
+    return ", ".join(map(str, named)) or None
+
+
+def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) -> Iterable[tuple[str, str]]:
+    known = _known_types()
+    if rule.type not in known:
+        yield "type", f"got {rule.type!r}; {_near(rule.type, known, 'see the list of expectations of Great Expectations')}"
+        return
+    if rule.type in _SECOND_SOURCE:
+        yield "type", f"got {rule.type!r}, which compares with a second data source; a batch has none, use unexpected_rows_expectation"
+        return
+    schema = _schema(known[rule.type])
+    arguments = (set(schema["properties"]) if schema else _COMMON_ARGUMENTS | set(written)) - _NOT_ARGUMENTS
+    for name, value in written.items():
+        if name not in arguments:
+            own = ", ".join(sorted(arguments - (_COMMON_ARGUMENTS - {"column"}))) or "none"
+            yield name, f"unknown argument of {rule.type}; {_near(name, arguments, f'its own are {own}')}"
+        elif schema and (expected := _expected(schema, name, value)):
+            yield name, f"got {value!r}; expected {expected}"
+    for name in (schema or {}).get("required", ["column"]):
+        if name not in written:
+            yield name, f"missing; {rule.type} needs it"
+    yield from _unknown_columns(written, columns)
+    yield from _condition_problems(written, columns)
+    query = written.get("unexpected_rows_query")
+    if isinstance(query, str) and "{batch}" not in query:
+        yield "unexpected_rows_query", f"got {query!r}; expected SQL over {{batch}}, as in SELECT * FROM {{batch}} WHERE …"
+
+
+def _unknown_columns(written: Mapping[str, Any], columns: Sequence[str]) -> Iterable[tuple[str, str]]:
+    listed = written.get("column_list", ())
+    named = [(name, written[name]) for name in _COLUMN_ARGUMENTS if name in written]
+    named += [(f"column_list.{place}", name) for place, name in enumerate(listed if isinstance(listed, list) else ())]
+    for field, column in named:
+        if isinstance(column, str) and column not in columns:
+            yield field, f"got {column!r}, which is not a column of the result; {_near_column(column, columns)}"
+
+
+def _condition_problems(written: Mapping[str, Any], columns: Sequence[str]) -> Iterable[tuple[str, str]]:
+    form = 'col("window") == "hourly", or a Spark SQL condition'
+    if written.get("condition_parser") not in (None, "great_expectations", "spark"):
+        yield "condition_parser", f"got {written['condition_parser']!r}; leave it out and write row_condition as {form}"
+    condition = written.get("row_condition")
+    if not isinstance(condition, str):
+        return
+    found = _CONDITION.fullmatch(condition)
+    if found is None and condition.lstrip().startswith("col("):
+        yield "row_condition", f"got {condition!r}; expected {form}"
+    elif found and found["column"] not in columns:
+        yield (
+            "row_condition",
+            f"got {condition!r}; {found['column']!r} is not a column of the result; {_near_column(found['column'], columns)}",
+        )
+
+
+def _near(name: str, known: Iterable[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def _near_column(column: str, columns: Sequence[str]) -> str:
+    return _near(column, columns, f"known are {', '.join(columns)}")
+
+
+def _schema_folder() -> Path:
+    package = importlib.util.find_spec("great_expectations")
+    if package is None or package.origin is None:
+        raise MachineError("great_expectations is not installed; install windowmill with its dependencies")
+    return Path(package.origin).parent / "expectations" / "core" / "schemas"
+
+
+@functools.cache
+def _known_types() -> dict[str, str | None]:
+    """Schema file of each expectation, by its snake_case name; ``None`` for the few that have none."""
+    index = json.loads((_schema_folder() / "index.json").read_bytes())
+    return {name: entry["schema_file"] for name, entry in index["expectations"].items()} | dict.fromkeys(index["documented_absent"])
+
+
+@functools.cache
+def _schema(file: str | None) -> dict[str, Any] | None:
+    return json.loads((_schema_folder() / file).read_bytes()) if file else None
+
+
+def _expected(schema: Mapping[str, Any], name: str, value: Any) -> str | None:
+    """In words, what the schema wants of an argument that does not fit it."""
+    import jsonschema
+
+    # 0.07 is no multiple of 0.01 in floating point, which is how Great Expectations bounds `mostly`.
+    wanted = {key: part for key, part in schema["properties"][name].items() if key != "multipleOf"}
+    checker = jsonschema.FormatChecker(())
+    for form, read in (("date", date.fromisoformat), ("date-time", datetime.fromisoformat)):
+        checker.checks(form, ValueError)(lambda text, read=read: not isinstance(text, str) or bool(read(text)))
+    validator = jsonschema.Draft7Validator({"definitions": schema.get("definitions", {}), **wanted}, format_checker=checker)
+    if validator.is_valid(json.loads(json.dumps(value, default=lambda part: part.isoformat() if isinstance(part, date) else str(part)))):
+        return None
+    forms = [_form(part) for part in wanted.get("anyOf", [wanted])]
+    # An object stands for a run-time parameter of a Great Expectations checkpoint, which a gate has none of.
+    return " or ".join(dict.fromkeys(str(form) for form in forms if form not in (None, "object"))) or "another value"
+
+
+def _form(part: Mapping[str, Any]) -> str | None:
+    limits = f" from {part['minimum']:g} to {part['maximum']:g}" if {"minimum", "maximum"} <= set(part) else ""
+    return f"{part.get('format') or part['type']}{limits}" if "type" in part else None

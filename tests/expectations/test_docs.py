@@ -1,0 +1,116 @@
+"""Data Docs: pages that open without a network and show no more than they may."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+
+import pyarrow as pa
+import pytest
+
+from expectations.docs import write_docs
+from expectations.gate import validate
+
+NOON = datetime(2013, 2, 1, 12, tzinfo=UTC)
+BELOW = {"type": "expect_column_values_to_be_between", "column": "delay", "max_value": 3}
+
+
+def page_of(folder):
+    [page] = folder.glob("batch-*.html")
+    return page.read_text()
+
+
+class Fetched(HTMLParser):
+    """Collects what a browser would fetch to show the page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.addresses = re.findall(r"url\(([^)]*)\)|@import ([^;]*)", text)
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.addresses += [given[name] for name in ("src", "srcset", "data", "poster") if name in given]
+        if tag == "link":
+            self.addresses.append(given["href"])
+        assert tag != "script"
+
+
+def test_a_page_names_the_failed_rule_and_its_rows(tmp_path, pipeline, batch):
+    index = write_docs(tmp_path, validate(batch(), pipeline(BELOW)), pipeline="delays", batch=7, at=NOON)
+    page = page_of(tmp_path)
+    assert "delays, batch 7, 2013-02-01 12:00:00 UTC" in page
+    assert '<strong class="held">held</strong>' in page
+    assert '<td class="failed">failed</td><td>2 of 6 rows break the rule</td>' in page
+    assert "values must be less than or equal to" in page
+    assert "origin=EWR, window=hourly, window_end=2013-02-01T05:00:00+00:00" in page
+    assert index == tmp_path / "index.html"
+    assert '<td><a href="batch-00000007-20130201T120000000000Z-held.html">7</a></td>' in index.read_text()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"type": "expect_column_values_to_be_between", "column": "delay", "max_value": 9},
+        BELOW,
+        {"type": "expect_column_mean_to_be_between", "column": "delay", "max_value": 1},
+        {
+            "type": "expect_column_quantile_values_to_be_between",
+            "column": "delay",
+            "quantile_ranges": {"quantiles": [0.5], "value_ranges": [[0, 1]]},
+        },
+        {"type": "expect_column_distinct_values_to_be_in_set", "column": "origin", "value_set": ["LGA"]},
+        {
+            "type": "expect_column_kl_divergence_to_be_less_than",
+            "column": "origin",
+            "partition_object": {"values": ["EWR"], "weights": [1.0]},
+            "threshold": 0.1,
+        },
+        {"type": "expect_column_values_to_be_between", "column": "missing", "max_value": 9},
+        {"type": "expect_column_most_common_value_to_be_in_set", "column": "origin", "value_set": ["LGA"]},
+        {"type": "expect_table_columns_to_match_set", "column_set": ["origin"]},
+    ],
+    ids=lambda rule: rule["type"],
+)
+def test_pages_fetch_nothing(tmp_path, pipeline, batch, rule):
+    write_docs(tmp_path, validate(batch(), pipeline(rule)), pipeline="delays", batch=7, at=NOON)
+    for page in (page_of(tmp_path), (tmp_path / "index.html").read_text()):
+        assert set(Fetched(page).addresses) == {"data:,"}
+        assert "http:" not in page
+        assert "https:" not in page
+
+
+def test_a_broken_rule_is_told_from_a_failed_one(tmp_path, pipeline, batch):
+    broken = {"type": "expect_column_values_to_be_between", "column": "missing", "max_value": 9}
+    write_docs(tmp_path, validate(batch(), pipeline(broken)), pipeline="delays", batch=7, at=NOON)
+    assert '<td class="broken">broken</td>' in page_of(tmp_path)
+
+
+def test_keys_are_escaped_and_other_values_absent(tmp_path, pipeline, batch):
+    rule = {"type": "expect_column_values_to_be_in_set", "column": "delay", "value_set": ["on time"]}
+    most = {"type": "expect_column_most_common_value_to_be_in_set", "column": "delay", "value_set": ["on time"]}
+    rows = batch(origin=["<img src=x onerror=alert(1)>"] * 6, delay=pa.array(["s3cret"] * 6))
+    write_docs(tmp_path, validate(rows, pipeline(rule, most)), pipeline="delays", batch=7, at=NOON)
+    page = page_of(tmp_path)
+    assert "origin=&lt;img src=x onerror=alert(1)&gt;" in page
+    assert "<img" not in page
+    assert "s3cret" not in page
+
+
+def test_only_the_latest_pages_stay(tmp_path, pipeline, batch):
+    verdict = validate(batch(), pipeline())
+    for number in (1, 2, 3, 1):
+        write_docs(tmp_path, verdict, pipeline="delays", batch=number, at=NOON + timedelta(minutes=len(list(tmp_path.iterdir()))), keep=2)
+        (tmp_path / "notes.txt").write_text("of the reader's own")
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert len(kept) == 4
+    assert kept[2:] == ["index.html", "notes.txt"]
+    index = (tmp_path / "index.html").read_text()
+    assert [name in index for name in kept[:2]] == [True, True]
+    assert index.count("<tr><td>") == 2
+
+
+def test_an_empty_batch_has_a_page(tmp_path, pipeline, batch):
+    write_docs(tmp_path, validate(batch(0), pipeline(BELOW)), pipeline="delays", batch=7, at=NOON)
+    assert "no rows in this batch" in page_of(tmp_path)

@@ -1,0 +1,85 @@
+"""The quality table keeps every result and is written once per attempt."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from expectations import history
+from expectations.gate import validate
+
+NOON = datetime(2013, 2, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def verdict(pipeline, batch):
+    rule = {"type": "expect_column_values_to_be_between", "column": "delay", "max_value": 3, "severity": "warning"}
+    mean = {"type": "expect_column_mean_to_be_between", "column": "delay", "max_value": 100}
+    return validate(batch(), pipeline(rule, mean))
+
+
+def write(place, verdict, batch=1, attempt=1, at=NOON):
+    return history.record(place, verdict, pipeline="delays", generation=0, batch=batch, attempt=attempt, at=at)
+
+
+def test_what_is_recorded_is_read_again(tmp_path, verdict):
+    assert write(tmp_path / "quality", verdict)
+    rows = history.read(tmp_path / "quality")
+    assert len(rows) == len(verdict.results)
+    assert rows[0] == {
+        "pipeline": "delays",
+        "generation": "0",
+        "batch": 1,
+        "attempt": "1",
+        "at": NOON,
+        "status": "warned",
+        "rule": 0,
+        "origin": "spec",
+        "type": "expect_column_values_to_be_between",
+        "column": "delay",
+        "arguments": {"column": "delay", "max_value": 3},
+        "severity": "warning",
+        "outcome": "failed",
+        "observed": None,
+        "elements": 6,
+        "unexpected": 2,
+        "message": "2 of 6 rows break the rule",
+        "examples": list(verdict.results[0].examples),
+    }
+    assert rows[1]["observed"] == 2.5
+
+
+def test_one_validation_is_one_commit_and_an_attempt_is_recorded_once(tmp_path, verdict):
+    place = tmp_path / "quality"
+    assert [write(place, verdict), write(place, verdict), write(place, verdict, attempt=2), write(place, verdict, batch=2)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert DeltaTable(str(place)).version() == 2
+    assert DeltaTable(str(place)).transaction_version("delays/0/quality/1") == 2
+    assert len(history.read(place)) == 3 * len(verdict.results)
+
+
+def test_the_last_validations_are_the_latest_in_time(tmp_path, verdict):
+    for batch in (3, 1, 2):
+        history.record(tmp_path, verdict, pipeline="delays", generation=batch, batch=batch, attempt=1, at=NOON + timedelta(hours=batch))
+    assert [row["batch"] for row in history.read(tmp_path, last=2)] == [2] * len(verdict.results) + [3] * len(verdict.results)
+    assert history.read(tmp_path, last=0) == []
+
+
+def test_where_no_table_is_nothing_has_been_recorded(tmp_path):
+    assert history.read(tmp_path / "absent") == []
+
+
+def test_a_long_observation_is_cut(tmp_path, pipeline, batch):
+    rule = {"type": "expect_column_most_common_value_to_be_in_set", "column": "origin", "value_set": ["EWR"]}
+    names = pa.array([f"airport {number:020}" for number in range(2_000)])
+    write(tmp_path, validate(batch(2_000, origin=names), pipeline(rule)))
+    written = DeltaTable(str(tmp_path)).to_pyarrow_table()["observed"].to_pylist()
+    assert max(len(text) for text in written if text) < 11_000
+    assert any(str(row["observed"]).endswith("…") for row in history.read(tmp_path))

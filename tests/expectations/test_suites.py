@@ -1,0 +1,196 @@
+"""The suite of a pipeline, and what is said about a spec's rules before anything runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from expectations.suites import check_rules, identity_columns, needs_spark, rules, sink_columns
+
+HOURLY = {"name": "hourly", "type": "tumbling", "size": "1 hour"}
+LAST_THREE = {"name": "last_three", "type": "sliding", "evict": {"count": 3}}
+FILLED = {"name": "filled", "type": "tumbling", "size": "1 hour", "empty": "emit"}
+BETWEEN = "expect_column_values_to_be_between"
+
+
+def always(pipeline):
+    return [rule for rule in rules(pipeline) if rule.origin == "always"]
+
+
+def only(window):
+    return {"type": "comparison", "column": {"name": "window"}, "operator": "IN", "parameter": [window]}
+
+
+def test_rules_of_the_spec_come_first_and_keep_their_positions(pipeline):
+    suite = rules(pipeline({"type": BETWEEN, "column": "delay", "max_value": 9, "severity": "warning"}))
+    assert (suite[0].index, suite[0].origin, suite[0].column, suite[0].severity) == (0, "spec", "delay", "warning")
+    assert suite[0].arguments == {"column": "delay", "max_value": 9}
+    assert [rule.index for rule in suite] == list(range(len(suite)))
+    assert {rule.severity for rule in suite[1:]} == {"critical"}
+
+
+def test_every_pipeline_gets_columns_identity_order_and_counts(pipeline):
+    assert [(rule.type, dict(rule.arguments)) for rule in always(pipeline())] == [
+        (
+            "expect_table_columns_to_match_ordered_list",
+            {"column_list": ["origin", "window", "window_start", "window_end", "trigger", "revision", "flights", "delay", "batch"]},
+        ),
+        ("expect_compound_columns_to_be_unique", {"column_list": ["origin", "window", "window_end"]}),
+        (
+            "expect_column_pair_values_a_to_be_greater_than_b",
+            {"column_A": "window_end", "column_B": "window_start", "or_equal": False, "ignore_row_if": "either_value_is_missing"},
+        ),
+        (BETWEEN, {"column": "flights", "min_value": 1}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "identity"),
+    [
+        ({}, ("origin", "window", "window_end")),
+        ({"keys": []}, ("window", "window_end")),
+        ({"emit": "revise"}, ("origin", "window", "window_end", "revision")),
+        ({"windows": [HOURLY, LAST_THREE]}, ("origin", "window", "window_end", "trigger")),
+        ({"windows": [{"name": "flushed", "type": "tumbling", "evict": {"count": 3}}]}, ("origin", "window", "window_end", "trigger")),
+        ({"windows": [{"name": "own", "type": "custom", "function": "mine:windows"}]}, ("origin", "window", "window_start", "window_end")),
+        (
+            # 29, 30 and 31 January plus a month all end on the last of February
+            {"windows": [{"name": "month", "type": "hopping", "size": "1 month", "hop": "1 day", "timezone": "UTC"}]},
+            ("origin", "window", "window_start", "window_end"),
+        ),
+    ],
+)
+def test_identity_holds_what_tells_result_rows_apart(pipeline, fields, identity):
+    assert identity_columns(pipeline(**fields)) == identity
+
+
+def test_policy_windows_may_end_where_they_start_and_be_empty(pipeline):
+    pairs = [r.arguments for r in always(pipeline(windows=[HOURLY, LAST_THREE])) if "column_A" in r.arguments]
+    assert [(pair["or_equal"], pair["row_condition"]) for pair in pairs] == [(False, only("hourly")), (True, only("last_three"))]
+
+
+@pytest.mark.parametrize(
+    ("fields", "least"),
+    [
+        ({"windows": [FILLED]}, [(0, None)]),
+        ({"windows": [HOURLY, FILLED]}, [(1, only("hourly")), (0, only("filled"))]),
+        ({"windows": [LAST_THREE]}, [(0, None)]),
+        ({"aggregates": {"flights": {"count": "*", "where": "delay > 0"}}}, [(0, None)]),
+        ({"aggregates": {"flights": {"count": "delay"}}}, []),
+    ],
+)
+def test_counts_are_positive_where_a_window_has_a_row_only_for_its_events(pipeline, fields, least):
+    counts = [r.arguments for r in always(pipeline(**fields)) if r.type == BETWEEN]
+    assert [(count["min_value"], count.get("row_condition")) for count in counts] == least
+
+
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        (
+            {"type": "expect_column_values_to_be_betwen", "column": "delay"},
+            "expectations.0.type: got 'expect_column_values_to_be_betwen'; did you mean",
+        ),
+        ({"type": "expect_xyz"}, "expectations.0.type: got 'expect_xyz'; see the list of expectations"),
+        ({"type": "expect_table_row_count_to_equal_other_table", "other_table_name": "t"}, "compares with a second data source"),
+        (
+            {"type": BETWEEN, "column": "delay", "min_valu": 1},
+            "expectations.0.min_valu: unknown argument of expect_column_values_to_be_between; did you",
+        ),
+        (
+            {"type": BETWEEN, "column": "delay", "max_value": 1, "result_format": "COMPLETE"},
+            "expectations.0.result_format: unknown argument",
+        ),
+        (
+            {"type": BETWEEN, "column": "dely", "max_value": 1},
+            "expectations.0.column: got 'dely', which is not a column of the result; did you mean 'delay'?",
+        ),
+        ({"type": BETWEEN, "max_value": 1}, "expectations.0.column: missing; expect_column_values_to_be_between needs it"),
+        (
+            {"type": BETWEEN, "column": "delay", "min_value": "much"},
+            "expectations.0.min_value: got 'much'; expected number or date or date-time",
+        ),
+        ({"type": BETWEEN, "column": "delay", "min_value": 0, "mostly": 2}, "expectations.0.mostly: got 2; expected number from 0 to 1"),
+        ({"type": "expect_compound_columns_to_be_unique", "column_list": ["origin", "wndow"]}, "expectations.0.column_list.1: got 'wndow'"),
+        (
+            {"type": BETWEEN, "column": "delay", "min_value": 0, "row_condition": 'col("orign") == "JFK"'},
+            "expectations.0.row_condition: got",
+        ),
+        ({"type": BETWEEN, "column": "delay", "min_value": 0, "row_condition": 'col("flights") = 3'}, "expectations.0.row_condition: got"),
+        (
+            {"type": BETWEEN, "column": "delay", "min_value": 0, "row_condition": "a", "condition_parser": "pandas"},
+            "expectations.0.condition_parser: got 'pandas'",
+        ),
+        ({"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT 1"}, "expected SQL over {batch}"),
+        ({"type": "expect_column_values_to_be_increasing", "colum": "delay"}, "expectations.0.column: missing"),
+    ],
+)
+def test_a_wrong_rule_is_one_line_with_its_field(pipeline, rule, problem):
+    checked = pipeline(rule)
+    [line] = check_rules(checked, sink_columns(checked))
+    assert problem in line
+    assert "\n" not in line
+
+
+def test_rules_that_are_right_have_no_problems(pipeline):
+    checked = pipeline(
+        {"type": BETWEEN, "column": "delay", "min_value": -120, "max_value": 2880, "mostly": 0.07, "severity": "warning"},
+        {"type": BETWEEN, "column": "window_end", "min_value": "2013-01-01T00:00:00Z"},
+        {"type": BETWEEN, "column": "window_end", "max_value": "2030-01-01", "row_condition": 'col("origin") == "JFK"'},
+        {"type": "expect_column_values_to_be_in_set", "column": "origin", "value_set": ["EWR", "JFK", "LGA"], "notes": "of New York"},
+        {"type": "expect_column_values_to_be_increasing", "column": "flights", "strictly": True},
+        {"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT * FROM {batch} WHERE delay > 1e6"},
+    )
+    assert check_rules(checked, sink_columns(checked), build=True) == []
+
+
+def test_arguments_that_contradict_each_other_are_found_by_building(pipeline):
+    checked = pipeline({"type": BETWEEN, "column": "delay"})
+    assert check_rules(checked, sink_columns(checked)) == []
+    assert check_rules(checked, sink_columns(checked), build=True) == ["expectations.0: min_value and max_value cannot both be None"]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ('col("flights") > 3', {"type": "comparison", "column": {"name": "flights"}, "operator": ">", "parameter": 3}),
+        ('col("delay") <= -1.5e2', {"type": "comparison", "column": {"name": "delay"}, "operator": "<=", "parameter": -150.0}),
+        ('col("origin") != \'O"Hare\'', {"type": "comparison", "column": {"name": "origin"}, "operator": "!=", "parameter": 'O"Hare'}),
+        ('col("delay").notNull()', {"type": "nullity", "column": {"name": "delay"}, "is_null": False}),
+        ("delay > 3 OR flights = 1", {"type": "pass_through", "pass_through_filter": "delay > 3 OR flights = 1"}),
+    ],
+)
+def test_conditions_are_taken_apart(pipeline, written, meant):
+    rule = {"type": BETWEEN, "column": "delay", "min_value": 0, "row_condition": written, "condition_parser": "great_expectations"}
+    assert rules(pipeline(rule))[0].arguments == {"column": "delay", "min_value": 0, "row_condition": meant}
+
+
+@pytest.mark.parametrize(
+    ("rule", "spark"),
+    [
+        ({"type": BETWEEN, "column": "delay", "min_value": 0}, False),
+        ({"type": BETWEEN, "column": "delay", "min_value": 0, "row_condition": 'col("flights") > 3'}, False),
+        ({"type": BETWEEN, "column": "delay", "min_value": 0, "row_condition": "flights > 3 AND origin = 'JFK'"}, True),
+        ({"type": "expect_column_values_to_be_of_type", "column": "delay", "type_": "DoubleType"}, True),
+        ({"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT * FROM {batch}"}, True),
+    ],
+)
+def test_spark_is_asked_only_for_what_it_alone_can_do(pipeline, rule, spark):
+    assert needs_spark(rules(pipeline(rule))[0]) is spark
+
+
+def test_checking_a_spec_imports_neither_great_expectations_nor_spark():
+    code = """if True:
+        import sys
+        from expectations.suites import check_rules, sink_columns
+        from windowing.spec import Pipeline
+        rule = {"type": "expect_column_values_to_be_between", "column": "n", "min_value": 1}
+        spec = {"pipeline": "p", "time": {"column": "t"}, "windows": [{"name": "h", "type": "tumbling", "size": "1 hour"}]}
+        pipeline = Pipeline.model_validate(spec | {"aggregates": {"n": {"count": "*"}}, "expectations": [rule]})
+        assert check_rules(pipeline, sink_columns(pipeline)) == []
+        print(*sorted({"great_expectations", "pyspark", "pandas"} & set(sys.modules)))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == ""
