@@ -16,11 +16,18 @@ from windowing.errors import SpecError
 PARAMS = ("from", "to", "max_batches")
 
 
-def command_of(context: Mapping[str, Any]) -> list[str]:
+def command_of(context: Mapping[str, Any], *, vouches: bool = False) -> list[str]:
     """The windowmill command (without spec) that a DAG run stands for.
 
     A run of type backfill recomputes its data interval, a manual one with ``from`` and ``to`` that range. Every other run advances the
     pipeline by its ledger, whatever interval Airflow has in mind: what has been done already is not done again.
+
+    Parameters
+    ----------
+    context
+        Of the task; keys that belong to an interval are absent in runs without one.
+    vouches
+        Whether the end of the data interval is the watermark (``time.watermark: data_interval_end``).
 
     Raises
     ------
@@ -46,7 +53,10 @@ def command_of(context: Mapping[str, Any]) -> list[str]:
         if max_batches is not None:
             raise SpecError("params: max_batches limits a run that advances; a range from … to is recomputed in one batch")
         return _recompute(_instant("from", start), _instant("to", end))
-    return ["run"] if max_batches is None else ["run", "--max-batches", str(int(max_batches))]
+    command = ["run"] if max_batches is None else ["run", "--max-batches", str(int(max_batches))]
+    if vouches and context.get("data_interval_end") is not None:
+        command += ["--data-interval-end", f"{context['data_interval_end'].astimezone(UTC):%Y-%m-%dT%H:%M:%S}"]
+    return command
 
 
 @contextmanager

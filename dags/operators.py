@@ -57,14 +57,14 @@ class MicroBatchOperator(PipelineOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         with failing_fast(), self.spec.file() as path:
-            command = command_of(context)
+            command = command_of(context, vouches=self.spec.read().time.watermark == "data_interval_end")
             return summary_of(command[0], self.run_job([*command, path, "--json"]))
 
 
 class MaintainOperator(PipelineOperator):
     """Compacts and cleans the pipeline's tables; never what a later run may still need."""
 
-    def execute(self, context: Context) -> None:
+    def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow passes it
         with failing_fast(), self.spec.file() as path:
             raise_for("maintain", self.run_job(["maintain", path]))
 
@@ -72,7 +72,7 @@ class MaintainOperator(PipelineOperator):
 class QualityReportOperator(PipelineOperator):
     """Writes the pipeline's report page and tells how its last batch went; after good and held batches alike."""
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow passes it
         from checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
         from checkpoints.places import Places
 
@@ -87,7 +87,9 @@ class QualityReportOperator(PipelineOperator):
         result = {
             **{name: getattr(latest, name) for name in ("number", "action", "status", "verdict")},
             **{name: getattr(latest, name) for name in ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")},
-            **{"report": places.report, "docs": f"{places.docs}/index.html", "quality": places.quality},
+            "report": places.report,
+            "docs": f"{places.docs}/index.html",
+            "quality": places.quality,
         }
         for name, value in result.items():
             self.log.info("%s: %s", name, value)

@@ -28,4 +28,4 @@ built = build_all(dags_of, wanted)
 if wanted is not None and wanted not in built.dags and built.problems:
     # A task is about to start and its spec has become unreadable: say so in its log.
     raise SpecError("\n".join(built.problems))
-globals().update({dag_id: dag for dag_id, dag in built.dags.items() if wanted in (None, dag_id)})
+globals().update(built.dags)

@@ -1,17 +1,19 @@
 """The one-slot pools that keep runs, backfills and maintenance of a pipeline from overlapping.
 
-A pool lives in Airflow's database, which a DAG file must not touch, and a task whose pool is missing waits for ever. So creating them is a
-step of deployment: ``python -m dags.pools SPEC…`` (or without arguments: for all pipelines that dags/pipelines.py finds). Repeating it is harmless.
+A pool lives in Airflow's database, which a DAG file must not touch, and a task whose pool is missing waits for ever. So creating
+them is a step of deployment: ``python -m dags.pools SPEC…``, or without arguments for all pipelines that dags/pipelines.py finds.
+Repeating it is harmless.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from windowing.errors import WindowmillError
@@ -23,16 +25,25 @@ def pool_of(pipeline: str) -> str:
     return f"windowmill_{pipeline}"
 
 
-def create_pools(pipelines: Iterable[str]) -> list[str]:
-    """Create (or reset to one slot) the pools of ``pipelines`` in the database of this Airflow; returns their names."""
+def create_pools(pipelines: Iterable[str], settings: Mapping[str, str] | None = None) -> list[str]:
+    """Create (or reset to one slot) the pools of ``pipelines`` in Airflow's database; returns their names.
+
+    Parameters
+    ----------
+    pipelines
+        Names of the pipelines.
+    settings
+        Environment variables that say which Airflow, on top of this process' own.
+    """
     pools = {pool_of(name): {"slots": 1, "description": f"Runs of {name}, one at a time", "include_deferred": True} for name in pipelines}
     if pools:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "pools.json"
             file.write_text(json.dumps(pools), encoding="utf-8")
             # By Airflow's own command: its models are not for others to import.
-            done = subprocess.run(  # noqa: S603 - an argument list, our own interpreter
+            done = subprocess.run(
                 [sys.executable, "-m", "airflow", "pools", "import", str(file)],
+                env={**os.environ, **(settings or {})},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -71,7 +71,7 @@ class Job:
     def run(self, log: Callable[[str], None]) -> Finished:
         """Run to the end, handing each line of stderr to ``log``."""
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-            child = self._child = subprocess.Popen(  # noqa: S603 - an argument list, our own interpreter and module
+            child = self._child = subprocess.Popen(
                 [sys.executable, "-m", COMMAND, *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -79,7 +79,7 @@ class Job:
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,
-                preexec_fn=_tie_to_parent(os.getpid()),
+                preexec_fn=_tie_to_parent(os.getpid()),  # noqa: PLW1509 - one call of prctl, which needs no lock
             )
             if self._stopped:  # told to stop before there was a child
                 self.stop()

@@ -53,7 +53,7 @@ class SubmittedBatchOperator(SparkSubmitOperator):
             self.jars = ",".join(map(str, jar_paths()))
         self.conf = {**DELTA_CONF, "spark.pyspark.python": sys.executable, **(self.conf or {})}
         with failing_fast(), self.spec.file() as path:
-            command = command_of(context)
+            command = command_of(context, vouches=self.spec.read().time.watermark == "data_interval_end")
             known = {batch.number for batch in self._committed()}
             self.application_args = [*command, path, "--json"]
             try:

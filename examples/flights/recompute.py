@@ -1,0 +1,121 @@
+"""The example's windows once more, from the raw rows by DuckDB: the definition written as plain SQL, sharing nothing with windowmill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+
+import duckdb
+import pyarrow as pa
+
+from examples.flights.land import raw_flights
+
+#: Counts, sums and extremes of integers, and the choice of the worst flight, have one right value; these two are rounded on their way.
+_EXACT = ("flights", "total_delay", "min_delay", "max_delay", "worst_flight")
+_ROUNDED = ("mean_delay", "stddev_delay")
+
+# A row counts in a window unless the window was out already, judged row by row in landing order. The UTC hour is the data's own
+# column, and not computed from New York's clock as the landing does it.
+_WINDOWS = """
+with
+  landed as (
+    select
+      origin, carrier, dep_delay as delay,
+      time_hour + to_minutes(minute) as scheduled,
+      time_hour + to_minutes(minute) + to_minutes(dep_delay) as departed,
+      format('{}-{}-{}-{}-{:04d}-{:02d}-{:02d}-{:02d}{:02d}', carrier, flight, origin, dest, year, month, day, hour, minute) as flight_id
+    from raw
+    where make_date(year, month, day) <= $last_day and dep_delay is not null
+  ),
+  seen as (
+    select *, max(departed) over (order by scheduled, flight_id rows unbounded preceding) as seen from landed
+  ),
+  kinds(name, size, hop) as (
+    values ('hourly', 60, 60), ('rolling_day', 24 * 60, 30), ('rolling_week', 7 * 24 * 60, 6 * 60)
+  ),
+  placed as (
+    select name, size, seen.*, unnest(generate_series(
+      time_bucket(to_minutes(hop), departed, timestamp '1970-01-01') + to_minutes(hop),
+      departed + to_minutes(size),
+      to_minutes(hop)
+    )) as window_end
+    from seen, kinds
+  )
+select
+  origin, carrier, name as "window", window_end,
+  count(*) as flights,
+  cast(sum(delay) as bigint) as total_delay,
+  avg(delay) as mean_delay,
+  min(delay) as min_delay,
+  max(delay) as max_delay,
+  stddev_samp(delay) as stddev_delay,
+  first(flight_id order by delay desc, departed, flight_id) as worst_flight
+from placed
+where window_end > seen - interval 8 hours
+  and window_end > $after
+  and window_end <= (select max(departed) from landed) - interval 8 hours
+group by all
+"""
+
+_COMPARED = f"""
+select
+  count(*) as compared,
+  count(*) filter (where w.origin is null) as missing,
+  count(*) filter (where d.origin is null) as surplus,
+  count(*) filter (where {" or ".join(f"w.{name} is distinct from d.{name}" for name in _EXACT)}) as unequal,
+  coalesce(max(greatest({", ".join(f"abs(w.{name} - d.{name}) / greatest(abs(d.{name}), 1e-300)" for name in _ROUNDED)})), 0) as difference,
+  count(*) filter (where {" or ".join(f"(w.{name} is null) <> (d.{name} is null)" for name in _ROUNDED)}) as nulls
+from recomputed d full join published w
+  on d.origin = w.origin and d.carrier = w.carrier and d."window" = w."window" and d.window_end = w.window_end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Published rows against recomputed ones.
+
+    Attributes
+    ----------
+    compared
+        Rows on either side.
+    missing, surplus
+        Rows that only the recomputation, only the published table has.
+    unequal
+        Rows with another count, sum, extreme or worst flight, or with a null on one side only.
+    difference
+        Greatest relative difference of a mean or a standard deviation.
+    """
+
+    compared: int
+    missing: int
+    surplus: int
+    unequal: int
+    difference: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether all rows are there and equal: integers exactly, floats to 1e-9."""
+        return self.compared > 0 and not (self.missing or self.surplus or self.unequal) and self.difference <= 1e-9
+
+
+def compare(published: pa.Table, *, after: datetime, last_day: date) -> Agreement:
+    """Compare the sink's rows with a recomputation from the flights scheduled through ``last_day``.
+
+    Parameters
+    ----------
+    published
+        The sink's rows, with instants as UTC without a zone.
+    after
+        Start of the backfill; windows that end at or before it are not published. UTC.
+    """
+    with duckdb.connect() as database:
+        # Without time zones, which are all UTC here: DuckDB would need its ICU extension to compute with them.
+        database.register("raw", _without_zone(raw_flights(), "time_hour"))
+        database.register("published", published)
+        database.execute(f"create table recomputed as {_WINDOWS}", {"last_day": last_day, "after": after.replace(tzinfo=None)})
+        compared, missing, surplus, unequal, difference, nulls = database.execute(_COMPARED).fetchone() or (0,) * 6
+        return Agreement(compared, missing, surplus, max(unequal - missing - surplus, nulls - missing - surplus, 0), float(difference))
+
+
+def _without_zone(table: pa.Table, column: str) -> pa.Table:
+    return table.set_column(table.schema.get_field_index(column), column, table[column].cast(pa.timestamp("us")))

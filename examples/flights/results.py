@@ -1,0 +1,95 @@
+"""What the demo shows of its results."""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from rich.table import Table
+
+from checkpoints.ledger import Batch
+from checkpoints.places import Places
+from examples.flights.recompute import Agreement
+from windowing.spec import Pipeline
+
+_COUNTS = ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
+
+# Windows of a day overlap, so each airport and carrier stands with its worst window of each day.
+_WORST_DAYS = """
+select origin, carrier, strftime(window_end, '%Y-%m-%d %H:%M') as window_end, flights, mean_delay, max_delay, worst_flight
+from rows
+where "window" = 'rolling_day' and flights >= 20
+qualify row_number() over (partition by origin, carrier, date_trunc('day', rows.window_end) order by mean_delay desc, rows.window_end) = 1
+order by mean_delay desc, rows.window_end
+limit 10
+"""
+
+
+def published_rows(pipeline: Pipeline) -> pa.Table:
+    """All rows of the pipeline's sink, with instants as UTC without a zone."""
+    sink = DeltaTable(pipeline.sink.place if pipeline.sink else "")
+    rows = pa.table(QueryBuilder().register("sink", sink).execute("select * from sink").read_all())
+    return rows.cast(pa.schema([field.with_type(_plain(field.type)) for field in rows.schema]))
+
+
+def worst_days(rows: pa.Table) -> Table:
+    """The ten worst rolling days by airport and carrier, with at least 20 flights."""
+    table = Table(title="The ten worst rolling days by airport and carrier", title_justify="left", title_style="bold")
+    for name in ("airport", "carrier", "24 hours to (UTC)", "flights", "mean delay", "longest", "flight"):
+        table.add_column(name, justify="right" if name in ("flights", "mean delay", "longest") else "left")
+    with duckdb.connect() as database:
+        database.register("rows", rows)
+        for origin, carrier, end, flights, mean, longest, flight in database.execute(_WORST_DAYS).fetchall():
+            table.add_row(origin, carrier, end, str(flights), f"{mean:.1f} min", f"{longest} min", flight)
+    return table
+
+
+def batches_table(batches: list[Batch]) -> Table:
+    """What each batch read, applied and published, and their sums."""
+    table = Table(title="Batches", title_justify="left", title_style="bold", show_footer=True)
+    for name in ("batch", "action", "verdict"):
+        table.add_column(name, footer="all" if name == "batch" else "")
+    for name in _COUNTS:
+        table.add_column(name.removeprefix("rows_"), justify="right", footer=f"{sum(getattr(batch, name) for batch in batches):,}")
+    table.add_column("seconds", justify="right")
+    for batch in batches:
+        counts = (f"{getattr(batch, name):,}" for name in _COUNTS)
+        table.add_row(str(batch.number), batch.action, batch.verdict or batch.status, *counts, f"{sum(batch.timings.values()):.1f}")
+    return table
+
+
+def told(batch: Batch) -> str:
+    """A batch in a line."""
+    return (
+        f"batch {batch.number}: {batch.rows_read:,} read, {batch.rows_late:,} late, {batch.rows_quarantined:,} quarantined, "
+        f"{batch.rows_published:,} published, {batch.verdict}"
+    )
+
+
+def agreement_line(agreement: Agreement) -> str:
+    """The comparison with the recomputation in a line."""
+    return (
+        f"Recomputed by DuckDB from the raw rows: {agreement.compared:,} rows compared, {agreement.missing} missing, "
+        f"{agreement.surplus} too many, {agreement.unequal} unequal; greatest difference of a mean or deviation "
+        f"{agreement.difference:.1e} (allowed: 1e-9, and none for integers)"
+    )
+
+
+def places_lines(pipeline: Pipeline) -> list[str]:
+    """Where to look."""
+    places = Places.of(pipeline)
+    found = {
+        "report": places.report,
+        "data docs": f"{places.docs}/index.html",
+        "results": f"{pipeline.sink.place if pipeline.sink else ''}  (Delta)",
+        "quarantine": f"{places.quarantine}  (Delta)",
+        "ledger, state": f"{places.root}  (Delta)",
+    }
+    return [f"  {name:<14}{place}" for name, place in found.items()]
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    # DataFusion gives strings as views, which not every reader takes.
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind

@@ -1,0 +1,103 @@
+"""Which command a DAG run stands for, whatever its type; and what its asset event tells."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from dags.commands import command_of, extra_of, failing_fast
+from dags.process import JobFailedError, JobHeldError, JobRefusedError
+from windowing.errors import SpecError
+
+pytestmark = pytest.mark.dag
+
+INTERVAL = {"data_interval_start": datetime(2013, 2, 1, tzinfo=UTC), "data_interval_end": datetime(2013, 2, 2, tzinfo=UTC)}
+NO_PARAMS = {"from": None, "to": None, "max_batches": None}
+
+
+def run(run_type: str, conf: dict | None = None, interval: dict | None = None, **params) -> dict:
+    return {
+        "dag_run": SimpleNamespace(run_type=run_type, conf=conf),
+        "params": NO_PARAMS | params,
+        **(INTERVAL if interval is None else interval),
+    }
+
+
+@pytest.mark.parametrize("run_type", ["scheduled", "manual", "asset_triggered", "operator_triggered", "asset_materialization"])
+@pytest.mark.parametrize("interval", [INTERVAL, {}])
+def test_runs_advance_by_the_ledger_whatever_their_interval(run_type, interval):
+    assert command_of(run(run_type, interval=interval)) == ["run"]
+
+
+def test_a_backfill_recomputes_its_data_interval():
+    assert command_of(run("backfill")) == ["backfill", "--from", "2013-02-01T00:00:00+00:00", "--to", "2013-02-02T00:00:00+00:00"]
+
+
+def test_a_manual_run_can_recompute_a_range():
+    asked = run("manual", **{"from": "2013-01-01T00:00:00Z", "to": "2013-01-02T03:00:00+02:00"})
+    assert command_of(asked) == ["backfill", "--from", "2013-01-01T00:00:00+00:00", "--to", "2013-01-02T01:00:00+00:00"]
+
+
+def test_a_run_can_stop_early():
+    assert command_of(run("manual", max_batches=2)) == ["run", "--max-batches", "2"]
+
+
+def test_an_interval_is_vouched_for_only_when_the_spec_says_so():
+    assert command_of(run("scheduled"), vouches=True) == ["run", "--data-interval-end", "2013-02-02T00:00:00"]
+    assert command_of(run("asset_triggered", interval={}), vouches=True) == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (run("manual", conf={"form": "x"}), "unknown 'form'; known are from, to, max_batches"),
+        (run("manual", **{"from": "2013-01-01T00:00:00Z"}), "give both"),
+        (run("manual", **{"from": "; rm -rf /", "to": "{{ ds }}"}), "expected an instant"),
+        (run("manual", **{"from": "2013-01-02T00:00:00Z", "to": "2013-01-01T00:00:00Z"}), "expected from to be earlier"),
+        (run("manual", max_batches=1, **{"from": "2013-01-01T00:00:00Z", "to": "2013-01-02T00:00:00Z"}), "max_batches limits"),
+        (run("backfill", max_batches=1), "a backfill recomputes"),
+        (run("backfill", interval={}), "no data interval"),
+    ],
+)
+def test_conf_that_no_run_understands_is_refused(context, message):
+    with pytest.raises(SpecError, match=message):
+        command_of(context)
+
+
+@pytest.mark.parametrize("error", [JobHeldError("held"), JobRefusedError("refused"), SpecError("wrong")])
+def test_what_no_retry_mends_fails_at_once(error):
+    with pytest.raises(AirflowFailException, match=str(error)), failing_fast():
+        raise error
+
+
+def test_a_failure_stays_open_to_retries():
+    with pytest.raises(JobFailedError), failing_fast():
+        raise JobFailedError("conflict")
+
+
+def test_the_event_tells_rows_windows_verdict_and_interval():
+    batches = [
+        {"batch": 4, "verdict": "passed", "rows_published": 3, "rows_late": 1, "rows_quarantined": 0, "windows": {"hourly": 3},
+         "window_end_min": "2013-02-01T01:00:00Z", "window_end_max": "2013-02-01T02:00:00Z"},
+        {"batch": 5, "verdict": "warned", "rows_published": 4, "rows_late": 0, "rows_quarantined": 2, "windows": {"hourly": 2, "daily": 2},
+         "window_end_min": "2013-02-01T03:00:00Z", "window_end_max": "2013-02-01T04:00:00Z"},
+    ]  # fmt: skip
+    assert extra_of({"batches": batches}, INTERVAL) == {
+        "rows": 7,
+        "windows": {"hourly": 5, "daily": 2},
+        "window_end_min": "2013-02-01T01:00:00Z",
+        "window_end_max": "2013-02-01T04:00:00Z",
+        "verdict": "warned",
+        "batches": [4, 5],
+        "rows_late": 1,
+        "rows_quarantined": 2,
+        "data_interval_start": "2013-02-01T00:00:00+00:00",
+        "data_interval_end": "2013-02-02T00:00:00+00:00",
+    }
+
+
+def test_a_run_without_batches_tells_zero_rows():
+    assert extra_of({"batches": []}, {})["rows"] == 0

@@ -1,0 +1,145 @@
+"""From a spec to a DAG: tasks, edges, schedule, pool, retries, outlets; and what is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pendulum
+import pytest
+from airflow.sdk import CronDataIntervalTimetable, RetryAction, task
+from airflow.sdk.definitions.asset import AssetNameRef
+from airflow.serialization.serialized_objects import DagSerialization
+
+from dags.factory import build_dag
+from dags.maintenance import build_maintenance_dag
+from dags.specs import Spec
+from windowing.errors import SpecError
+from windowing.specfile import load_pipeline
+
+pytestmark = pytest.mark.dag
+
+
+def test_tasks_and_edges(write_spec):
+    dag = build_dag(write_spec())
+    assert dag.dag_id == "delays"
+    assert {t.task_id: t.downstream_task_ids for t in dag.tasks} == {
+        "micro_batch": {"quality_report", "announce"},
+        "quality_report": set(),
+        "announce": set(),
+    }
+
+
+def test_steps_come_before_the_micro_batch(write_spec):
+    @task
+    def land() -> int:
+        return 1
+
+    dag = build_dag(write_spec(), before=[land])
+    assert dag.get_task("land").downstream_task_ids == {"micro_batch"}
+
+
+def test_a_held_batch_is_reported_and_still_fails_the_run(write_spec):
+    dag = build_dag(write_spec())
+    assert dag.get_task("quality_report").trigger_rule == "all_done"
+    # The report is a leaf that succeeds; the run fails through this one.
+    assert dag.get_task("announce").trigger_rule == "all_success"
+    assert dag.get_task("announce").downstream_task_ids == set()
+
+
+def test_schedule_gives_aligned_intervals(write_spec):
+    dag = build_dag(write_spec())
+    assert isinstance(dag.timetable, CronDataIntervalTimetable)
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(dag)).timetable
+    interval = stored.infer_manual_data_interval(run_after=pendulum.datetime(2026, 1, 5, 5, 42))
+    assert (interval.start, interval.end) == (datetime(2026, 1, 5, 5, tzinfo=UTC), datetime(2026, 1, 5, 5, 30, tzinfo=UTC))
+
+
+def test_one_run_at_a_time_in_a_pool_shared_with_maintenance(write_spec):
+    spec = write_spec()
+    dag, maintenance = build_dag(spec), build_maintenance_dag(spec)
+    assert dag.max_active_runs == 1
+    assert not dag.catchup
+    assert dag.get_task("micro_batch").pool == maintenance.get_task("maintain").pool == "windowmill_delays"
+    assert dag.get_task("quality_report").pool == dag.get_task("announce").pool == "default_pool"
+    assert dag.get_task("micro_batch").priority_weight > maintenance.get_task("maintain").priority_weight
+    assert maintenance.dag_id == "delays__maintenance"
+
+
+def test_conflicts_are_retried_and_a_wrong_spec_is_not(write_spec):
+    batch = build_dag(write_spec()).get_task("micro_batch")
+    assert batch.retries == 3
+    assert batch.retry_delay == timedelta(seconds=30)
+    assert batch.retry_policy.evaluate(SpecError("wrong"), 1, 3).action is RetryAction.FAIL
+    assert batch.retry_policy.evaluate(RuntimeError("conflict"), 1, 3).action is RetryAction.DEFAULT
+
+
+def test_default_args_are_merged(write_spec):
+    batch = build_dag(write_spec(), default_args={"retries": 7}).get_task("micro_batch")
+    assert batch.retries == 7
+    assert batch.owner == "windowmill"
+
+
+def test_the_sink_is_the_outlet_of_the_announcement_alone(write_spec, tmp_path):
+    dag = build_dag(write_spec())
+    assert {t.task_id: [(asset.name, asset.uri) for asset in t.outlets] for t in dag.tasks} == {
+        "micro_batch": [],
+        "quality_report": [],
+        "announce": [("delays", f"file://{tmp_path}/delays")],
+    }
+
+
+def test_an_asset_can_be_the_schedule(write_spec):
+    dag = build_dag(write_spec(**{'"*/30 * * * *"': "{asset: raw_flights}"}))
+    assert list(dag.timetable.asset_condition.objects) == [AssetNameRef(name="raw_flights")]
+    assert "raw_flights" in str(DagSerialization.to_dict(dag)["dag"]["timetable"])
+
+
+def test_dags_survive_airflows_database(write_spec):
+    for dag in (build_dag(write_spec()), build_maintenance_dag(write_spec("other"))):
+        dag.validate()
+        restored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+        assert restored.task_ids == dag.task_ids
+
+
+def test_parsing_twice_gives_the_same_version(write_spec):
+    spec = write_spec()
+    first, second = (DagSerialization.to_dict(build_dag(spec)) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [
+        ("*/30 * * * *", "61 * * * *", r"schedule: got '61 \* \* \* \*'; expected five cron fields"),
+        ("*/30 * * * *", "* * * * * *", "expected five cron fields"),
+        ("*/30 * * * *", "@once", "expected five cron fields"),
+        ("size: 1 hour", "sise: 1 hour", r"delays\.yaml:6: windows\.0\.sise: unknown field; did you mean 'size'\?"),
+    ],
+)
+def test_a_wrong_spec_names_its_field(write_spec, old, new, wanted):
+    with pytest.raises(SpecError, match=wanted):
+        build_dag(write_spec(**{old: new}))
+
+
+def test_a_pipeline_without_sink_is_refused(write_spec):
+    spec = write_spec()
+    spec.write_text("\n".join(line for line in spec.read_text().splitlines() if not line.startswith("sink")))
+    with pytest.raises(SpecError, match="sink: missing"):
+        build_dag(spec)
+
+
+def test_a_pipeline_written_in_python_travels_as_its_fields(write_spec):
+    pipeline = load_pipeline(write_spec())
+    spec = Spec.of(pipeline)
+    assert spec.read() == pipeline
+    with spec.file() as path:
+        assert load_pipeline(path) == pipeline
+    assert not Path(path).exists()
+    assert {t.task_id for t in build_dag(pipeline).tasks} == {"micro_batch", "quality_report", "announce"}
+
+
+def test_no_task_renders_templates(write_spec):
+    spec = write_spec()
+    for dag in (build_dag(spec), build_maintenance_dag(spec), build_dag(spec, conn_id="spark", dag_id="submitted")):
+        assert {t.task_id: tuple(t.template_fields) for t in dag.tasks} == dict.fromkeys(dag.task_ids, ())

@@ -1,0 +1,153 @@
+"""What Airflow sees when it parses the DAG files: DAGs, import errors, and nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+
+from dags.folders import spec_files
+from windowing.errors import SpecError
+
+# Airflow reads .airflowignore by a name that its own dependency has deprecated.
+pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DAGS, EXAMPLE = REPOSITORY / "dags", REPOSITORY / "examples" / "flights"
+
+
+@pytest.fixture
+def specs(tmp_path, monkeypatch) -> Path:
+    """The configured folder of specs, empty."""
+    folder = tmp_path / "specs"
+    folder.mkdir()
+    monkeypatch.setenv("WINDOWMILL_PIPELINES", str(folder))
+    monkeypatch.delenv("WINDOWMILL_SPARK_CONN_ID", raising=False)
+    return folder
+
+
+def parsed() -> tuple[list[str], dict[str, str]]:
+    bag = DagBag(DAGS)
+    return sorted(bag.dag_ids), {Path(file).name: error for file, error in bag.import_errors.items()}
+
+
+def test_each_spec_gives_its_dag_and_its_maintenance(specs, write_spec):
+    write_spec("first", specs)
+    write_spec("second", specs)
+    assert parsed() == (["first", "first__maintenance", "second", "second__maintenance"], {})
+
+
+def test_several_folders(specs, write_spec, tmp_path, monkeypatch):
+    write_spec("first", specs)
+    write_spec("second", tmp_path / "more")
+    monkeypatch.setenv("WINDOWMILL_PIPELINES", f"{specs}{os.pathsep}{tmp_path / 'more'}")
+    assert [path.stem for path in spec_files()] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ("size: 1 hour", "sise: 1 hour", "windows.0.sise: unknown field; did you mean 'size'?"),
+        ("*/30 * * * *", "61 * * * *", "schedule: got '61 * * * *'"),
+        ("keys: [origin]", "keys: [window]", "keys: 'window' is taken"),
+    ],
+)
+def test_a_broken_spec_is_an_import_error_and_leaves_the_others_alone(specs, write_spec, old, new, field):
+    write_spec("good", specs)
+    broken = write_spec("broken", specs, **{old: new})
+    ids, errors = parsed()
+    assert ids == ["good", "good__maintenance"]
+    # An error of pipelines.py itself would take the good DAGs off the schedule.
+    assert list(errors) == ["broken_pipelines.py"]
+    assert str(broken) in errors["broken_pipelines.py"]
+    assert field in errors["broken_pipelines.py"]
+
+
+def test_all_broken_specs_are_named_at_once(specs, write_spec):
+    for name in ("one", "two"):
+        write_spec(name, specs, **{"size: 1 hour": "size: soon"})
+    _, errors = parsed()
+    assert all(f"{name}.yaml:6: windows.0.size: got 'soon'" in errors["broken_pipelines.py"] for name in ("one", "two"))
+
+
+def test_an_id_used_twice_is_refused(specs, write_spec):
+    first = write_spec("delays", specs)
+    (specs / "later.yaml").write_text(first.read_text())
+    ids, errors = parsed()
+    assert ids == ["delays", "delays__maintenance"]
+    assert f"later.yaml: pipeline: 'delays' is also the id in {first}" in errors["broken_pipelines.py"]
+
+
+def test_a_missing_folder_is_an_import_error(monkeypatch, tmp_path):
+    monkeypatch.setenv("WINDOWMILL_PIPELINES", str(tmp_path / "nowhere"))
+    ids, errors = parsed()
+    assert ids == []
+    assert "WINDOWMILL_PIPELINES" in errors["broken_pipelines.py"]
+    with pytest.raises(SpecError, match="nowhere is not a folder"):
+        spec_files()
+
+
+def test_a_starting_task_reads_its_own_spec_only(specs, write_spec, monkeypatch):
+    write_spec("wanted", specs)
+    write_spec("other", specs)
+    write_spec("broken", specs, **{"size: 1 hour": "sise: 1 hour"})
+    for dag_id in ("wanted", "wanted__maintenance"):
+        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", dag_id)
+        assert parsed() == (["wanted", "wanted__maintenance"], {})
+
+
+def test_a_task_whose_spec_has_broken_is_told_why(specs, write_spec, monkeypatch):
+    write_spec("good", specs)
+    write_spec("broken", specs, **{"size: 1 hour": "sise: 1 hour"})
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "broken")
+    ids, errors = parsed()
+    assert ids == []
+    assert "windows.0.sise: unknown field" in errors["pipelines.py"]
+
+
+def test_the_example(monkeypatch, tmp_path):
+    monkeypatch.setenv("WAREHOUSE", str(tmp_path))
+    bag = DagBag(EXAMPLE)
+    assert bag.import_errors == {}
+    assert sorted(bag.dag_ids) == ["flight_delays", "flight_delays__maintenance"]
+    dag = bag.dags["flight_delays"]
+    assert dag.catchup
+    assert dag.get_task("land").downstream_task_ids == {"micro_batch"}
+
+
+def test_the_example_without_a_warehouse_says_what_to_set(monkeypatch):
+    monkeypatch.delenv("WAREHOUSE", raising=False)
+    (error,) = DagBag(EXAMPLE).import_errors.values()
+    assert "source.path: the environment variable WAREHOUSE is not set" in error
+
+
+@pytest.mark.parametrize("conn_id", ["", "spark_cluster"])
+def test_parsing_is_light_and_quick(specs, write_spec, conn_id):
+    for number in range(10):
+        write_spec(f"pipeline_{number}", specs)
+    script = """
+import json, runpy, sys, time
+import airflow.sdk
+begun = time.process_time()
+found = runpy.run_path(sys.argv[1])
+print(json.dumps({"seconds": time.process_time() - begun, "modules": list(sys.modules), "dags": len(found["built"].dags)}))
+"""
+    environment = os.environ | {"WINDOWMILL_SPARK_CONN_ID": conn_id}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(DAGS / "pipelines.py")],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["dags"] == 20
+    heavy = {"pyspark", "delta", "great_expectations", "numba", "numpy", "pandas", "pyarrow", "deltalake", "matplotlib"}
+    assert not heavy & {name.partition(".")[0] for name in seen["modules"]}
+    assert seen["seconds"] < 1.0  # 0.15 s on an idle core
