@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from windowing.aggregates import (
-    counts,
-    extremes,
-    logic,
-    order,
-    own,
-    sketches,
-    spread,
-    sums,
-)
+from windowing.aggregates import counts, extremes, logic, order, own, quantiles, sketches, spread, sums
 from windowing.aggregates.values import VALUE_TYPES, Builder
 from windowing.algebra import Aggregate
 from windowing.catalogue import AggregateSpec
@@ -26,6 +17,7 @@ BUILDERS: Mapping[str, Builder] = {
     **extremes.BUILDERS,
     **spread.BUILDERS,
     **order.BUILDERS,
+    **quantiles.BUILDERS,
     **sketches.BUILDERS,
     **logic.BUILDERS,
     "use": own.build,

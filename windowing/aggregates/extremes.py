@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cmp_to_key
+from operator import itemgetter
 from typing import Any, cast
 
 from windowing.aggregates.values import (
@@ -60,15 +61,11 @@ def _extreme(name: str, type_: str, smallest: bool) -> Aggregate[Extreme]:
         identity=(None,),
         lift=_lift_value,
         combine=_choosing(_before(type_, smallest)),
-        lower=_only,
+        lower=itemgetter(0),
         commutative=True,
         idempotent=True,
         result="same",
     )
-
-
-def _only(partial: tuple[Any, ...]) -> Any:
-    return partial[0]
 
 
 def build_min(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Extreme]:
@@ -183,15 +180,11 @@ def _beside(name: str, types: tuple[str, ...], smallest: bool) -> Aggregate[Besi
         identity=_NONE_BESIDE,
         lift=_lift_beside,
         combine=combine,
-        lower=_last_field,
+        lower=itemgetter(3),
         idempotent=True,
         positioned=True,
         result="same",
     )
-
-
-def _last_field(partial: Beside) -> Any:
-    return partial[3]
 
 
 def build_arg_min(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Beside]:

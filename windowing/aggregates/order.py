@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any, cast
 
-from windowing.aggregates.values import Builder, frozen_value
+from windowing.aggregates.values import Builder, frozen_value, positive_zero
 from windowing.algebra import Aggregate, AlgebraError, Args, Field, FieldType, Position
 from windowing.catalogue import AggregateSpec
-from windowing.errors import SpecError
 
 Item = tuple[int, tuple[Any, ...], Any]
 Placed = tuple[int | None, tuple[Any, ...], Any]
@@ -40,10 +40,6 @@ def _keep_last(a: Placed, b: Placed) -> Placed:
     return a if cast(Position, b[:2]) < cast(Position, a[:2]) else b
 
 
-def _value(partial: Placed) -> Any:
-    return partial[2]
-
-
 def _placed(name: str, combine: Callable[[Placed, Placed], Placed]) -> Builder:
     def build(spec: AggregateSpec, types: tuple[str, ...], /) -> Aggregate[Placed]:
         return Aggregate(
@@ -53,7 +49,7 @@ def _placed(name: str, combine: Callable[[Placed, Placed], Placed]) -> Builder:
             identity=_NOWHERE,
             lift=_lift_placed,
             combine=combine,
-            lower=_value,
+            lower=itemgetter(2),
             idempotent=True,
             positioned=True,
             result="same",
@@ -93,7 +89,11 @@ def _listed(partial: Items) -> list[Any] | None:
 
 
 def _joined(partial: Items) -> str | None:
-    return "".join(item[2] for item in partial[0]) if partial[0] else None
+    return "".join(_text(item[2]) for item in partial[0]) if partial[0] else None
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _collecting(name: str, lower: Callable[[Items], Any], result: str) -> Aggregate[Items]:
@@ -118,10 +118,12 @@ def build_collect(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Item
 
 
 def build_concat(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Items]:
-    """All non-null strings in order, joined without a separator; space and combine O(n)."""
-    if types[0] not in ("string", "any"):
-        raise SpecError(f"concat: column {spec.columns[0]!r} holds {types[0]}; expected strings. Cast it in the source, or use collect")
+    """All non-null values in order as text, joined without a separator; space and combine O(n)."""
     return _collecting("concat", _joined, "string")
+
+
+def _lift_distinct(args: Args, at: Position) -> Items:
+    return _lift_item((positive_zero(args[0]),), at)
 
 
 def _merge_distinct(a: Items, b: Items) -> Items:
@@ -142,7 +144,7 @@ def build_collect_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggre
         kind="collect_distinct",
         fields=(Field("items", "list"),),
         identity=_NO_ITEMS,
-        lift=_lift_item,
+        lift=_lift_distinct,
         combine=_merge_distinct,
         lower=_listed,
         idempotent=True,

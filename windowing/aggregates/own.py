@@ -7,9 +7,9 @@
         def combine(self, older, newer): return newer if len(newer) > len(older) else older
         def lower(self, partial): return partial
 
-Optional are ``deduct(total, oldest)`` (only if exact), ``identity`` (else rows are counted, and nothing gives null), and the
-properties ``commutative`` and ``idempotent``. Partials are plain data (null, booleans, numbers, strings, bytes, lists, tuples),
-since they are stored. A row with a null argument is skipped.
+Optional are ``deduct(total, oldest)`` (only if exact), ``identity``, and the properties ``commutative`` and ``idempotent``. Partials
+are plain data (null, booleans, numbers, strings, bytes, lists, tuples), since they are stored. A row with a null argument is
+skipped, and a window without rows gives null.
 ``windowing.algebra.verify(own.load("shop.aggregates:LongestName"), rows)`` tries the laws.
 """
 
@@ -88,7 +88,7 @@ def _adapt(use: str, found: Any) -> Aggregate[Own]:
         return a[0] + b[0], found.combine(a[1], b[1])
 
     def lower(partial: Own) -> Any:
-        return found.lower(partial[1]) if partial[0] or has_identity else None
+        return found.lower(partial[1]) if partial[0] else None
 
     def take_out(total: Own, oldest: Own) -> Own:
         n = total[0] - oldest[0]

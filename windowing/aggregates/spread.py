@@ -177,7 +177,9 @@ def _covar_samp(partial: Comoments) -> float | None:
 
 
 def _corr(partial: Comoments) -> float | None:
-    _, _, _, _, _, xx, xy, yy = partial
+    n, _, _, _, _, xx, xy, yy = partial
+    if n < 2 or math.isnan(xy):
+        return math.nan if n > 1 else None
     if xx == 0.0 or yy == 0.0:
         return None
     r = xy / math.sqrt(xx) / math.sqrt(yy)
@@ -185,10 +187,10 @@ def _corr(partial: Comoments) -> float | None:
 
 
 def _linear_trend(partial: Comoments) -> dict[str, float] | None:
-    _, anchor_x, delta_x, anchor_y, delta_y, xx, xy, _ = partial
-    if xx == 0.0:
+    n, anchor_x, delta_x, anchor_y, delta_y, xx, xy, _ = partial
+    if n < 2 or (xx == 0.0 and not math.isnan(xy)):
         return None
-    slope = xy / xx
+    slope = math.nan if math.isnan(xy) else xy / xx
     return {"slope": slope, "intercept": (anchor_y - slope * anchor_x) + (delta_y - slope * delta_x)}
 
 

@@ -186,7 +186,7 @@ def _add_weighted(a: Weighted, b: Weighted) -> Weighted:
 
 def _weighted_mean(partial: Weighted) -> float | None:
     weight = sum_value(partial[4:])
-    return sum_over(partial[1:4], weight) if partial[0] and weight != 0.0 else None
+    return sum_over(partial[1:4], weight) if weight != 0.0 else None
 
 
 def _weighted(name: str, kind: str) -> Aggregate[Weighted]:

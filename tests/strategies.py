@@ -1,0 +1,65 @@
+"""What tests draw: values, rows, streams out of order, histories of a window."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+#: Eighths: sums and squares of a few are exact, so that only a wrong formula can make results differ.
+TAME_FLOATS = st.integers(-8000, 8000).map(lambda eighths: eighths / 8)
+WILD_FLOATS = st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 0.0])
+FLOATS = st.one_of(TAME_FLOATS, TAME_FLOATS, WILD_FLOATS)
+INTS = st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**63 - 1))
+STRINGS = st.text("abé", max_size=2)
+DECIMALS = st.decimals(-1000, 1000, places=2)
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "bool": st.booleans(),
+    "int64": INTS,
+    "float64": FLOATS,
+    "decimal": DECIMALS,
+    "string": STRINGS,
+    "any": STRINGS,
+}
+
+
+def rows(*types: str) -> st.SearchStrategy[tuple[Any, ...]]:
+    """Argument tuples of columns of the given types; now and then a null."""
+    return st.tuples(*(st.one_of(VALUES[type_], VALUES[type_], VALUES[type_], st.none()) for type_ in types))
+
+
+class Event(NamedTuple):
+    """A row of a stream; ``time`` on an integer axis."""
+
+    key: str
+    time: int
+    value: Any
+
+
+@st.composite
+def streams(
+    draw: st.DrawFn,
+    values: st.SearchStrategy[Any] = FLOATS,
+    max_size: int = 30,
+    max_disorder: int = 5,
+    keys: str = "ab",
+) -> list[Event]:
+    """Events in order of arrival: with ties, gaps, nulls and negative times, and none later than ``max_disorder`` behind one before it."""
+    time, stream = draw(st.integers(-20, 5)), []
+    for _ in range(draw(st.integers(0, max_size))):
+        time += draw(st.sampled_from([0, 0, 1, 1, 2, 7, 40]))
+        late = draw(st.integers(0, max_disorder))
+        stream.append(Event(draw(st.sampled_from(keys)), time - late, draw(st.one_of(values, values, values, st.none()))))
+    return stream
+
+
+#: Histories of a first-in-first-out window: +1 inserts, -1 evicts, 0 queries. Phases that fill and drain reach flips and resizes.
+HISTORIES = st.lists(
+    st.one_of(
+        st.sampled_from([(+1,), (-1,), (0,), (+1, 0), (-1, 0), (+1, -1, 0)]),
+        st.tuples(st.sampled_from([+1, -1]), st.integers(1, 40)).map(lambda phase: (phase[0],) * phase[1] + (0,)),
+    ),
+    max_size=14,
+).map(lambda phases: [step for phase in phases for step in phase])

@@ -1,0 +1,391 @@
+"""Every aggregate of the catalogue: its laws, its properties, and what it makes of null, NaN, infinity, ties and overflow."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.windowing.aggregate_cases import CASES, COUNTS, Case
+from windowing.aggregates import BUILDERS, aggregate_for, own
+from windowing.algebra import Aggregate, LawError, close, identical, position, verify
+from windowing.catalogue import SIGNATURES, AggregateSpec, parse_aggregate
+from windowing.errors import AggregateOverflowError, SpecError
+
+NAN, INF = math.nan, math.inf
+
+
+def made(function: str, *types: str, **options: Any) -> Aggregate[Any]:
+    columns = ["x", "y"][: len(types)]
+    argument: Any = {"column": "x", **options} if options else columns if len(columns) > 1 else columns[0] if columns else "*"
+    return aggregate_for(parse_aggregate({function: argument}), types)
+
+
+def result(function: str, types: tuple[str, ...], rows: list[tuple[Any, ...]], **options: Any) -> Any:
+    aggregate = made(function, *types, **options)
+    return aggregate.lower(aggregate.of(rows))
+
+
+def of_floats(function: str, *values: float | None, **options: Any) -> Any:
+    return result(function, ("float64",), [(value,) for value in values], **options)
+
+
+def test_the_whole_catalogue_is_built_and_tested():
+    assert set(BUILDERS) == set(SIGNATURES) | {"use"}
+    assert {next(iter(case.written)) for case in CASES} == set(SIGNATURES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_laws(case: Case):
+    verify(case.aggregate, case.rows, case.plain, examples=settings.default.max_examples, max_rows=4)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@given(data=st.data())
+def test_any_tree_gives_the_same_to_the_bit_if_exact_and_fills_its_fields(case: Case, data: st.DataObject):
+    rows = data.draw(st.lists(case.rows, max_size=9))
+    aggregate = case.aggregate
+    partials = [aggregate.lift(row, (index, ())) for index, row in enumerate(rows)]
+    while len(partials) > 1:
+        at = data.draw(st.integers(0, len(partials) - 2))
+        partials[at : at + 2] = [aggregate.combine(partials[at], partials[at + 1])]
+    tree = partials[0] if partials else aggregate.identity
+    outcomes = [lowered(aggregate, aggregate.of(rows)), lowered(aggregate, tree)]
+    assert identical(*outcomes) if aggregate.exact else close(*outcomes)
+    for field, value in zip(aggregate.fields, tree, strict=True):
+        assert value is None or field.type == "any" or type(value) is FITTING[field.type], f"{field}: {value!r}"
+
+
+FITTING = {"int64": int, "int128": int, "float64": float, "decimal": Decimal, "bool": bool, "string": str, "bytes": bytes}
+FITTING |= {"list": tuple, "set": frozenset}
+
+
+def lowered(aggregate: Aggregate[Any], partial: Any) -> Any:
+    try:
+        return aggregate.lower(partial)
+    except AggregateOverflowError:
+        return "overflow"
+
+
+# Tangwongsan, Hirzel, Schneider and Wu (2015), table 2: associative, invertible, commutative. All are associative.
+PAPER = {
+    ("count", "int64"): (True, True),
+    ("sum", "int64"): (True, True),
+    ("max", "int64"): (False, True),
+    ("min", "int64"): (False, True),
+    ("mean", "int64"): (True, True),
+    ("geometric_mean", "float64"): (True, True),
+    ("max_count", "int64"): (False, True),
+    ("min_count", "int64"): (False, True),
+    ("stddev_samp", "float64"): (True, True),
+    ("stddev_pop", "float64"): (True, True),
+    ("arg_max", "int64"): (False, False),
+    ("arg_min", "int64"): (False, False),
+    ("collect", "int64"): (True, False),
+}
+# Invertible on paper, where numbers are real: in floating point an inverse leaves errors behind, so none is offered.
+INVERTIBLE_ON_PAPER_ONLY = {"geometric_mean", "stddev_samp", "stddev_pop"}
+
+
+@pytest.mark.parametrize(("entry", "properties"), PAPER.items(), ids=lambda value: value[0] if isinstance(value[0], str) else "")
+def test_the_thirteen_of_the_reactive_aggregator_have_its_properties(entry, properties):
+    (function, type_), (invertible, commutative) = entry, properties
+    aggregate = made(function, *(type_,) * len(SIGNATURES[function].columns))
+    assert aggregate.commutative == commutative
+    assert aggregate.invertible == (invertible and function not in INVERTIBLE_ON_PAPER_ONLY)
+    assert aggregate.invertible <= aggregate.exact
+
+
+@pytest.mark.parametrize("function", ["sum", "mean"])
+def test_only_exact_sums_can_be_deducted(function):
+    assert made(function, "int64").invertible
+    assert made(function, "decimal").invertible
+    assert not made(function, "float64").invertible
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_nothing_and_nulls_give_null_and_counts_give_zero(case: Case):
+    expected = 0 if next(iter(case.written)) in COUNTS else None
+    nulls = [(None,) * (2 if "time_weighted_mean" in case.written else len(case.types))] * 3 if case.types else []
+    for rows in ([], nulls):
+        assert case.aggregate.lower(case.aggregate.of(rows)) == expected
+        assert identical(case.aggregate.of(rows), case.aggregate.identity)
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "expected"),
+    [
+        ("sum", (1.0, NAN), NAN),
+        ("sum", (INF, -1e308), INF),
+        ("sum", (INF, -INF), NAN),
+        ("mean", (INF, 1.0), INF),
+        ("min", (NAN, 1.0, -INF), -INF),
+        ("max", (NAN, 1.0, INF), NAN),
+        ("min", (NAN,), NAN),
+        ("max_count", (NAN, 1.0, NAN), 2),
+        ("min_count", (-0.0, 0.0, 1.0), 2),
+        ("range", (NAN, 1.0), NAN),
+        ("top_k", (1.0, NAN, INF), [NAN, INF]),
+        ("bottom_k", (1.0, NAN, INF), [1.0, INF]),
+        ("var_samp", (INF,), None),
+        ("var_pop", (INF,), NAN),
+        ("var_samp", (INF, 1.0), NAN),
+        ("stddev_pop", (NAN, 1.0), NAN),
+        ("var_samp", (5.0,), None),
+        ("var_pop", (5.0,), 0.0),
+        ("skewness", (7.0, 7.0, 7.0), None),
+        ("kurtosis", (7.0, 7.0, 7.0), None),
+        ("skewness", (1.0,), None),
+        ("geometric_mean", (2.0, 8.0), 4.0),
+        ("geometric_mean", (2.0, 0.0), 0.0),
+        ("geometric_mean", (2.0, -8.0), NAN),
+        ("product", (-2.0, 3.0, 0.5), -3.0),
+        ("product", (0.0, INF), NAN),
+        ("count_distinct", (NAN, NAN, 0.0, -0.0), 2),
+        ("approx_distinct", (NAN, -NAN, 0.0, -0.0), 2),
+        ("collect_distinct", (NAN, 0.0, NAN, -0.0), [NAN, 0.0]),
+    ],
+)
+def test_nan_infinity_zero_and_constants(function, values, expected):
+    options = {"k": 2} if function.endswith("_k") else {}
+    assert close(of_floats(function, *values, **options), expected)
+
+
+def test_the_sign_of_zero_does_not_depend_on_the_order():
+    for function in ("min", "max"):
+        assert math.copysign(1.0, of_floats(function, -0.0, 0.0)) == math.copysign(1.0, of_floats(function, 0.0, -0.0)) == 1.0
+
+
+@pytest.mark.parametrize("x_constant", [True, False])
+def test_no_line_or_correlation_without_spread(x_constant):
+    pairs = [(1.0, 2.0), (1.0, 3.0)] if x_constant else [(2.0, 1.0), (3.0, 1.0)]
+    assert result("corr", ("float64", "float64"), pairs) is None
+    assert result("linear_trend", ("float64", "float64"), pairs) == (None if x_constant else {"slope": 0.0, "intercept": 1.0})
+
+
+@pytest.mark.parametrize("function", ["covar_samp", "corr", "linear_trend"])
+def test_pairs_need_both_values_and_two_rows(function):
+    assert result(function, ("float64", "float64"), [(1.0, 2.0), (None, 3.0), (4.0, None)]) is None
+
+
+def test_weights_that_cancel_give_null():
+    assert result("weighted_mean", ("float64", "float64"), [(1.0, 2.0), (5.0, -2.0)]) is None
+
+
+def test_ties_of_arg_max_go_to_the_earliest_and_its_value_may_be_null():
+    aggregate = made("arg_max", "int64", "string")
+    late, early = aggregate.lift((3, "late"), position(9)), aggregate.lift((3, None), position(2))
+    skipped = aggregate.lift((None, "skipped"), position(1))
+    for order in itertools.permutations([late, early, skipped]):
+        assert aggregate.lower(aggregate.fold(order)) is None
+    assert aggregate.fold([late, skipped]) == late
+
+
+def test_equal_positions_keep_the_order_of_arrival():
+    at = position(4, ["same"])
+    for function, expected in (("first", "a"), ("last", "b"), ("collect", ["a", "b"]), ("concat", "ab")):
+        aggregate = made(function, "string")
+        assert aggregate.lower(aggregate.combine(aggregate.lift(("a",), at), aggregate.lift(("b",), at))) == expected
+
+
+@given(st.permutations(range(7)))
+def test_batches_that_interleave_in_time_are_put_in_order(arrival):
+    rows = [("a",), ("b",), ("a",), ("c",), (None,), ("b",), ("d",)]
+    for function, expected in (("first", "a"), ("last", "d"), ("concat", "abacbd"), ("collect_distinct", ["a", "b", "c", "d"])):
+        aggregate = made(function, "string")
+        assert aggregate.lower(aggregate.fold(aggregate.lift(rows[at], position(at // 3, [at % 3])) for at in arrival)) == expected
+
+
+def test_deducting_what_is_not_oldest_is_refused():
+    collect = made("collect", "int64")
+    assert collect.deduct is not None
+    window = collect.of([(1,), (2,)])
+    assert collect.lower(collect.deduct(window, collect.lift((1,), (0, ())))) == [2]
+    with pytest.raises(TypeError, match="not the first"):
+        collect.deduct(window, collect.lift((2,), (1, ())))
+
+
+@pytest.mark.parametrize(("function", "rows"), [("sum", [2**62, 2**62]), ("sum", [-(2**63), -1]), ("range", [-(2**63), 2**63 - 1])])
+def test_integers_never_wrap(function, rows):
+    with pytest.raises(AggregateOverflowError, match=f"{function}: -?[0-9]+ does not fit into a 64-bit integer"):
+        result(function, ("int64",), [(value,) for value in rows])
+
+
+def test_an_overflow_leaves_with_its_values():
+    total = made("sum", "int64")
+    assert total.deduct is not None
+    window = total.of([(2**63 - 1,), (5,), (-7,)])
+    assert total.lower(window) == 2**63 - 3
+    assert total.lower(total.deduct(total.of([(2**63 - 1,), (5,)]), total.of([(2**63 - 1,)]))) == 5
+    assert made("mean", "int64").lower(total.of([(2**63 - 1,), (2**63 - 1,)])) == float(2**63 - 1)
+
+
+def test_decimals_are_summed_exactly_up_to_38_digits():
+    wide = Decimal("9" * 36 + ".99")
+    assert result("sum", ("decimal",), [(wide,), (Decimal("-" + "9" * 36),)]) == Decimal("0.99")
+    assert result("mean", ("decimal",), [(Decimal("0.10"),), (Decimal("0.20"),)]) == Decimal("0.15")
+    with pytest.raises(AggregateOverflowError, match="38 digits"):
+        result("sum", ("decimal",), [(wide,), (wide,)])
+
+
+@pytest.mark.parametrize("function", ["sum", "mean", "stddev_samp", "quantile", "range"])
+def test_text_is_refused_where_numbers_are_needed(function):
+    options = {"q": 0.5} if function == "quantile" else {}
+    with pytest.raises(SpecError, match=f"{function}: column 'x' holds string; expected numbers"):
+        made(function, "string", **options)
+
+
+def test_columns_need_known_types():
+    with pytest.raises(SpecError, match="sum: got types"):
+        aggregate_for(AggregateSpec(function="sum", columns=("x",)), [])
+    with pytest.raises(SpecError, match="expected booleans"):
+        made("bool_and", "int64")
+
+
+def test_histogram_edges():
+    assert result("histogram", ("float64",), [(v,) for v in (-0.1, 0.0, 0.9, 1.0, 2.0, 2.1, NAN, None)], edges=[0, 1, 2]) == [2, 2]
+
+
+@pytest.mark.parametrize(("q", "expected"), [(0, 1.0), (0.1, 1.0), (0.25, 1.0), (0.26, 2.0), (0.5, 2.0), (0.75, 3.0), (1, NAN)])
+def test_small_quantiles_are_exact_values(q, expected):
+    assert close(of_floats("quantile", 3.0, 1.0, NAN, 2.0, q=q), expected)
+
+
+def test_infinities_have_their_rank():
+    assert [of_floats("quantile", -INF, -INF, 1.0, INF, q=q) for q in (0.5, 0.75, 1)] == [-INF, 1.0, INF]
+
+
+DISTRIBUTIONS = {
+    "uniform": lambda draw: draw.random(),
+    "lognormal": lambda draw: draw.lognormvariate(0, 3),
+    "few values": lambda draw: float(draw.randrange(20)),
+    "two far peaks": lambda draw: draw.choice([-1e9, 1e9]) + draw.random(),
+}
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_large_quantiles_stay_within_half_a_percent_of_their_rank(distribution):
+    """Row by row, and merged in slices of 1 to 1,500 rows: the rank of the answer is off by at most 0.005."""
+    draw = random.Random(7)
+    values = [DISTRIBUTIONS[distribution](draw) for _ in range(6_000)]
+    for q in (0.01, 0.5, 0.9, 0.999):
+        aggregate = made("quantile", "float64", q=q)
+        whole = aggregate.of([(value,) for value in values])
+        slices, start = [], 0
+        while start < len(values):
+            size = draw.choice([1, 7, 64, 1_500])
+            slices.append(aggregate.of([(value,) for value in values[start : start + size]]))
+            start += size
+        for partial in (whole, aggregate.fold(slices)):
+            answer = aggregate.lower(partial)
+            low = sum(value < answer for value in values) / len(values)
+            high = sum(value <= answer for value in values) / len(values)
+            assert low - 0.005 <= q <= high + 0.005
+            assert answer in values
+
+
+def test_approximate_distinct_counts_keep_their_bound_in_99_of_100_seeds():
+    """Three standard errors of 2**12 registers are 4.9 %."""
+    aggregate, n, outside = made("approx_distinct", "int64"), 1_500, 0
+    for seed in range(100):
+        estimate = aggregate.lower(aggregate.of([(value,) for value in random.Random(seed).sample(range(2**62), n)]))
+        outside += abs(estimate - n) > 0.049 * n
+    assert outside <= 1
+
+
+def test_approximate_distinct_counts_do_not_show_the_order_or_the_batches():
+    aggregate = made("approx_distinct", "string")
+    values = [f"user-{index}" for index in range(2_000)]
+    shuffled = random.Random(1).sample(values, len(values))
+    slices = [aggregate.of([(value,) for value in shuffled[start : start + 300]]) for start in range(0, len(values), 300)]
+    estimates = {aggregate.lower(aggregate.of([(value,) for value in values])), aggregate.lower(aggregate.fold(slices))}
+    assert len(estimates) == 1
+
+
+class Longest:
+    """The longest name, the earliest of equals."""
+
+    commutative = False
+    idempotent = True
+
+    def lift(self, name: str) -> str:
+        return name
+
+    def combine(self, older: str, newer: str) -> str:
+        return newer if len(newer) > len(older) else older
+
+    def lower(self, partial: str) -> str:
+        return partial
+
+
+class Spread:
+    """Sum and sum of squares: right in integers, with an inverse."""
+
+    identity = (0, 0)
+    commutative = True
+
+    def lift(self, value: int) -> tuple[int, int]:
+        return value, value * value
+
+    def combine(self, older: tuple[int, int], newer: tuple[int, int]) -> tuple[int, int]:
+        return older[0] + newer[0], older[1] + newer[1]
+
+    def deduct(self, total: tuple[int, int], oldest: tuple[int, int]) -> tuple[int, int]:
+        return total[0] - oldest[0], total[1] - oldest[1]
+
+    def lower(self, partial: tuple[int, int]) -> int:
+        return partial[1] - partial[0]
+
+
+class Wrong(Longest):
+    commutative = True
+
+
+class NoLower:
+    def lift(self, value: int) -> int:
+        return value
+
+    combine = max
+
+
+HERE = __name__
+
+
+def test_a_users_aggregate_gets_the_same_checks():
+    verify(own.load(f"{HERE}:Longest"), st.tuples(st.one_of(st.none(), st.text("ab", max_size=3))), examples=40)
+    verify(
+        own.load(f"{HERE}:Spread"),
+        st.tuples(st.integers(-9, 9)),
+        lambda rows: sum(v * v - v for (v,) in rows) if rows else None,
+        examples=40,
+    )
+    with pytest.raises(LawError, match="law of commutativity") as caught:
+        verify(own.load(f"{HERE}:Wrong"), st.tuples(st.text("ab", max_size=3)))
+    assert [len(operand) for operand in caught.value.operands] == [1, 1]
+
+
+def test_a_users_aggregate_is_built_from_a_spec():
+    aggregate = aggregate_for(parse_aggregate({"use": f"{HERE}:Spread", "args": ["x"]}), ["int64"])
+    assert aggregate.invertible
+    assert aggregate.lower(aggregate.of([(3,), (None,), (4,)])) == 18
+    assert aggregate.lower(aggregate.identity) is None
+
+
+@pytest.mark.parametrize(
+    ("use", "args", "message"),
+    [
+        ("nowhere_at_all:X", ["x"], "module 'nowhere_at_all' cannot be imported"),
+        (f"{HERE}:Missing", ["x"], "has no 'Missing'"),
+        (f"{HERE}:NoLower", ["x"], r"has no function lower\(\)"),
+        (f"{HERE}:Longest", ["x", "y"], r"lift\(name: .*cannot take the 2 columns"),
+    ],
+)
+def test_a_users_aggregate_that_cannot_be_used_is_refused_in_plain_words(use, args, message):
+    with pytest.raises(SpecError, match=message):
+        aggregate_for(AggregateSpec(function="use", use=use, columns=tuple(args)), ["any"] * len(args))
