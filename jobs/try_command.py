@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 import pyarrow as pa
@@ -122,21 +123,21 @@ def run_try(
         raise SpecError(f"--batch-rows {batch_rows}: expected a whole number from 1")
     pipeline = load_pipeline(spec_path)
     # A user's own functions are looked for where the command runs, last, so that they hide nothing.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     try:
-        with nullcontext(sys.stdin) if str(input_path) == "-" else open(input_path, encoding="utf-8") as lines:
+        with nullcontext(sys.stdin) if str(input_path) == "-" else Path(input_path).open(encoding="utf-8") as lines:
             rows = _filtered(read_rows(lines, pipeline), pipeline)
     except OSError as err:
         raise SourceError(f"{input_path}: cannot be read ({err.strerror}); give a file of JSON lines") from err
     except UnicodeDecodeError as err:
         raise SourceError(f"{input_path}: not UTF-8 text ({err.reason} at byte {err.start}); save it as UTF-8") from err
     run = ENGINES[engine](pipeline, _latest(pipeline))
-    conditions = conditions_of(pipeline)
+    # Conditions look at one row each, so they are settled for all rows at once: a query a batch costs 20 ms and more.
+    masks = holds(conditions_of(pipeline), rows.table)
     size = batch_rows or max(1, rows.table.num_rows)
     for start in range(0, rows.table.num_rows, size):
-        part = rows.table.slice(start, size)
-        run.feed(Batch(part, holds(conditions, part)))
+        run.feed(Batch(rows.table.slice(start, size), {condition: mask.slice(start, size) for condition, mask in masks.items()}))
     results = run.finish(final=final)
     out, err_out = stdout or sys.stdout, stderr or sys.stderr
     out.writelines(line + "\n" for line in result_lines(results.rows, pipeline))

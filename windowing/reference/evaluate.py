@@ -63,8 +63,8 @@ def evaluate(pipeline: Pipeline, records: Sequence[Record], *, final: bool = Tru
     rows: list[dict[str, Any]] = []
     tally = Tally()
     for window in pipeline.windows:
-        for fired in _windows(pipeline, window, events, tally, watermark, closed, clock.seen):
-            rows.append(_row(pipeline, window, fired))
+        found = _windows(pipeline, window, events, tally, watermark, closed, clock.seen)
+        rows.extend(_row(pipeline, window, fired) for fired in found)
     quarantined |= dict.fromkeys(tally.refused - tally.counted, "too_late")
     return Outcome(sorted(rows, key=lambda row: _position(pipeline, row)), sorted(quarantined.items()))
 

@@ -55,7 +55,7 @@ class Train:
         elif isinstance(origin, datetime):
             origin = self.calendar.instant(origin)
         elif origin is None:
-            origin = self.calendar.instant(datetime(1970, 1, 1)) if step.is_calendar else 0
+            origin = self.calendar.instant(_EPOCH.replace(tzinfo=None)) if step.is_calendar else 0
         self.origin = origin
 
     def at(self, k: int, plus: Duration = _NOTHING) -> int:

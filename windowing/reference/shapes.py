@@ -30,7 +30,8 @@ class Shape(Protocol):
 
 
 def _overlap(new: Span, old: Span) -> bool:
-    assert new.start is not None and old.start is not None
+    assert new.start is not None
+    assert old.start is not None
     return new.start < old.end and old.start < new.end
 
 

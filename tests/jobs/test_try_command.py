@@ -1,0 +1,220 @@
+"""``windowmill try``: JSON lines in, JSON lines out."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs.try_command import run_try
+from windowing.errors import AggregateOverflowError, SourceError, SourceSchemaError, SpecError, UnsupportedError
+
+HOURLY: dict[str, Any] = {
+    "pipeline": "p",
+    "keys": ["k"],
+    "time": {"column": "t"},
+    "windows": [{"name": "hourly", "type": "tumbling", "size": "1 hour"}],
+    "aggregates": {"n": {"count": "*"}},
+}
+
+
+def spec_of(**fields: Any) -> dict[str, Any]:
+    return HOURLY | fields
+
+
+def attempt(folder: Path, spec: dict[str, Any], rows: list[Any], **options: Any) -> tuple[list[str], list[str]]:
+    """Lines on stdout and on stderr; a row given as text is a line as it stands."""
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+    (folder / "rows.jsonl").write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    out, err = io.StringIO(), io.StringIO()
+    assert run_try(folder / "spec.yaml", folder / "rows.jsonl", stdout=out, stderr=err, **options) == 0
+    return out.getvalue().splitlines(), err.getvalue().splitlines()
+
+
+def results(folder: Path, spec: dict[str, Any], rows: list[Any], **options: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in attempt(folder, spec, rows, **options)[0]]
+
+
+def test_prints_the_columns_of_a_result_in_order(tmp_path: Path):
+    rows = [{"k": "a", "t": "2013-01-01T00:59:59.5Z", "x": 1}]
+    spec = spec_of(aggregates={"n": {"count": "*"}, "at": {"max": "t"}, "all": {"collect": "t"}})
+    out, err = attempt(tmp_path, spec, rows)
+    assert out == [
+        '{"k": "a", "window": "hourly", "window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T01:00:00Z", "trigger": null, "revision": 0, "n": 1, "at": "2013-01-01T00:59:59.500000Z", "all": ["2013-01-01T00:59:59.500000Z"]}'  # noqa: E501 - a line as it is printed
+    ]
+    assert err == []
+
+
+def test_instants_are_utc_unless_they_say_otherwise(tmp_path: Path):
+    rows = [{"k": "a", "t": text} for text in ("2013-01-01T02:30:00+02:00", "2013-01-01 00:10:00", "2013-01-01")]
+    [row] = results(tmp_path, spec_of(time={"column": "t", "disorder": "1 hour"}), rows)
+    assert (row["window_start"], row["n"]) == ("2013-01-01T00:00:00Z", 3)
+
+
+def test_an_integer_axis_stays_integers(tmp_path: Path):
+    spec = spec_of(
+        time={"column": "t", "unit": "ms"}, windows=[{"name": "w", "type": "tumbling", "size": 10}], aggregates={"last": {"last": "t"}}
+    )
+    [row] = results(tmp_path, spec, [{"k": None, "t": -3}])
+    assert (row["k"], row["window_start"], row["window_end"], row["last"]) == (None, -10, 0, -3)
+
+
+def test_floats_that_json_lacks_are_texts_both_ways(tmp_path: Path):
+    rows = [{"k": value, "t": "2013-01-01", "v": value} for value in ("-Infinity", 1.5, "Infinity", "NaN")]
+    spec = spec_of(aggregates={"s": {"sum": "v"}, "all": {"collect": "v"}})
+    assert [(row["k"], row["s"], row["all"]) for row in results(tmp_path, spec, rows)] == [
+        ("-Infinity", "-Infinity", ["-Infinity"]),
+        (1.5, 1.5, [1.5]),
+        ("Infinity", "Infinity", ["Infinity"]),
+        ("NaN", "NaN", ["NaN"]),
+    ]
+
+
+def test_a_column_has_one_type(tmp_path: Path):
+    rows = [{"k": 1, "t": "2013-01-01", "v": 1}, {"k": "b", "t": "2013-01-01", "v": 2.5}, {"k": True, "t": "2013-01-01"}]
+    found = results(tmp_path, spec_of(aggregates={"v": {"first": "v"}}), rows)
+    assert [(row["k"], row["v"]) for row in found] == [("1", 1.0), ("b", 2.5), ("true", None)]
+
+
+def test_quarantined_rows_say_why_in_the_order_of_the_input(tmp_path: Path):
+    rows = [
+        {"k": "a", "t": "2013-01-01T05:00:00Z", "v": 1},
+        "{broken",
+        '["no", "object"]',
+        "",
+        {"k": "a", "t": None, "v": 1},
+        {"k": "a", "t": "soon", "v": 1},
+        {"k": "a", "t": 1356998400, "v": 1},
+        {"k": "a", "t": "2013-01-01T05:00:00Z", "v": "much"},
+        {"k": "a", "t": "2013-01-01T03:00:00Z", "v": 1},
+        {"k": "a", "t": "9000-01-01T03:00:00Z", "v": 1},
+    ]
+    spec = spec_of(time={"column": "t", "max_future_skew": "1 day"}, aggregates={"s": {"sum": "v"}})
+    out, err = attempt(tmp_path, spec, rows)
+    assert [json.loads(line)["s"] for line in out] == [1]
+    told = [json.loads(line) for line in err]
+    assert [(row["line"], row["reason"]) for row in told] == [
+        (2, "bad_json"),
+        (3, "bad_json"),
+        (5, "null_time"),
+        (6, "bad_time"),
+        (7, "bad_time"),
+        (8, "cannot_cast"),
+        (9, "too_late"),
+        (10, "future_time"),
+    ]
+    assert "time.unit" in told[4]["detail"]
+    assert told[5]["detail"] == 'v: got "much"; expected a number'
+    assert told[6]["row"] == rows[8]
+
+
+def test_conditions_are_spark_sql(tmp_path: Path):
+    rows = [{"k": "a", "t": "2013-01-01T00:10:00Z", "v": v, "s": s} for v, s in ((1, "x1"), (5, "x2"), (None, "y"), (8, "z"))]
+    spec = spec_of(
+        source={"path": "unused", "filter": "s != 'z'"},
+        aggregates={
+            "n": {"count": "*"},
+            "big": {"count": "*", "where": "v / 2 > 0.5 and s rlike '^x[0-9]$'"},
+            "early": {"count": "*", "where": "hour(t) = 0"},
+        },
+    )
+    [row] = results(tmp_path, spec, rows)
+    assert (row["n"], row["big"], row["early"]) == (3, 1, 3)
+
+
+def test_punctuation_closes_a_tumbling_window(tmp_path: Path):
+    rows = [{"k": "a", "t": t, "last": last} for t, last in ((1, False), (2, True), (3, False))]
+    window = {"name": "w", "type": "tumbling", "evict": {"punctuation": "last"}}
+    found = results(tmp_path, spec_of(time={"column": "t", "unit": "none"}, windows=[window]), rows)
+    assert [(row["window_start"], row["window_end"], row["trigger"], row["n"]) for row in found] == [(1, 2, 0, 2)]
+
+
+def test_without_the_end_of_input_the_watermark_stays(tmp_path: Path):
+    rows = [{"k": "a", "t": f"2013-01-01T0{hour}:00:00Z"} for hour in range(3)]
+    assert len(results(tmp_path, HOURLY, rows, final=False)) == 2
+    assert len(results(tmp_path, HOURLY, rows)) == 3
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 5, 100])
+def test_how_the_input_is_cut_makes_no_difference(tmp_path: Path, batch_rows: int):
+    spec = spec_of(
+        time={"column": "t", "unit": "none", "disorder": 2, "lateness": 3},
+        windows=[
+            {"name": "a", "type": "session", "gap": 2},
+            {"name": "b", "type": "sliding", "evict": {"time": 4}, "trigger": {"count": 2}},
+        ],
+        aggregates={"n": {"count": "*"}, "v": {"collect": "v", "where": "v > 0"}},
+        emit="revise",
+    )
+    rows = [{"k": "ab"[i % 2], "t": (i * 7) % 19, "v": i - 3} for i in range(20)]
+    assert attempt(tmp_path, spec, rows, batch_rows=batch_rows) == attempt(tmp_path, spec, rows)
+
+
+def test_a_user_brings_windows_and_aggregates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "shop_windows.py").write_text(
+        "def pairs(count, event):\n"
+        "    count = count or 0\n"
+        "    return count + 1, 1, [count - 1] if count else []\n"
+        "class Longest:\n"
+        "    lift = combine = lower = None\n"
+        "    def lift(self, name): return name\n"
+        "    def combine(self, older, newer): return max(older, newer, key=len)\n"
+        "    def lower(self, name): return name\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = spec_of(
+        time={"column": "t", "unit": "none"},
+        windows=[{"name": "w", "type": "custom", "function": "shop_windows:pairs"}],
+        aggregates={"longest": {"use": "shop_windows:Longest", "args": ["name"]}},
+    )
+    rows = [{"k": "a", "t": t, "name": name} for t, name in enumerate(["x", "xyz", None, "xy"])]
+    found = results(tmp_path, spec, rows)
+    assert [(row["window_start"], row["window_end"], row["longest"]) for row in found] == [(0, 2, "xyz"), (1, 3, "xyz"), (2, 4, "xy")]
+
+
+def test_nothing_in_nothing_out(tmp_path: Path):
+    assert attempt(tmp_path, HOURLY, []) == ([], [])
+    out, err = attempt(tmp_path, HOURLY, [{"k": "a", "t": None}])
+    assert (out, len(err)) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"engine": "flux"}, UnsupportedError, "--engine flux: not available here; use .*reference"),
+        ({"batch_rows": 0}, SpecError, "--batch-rows 0"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path: Path, options: dict[str, Any], error: type[Exception], says: str):
+    with pytest.raises(error, match=says) as raised:
+        attempt(tmp_path, HOURLY, [], **options)
+    assert raised.value.exit_code == 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "says"),
+    [
+        (spec_of(keys=["nokey"]), SourceSchemaError, "column 'nokey' is in none of the 2 rows; the rows have k, t, v"),
+        (spec_of(aggregates={"n": {"count": "*", "where": "v >"}}), SpecError, "not a Spark SQL condition"),
+        (spec_of(aggregates={"n": {"count": "*", "where": "v > 'x'"}}), SpecError, "condition .*correct it"),
+        (spec_of(aggregates={"n": {"count": "*", "where": "v in (select 1 from read_csv('/etc/passwd'))"}}), SpecError, "condition"),
+        (spec_of(aggregates={"n": {"use": "nowhere:thing", "args": ["v"]}}), SpecError, "PYTHONPATH"),
+        (spec_of(windows=[{"name": "w", "type": "tumbling", "size": "1 day", "timezone": "Mars/Base"}]), SpecError, "IANA"),
+        (spec_of(windows=[{"name": "w", "type": "tumbling", "size": "1 day", "origin": 5}]), SpecError, "origin: got 5"),
+        (spec_of(aggregates={"s": {"sum": "v"}}), AggregateOverflowError, "aggregates.s: sum over"),
+    ],
+)
+def test_what_stops_a_run_is_told(tmp_path: Path, spec: dict[str, Any], error: type[Exception], says: str):
+    rows = [{"k": "a", "t": "2013-01-01", "v": 2**62}]
+    with pytest.raises(error, match=says):
+        attempt(tmp_path, spec, rows * 2)
+
+
+def test_a_missing_input_is_told(tmp_path: Path):
+    attempt(tmp_path, HOURLY, [])
+    with pytest.raises(SourceError, match="give a file of JSON lines"):
+        run_try(tmp_path / "spec.yaml", tmp_path / "none.jsonl")

@@ -1,0 +1,125 @@
+"""Calendar grids and aggregates of the oracle against values worked out by hand or by brute force."""
+
+from __future__ import annotations
+
+import math
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from windowing.catalogue import parse_aggregate
+from windowing.reference.events import Event, Record, Span
+from windowing.reference.grids import Grid
+from windowing.reference.values import compute
+from windowing.spec import Hopping, Tumbling
+
+
+def aggregate(written: dict[str, Any], values: list[Any], *names: str) -> Any:
+    """``written`` over one window; each value is a cell of column v, or a tuple of the columns ``names``."""
+    rows = [dict(zip(names, value, strict=True)) if names else {"v": value} for value in values]
+    events = [Event(number, (), number, number, (number,), 0, 0, Record(row)) for number, row in enumerate(rows)]
+    return compute("a", parse_aggregate(written), Span(0, 100, events))
+
+
+@pytest.mark.parametrize(
+    ("written", "values", "expected"),
+    [
+        ({"count": "v"}, [1, None, 2], 2),
+        ({"count": "v"}, [None], 0),
+        ({"count_distinct": "v"}, [0.0, -0.0, math.nan, math.nan, 1.0, None], 3),
+        ({"sum": "v"}, [], None),
+        ({"sum": "v"}, [1e16, 1.0, -1e16], 1.0),
+        ({"mean": "v"}, [1e308, 1e308], 1e308),
+        ({"geometric_mean": "v"}, [1, 10, 100], pytest.approx(10.0)),
+        ({"geometric_mean": "v"}, [-1, 10], pytest.approx(math.nan, nan_ok=True)),
+        ({"product": "v"}, [1e-200, 1e-200, 1e300, 1e200], pytest.approx(1e100)),
+        ({"product": "v"}, [math.inf, 1e-320, -1.0], -math.inf),
+        ({"min_count": "v"}, [2, 1, 1, None], 2),
+        ({"max_count": "v"}, [math.nan, 1.0, math.nan], 2),
+        ({"range": "v"}, [3, 9, 4], 6),
+        ({"top_k": {"column": "v", "k": 2}}, [1, 5, None, 3], [5, 3]),
+        ({"bottom_k": {"column": "v", "k": 2}}, [None], None),
+        ({"var_samp": "v"}, [1], None),
+        ({"var_pop": "v"}, [7], 0.0),
+        ({"var_pop": "v"}, [1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16], 22.5),
+        ({"stddev_samp": "v"}, [math.inf, 1.0], pytest.approx(math.nan, nan_ok=True)),
+        ({"skewness": "v"}, [1, 2, 2, 10], pytest.approx(1.1099684, rel=1e-6)),
+        ({"kurtosis": "v"}, [3, 3, 3], None),
+        ({"first": "v"}, [None, 4, 5], 4),
+        ({"last": "v"}, [4, 5, None], 5),
+        ({"collect": "v"}, [2, None, 1, 2], [2, 1, 2]),
+        ({"collect_distinct": "v"}, [2, 1, 2, 3, 1], [2, 1, 3]),
+        ({"concat": "v"}, ["a", None, "b"], "ab"),
+        ({"quantile": {"column": "v", "q": 0.1}}, list(range(30)), 2.0),
+        ({"quantile": {"column": "v", "q": 1}}, [1.0, math.inf], math.inf),
+        ({"histogram": {"column": "v", "edges": [0, 1, 2]}}, [0, 0.5, 1, 2, 2.5, -1], [2, 2]),
+        ({"histogram": {"column": "v", "edges": [0, 1]}}, [], None),
+        ({"bool_and": "v"}, [True, None, False], False),
+        ({"bool_or": "v"}, [None], None),
+    ],
+    ids=str,
+)
+def test_aggregates_of_one_column(written: dict[str, Any], values: list[Any], expected: Any):
+    assert aggregate(written, values) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "pairs", "expected"),
+    [
+        ({"weighted_mean": ["x", "y"]}, [(10, 1), (20, 3), (99, None)], 17.5),
+        ({"weighted_mean": ["x", "y"]}, [(10, 0)], None),
+        ({"arg_max": ["x", "y"]}, [(1, "a"), (5, "b"), (5, "c"), (None, "d")], "b"),
+        ({"arg_max": ["x", "y"]}, [(5.0, "b"), (math.nan, None)], None),
+        ({"arg_min": ["x", "y"]}, [(0.0, "a"), (-0.0, "b")], "a"),
+        ({"covar_samp": ["x", "y"]}, [(1, 2), (2, 4), (3, None)], 1.0),
+        ({"corr": ["x", "y"]}, [(1, 2), (2, 4), (3, 6)], 1.0),
+        ({"corr": ["x", "y"]}, [(1, 2), (1, 4)], None),
+        ({"linear_trend": ["x", "y"]}, [(1, 3), (2, 5)], {"slope": 2.0, "intercept": 1.0}),
+        ({"linear_trend": ["x", "y"]}, [(1, 3), (1, 5)], None),
+    ],
+    ids=str,
+)
+def test_aggregates_of_two_columns(written: dict[str, Any], pairs: list[Any], expected: Any):
+    assert aggregate(written, pairs, "x", "y") == expected
+
+
+DAY_US = 86_400_000_000
+ZONES = [None, "America/New_York", "Europe/Berlin", "America/Sao_Paulo", "Pacific/Apia"]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("size", ["1 day", "2 days", "1 week", "1 month", "1 quarter", "1 year", "1 day 6 hours", "6 hours"])
+@pytest.mark.parametrize("origin", [None, "2011-01-31", "2030-03-10T02:30:00"])
+def test_tumbling_calendar_windows_cover_time_once_and_in_order(zone: str | None, size: str, origin: str | None):
+    grid = Grid(Tumbling.model_validate({"name": "w", "type": "tumbling", "size": size, "timezone": zone, "origin": origin}), False)
+    chance = random.Random(7)
+    for _ in range(12):
+        instant = chance.randrange(-3_000 * DAY_US, 30_000 * DAY_US)
+        [(start, end)] = grid.holding(instant, instant + 1)
+        assert start <= instant < end
+        [(_, before), (opens, _)] = grid.holding(start - 1, start + 1)
+        assert before == opens == start
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize(("size", "hop"), [("1 month", "1 day"), ("1 day", "5 hours"), ("3 days", "1 week"), ("1 day", "1 month")])
+def test_hopping_calendar_windows_are_those_of_brute_force(zone: str | None, size: str, hop: str):
+    window = Hopping.model_validate({"name": "w", "type": "hopping", "size": size, "hop": hop, "timezone": zone})
+    chance = random.Random(7)
+    for _ in range(6):
+        instant = chance.randrange(0, 20_000 * DAY_US)
+        wide = list(Grid(window, False).holding(instant - 70 * DAY_US, instant + 70 * DAY_US))
+        assert list(Grid(window, False).holding(instant, instant + 1)) == [(start, end) for start, end in wide if start <= instant < end]
+
+
+def test_a_day_lasts_as_long_as_the_clock_says():
+    grid = Grid(Tumbling.model_validate({"name": "w", "type": "tumbling", "size": "1 day", "timezone": "America/New_York"}), False)
+
+    def hours(*day: int) -> float:
+        noon_us = int(datetime(*day, 17, tzinfo=UTC).timestamp()) * 1_000_000
+        [(start, end)] = grid.holding(noon_us, noon_us + 1)
+        return (end - start) / 3_600_000_000
+
+    assert [hours(2013, 3, 10), hours(2013, 7, 1), hours(2013, 11, 3)] == [23, 24, 25]
