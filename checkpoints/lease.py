@@ -47,7 +47,9 @@ def lease(root: str, *, wait_seconds: float, on_wait: Callable[[str], None]) -> 
                 file.seek(0)
                 holder = file.read().strip() or "unknown process"
                 if time.monotonic() >= deadline:
-                    raise LeaseTakenError(f"{root}: another run is under way ({holder}); wait for it to end, or stop it, and run again") from None
+                    raise LeaseTakenError(
+                        f"{root}: another run is under way ({holder}); wait for it to end, or stop it, and run again"
+                    ) from None
                 if not told:
                     on_wait(f"another run of this pipeline is under way ({holder}); waiting for it to end")
                     told = True

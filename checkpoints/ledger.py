@@ -85,6 +85,13 @@ class Plan:
     builds_state: bool = True
     windowmill: str = ""
 
+    @property
+    def range(self) -> tuple[int, int]:
+        """A backfill's (begin, end] of window ends."""
+        if self.range_from is None or self.range_to is None:
+            raise LedgerError(f"batch {self.batch}: a {self.action} has no range of window ends; restore the ledger from a copy")
+        return self.range_from, self.range_to
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -179,7 +186,9 @@ class Ledger:
         except TableNotFoundError:
             self._table, rows = None, []
         except (DeltaError, pa.ArrowException, OSError) as err:
-            raise LedgerError(f"ledger {self.path}: cannot be read ({_first_line(err)}); restore the folder from a copy, nothing has been changed") from err
+            raise LedgerError(
+                f"ledger {self.path}: cannot be read ({_first_line(err)}); restore the folder from a copy, nothing has been changed"
+            ) from err
         self._batches = _assemble(rows, self.path, self._integer_axis)
         self._records = len(rows)
 
@@ -207,7 +216,8 @@ class Ledger:
         if self._batches and self._batches[-1].plan.meaning != pipeline.meaning_hash():
             raise SpecChangedError(
                 f"pipeline {pipeline.pipeline}: keys, time, windows, aggregates, filter or emit differ from those that built {self.path} "
-                f"(last batch {self._batches[-1].number}); put the old ones back, or give the new definition its own sink and backfill it there"
+                f"(last batch {self._batches[-1].number}); put the old ones back, or give the new definition its own sink "
+                "and backfill it there"
             )
 
     def record_plan(self, plan: Plan, at: datetime) -> None:
@@ -239,7 +249,9 @@ class Ledger:
             write_deltalake(self._table, rows, mode="append", commit_properties=fence)
         except (CommitFailedError, DeltaError) as err:
             self.refresh()
-            raise FencedError(f"ledger {self.path}: another run wrote while this one was at its {kind} of batch {batch}; it stops without effect") from err
+            raise FencedError(
+                f"ledger {self.path}: another run wrote while this one was at its {kind} of batch {batch}; it stops without effect"
+            ) from err
         self.refresh()
 
 
@@ -250,7 +262,9 @@ def _assemble(rows: list[dict[str, Any]], path: str, integer_axis: bool) -> list
     plans = {row["batch"]: row for row in rows if row["kind"] == "plan"}
     if sorted(plans) != list(range(len(plans))):
         missing = sorted(set(range(max(plans) + 1)) - set(plans))
-        raise LedgerError(f"ledger {path}: the plan of batch {missing[0]} is missing; restore the folder from a copy, nothing has been changed")
+        raise LedgerError(
+            f"ledger {path}: the plan of batch {missing[0]} is missing; restore the folder from a copy, nothing has been changed"
+        )
     ends = {row["batch"]: row for row in sorted(rows, key=lambda row: (row["kind"] == "commit", row["at"])) if row["kind"] != "plan"}
     batches = []
     for number in sorted(plans):

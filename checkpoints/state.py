@@ -43,7 +43,11 @@ class SliceTable:
         from pyspark.sql import functions as F
 
         rows = self._spark.read.format("delta").load(self._path)
-        return rows.where(F.col(BATCH) < before_batch).where((F.col(SLICE) >= first_slice) & (F.col(SLICE) < last_slice)).select(*self._schema.names)
+        return (
+            rows.where(F.col(BATCH) < before_batch)
+            .where((F.col(SLICE) >= first_slice) & (F.col(SLICE) < last_slice))
+            .select(*self._schema.names)
+        )
 
     def remember(self, slices: DataFrame, *, app_id: str, batch: int, metadata: str) -> int:
         """Append a batch's slices in one commit and give the table's version; a repeated batch changes nothing."""

@@ -134,10 +134,10 @@ def arrive(spark: SparkSession, batch: Batch) -> Arrived:
         complete = plan.interval_end - lateness
     emitted = complete if plan.emitted is None or complete is None else max(plan.emitted, complete)
     if plan.action == "backfill":
-        assert plan.range_from is not None and plan.range_to is not None
         limit = emitted if plan.builds_state else plan.emitted
-        through = plan.range_from if limit is None else min(plan.range_to, limit)
-        return Arrived(rows, survey, seen, through if plan.builds_state else plan.emitted, plan.range_from, through)
+        begin, end = plan.range
+        through = begin if limit is None else max(begin, min(end, limit))
+        return Arrived(rows, survey, seen, through if plan.builds_state else plan.emitted, begin, through)
     after = _BEFORE_ALL if plan.emitted is None else plan.emitted
     return Arrived(rows, survey, seen, emitted if emitted is not None else plan.emitted, after, after if emitted is None else emitted)
 
@@ -146,7 +146,9 @@ def restore(batch: Batch, arrived: Arrived, table: SliceTable) -> DataFrame | No
     """The slices that the windows now complete need; none for a backfill, which works from the source alone."""
     if batch.plan.action == "backfill" or arrived.after == _BEFORE_ALL or not batch.grids.any_end(arrived.after, arrived.through):
         return None
-    return table.restore(before_batch=batch.plan.batch, first_slice=batch.grids.first_slice_after(arrived.after), last_slice=arrived.through)
+    return table.restore(
+        before_batch=batch.plan.batch, first_slice=batch.grids.first_slice_after(arrived.after), last_slice=arrived.through
+    )
 
 
 def apply(batch: Batch, arrived: Arrived, restored: DataFrame | None, staging: str) -> Applied:
@@ -158,7 +160,9 @@ def apply(batch: Batch, arrived: Arrived, restored: DataFrame | None, staging: s
         lifted = stages.lift(
             judged, batch.pipeline.keys, batch.layout, batch.grids.edges, batch.pipeline.time.tie_break, batch.anchors(), plan.batch
         ).persist()
-        counts = lifted.agg(F.sum(batch.layout.fields[0].name).alias("rows"), F.sum("_late_rows").alias("late"), F.count("*").alias("slices")).head()
+        counts = lifted.agg(
+            F.sum(batch.layout.fields[0].name).alias("rows"), F.sum("_late_rows").alias("late"), F.count("*").alias("slices")
+        ).head()
         assert counts is not None
         done.rows_read, done.rows_applied = arrived.survey.rows, counts["rows"] or 0
         done.rows_late, done.new_slices = counts["late"] or 0, counts["slices"]
@@ -183,7 +187,8 @@ def apply(batch: Batch, arrived: Arrived, restored: DataFrame | None, staging: s
 
 def _judge(batch: Batch, arrived: Arrived) -> DataFrame:
     time = batch.pipeline.time
-    assert arrived.rows is not None and arrived.survey is not None
+    assert arrived.rows is not None
+    assert arrived.survey is not None
     if time.watermark == "data_interval_end":
         return arrival.judge_by(arrived.rows, batch.plan.emitted, lateness=time.lateness.elapsed(), grids=batch.grids.grids)
     return arrival.judge(
@@ -198,6 +203,7 @@ def _check_balance(batch: Batch, done: Applied) -> None:
     by_log = sum(rows for rows in told if rows is not None)
     if done.rows_read != done.rows_applied + quarantined or (None not in told and not filtered and by_log != done.rows_read):
         raise WindowmillError(
-            f"pipeline {batch.pipeline.pipeline}: batch {batch.plan.batch} read {done.rows_read} rows of {by_log} in the log, applied {done.rows_applied} and "
+            f"pipeline {batch.pipeline.pipeline}: batch {batch.plan.batch} read {done.rows_read} rows of {by_log} in the "
+            f"log, applied {done.rows_applied} and "
             f"quarantined {quarantined}: they must balance, so nothing was published; please report this"
         )

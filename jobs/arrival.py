@@ -99,7 +99,10 @@ def judge_by(rows: DataFrame, emitted: int | None, *, lateness: int, grids: Sequ
 def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[Grid]) -> DataFrame:
     """Mark rows behind ``watermark``, and those to which windows that end through ``closed`` were closed."""
     time, usable = F.col(TIME), F.col(REASON).isNull()
-    first_end, last_end = _least([first_end_after(grid, time) for grid in grids]), _greatest([last_end_holding(grid, time) for grid in grids])
+    first_end, last_end = (
+        _least([first_end_after(grid, time) for grid in grids]),
+        _greatest([last_end_holding(grid, time) for grid in grids]),
+    )
     too_late = usable & (last_end > time) & (last_end <= closed)
     return (
         rows.withColumn(LATE, usable & (time < watermark))

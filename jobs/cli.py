@@ -20,7 +20,12 @@ from windowing.specfile import load_pipeline
 if TYPE_CHECKING:
     from jobs.runs import Done, Ruling
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Sliding-window aggregates on Spark and Delta, batch by batch.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Sliding-window aggregates on Spark and Delta, batch by batch.",
+)
 _console = Console(highlight=False, soft_wrap=True)
 _errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -44,7 +49,10 @@ def validate(spec: Spec) -> None:
     pipeline = load_pipeline(spec)
     missing = [name for name in ("source", "sink") if getattr(pipeline, name) is None]
     note = f"; without {' and '.join(missing)} it serves `windowmill try` only" if missing else ""
-    _console.print(f"{spec}: pipeline {pipeline.pipeline} is valid: {len(pipeline.windows)} windows, {len(pipeline.aggregates)} aggregates{note}", markup=False)
+    _console.print(
+        f"{spec}: pipeline {pipeline.pipeline} is valid: {len(pipeline.windows)} windows, {len(pipeline.aggregates)} aggregates{note}",
+        markup=False,
+    )
 
 
 @app.command(name="try")
@@ -64,8 +72,12 @@ def try_(
 @app.command()
 def run(
     spec: Spec,
-    max_batches: Annotated[int | None, typer.Option("--max-batches", min=1, help="Stop after so many batches; by default when the source is drained.")] = None,
-    data_interval_end: Annotated[datetime | None, typer.Option("--data-interval-end", help="UTC; through here the input is vouched to be complete.")] = None,
+    max_batches: Annotated[
+        int | None, typer.Option("--max-batches", min=1, help="Stop after so many batches; by default when the source is drained.")
+    ] = None,
+    data_interval_end: Annotated[
+        datetime | None, typer.Option("--data-interval-end", help="UTC; through here the input is vouched to be complete.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Advance the pipeline over its source's new rows."""
@@ -80,7 +92,9 @@ def run(
 @app.command()
 def backfill(
     spec: Spec,
-    begin: Annotated[str, typer.Option("--from", help="Windows that end after this instant (ISO 8601, UTC; an integer on an integer axis).")],
+    begin: Annotated[
+        str, typer.Option("--from", help="Windows that end after this instant (ISO 8601, UTC; an integer on an integer axis).")
+    ],
     end: Annotated[str, typer.Option("--to", help="… and at or before this one.")],
     as_json: AsJson = False,
 ) -> None:
@@ -137,7 +151,10 @@ def quality(spec: Spec, last: Last = 5, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def report(spec: Spec, out: Annotated[Path | None, typer.Option("--out", help="Where to write the page; by default beside the pipeline's tables.")] = None) -> None:
+def report(
+    spec: Spec,
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write the page; by default beside the pipeline's tables.")] = None,
+) -> None:
     """Write the HTML report."""
     from jobs.report import write_report
 

@@ -150,7 +150,10 @@ def _file(add: dict[str, Any], version: int) -> AddedFile:
 def _snapshot_files(table: SourceTable, version: int) -> list[AddedFile]:
     """A first batch over a table whose early log is gone: the files that make it up at ``version``, by age."""
     rows = DeltaTable(table.path, version=version).get_add_actions(flatten=False)
-    records = [dict(zip(rows.schema.names, values, strict=True)) for values in zip(*(rows.column(i).to_pylist() for i in range(rows.num_columns)), strict=True)]
+    records = [
+        dict(zip(rows.schema.names, values, strict=True))
+        for values in zip(*(rows.column(i).to_pylist() for i in range(rows.num_columns)), strict=True)
+    ]
     records.sort(key=lambda record: (record["modification_time"], record["path"]))
     return [
         AddedFile(

@@ -7,12 +7,24 @@ import re
 #: What a library's message contains, and what to tell the user. The first that fits is taken.
 _KNOWN = (
     (r"ARITHMETIC_OVERFLOW", "an integer sum left the range of a 64-bit integer; cast the column to double in a view of the source"),
-    (r"FAILED_READ_FILE|FileNotFoundException|PATH_NOT_FOUND|does not exist", "a file of a table is gone (vacuumed or deleted by hand); restore it, or backfill into a new sink"),
+    (
+        r"FAILED_READ_FILE|FileNotFoundException|PATH_NOT_FOUND|does not exist",
+        "a file of a table is gone (vacuumed or deleted by hand); restore it, or backfill into a new sink",
+    ),
     (r"No space left on device", "the disk is full; free some space and run again"),
-    (r"Answer from Java side is empty|Connection refused|Py4JNetworkError", "Spark's JVM died (killed, or out of memory); run again, with WINDOWMILL_DRIVER_MEMORY=8g if it happens again"),
-    (r"OutOfMemoryError|Java heap space", "Spark ran out of memory; set WINDOWMILL_DRIVER_MEMORY=8g, or lower source.options.maxBytesPerTrigger"),
+    (
+        r"Answer from Java side is empty|Connection refused|Py4JNetworkError",
+        "Spark's JVM died (killed, or out of memory); run again, with WINDOWMILL_DRIVER_MEMORY=8g if it happens again",
+    ),
+    (
+        r"OutOfMemoryError|Java heap space",
+        "Spark ran out of memory; set WINDOWMILL_DRIVER_MEMORY=8g, or lower source.options.maxBytesPerTrigger",
+    ),
     (r"PARSE_SYNTAX_ERROR|UNRESOLVED_COLUMN", "a condition in the spec (filter or where) is not valid Spark SQL over the source's columns"),
-    (r"DELTA_FAILED_TO_MERGE_FIELDS|DELTA_METADATA_MISMATCH|schema mismatch", "a table's columns are not those of the spec; choose another sink, or put the spec back"),
+    (
+        r"DELTA_FAILED_TO_MERGE_FIELDS|DELTA_METADATA_MISMATCH|schema mismatch",
+        "a table's columns are not those of the spec; choose another sink, or put the spec back",
+    ),
     (r"[Pp]ermission denied|AccessControlException", "a path may not be read or written by this user; check its permissions"),
 )
 
@@ -24,4 +36,5 @@ def explain(err: Exception) -> str:
     first = next((line.strip() for line in str(err).splitlines() if line.strip()), type(err).__name__)
     java = re.search(r"(?:Caused by: |: )((?:[a-z]+\.)+[A-Z]\w*(?:Exception|Error): [^\n]{0,200})", text)
     what = java[1] if java and "An error occurred while calling" in first else first
-    return f"{what[:300]}; {advice or 'run again, or with `windowmill --debug …` for the trace'}; nothing of this batch counts until it is committed"
+    advice = advice or "run again, or with `windowmill --debug …` for the trace"
+    return f"{what[:300]}; {advice}; nothing of this batch counts until it is committed"

@@ -52,7 +52,11 @@ def next_run(pipeline: Pipeline, ledger: Ledger, *, interval_end: datetime | Non
     _check_sink_is_ours(pipeline, ledger)
     options = pipeline.source.options if pipeline.source else {}
     through = last_version_within(
-        source, after, source.version, max_files=_limit(options, "maxFilesPerTrigger", MAX_FILES), max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES)
+        source,
+        after,
+        source.version,
+        max_files=_limit(options, "maxFilesPerTrigger", MAX_FILES),
+        max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES),
     )
     return _record(pipeline, ledger, source, Plan(**_common(pipeline, ledger, source, through), action="run", interval_end=vouched))
 
@@ -119,12 +123,14 @@ def _source(pipeline: Pipeline, ledger: Ledger) -> SourceTable:
     source, batches = read_source_table(path), ledger.batches()
     if batches and batches[-1].plan.source_id != source.table_id:
         raise SourceReplacedError(
-            f"source {path}: this is another table (Delta id {source.table_id}) than the one the pipeline has read ({batches[-1].plan.source_id}); "
+            f"source {path}: this is another table (Delta id {source.table_id}) than the one the pipeline has read "
+            f"({batches[-1].plan.source_id}); "
             "put the old table back, or give the pipeline a new sink and backfill it there"
         )
     if batches and source.version < batches[-1].plan.to_version:
         raise SourceReplacedError(
-            f"source {path}: stands at version {source.version}, but version {batches[-1].plan.to_version} has been read; it seems restored from a copy: "
+            f"source {path}: stands at version {source.version}, but version {batches[-1].plan.to_version} has been read; it "
+            "seems restored from a copy: "
             "give the pipeline a new sink and backfill it there"
         )
     return source
@@ -158,9 +164,12 @@ def _check_sink_is_ours(pipeline: Pipeline, ledger: Ledger) -> None:
     except TableNotFoundError:
         return
     except (DeltaError, OSError) as err:
-        raise SinkError(f"sink {pipeline.sink.path}: cannot be read ({str(err).splitlines()[0]}); check the path and its permissions") from err
+        raise SinkError(
+            f"sink {pipeline.sink.path}: cannot be read ({str(err).splitlines()[0]}); check the path and its permissions"
+        ) from err
     raise SinkError(
-        f"sink {pipeline.sink.path}: a table is there already (version {table.version()}), but the pipeline's ledger {ledger.path} is empty; "
+        f"sink {pipeline.sink.path}: a table is there already (version {table.version()}), but the pipeline's ledger "
+        f"{ledger.path} is empty; "
         "restore the ledger, or choose another sink.path"
     )
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from jobs.sources import REASON, TIME, VERSION
-from jobs.staging import Staged
 from jobs.stages import quoted
+from jobs.staging import Staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -56,7 +56,9 @@ class _Steps:
     def __init__(self, pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress) -> None:
         self.pipeline, self.plan, self.ledger, self.places, self.progress = pipeline, plan, ledger, places, progress
         self.app = f"windowmill/{pipeline.pipeline}/{plan.generation}"
-        self.metadata = json.dumps({"pipeline": pipeline.pipeline, "generation": plan.generation, "batch": plan.batch, "attempt": plan.attempt})
+        self.metadata = json.dumps(
+            {"pipeline": pipeline.pipeline, "generation": plan.generation, "batch": plan.batch, "attempt": plan.attempt}
+        )
         self.applied: apply.Applied | None = None
         preload()
         with progress.step("start", "Spark"):
@@ -88,7 +90,8 @@ class _Steps:
             return {"release": "released", "discard": "discarded"}[ruling]
         self._hold(result)
         raise HeldError(
-            f"pipeline {self.pipeline.pipeline}: batch {self.plan.batch} is held, nothing was published: {verdict.describe()}; see its rows in "
+            f"pipeline {self.pipeline.pipeline}: batch {self.plan.batch} is held, nothing was published: "
+            f"{verdict.describe()}; see its rows in "
             f"{self.places.held}, then run again with changed expectations, or `windowmill release` or `windowmill discard` it"
         )
 
@@ -136,7 +139,13 @@ class _Steps:
     def _record(self, verdict: Verdict) -> None:
         plan, at = self.plan, datetime.now(UTC)
         history.record(
-            self.places.quality, verdict, pipeline=self.pipeline.pipeline, generation=plan.generation, batch=plan.batch, attempt=plan.attempt, at=at
+            self.places.quality,
+            verdict,
+            pipeline=self.pipeline.pipeline,
+            generation=plan.generation,
+            batch=plan.batch,
+            attempt=plan.attempt,
+            at=at,
         )
         docs.write_docs(self.places.docs, verdict, pipeline=self.pipeline.pipeline, batch=plan.batch, at=at)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from checkpoints.ledger import Commit, Ledger, Plan
 from checkpoints.lease import lease
+from checkpoints.ledger import Commit, Ledger, Plan
 from checkpoints.places import Places
 from jobs import planning
 from jobs.progress import Progress
@@ -32,7 +32,12 @@ class Done:
 
 
 def run(
-    pipeline: Pipeline, progress: Progress, *, max_batches: int | None = None, interval_end: datetime | None = None, ruling: Ruling | None = None
+    pipeline: Pipeline,
+    progress: Progress,
+    *,
+    max_batches: int | None = None,
+    interval_end: datetime | None = None,
+    ruling: Ruling | None = None,
 ) -> list[Done]:
     """Run batches until the source is drained or ``max_batches`` are done; the batches committed.
 
@@ -94,6 +99,5 @@ def _describe(plan: Plan, *, instants: bool) -> str:
     versions = f"source versions {plan.from_version + 1} to {plan.to_version}"
     if plan.action == "run":
         return versions if plan.to_version > plan.from_version else "no new rows, a later watermark"
-    assert plan.range_from is not None and plan.range_to is not None
-    begin, end = (f"{from_us(t):%Y-%m-%d %H:%M}" if instants else str(t) for t in (plan.range_from, plan.range_to))
+    begin, end = (f"{from_us(t):%Y-%m-%d %H:%M}" if instants else str(t) for t in plan.range)
     return f"backfill of the windows that end after {begin} through {end}, from {versions}"

@@ -47,25 +47,32 @@ class Columns:
         """Every column that the spec names must exist; raises ``SourceSchemaError`` naming the field and the nearest column."""
         known = set(self.struct.names)
         wanted = [(f"keys.{i}", name) for i, name in enumerate(pipeline.keys)]
-        wanted += [("time.column", pipeline.time.column), *((f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break))]
+        wanted += [
+            ("time.column", pipeline.time.column),
+            *((f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break)),
+        ]
         for where, name in wanted:
             if name not in known:
                 raise SourceSchemaError(
-                    f"pipeline {pipeline.pipeline}: {where}: the source {place} has no column {name!r}; its columns are {', '.join(sorted(known))}"
+                    f"pipeline {pipeline.pipeline}: {where}: the source {place} has no column {name!r}; its columns are "
+                    f"{', '.join(sorted(known))}"
                 )
         kind = self.type_of(pipeline.time.column)
         whole = isinstance(kind, IntegralType)
         if whole and pipeline.time.unit is None:
             raise SourceSchemaError(
-                f"pipeline {pipeline.pipeline}: time.column: {pipeline.time.column!r} is {kind.simpleString()}; say what it counts with time.unit (us, ms, s or none)"
+                f"pipeline {pipeline.pipeline}: time.column: {pipeline.time.column!r} is {kind.simpleString()}; say what it "
+                "counts with time.unit (us, ms, s or none)"
             )
         if pipeline.time.unit is not None and not whole:
             raise SourceSchemaError(
-                f"pipeline {pipeline.pipeline}: time.unit: {pipeline.time.column!r} is {kind.simpleString()}, not an integer; leave time.unit out"
+                f"pipeline {pipeline.pipeline}: time.unit: {pipeline.time.column!r} is {kind.simpleString()}, not an "
+                "integer; leave time.unit out"
             )
         if not whole and kind.typeName() not in ("timestamp", "timestamp_ntz", "date", "string"):
             raise SourceSchemaError(
-                f"pipeline {pipeline.pipeline}: time.column: {pipeline.time.column!r} is {kind.simpleString()}; expected a timestamp, a date or an integer"
+                f"pipeline {pipeline.pipeline}: time.column: {pipeline.time.column!r} is {kind.simpleString()}; expected a "
+                "timestamp, a date or an integer"
             )
 
 
@@ -77,10 +84,13 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
         if field.name not in used:
             continue
         if field.name not in new.names:
-            raise SourceSchemaError(f"source {place}: column {field.name!r} is gone since the last batch; bring it back, or rebuild in a new sink without it")
+            raise SourceSchemaError(
+                f"source {place}: column {field.name!r} is gone since the last batch; bring it back, or rebuild in a new sink without it"
+            )
         if new[field.name].dataType != field.dataType:
             raise SourceSchemaError(
-                f"source {place}: column {field.name!r} was {field.dataType.simpleString()} and is now {new[field.name].dataType.simpleString()}; "
+                f"source {place}: column {field.name!r} was {field.dataType.simpleString()} and is now "
+                f"{new[field.name].dataType.simpleString()}; "
                 "bring the type back, or rebuild in a new sink"
             )
 

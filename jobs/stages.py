@@ -59,7 +59,9 @@ def sink_schema(keys: Mapping[str, pa.DataType], layout: Layout, *, instants: bo
     )
 
 
-def lift(rows: DataFrame, keys: Sequence[str], layout: Layout, edges: Edges, ties: Sequence[str], anchors: Mapping[str, float], batch: int) -> DataFrame:
+def lift(
+    rows: DataFrame, keys: Sequence[str], layout: Layout, edges: Edges, ties: Sequence[str], anchors: Mapping[str, float], batch: int
+) -> DataFrame:
     """One row per key and slice with the partials of its usable rows; columns as ``state_schema`` and ``_late_rows``.
 
     Parameters
@@ -145,7 +147,9 @@ def window_rows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterat
                 yield from _result_rows(stage, keys, name, grid, ends, results).to_batches(CHUNK_ROWS)
 
 
-def _result_rows(stage: WindowStage, keys: pa.Table | None, name: str, grid: Grid, ends: np.ndarray, results: dict[str, pa.Array]) -> pa.Table:
+def _result_rows(
+    stage: WindowStage, keys: pa.Table | None, name: str, grid: Grid, ends: np.ndarray, results: dict[str, pa.Array]
+) -> pa.Table:
     n = len(ends)
     values = {column: keys.column(column) for column in stage.keys} if keys is not None else {}
     values |= {"window": pa.repeat(name, n), "window_start": pa.array(ends - grid.size), "window_end": pa.array(ends)}

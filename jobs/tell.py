@@ -63,9 +63,16 @@ def status_of(pipeline: Pipeline) -> Answer:
         "checkpoints": places.root,
     }
     table = Table(show_header=False, box=None, pad_edge=False)
-    labels = {"emitted": "emitted through", "seen": "latest event", "source_version": "source read through", "versions_waiting": "versions waiting"}
+    labels = {
+        "emitted": "emitted through",
+        "seen": "latest event",
+        "source_version": "source read through",
+        "versions_waiting": "versions waiting",
+    }
     for name, value in data.items():
-        table.add_row(labels.get(name, name.replace("_", " ")), "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value))
+        table.add_row(
+            labels.get(name, name.replace("_", " ")), "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+        )
     return Answer(data, table)
 
 
@@ -94,10 +101,23 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
     ]
     table = Table(title=f"batches of {pipeline.pipeline}", title_justify="left")
     steps = list(dict.fromkeys(step for batch in batches for step in batch.timings)) if timings else []
-    shown = ["batch", "action", "status", "verdict", "rows_read", "rows_late", "rows_quarantined", "rows_published", "emitted", "committed_at"]
+    shown = [
+        "batch",
+        "action",
+        "status",
+        "verdict",
+        "rows_read",
+        "rows_late",
+        "rows_quarantined",
+        "rows_published",
+        "emitted",
+        "committed_at",
+    ]
     shown = ["batch", "status"] if timings else shown
     for name in (*shown, *steps, *(["total"] if timings else [])):
-        table.add_column(name.replace("_", " "), justify="left" if name in ("action", "status", "verdict", "emitted", "committed_at") else "right")
+        table.add_column(
+            name.replace("_", " "), justify="left" if name in ("action", "status", "verdict", "emitted", "committed_at") else "right"
+        )
     for row in data:
         values = ["–" if row[name] is None else f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in shown]
         seconds = [f"{row['timings'].get(step, 0.0):.1f}" for step in steps]
@@ -119,7 +139,10 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
     colours = {"passed": "green", "failed": "red", "broken": "magenta"}
     for row in rows:
         outcome = f"[{colours.get(row['outcome'], 'default')}]{row['outcome']}[/]"
-        plain = ["" if row[name] is None else str(row[name]).replace("[", "\\[") for name in ("severity", "type", "column", "unexpected", "message")]
+        plain = [
+            "" if row[name] is None else str(row[name]).replace("[", "\\[")
+            for name in ("severity", "type", "column", "unexpected", "message")
+        ]
         table.add_row(str(row["batch"]), outcome, *plain)
     return Answer(data, table)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,12 @@ def _pair(first: str, second: str) -> Signature:
 _ONE = Signature("a column")
 SIGNATURES: Mapping[str, Signature] = {
     "count": Signature('"*" or a column', star=True),
-    **dict.fromkeys(
-        "count_distinct approx_distinct sum mean geometric_mean product time_weighted_mean min max min_count max_count range "
-        "var_samp var_pop stddev_samp stddev_pop skewness kurtosis first last collect collect_distinct concat bool_and bool_or".split(),
-        _ONE,
-    ),
+    **dict.fromkeys(("count_distinct", "approx_distinct"), _ONE),
+    **dict.fromkeys(("sum", "mean", "geometric_mean", "product", "time_weighted_mean"), _ONE),
+    **dict.fromkeys(("min", "max", "min_count", "max_count", "range"), _ONE),
+    **dict.fromkeys(("var_samp", "var_pop", "stddev_samp", "stddev_pop", "skewness", "kurtosis"), _ONE),
+    **dict.fromkeys(("first", "last", "collect", "collect_distinct", "concat"), _ONE),
+    **dict.fromkeys(("bool_and", "bool_or"), _ONE),
     "weighted_mean": _pair("value", "weight"),
     "arg_min": _pair("by", "value"),
     "arg_max": _pair("by", "value"),
@@ -130,13 +131,16 @@ def _options_fit(options: Mapping[str, Any]) -> bool:
     def number(value: object) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
 
-    fits = {
-        "k": lambda k: isinstance(k, int) and not isinstance(k, bool) and k > 0,
-        "q": lambda q: number(q) and 0 <= q <= 1,
-        "edges": lambda edges: (
-            isinstance(edges, list) and len(edges) > 1 and all(map(number, edges)) and all(a < b for a, b in zip(edges, edges[1:], strict=False))
-        ),
-    }
+    def ascending(edges: object) -> bool:
+        return isinstance(edges, list) and len(edges) > 1 and all(map(number, edges)) and all(a < b for a, b in pairwise(edges))
+
+    def positive(k: object) -> bool:
+        return isinstance(k, int) and not isinstance(k, bool) and k > 0
+
+    def fraction(q: object) -> bool:
+        return isinstance(q, int | float) and not isinstance(q, bool) and 0 <= q <= 1
+
+    fits: dict[str, Callable[[object], bool]] = {"k": positive, "q": fraction, "edges": ascending}
     return all(fits[name](value) for name, value in options.items())
 
 

@@ -142,4 +142,4 @@ def _exact(number: str, unit_us: int) -> int:
     scaled = int(fraction or "0") * unit_us
     if scaled % 10 ** len(fraction):
         raise ValueError(f"expected {EXPECTED}, no finer than a microsecond")
-    return int(whole) * unit_us + scaled // 10 ** len(fraction)
+    return int(whole) * unit_us + int(scaled // 10 ** len(fraction))

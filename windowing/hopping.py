@@ -20,7 +20,9 @@ class Grids:
     @classmethod
     def of(cls, pipeline: Pipeline) -> Grids:
         """Grids of all windows; raises ``UnsupportedError`` for a window that is not tumbling or hopping of a fixed length."""
-        return cls(tuple((window.name, _grid(window, f"pipeline {pipeline.pipeline}: windows.{i}")) for i, window in enumerate(pipeline.windows)))
+        return cls(
+            tuple((window.name, _grid(window, f"pipeline {pipeline.pipeline}: windows.{i}")) for i, window in enumerate(pipeline.windows))
+        )
 
     @property
     def grids(self) -> Sequence[Grid]:
@@ -45,7 +47,9 @@ def _grid(window: object, where: str) -> Grid:
         raise UnsupportedError(f"{where}: windows of type {kind} do not run on Spark yet; tumbling and hopping windows with a size do")
     hop = window.hop if isinstance(window, Hopping) else window.size
     if window.size.months or hop.months or (window.timezone not in (None, "UTC") and (window.size.is_calendar or hop.is_calendar)):
-        raise UnsupportedError(f"{where}: calendar lengths (months, or days in a time zone) do not run on Spark yet; give the length in hours")
+        raise UnsupportedError(
+            f"{where}: calendar lengths (months, or days in a time zone) do not run on Spark yet; give the length in hours"
+        )
     if window.empty == "emit":
         raise UnsupportedError(f"{where}.empty: emit does not run on Spark yet; leave it at skip")
     origin = window.origin if window.origin is not None else 0

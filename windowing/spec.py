@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
-from windowing.catalogue import AggregateSpec, Aggregates
+from windowing.catalogue import Aggregates, AggregateSpec
 from windowing.durations import Duration
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
@@ -50,7 +50,9 @@ def _instant(value: object) -> object:
 
 
 Instant = Annotated[
-    datetime | int, BeforeValidator(_instant), PlainSerializer(lambda v: v.isoformat() if isinstance(v, datetime) else v, return_type=str | int)
+    datetime | int,
+    BeforeValidator(_instant),
+    PlainSerializer(lambda v: v.isoformat() if isinstance(v, datetime) else v, return_type=str | int),
 ]
 
 
@@ -292,7 +294,9 @@ class Pipeline(_Part):
         integer_axis = self.time.unit is not None
         for where, value in _durations(self):
             if value.plain != integer_axis and not value.is_zero:
-                wanted = f"a plain integer (time.unit is {self.time.unit!r})" if integer_axis else "a duration with a unit, such as '5 minutes'"
+                wanted = (
+                    f"a plain integer (time.unit is {self.time.unit!r})" if integer_axis else "a duration with a unit, such as '5 minutes'"
+                )
                 raise ValueError(f"{where}: got {value}; expected {wanted}")
         return self
 
@@ -306,7 +310,7 @@ class Pipeline(_Part):
     def meaning(self) -> dict[str, Any]:
         """The part of the spec that decides the result rows, as JSON values: what the stored state depends on."""
         everything = self.model_dump(mode="json", exclude_defaults=True)
-        kept = {name: everything[name] for name in ("keys", "time", "windows", "aggregates", "emit") if name in everything}
+        kept: dict[str, Any] = {name: everything[name] for name in ("keys", "time", "windows", "aggregates", "emit") if name in everything}
         if self.source and self.source.filter:
             kept["filter"] = self.source.filter
         return kept

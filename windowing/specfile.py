@@ -25,7 +25,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, "aliases are not read; write the value out", event.start_mark)
         return super().compose_node(parent, index)
 
@@ -78,7 +78,9 @@ def parse_pipeline(
     if isinstance(value, Pipeline):
         return value
     if not isinstance(value, Mapping):
-        raise SpecError(f"{name}: holds {type(value).__name__}; expected fields such as pipeline:, source:, windows: (see the README's example)")
+        raise SpecError(
+            f"{name}: holds {type(value).__name__}; expected fields such as pipeline:, source:, windows: (see the README's example)"
+        )
     problems: list[str] = []
     filled = _substitute(value, os.environ if environment is None else environment, (), problems, name, lines or {})
     if problems:
@@ -88,7 +90,11 @@ def parse_pipeline(
     except ValidationError as err:
         errors = err.errors()
         # A list whose items failed is also "too short" to pydantic; only the items' own errors help.
-        errors = [e for e in errors if not (e["type"] == "too_short" and any(o["loc"][: len(e["loc"])] == e["loc"] and o is not e for o in errors))]
+        errors = [
+            e
+            for e in errors
+            if not (e["type"] == "too_short" and any(o["loc"][: len(e["loc"])] == e["loc"] and o is not e for o in errors))
+        ]
         raise SpecError("\n".join(_describe(error, name, lines or {}) for error in errors)) from err
 
 
@@ -102,7 +108,9 @@ def _substitute(value: Any, environment: Mapping[str, str], path: _Path, problem
 
     def replace(match: re.Match[str]) -> str:
         if match[1] not in environment:
-            problems.append(f"{_where(name, path, lines)}: the environment variable {match[1]} is not set; export {match[1]}=… and try again")
+            problems.append(
+                f"{_where(name, path, lines)}: the environment variable {match[1]} is not set; export {match[1]}=… and try again"
+            )
             return ""
         return environment[match[1]]
 
@@ -148,15 +156,15 @@ _UNION_STEPS = {"AssetSchedule", "str", "int", "float", "datetime"}
 
 def _fields_at(location: _Path) -> list[str]:
     """Names of the fields that the model at ``location``'s parent knows."""
-    model: Any = Pipeline
+    model: type[BaseModel] | None = Pipeline
     for step in location[:-1]:
-        if isinstance(step, int):
+        if isinstance(step, int) or model is None:
             continue
-        if step in _WINDOW_TYPES and not (isinstance(model, type) and step in model.model_fields):
+        if step in model.model_fields:
+            model = _model_in(model.model_fields[step].annotation)
+        elif step in _WINDOW_TYPES:
             model = next(kind for kind in _window_models() if kind.model_fields["type"].annotation.__args__[0] == step)
-        elif isinstance(model, type) and step in model.model_fields:
-            model = _model_in(model.model_fields[str(step)].annotation)
-    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+    return list(model.model_fields) if model else []
 
 
 def _window_models() -> list[Any]:
@@ -165,7 +173,7 @@ def _window_models() -> list[Any]:
     return [spec.Tumbling, spec.Hopping, spec.Cumulative, spec.Session, spec.Snapshot, spec.Count, spec.Custom, spec.Sliding]
 
 
-def _model_in(annotation: Any) -> Any:
+def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in getattr(annotation, "__args__", ()) if (found := _model_in(part)) is not None), None)

@@ -43,7 +43,9 @@ def arenas(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
                 for column, role in enumerate(("anchor", "mean", "m2")):
                     floats[:, f + column] = _float64(fields[role])
             case _:
-                decisive = fields.get("by", fields.get("at") if len(layout.atoms[index].columns) == 1 and "at" in fields else fields["value"])
+                decisive = fields.get(
+                    "by", fields.get("at") if len(layout.atoms[index].columns) == 1 and "at" in fields else fields["value"]
+                )
                 ints[:, i + KEY] = order_key(decisive)
                 if "at" in fields:
                     ints[:, i + AT] = _int64(fields["at"])
@@ -66,7 +68,7 @@ def order_key(column: pa.Array) -> Ints:
         return _int64(column)
     if pa.types.is_timestamp(kind):
         return _int64(column.cast(pa.int64()))
-    return pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    return np.asarray(pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy(), np.int64)
 
 
 def _ranks(columns: list[pa.Array]) -> Ints | int:

@@ -32,7 +32,9 @@ def set_identity(program: Ints, ints: Ints, floats: Floats) -> None:
 
 
 @njit
-def combine(program: Ints, left_ints: Ints, left_floats: Floats, right_ints: Ints, right_floats: Floats, ints: Ints, floats: Floats) -> bool:
+def combine(
+    program: Ints, left_ints: Ints, left_floats: Floats, right_ints: Ints, right_floats: Floats, ints: Ints, floats: Floats
+) -> bool:
     """Write left ⊕ right into the row (``ints``, ``floats``), which may be either operand; whether an integer sum overflowed.
 
     References

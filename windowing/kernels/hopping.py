@@ -26,7 +26,17 @@ NEVER_CLOSED = np.iinfo(np.int64).min
 
 @njit
 def hopping_windows(
-    program: Ints, offsets: Ints, starts: Ints, closed: Ints, ints: Ints, floats: Floats, size: int, hop: int, origin: int, after: int, through: int
+    program: Ints,
+    offsets: Ints,
+    starts: Ints,
+    closed: Ints,
+    ints: Ints,
+    floats: Floats,
+    size: int,
+    hop: int,
+    origin: int,
+    after: int,
+    through: int,
 ) -> Any:
     """Every non-empty window [e − size, e) with e in (``after``, ``through``].
 
@@ -46,7 +56,24 @@ def hopping_windows(
     tuple
         Key index and end of each window, int64, shape (n_windows,); its partial as rows of two arenas; whether an integer sum overflowed.
     """
-    rows = _sweep(program, offsets, starts, closed, ints, floats, size, hop, origin, after, through, False, ints[:0, 0], ints[:0, 0], ints[:0], floats[:0])
+    rows = _sweep(
+        program,
+        offsets,
+        starts,
+        closed,
+        ints,
+        floats,
+        size,
+        hop,
+        origin,
+        after,
+        through,
+        False,
+        ints[:0, 0],
+        ints[:0, 0],
+        ints[:0],
+        floats[:0],
+    )
     keys, ends = np.empty(rows[0], np.int64), np.empty(rows[0], np.int64)
     out_ints, out_floats = np.empty((rows[0], ints.shape[1]), np.int64), np.empty((rows[0], floats.shape[1]), np.float64)
     done = _sweep(program, offsets, starts, closed, ints, floats, size, hop, origin, after, through, True, keys, ends, out_ints, out_floats)
@@ -55,9 +82,23 @@ def hopping_windows(
 
 @njit
 def _sweep(
-    program: Ints, offsets: Ints, starts: Ints, closed: Ints, ints: Ints, floats: Floats, size: int, hop: int, origin: int, after: int, through: int,
-    write: bool, keys: Ints, ends: Ints, out_ints: Ints, out_floats: Floats,
-) -> Any:  # fmt: skip
+    program: Ints,
+    offsets: Ints,
+    starts: Ints,
+    closed: Ints,
+    ints: Ints,
+    floats: Floats,
+    size: int,
+    hop: int,
+    origin: int,
+    after: int,
+    through: int,
+    write: bool,
+    keys: Ints,
+    ends: Ints,
+    out_ints: Ints,
+    out_floats: Floats,
+) -> Any:
     overflow = False
     count = 0
     # Suffix aggregates of the front stack live beside the slices they begin at; only a writing sweep needs them.
@@ -106,11 +147,19 @@ def _sweep(
                     suffix_ints[high - 1], suffix_floats[high - 1] = ints[high - 1], floats[high - 1]
                     for row in range(high - 2, low - 1, -1):
                         overflow |= combine(
-                            program, ints[row], floats[row], suffix_ints[row + 1], suffix_floats[row + 1], suffix_ints[row], suffix_floats[row]
+                            program,
+                            ints[row],
+                            floats[row],
+                            suffix_ints[row + 1],
+                            suffix_floats[row + 1],
+                            suffix_ints[row],
+                            suffix_floats[row],
                         )
                     middle = high
                     set_identity(program, back_ints, back_floats)
-                overflow |= combine(program, suffix_ints[low], suffix_floats[low], back_ints, back_floats, out_ints[count], out_floats[count])
+                overflow |= combine(
+                    program, suffix_ints[low], suffix_floats[low], back_ints, back_floats, out_ints[count], out_floats[count]
+                )
             if write:
                 keys[count], ends[count] = key, end
             count += 1

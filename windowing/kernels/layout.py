@@ -83,11 +83,13 @@ class Layout:
             missing = next((column for column in spec.columns if column not in types), None)
             if missing is not None:
                 raise SpecError(
-                    f"pipeline {pipeline.pipeline}: aggregates.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}"
+                    f"pipeline {pipeline.pipeline}: aggregates.{name}: the source has no column {missing!r}; its columns are "
+                    f"{', '.join(sorted(types))}"
                 )
             if spec.function not in _RECIPES:
                 raise UnsupportedError(
-                    f"pipeline {pipeline.pipeline}: aggregates.{name}: {spec.function} does not run on Spark yet; these do: {', '.join(sorted(_RECIPES))}"
+                    f"pipeline {pipeline.pipeline}: aggregates.{name}: {spec.function} does not run on Spark yet; these do: "
+                    f"{', '.join(sorted(_RECIPES))}"
                 )
             try:
                 needed, result_type = _RECIPES[spec.function](spec, [types[column] for column in spec.columns])
@@ -145,7 +147,7 @@ def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> 
 _Recipe = Callable[[AggregateSpec, list[pa.DataType]], tuple[list[Atom], pa.DataType]]
 
 
-def _count(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
+def _count(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
     if not spec.columns and not spec.where:
         return [Atom("rows")], pa.int64()
     return [Atom("count", spec.columns, spec.where)], pa.int64()
@@ -171,7 +173,10 @@ def _moments(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom],
 
 def _require_float(spec: AggregateSpec, kind: pa.DataType) -> None:
     if not pa.types.is_floating(kind):
-        raise TypeError(f"{spec.function} of column {spec.columns[0]!r} of type {kind}; expected integers or floating point, cast it in a view of the source")
+        raise TypeError(
+            f"{spec.function} of column {spec.columns[0]!r} of type {kind}; expected integers or floating point, cast it in "
+            "a view of the source"
+        )
 
 
 def _extreme(kind: AtomKind) -> _Recipe:

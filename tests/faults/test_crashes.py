@@ -1,0 +1,130 @@
+"""A run dies before or after any of its steps, or at any instant by kill -9; the next run leaves the tables of one clean run."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from deltalake import DeltaTable
+
+from checkpoints.ledger import Ledger
+from jobs.run import _Steps
+from tests.spark.harness import Bench, differences, events, expected
+
+pytestmark = pytest.mark.spark
+ROWS = events(21, 500)
+STEPS = ("restore", "apply", "validate", "publish", "remember", "commit")
+
+
+class Died(BaseException):
+    """Stands for a process that is gone: nothing of the product catches it."""
+
+
+def _land_and_run_first(bench: Bench) -> None:
+    bench.land(ROWS[:250])
+    bench.run()
+    bench.land(ROWS[250:])
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_restart_writes_what_one_clean_run_writes(spark, tmp_path, monkeypatch, step, when):
+    bench = Bench(tmp_path)
+    _land_and_run_first(bench)
+    original = getattr(_Steps, step)
+
+    def dying(self, *arguments):
+        if when == "after":
+            original(self, *arguments)
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Steps, step, dying)
+        with pytest.raises(Died):
+            bench.run()
+    done = bench.run()
+    assert len(done) == (0 if (step, when) == ("commit", "after") else 1)
+    _check_clean(bench)
+
+
+def _check_clean(bench: Bench) -> None:
+    want = expected(bench.pipeline, ROWS)
+    assert differences(bench.rows(), want.rows) == []
+    assert len(bench.quarantine()) == len(want.quarantined)
+    batches = Ledger.open(bench.pipeline).batches()
+    assert [(b.number, b.status, b.from_version, b.to_version) for b in batches] == [(0, "committed", -1, 0), (1, "committed", 0, 1)]
+    assert sum(b.rows_read for b in batches) == len(ROWS)
+    for table, role in ((bench.sink, "sink"), (f"{bench.sink}.windowmill/state", "state")):
+        writes = [c for c in DeltaTable(table).history() if '"batch": 1' in str(c.get("userMetadata", ""))]
+        assert len(writes) == 1, f"{role} has {len(writes)} commits of batch 1"
+
+
+def kill_storm(folder, kills: int, seed: int) -> Bench:
+    """Kill the command line at random instants ``kills`` times, then let it end; each kill finds it a little further on."""
+    rng = random.Random(seed)
+    bench = Bench(folder)
+    spec = folder / "spec.yaml"
+    spec.write_text(yaml.safe_dump(bench.spec))
+    bench.land(ROWS[:250])
+    bench.land(ROWS[250:])
+    command = [sys.executable, "-m", "jobs.cli", "run", str(spec), "--max-batches", "1"]
+    for _ in range(kills):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        time.sleep(rng.uniform(1, 25))
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait(60)
+    last = subprocess.run([sys.executable, "-m", "jobs.cli", "run", str(spec)], capture_output=True, text=True, timeout=300, check=False)
+    assert last.returncode == 0, last.stderr
+    return bench
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_kill_9_at_any_time_then_run_again(tmp_path, seed):
+    bench = kill_storm(tmp_path, kills=int(os.environ.get("WINDOWMILL_KILLS", "3")), seed=seed)
+    assert differences(bench.rows(), expected(bench.pipeline, ROWS).rows) == []
+    assert sum(b.rows_read for b in Ledger.open(bench.pipeline).batches() if b.status == "committed") == len(ROWS)
+
+
+def test_two_runs_at_once_make_one_commit(tmp_path):
+    bench = Bench(tmp_path)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump(bench.spec))
+    bench.land(ROWS)
+    command = [sys.executable, "-m", "jobs.cli", "run", str(spec)]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [run.communicate(timeout=300) for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], told
+    assert sorted("nothing new" in out for out, _ in told) == [False, True]
+    assert sum("another run of this pipeline is under way" in err for _, err in told) == 1
+    assert [b.status for b in Ledger.open(bench.pipeline).batches()] == ["committed"]
+    assert differences(bench.rows(), expected(bench.pipeline, ROWS).rows) == []
+
+
+def test_without_the_lease_the_ledger_alone_lets_one_of_two_attempts_commit(spark, tmp_path, monkeypatch):
+    """Attempt 1 sleeps through attempt 2's whole run, wakes, and is fenced off without effect."""
+    from contextlib import nullcontext
+
+    from windowing.errors import FencedError
+
+    bench = Bench(tmp_path)
+    _land_and_run_first(bench)
+    monkeypatch.setattr("jobs.runs.lease", lambda *a, **k: nullcontext())
+    original, woken = _Steps.validate, []
+
+    def overtaken(self, *arguments):
+        if not woken:
+            woken.append(True)
+            assert len(bench.run()) == 1
+        return original(self, *arguments)
+
+    monkeypatch.setattr(_Steps, "validate", overtaken)
+    with pytest.raises(FencedError, match=r"batch 1 has been committed|another run wrote"):
+        bench.run()
+    _check_clean(bench)

@@ -1,0 +1,168 @@
+"""Landing rows in a Delta source version by version, running a pipeline over them, and reading what it published."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from rich.console import Console
+
+from jobs.progress import Progress
+from windowing import reference
+from windowing.axis import to_us
+from windowing.spec import Pipeline
+from windowing.specfile import parse_pipeline
+
+SCHEMA = pa.schema(
+    [
+        ("k", pa.string()),
+        ("site", pa.int64()),
+        ("t", pa.timestamp("us", "UTC")),
+        ("v", pa.float64()),
+        ("i", pa.int64()),
+        ("label", pa.string()),
+        ("id", pa.string()),
+    ]
+)
+MINUTE = 60_000_000
+BASE = to_us(datetime(2024, 3, 1, tzinfo=UTC))
+AGGREGATES = {
+    "n": {"count": "*"},
+    "nv": {"count": "v"},
+    "big": {"count": "*", "where": "v > 50"},
+    "total": {"sum": "v"},
+    "whole": {"sum": "i"},
+    "average": {"mean": "v"},
+    "low": {"min": "v"},
+    "high": {"max": "label"},
+    "spread": {"stddev_samp": "v"},
+    "worst": {"arg_max": ["v", "label"]},
+    "best": {"arg_min": ["i", "id"]},
+    "opening": {"first": "label"},
+    "closing": {"last": "v"},
+}
+WINDOWS = [
+    {"name": "slots", "type": "tumbling", "size": "10 minutes"},
+    {"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes", "origin": "2024-03-01T00:01:00Z"},
+    {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "20 minutes"},
+]
+Row = dict[str, Any]
+
+
+def quiet() -> Progress:
+    return Progress(Console(file=io.StringIO()))
+
+
+def events(seed: int, count: int) -> list[Row]:
+    """Rows of a few keys over some hours, out of order, with ties, nulls, NaN, gaps and stragglers."""
+    rng = random.Random(seed)
+    now, rows = 0.0, []
+    for n in range(count):
+        now += rng.expovariate(1 / 1.2) + (90 if rng.random() < 0.01 else 0)
+        delay = rng.choice([0, 0, 0, rng.uniform(0, 12), rng.uniform(0, 120) if rng.random() < 0.2 else 0])
+        minute = round(now - delay, rng.choice([0, 1, 6]))
+        rows.append(
+            {
+                "k": rng.choice(["a", "b", "c", None]),
+                "site": rng.choice([1, 2]),
+                "t": None if rng.random() < 0.02 else BASE + int(minute * MINUTE),
+                "v": rng.choice([None, float("nan"), -0.0, 50.0, *(round(rng.gauss(40, 30), 2) for _ in range(12))]),
+                "i": rng.choice([None, *range(-3, 4)]),
+                "label": rng.choice([None, "x", "y", "zé", ""]),
+                "id": f"e{n:05d}" if rng.random() < 0.5 else f"e{n:05d}x",
+            }
+        )
+    return rows
+
+
+@dataclass
+class Bench:
+    """A pipeline with a source of its own, below ``folder``."""
+
+    folder: Path
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        return str(self.folder / "source")
+
+    @property
+    def sink(self) -> str:
+        return str(self.folder / "sink")
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return {
+            "pipeline": "bench",
+            "source": {"path": self.source},
+            "keys": ["k", "site"],
+            "time": {"column": "t", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"},
+            "windows": WINDOWS,
+            "aggregates": AGGREGATES,
+            "sink": {"path": self.sink},
+        } | self.changes
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return parse_pipeline(self.spec)
+
+    def land(self, rows: Sequence[Row]) -> None:
+        """Append ``rows`` as one version of the source."""
+        write_deltalake(self.source, pa.Table.from_pylist(list(rows), schema=SCHEMA), mode="append")
+
+    def run(self, **options: Any) -> list[Any]:
+        from jobs import runs
+
+        return runs.run(self.pipeline, quiet(), **options)
+
+    def rows(self) -> list[Row]:
+        """The sink, without the number of the batch, in the reference's order."""
+        table = DeltaTable(self.sink).to_pyarrow_table()
+        bounds = {name: table.column(name).cast(pa.int64()) for name in ("window_start", "window_end")}
+        for name, column in bounds.items():
+            table = table.set_column(table.schema.get_field_index(name), name, column)
+        found = table.drop_columns(["batch"]).to_pylist()
+        return sorted(found, key=lambda row: place(self.pipeline, row))
+
+    def quarantine(self) -> list[Row]:
+        path = self.folder / "sink.windowmill" / "quarantine"
+        return DeltaTable(str(path)).to_pyarrow_table().to_pylist() if path.exists() else []
+
+
+def place(pipeline: Pipeline, row: Row) -> tuple[Any, ...]:
+    """Where a result row belongs: one place a row, so that equal tables sort equally."""
+    return tuple((value is not None, value) for value in (*(row[key] for key in pipeline.keys), row["window"], row["window_end"]))
+
+
+def expected(pipeline: Pipeline, rows: Sequence[Row]) -> reference.Outcome:
+    """What the reference engine says of rows that arrive in this order."""
+    records = [
+        reference.Record(row, frozenset({"v > 50"} if row["v"] is not None and (row["v"] > 50 or row["v"] != row["v"]) else ()))
+        for row in rows
+    ]
+    outcome = reference.evaluate(pipeline, records, final=False)
+    outcome.rows.sort(key=lambda row: place(pipeline, row))
+    return outcome
+
+
+def differences(found: Sequence[Row], wanted: Sequence[Row], tolerance: float = 1e-12) -> list[str]:
+    """What differs between two tables of result rows; floats to ``tolerance``, everything else exactly. Empty when equal."""
+    problems = [f"{len(found)} rows instead of {len(wanted)}"] if len(found) != len(wanted) else []
+    for got, want in zip(found, wanted, strict=False):
+        for name, value in want.items():
+            if not _same(got[name], value, tolerance):
+                problems.append(f"{name}: {got[name]!r} instead of {value!r} in {want}")
+    return problems
+
+
+def _same(a: Any, b: Any, tolerance: float) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return a == b or (a != a and b != b) or abs(a - b) <= tolerance * max(1.0, abs(a), abs(b))
+    return bool(a == b and type(a) is type(b))

@@ -1,0 +1,132 @@
+"""Runs and backfills on Spark against the reference engine, however the input is cut into versions and batches."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.spark.harness import Bench, differences, events, expected
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(("seed", "versions", "batches"), [(1, 1, 1), (2, 7, 3), (3, 12, 5)])
+def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, seed, versions, batches):
+    rows = events(seed, 1_500)
+    bench = Bench(tmp_path)
+    cuts = sorted(random.Random(seed).sample(range(1, len(rows)), versions - 1))
+    pieces = [rows[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+    done = []
+    for n, piece in enumerate(pieces):
+        bench.land(piece)
+        if n % max(1, versions // batches) == 0 or n == versions - 1:
+            done += bench.run()
+    want = expected(bench.pipeline, rows)
+    assert want.rows, "the reference emitted nothing, so nothing was compared"
+    assert differences(bench.rows(), want.rows) == []
+    assert sum(d.commit.rows_read for d in done) == len(rows)
+    assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
+    assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
+    assert sum(d.commit.rows_late for d in done) > 0
+
+
+def test_backfill_of_a_running_pipeline_changes_nothing_but_the_batch(spark, tmp_path):
+    rows = events(4, 1_200)
+    bench = Bench(tmp_path)
+    for begin in range(0, len(rows), 300):
+        bench.land(rows[begin : begin + 300])
+        bench.run()
+    before = bench.rows()
+    ends = sorted(row["window_end"] for row in before)
+    from jobs import runs
+    from tests.spark.harness import quiet
+
+    done = runs.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[-1] + 10**12)
+    assert 0 < done.commit.rows_published < len(before)
+    assert differences(bench.rows(), before, tolerance=1e-13) == []
+    bench.land(events(5, 300))
+    bench.run()
+    assert differences(bench.rows(), expected(bench.pipeline, rows + events(5, 300)).rows) == []
+
+
+def test_backfill_first_then_runs_equal_runs_alone(spark, tmp_path):
+    rows = events(6, 1_200)
+    bench = Bench(tmp_path)
+    bench.land(rows[:400])
+    bench.land(rows[400:800])
+    from jobs import runs
+    from tests.spark.harness import quiet
+
+    middle = sorted(row["t"] for row in rows[:800] if row["t"] is not None)[400]
+    runs.backfill(bench.pipeline, quiet(), begin=0, end=middle)
+    assert max(row["window_end"] for row in bench.rows()) <= middle
+    bench.land(rows[800:])
+    bench.run()
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+def test_a_run_repeated_changes_nothing_and_needs_no_spark(spark, tmp_path, monkeypatch):
+    bench = Bench(tmp_path)
+    bench.land(events(7, 300))
+    assert len(bench.run()) == 1
+    version = DeltaTable(bench.sink).version()
+    monkeypatch.setattr("jobs.run.run_batch", None)
+    assert bench.run() == []
+    assert DeltaTable(bench.sink).version() == version
+
+
+def test_a_long_backlog_is_taken_in_several_batches(spark, tmp_path):
+    rows = events(8, 400)
+    bench = Bench(tmp_path, {"source": {"path": str(tmp_path / "source"), "options": {"maxFilesPerTrigger": "2"}}})
+    for begin in range(0, 400, 100):
+        bench.land(rows[begin : begin + 100])
+    assert [d.plan.to_version for d in bench.run()] == [1, 3]
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+def test_one_batch_makes_at_most_two_spark_commits(spark, tmp_path):
+    bench = Bench(tmp_path)
+    bench.land(events(9, 500))
+    bench.run()
+    tables = [bench.sink, str(tmp_path / "sink.windowmill" / "state")]
+    before = [DeltaTable(path).version() for path in tables]
+    bench.land(events(10, 500))
+    bench.run()
+    assert [DeltaTable(path).version() - v for path, v in zip(tables, before, strict=True)] == [1, 1]
+
+
+def test_integer_axis_and_no_keys(spark, tmp_path):
+    rows = [dict(row, i=None if row["t"] is None else (row["t"] - 1_709_251_200_000_000) // 1_000_000) for row in events(11, 400)]
+    bench = Bench(
+        tmp_path,
+        {
+            "keys": [],
+            "time": {"column": "i", "unit": "s", "disorder": 300, "lateness": 100, "tie_break": ["id"]},
+            "windows": [{"name": "w", "type": "hopping", "size": 600, "hop": 120, "origin": -7}],
+            "aggregates": {"n": {"count": "*"}, "m": {"mean": "v"}, "l": {"last": "label"}},
+        },
+    )
+    bench.land(rows[:150])
+    bench.run()
+    bench.land(rows[150:])
+    bench.run()
+    want = expected(bench.pipeline, rows).rows
+    assert len(want) > 20
+    assert differences(bench.rows(), want) == []
+
+
+def test_maintenance_keeps_what_later_runs_need(spark, tmp_path):
+    from jobs.maintenance import maintain
+    from tests.spark.harness import quiet
+
+    rows = events(12, 1_600)
+    bench = Bench(tmp_path)
+    for begin in range(0, len(rows), 400):
+        bench.land(rows[begin : begin + 400])
+        bench.run()
+        answer = maintain(bench.pipeline, quiet())
+    assert any(kept["rows_expired"] for kept in answer.data)
+    assert bench.run() == []
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []

@@ -1,0 +1,158 @@
+"""Sources, sinks and rows that are not as they should be: one clear error each, nothing lost, and on it goes after the repair."""
+
+from __future__ import annotations
+
+import shutil
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from checkpoints.ledger import Ledger
+from tests.spark.harness import BASE, MINUTE, Bench, differences, events, expected
+from windowing import errors
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def bench(spark, tmp_path):
+    bench = Bench(tmp_path)
+    bench.land(events(31, 300))
+    bench.run()
+    return bench
+
+
+def _unharmed(bench: Bench, batches: int = 1) -> None:
+    assert [b.status for b in Ledger.open(bench.pipeline).batches()] == ["committed"] * batches
+
+
+def test_deleted_rows_in_the_source(bench):
+    DeltaTable(bench.source).delete("site = 1")
+    with pytest.raises(errors.NonAppendCommitError, match=r"version 1 \(DELETE\) changed or removed rows"):
+        bench.run()
+
+
+def test_compaction_of_the_source_brings_no_rows(bench):
+    bench.land(events(32, 100))
+    bench.run()
+    DeltaTable(bench.source).optimize.compact()
+    [done] = bench.run()
+    assert done.commit.rows_read == 0
+    bench.land(events(33, 100))
+    bench.run()
+    assert differences(bench.rows(), expected(bench.pipeline, events(31, 300) + events(32, 100) + events(33, 100)).rows) == []
+
+
+def test_source_replaced_by_another_table(bench):
+    shutil.rmtree(bench.source)
+    bench.land(events(34, 50))
+    with pytest.raises(errors.SourceReplacedError, match="this is another table"):
+        bench.run()
+    _unharmed(bench)
+
+
+def test_source_gone(bench):
+    shutil.move(bench.source, bench.source + ".away")
+    with pytest.raises(errors.SourceError, match="there is no Delta table"):
+        bench.run()
+    _unharmed(bench)
+    shutil.move(bench.source + ".away", bench.source)
+    bench.land(events(35, 100))
+    bench.run()
+    assert differences(bench.rows(), expected(bench.pipeline, events(31, 300) + events(35, 100)).rows) == []
+
+
+def test_log_of_unread_versions_gone(bench):
+    bench.land(events(36, 50))
+    bench.land(events(37, 50))
+    (bench.folder / "source" / "_delta_log" / f"{1:020d}.json").unlink()
+    with pytest.raises(errors.SourceError, match=r"gone|cannot be read"):
+        bench.run()
+    _unharmed(bench)
+
+
+def test_a_used_column_dropped(bench):
+    table = pa.table({"k": ["a"], "site": [1], "t": pa.array([BASE], pa.timestamp("us", "UTC")), "i": [1], "label": ["x"], "id": ["q"]})
+    write_deltalake(bench.source, table, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(errors.SourceError, match=r"column 'v' is gone|changed or removed rows|has no column 'v'"):
+        bench.run()
+    _unharmed(bench)
+
+
+def test_a_column_added_is_no_trouble(bench):
+    rows = events(38, 100)
+    table = pa.Table.from_pylist(rows, schema=DeltaTable(bench.source).to_pyarrow_table().schema).append_column("new", pa.array(range(100)))
+    write_deltalake(bench.source, table, mode="append", schema_mode="merge")
+    bench.run()
+    assert differences(bench.rows(), expected(bench.pipeline, events(31, 300) + rows).rows) == []
+
+
+def test_a_changed_spec_is_refused_and_the_old_one_goes_on(bench):
+    bench.changes["keys"] = ["k"]
+    with pytest.raises(errors.SpecChangedError, match="differ from those that built"):
+        bench.run()
+    bench.changes.clear()
+    bench.land(events(39, 50))
+    assert len(bench.run()) == 1
+
+
+def test_a_sink_that_is_not_ours(spark, tmp_path):
+    bench = Bench(tmp_path)
+    bench.land(events(40, 50))
+    write_deltalake(bench.sink, pa.table({"x": [1]}))
+    with pytest.raises(errors.SinkError, match="a table is there already"):
+        bench.run()
+
+
+def test_unusable_rows_are_quarantined_with_their_reason(spark, tmp_path):
+    bench = Bench(
+        tmp_path, {"time": {"column": "label", "disorder": "5 minutes", "max_future_skew": "1 day"}, "aggregates": {"n": {"count": "*"}}}
+    )
+    bench.changes["windows"] = [{"name": "w", "type": "tumbling", "size": "10 minutes"}]
+    stamps = [
+        "2024-03-01 00:01:00",
+        None,
+        "not a time",
+        "2999-01-01 00:00:00",
+        "2024-03-01 00:02:00",
+        "2024-03-01 01:00:00",
+        "2024-03-01 00:03:00",
+    ]
+    bench.land([dict(row, label=stamp) for row, stamp in zip(events(41, len(stamps)), stamps, strict=True)])
+    [done] = bench.run()
+    reasons = sorted(row["reason"] for row in bench.quarantine())
+    assert reasons == ["bad_time", "future_time", "null_time", "too_late"]
+    assert done.commit.rows_read == 7 == done.commit.rows_applied + done.commit.rows_quarantined
+    assert done.commit.seen == BASE + 60 * MINUTE
+
+
+def test_overflow_of_an_integer_sum_is_an_error(spark, tmp_path):
+    bench = Bench(tmp_path, {"aggregates": {"whole": {"sum": "i"}}})
+    rows = [dict(row, i=2**62, k="a", site=1, t=BASE + n * MINUTE) for n, row in enumerate(events(42, 60))]
+    bench.land(rows)
+    with pytest.raises(Exception, match=r"64-bit|ARITHMETIC_OVERFLOW"):
+        bench.run()
+
+
+def test_held_then_released_or_discarded(spark, tmp_path):
+    rule = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": 0, "severity": "critical"}
+    for ruling in ("release", "discard"):
+        bench = Bench(tmp_path / ruling, {"expectations": [rule]})
+        rows = events(43, 300)
+        bench.land(rows)
+        with pytest.raises(errors.HeldError, match="is held, nothing was published") as held:
+            bench.run()
+        assert held.value.exit_code == 3
+        assert not DeltaTable.is_deltatable(bench.sink)
+        assert DeltaTable(f"{bench.sink}.windowmill/held").to_pyarrow_table().num_rows > 0
+        [done] = bench.run(ruling=ruling)
+        bench.changes["expectations"] = []
+        bench.land(events(44, 300))
+        bench.run()
+        want = expected(bench.pipeline, rows + events(44, 300)).rows
+        if ruling == "discard":
+            through = done.commit.emitted
+            want = [row for row in want if row["window_end"] > through]
+        assert done.commit.verdict == {"release": "released", "discard": "discarded"}[ruling]
+        assert differences(bench.rows(), want) == []
