@@ -1,0 +1,93 @@
+"""The tasks themselves, with a small script in place of the windowmill command."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import threading
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk import Asset, BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from dags import process
+from dags.operators import AnnounceOperator, MaintainOperator, MicroBatchOperator
+from dags.process import JobFailedError
+
+pytestmark = pytest.mark.dag
+
+CONTEXT = {
+    "dag_run": SimpleNamespace(run_type="backfill", conf=None),
+    "params": {},
+    "data_interval_start": datetime(2013, 2, 1, tzinfo=UTC),
+    "data_interval_end": datetime(2013, 2, 2, tzinfo=UTC),
+}
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Puts a script in the place of the windowmill command."""
+
+    def put(body: str) -> None:
+        (tmp_path / "pretended_command.py").write_text("import json, os, signal, sys, time\n" + textwrap.dedent(body))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setattr(process, "COMMAND", "pretended_command")
+
+    return put
+
+
+def test_a_micro_batch_runs_its_command_and_returns_the_summary(command, write_spec):
+    command("print(json.dumps({'argv': sys.argv[1:]}))")
+    spec = write_spec()
+    summary = MicroBatchOperator(task_id="micro_batch", spec=spec).execute(CONTEXT)
+    assert summary == {
+        "argv": ["backfill", "--from", "2013-02-01T00:00:00+00:00", "--to", "2013-02-02T00:00:00+00:00", str(spec), "--json"],
+    }
+
+
+@pytest.mark.parametrize(("code", "error"), [(1, JobFailedError), (2, AirflowFailException), (3, AirflowFailException)])
+@pytest.mark.parametrize("kind", [MicroBatchOperator, MaintainOperator])
+def test_only_a_failure_is_retried(command, write_spec, kind, code, error):
+    command(f"print('windowmill: why', file=sys.stderr); sys.exit({code})")
+    with pytest.raises(error, match="why"):
+        kind(task_id="it", spec=write_spec()).execute(CONTEXT)
+
+
+def test_a_run_that_no_command_fits_fails_before_anything_starts(command, write_spec, tmp_path):
+    command(f"open({str(tmp_path / 'started')!r}, 'w')")
+    context = CONTEXT | {"dag_run": SimpleNamespace(run_type="manual", conf={"full_refresh": True})}
+    with pytest.raises(AirflowFailException, match="unknown 'full_refresh'"):
+        MicroBatchOperator(task_id="micro_batch", spec=write_spec()).execute(context)
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_killed_task_takes_its_command_along(command, write_spec):
+    command("print('at work', file=sys.stderr, flush=True); time.sleep(60)")
+    task = MicroBatchOperator(task_id="micro_batch", spec=write_spec())
+    killer = threading.Timer(1.5, task.on_kill)
+    killer.start()
+    with pytest.raises(JobFailedError, match="killed by SIGTERM"):
+        task.execute(CONTEXT)
+
+
+def announced(summary: dict | None) -> tuple[dict, dict]:
+    asset = Asset(name="delays", uri="file:///tables/delays")
+    task = AnnounceOperator(task_id="announce", asset=asset, batch=BaseOperator(task_id="micro_batch"))
+    event = SimpleNamespace(extra={})
+    pulled = SimpleNamespace(xcom_pull=lambda task_ids: summary if task_ids == "micro_batch" else None)
+    return task.execute({"ti": pulled, "outlet_events": {asset: event}}), event.extra
+
+
+def test_published_rows_are_announced():
+    batch = {"batch": 3, "verdict": "passed", "rows_published": 5, "windows": {"hourly": 5}}
+    returned, extra = announced({"batches": [batch]})
+    assert returned == extra == json.loads(json.dumps(extra))
+    assert (extra["rows"], extra["windows"], extra["verdict"], extra["batches"]) == (5, {"hourly": 5}, "passed", [3])
+
+
+@pytest.mark.parametrize("summary", [None, {"batches": []}, {"batches": [{"batch": 3, "verdict": "passed", "rows_published": 0}]}])
+def test_a_run_that_published_nothing_sends_no_event(summary):
+    with pytest.raises(AirflowSkipException):
+        announced(summary)
