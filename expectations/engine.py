@@ -1,4 +1,4 @@
-"""Great Expectations itself: the one module that imports it, always inside a function, since its import takes 6 s of CPU."""
+"""Great Expectations itself: the one module that imports it, always inside a function, since its import takes about 3 s of CPU."""
 
 from __future__ import annotations
 
