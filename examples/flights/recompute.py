@@ -14,6 +14,7 @@ from examples.flights.land import raw_flights
 _EXACT = ("flights", "total_delay", "min_delay", "max_delay", "worst_flight")
 _ROUNDED = ("mean_delay", "stddev_delay")
 
+# A window is out when the watermark (greatest departure so far, less 4 hours of disorder) is an hour of lateness past its end.
 # A row counts in a window unless the window was out already, judged row by row in landing order. The UTC hour is the data's own
 # column, and not computed from New York's clock as the landing does it.
 _WINDOWS = """
@@ -51,9 +52,9 @@ select
   stddev_samp(delay) as stddev_delay,
   first(flight_id order by delay desc, departed, flight_id) as worst_flight
 from placed
-where window_end > seen - interval 8 hours
+where window_end > seen - interval 5 hours
   and window_end > $after
-  and window_end <= (select max(departed) from landed) - interval 8 hours
+  and window_end <= (select max(departed) from landed) - interval 5 hours
 group by all
 """
 

@@ -16,11 +16,13 @@ _COUNTS = ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_p
 
 # Windows of a day overlap, so each airport and carrier stands with its worst window of each day.
 _WORST_DAYS = """
-select origin, carrier, strftime(window_end, '%Y-%m-%d %H:%M') as window_end, flights, mean_delay, max_delay, worst_flight
+select
+  origin, carrier, strftime(window_end, '%Y-%m-%d %H:%M') as until, flights, mean_delay, max_delay,
+  split_part(worst_flight, '-', 2) || ' to ' || split_part(worst_flight, '-', 4) as flight
 from rows
 where "window" = 'rolling_day' and flights >= 20
-qualify row_number() over (partition by origin, carrier, date_trunc('day', rows.window_end) order by mean_delay desc, rows.window_end) = 1
-order by mean_delay desc, rows.window_end
+qualify row_number() over (partition by origin, carrier, date_trunc('day', window_end) order by mean_delay desc, window_end) = 1
+order by mean_delay desc, window_end
 limit 10
 """
 
@@ -34,28 +36,35 @@ def published_rows(pipeline: Pipeline) -> pa.Table:
 
 def worst_days(rows: pa.Table) -> Table:
     """The ten worst rolling days by airport and carrier, with at least 20 flights."""
-    table = Table(title="The ten worst rolling days by airport and carrier", title_justify="left", title_style="bold")
+    table = _table("The ten worst rolling days by airport and carrier")
     for name in ("airport", "carrier", "24 hours to (UTC)", "flights", "mean delay", "longest", "flight"):
-        table.add_column(name, justify="right" if name in ("flights", "mean delay", "longest") else "left")
+        table.add_column(name, justify="right" if name in ("flights", "mean delay", "longest") else "left", no_wrap=True)
     with duckdb.connect() as database:
         database.register("rows", rows)
-        for origin, carrier, end, flights, mean, longest, flight in database.execute(_WORST_DAYS).fetchall():
-            table.add_row(origin, carrier, end, str(flights), f"{mean:.1f} min", f"{longest} min", flight)
+        for origin, carrier, until, flights, mean, longest, flight in database.execute(_WORST_DAYS).fetchall():
+            table.add_row(origin, carrier, until, str(flights), f"{mean:.1f} min", f"{longest} min", flight)
     return table
 
 
 def batches_table(batches: list[Batch]) -> Table:
     """What each batch read, applied and published, and their sums."""
-    table = Table(title="Batches", title_justify="left", title_style="bold", show_footer=True)
+    table = _table("Batches")
     for name in ("batch", "action", "verdict"):
-        table.add_column(name, footer="all" if name == "batch" else "")
+        table.add_column(name, footer="all" if name == "batch" else "", no_wrap=True)
     for name in _COUNTS:
-        table.add_column(name.removeprefix("rows_"), justify="right", footer=f"{sum(getattr(batch, name) for batch in batches):,}")
-    table.add_column("seconds", justify="right")
+        footer = f"{sum(getattr(batch, name) for batch in batches):,}"
+        table.add_column(name.removeprefix("rows_"), justify="right", footer=footer, no_wrap=True)
+    table.add_column("s", justify="right", no_wrap=True)
     for batch in batches:
         counts = (f"{getattr(batch, name):,}" for name in _COUNTS)
         table.add_row(str(batch.number), batch.action, batch.verdict or batch.status, *counts, f"{sum(batch.timings.values()):.1f}")
+    table.show_footer = True
     return table
+
+
+def _table(title: str) -> Table:
+    # Narrow enough for 80 columns, which is also what a log gets.
+    return Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def told(batch: Batch) -> str:
