@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.strategies import rows
@@ -82,6 +83,8 @@ def _cases() -> list[Case]:
     return cases
 
 
+#: The cases share the profile's budget of examples.
+EXAMPLES = settings.default.max_examples // 2
 #: Functions whose result for no values is 0 instead of null.
 COUNTS = {"count", "count_distinct", "approx_distinct"}
 CASES = _cases()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.windowing.aggregate_cases import CASES, COUNTS, Case
+from tests.windowing.aggregate_cases import CASES, COUNTS, EXAMPLES, Case
 from windowing.aggregates import BUILDERS, aggregate_for, own
 from windowing.algebra import Aggregate, LawError, close, identical, position, verify
 from windowing.catalogue import SIGNATURES, AggregateSpec, parse_aggregate
@@ -43,10 +43,11 @@ def test_the_whole_catalogue_is_built_and_tested():
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_laws(case: Case):
-    verify(case.aggregate, case.rows, case.plain, examples=settings.default.max_examples, max_rows=4)
+    verify(case.aggregate, case.rows, case.plain, examples=EXAMPLES, max_rows=4)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_any_tree_gives_the_same_to_the_bit_if_exact_and_fills_its_fields(case: Case, data: st.DataObject):
     rows = data.draw(st.lists(case.rows, max_size=9))

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import HISTORIES
-from tests.windowing.aggregate_cases import CASES, Case
+from tests.windowing.aggregate_cases import CASES, EXAMPLES, Case
 from windowing.aggregates import aggregate_for
 from windowing.algebra import Aggregate, AlgebraError, Field, close, identical
 from windowing.catalogue import parse_aggregate
-from windowing.engines import ENGINES, Daba, Dyadic, Engine, Epochs, InvariantError, Snapshot, admissible, build
+from windowing.engines import ENGINES, Dyadic, Engine, Epochs, InvariantError, Snapshot, admissible, build
 from windowing.errors import AggregateOverflowError, StateError
 
 #: Text joined in order: a swapped operand, a lost or doubled partial all show.
@@ -106,6 +106,7 @@ def test_a_restored_engine_goes_on_as_if_nothing_had_happened(name, history, dat
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_all_admissible_engines_agree_with_recomputation(case: Case, data: st.DataObject):
     rows = data.draw(st.lists(case.rows, min_size=1, max_size=8))

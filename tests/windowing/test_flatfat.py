@@ -112,7 +112,7 @@ def test_one_change_of_a_window_costs_log_n_and_reading_it_while_inverted_log_n_
     aggregate, tally = counted(JOINED)
     window = ReactiveAggregator(aggregate, capacity=n)
     spent = []
-    for step in range(4 * n):
+    for _ in range(4 * n):
         before = tally[0]
         if len(window) == n:
             window.evict()

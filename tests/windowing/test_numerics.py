@@ -1,0 +1,440 @@
+"""What is promised about rounding: NIST's reference sets, and every aggregate's bound against exact rational arithmetic."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.aggregates import aggregate_for
+from windowing.algebra import Aggregate
+from windowing.catalogue import parse_aggregate
+from windowing.engines import ENGINES, Engine, Snapshot, build
+from windowing.numerics import add_sums, multiply, product_root, product_value, sum_over, sum_value, to_product, to_sum
+
+UNIT = 2.0**-53
+MAX = Fraction(1.7976931348623157e308)
+WINDOWED = ["two_stacks", "daba", "epochs", "flatfat", "dyadic"]
+NIST = Path(__file__).parents[1] / "data" / "nist"
+
+
+def of_pairs(function: str) -> Aggregate[Any]:
+    return aggregate_for(parse_aggregate({function: ["x", "y"]}), ["float64", "float64"])
+
+
+def of(function: str) -> Aggregate[Any]:
+    return aggregate_for(parse_aggregate({function: "x"}), ["float64"])
+
+
+def partials(aggregate: Aggregate[Any], values: Sequence[float], rows: int) -> list[Any]:
+    """Slices of ``rows`` rows each, fed row by row."""
+    return [aggregate.of([(value,) for value in values[start : start + rows]]) for start in range(0, len(values), rows)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------------------
+# NIST StRD, univariate. Certified mean and sample standard deviation; the ceiling is the number of correct digits of s that exact
+# arithmetic reaches on the inputs rounded to float64, capped at 15.
+
+CERTIFIED = {
+    "Lew": ("-177.435000000000", "277.332168044316", 15.0),
+    "Lottery": ("518.958715596330", "291.699727470969", 15.0),
+    "Mavro": ("2.00185600000000", "0.000429123454003053", 13.1),
+    "Michelso": ("299.852400000000", "0.0790105478190518", 13.8),
+    "PiDigits": ("4.53480000000000", "2.86733906028871", 15.0),
+    "NumAcc1": ("10000002", "1", 15.0),
+    "NumAcc2": ("1.2", "0.1", 15.0),
+    "NumAcc3": ("1000000.2", "0.1", 9.5),
+    "NumAcc4": ("10000000.2", "0.1", 8.3),
+}
+SIZES = {"Lew": 200, "Lottery": 218, "Mavro": 50, "Michelso": 100, "PiDigits": 5000, "NumAcc1": 3}
+
+
+def nist(name: str) -> list[float]:
+    if name == "NumAcc1":
+        return [10000001.0, 10000003.0, 10000002.0]
+    if name.startswith("NumAcc"):
+        base = {"NumAcc2": "1", "NumAcc3": "1000000", "NumAcc4": "10000000"}[name]
+        return [float(f"{base}.2"), *[float(f"{base}.1"), float(f"{base}.3")] * 500]
+    lines = (NIST / f"{name}.txt").read_text().splitlines()
+    return [float(number) for line in lines if not line.startswith("#") for number in line.split()]
+
+
+def correct_digits(got: float, certified: str) -> float:
+    """NIST's log relative error, capped at 15."""
+    error = abs(Decimal(got) - Decimal(certified)) / abs(Decimal(certified))
+    return 15.0 if error == 0 else min(15.0, float(-error.log10()))
+
+
+def check_digits(name: str, mean: float, deviation: float) -> None:
+    certified_mean, certified_deviation, ceiling = CERTIFIED[name]
+    assert correct_digits(mean, certified_mean) >= 14
+    assert correct_digits(deviation, certified_deviation) >= ceiling - 1
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_the_ceiling_is_what_exact_arithmetic_reaches(name):
+    values = [Fraction(value) for value in nist(name)]
+    assert len(values) == SIZES.get(name, 1001)
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    with localcontext(prec=60):
+        deviation = (Decimal(variance.numerator) / Decimal(variance.denominator)).sqrt()
+        error = abs(deviation - Decimal(CERTIFIED[name][1])) / Decimal(CERTIFIED[name][1])
+        digits = 15.0 if error == 0 else min(15.0, float(-error.log10()))
+    assert digits == pytest.approx(CERTIFIED[name][2], abs=0.06)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 10_000])
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_nist_digits_whole_and_sliced(name, rows):
+    results = []
+    for function in ("mean", "stddev_samp"):
+        aggregate = of(function)
+        slices = partials(aggregate, nist(name), rows)
+        random.Random(rows).shuffle(slices)
+        results.append(aggregate.lower(aggregate.fold(slices)))
+    check_digits(name, *results)
+
+
+FOREIGN_ROWS = 100_000
+STAYING = 50
+
+
+def foreign() -> Iterator[float]:
+    """Rows that must leave no trace: spikes, opposite signs, infinities, NaN."""
+    draw = random.Random(3)
+    for number in range(FOREIGN_ROWS):
+        yield (
+            math.inf if number % 9_973 == 0 else math.nan if number % 7_919 == 0 else draw.lognormvariate(0, 9) * draw.choice([-1, 1, 1e16])
+        )
+
+
+@pytest.fixture(scope="module")
+def used() -> Callable[[str, str], Snapshot[Any]]:
+    """States of engines through which the foreign rows have passed; the last of them are still inside."""
+    states: dict[tuple[str, str], Snapshot[Any]] = {}
+
+    def state(name: str, function: str) -> Snapshot[Any]:
+        if (name, function) not in states:
+            engine = build(name, of(function))
+            for value in foreign():
+                engine.insert(engine.aggregate.lift((value,), (0, ())))
+                if len(engine) > STAYING:
+                    engine.evict()
+            engine.query()
+            states[name, function] = engine.snapshot()
+        return states[name, function]
+
+    return state
+
+
+@pytest.mark.parametrize("engine_name", ["two_stacks", "flatfat"])
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_nist_digits_after_foreign_rows_have_left_and_through_a_restore(name, engine_name, used):
+    results = []
+    values = nist(name)
+    for function in ("mean", "stddev_samp"):
+        aggregate = of(function)
+        engine = ENGINES[engine_name].restore(aggregate, used(engine_name, function))
+        for number, value in enumerate(values):
+            engine.insert(aggregate.lift((value,), (number, ())))
+            engine.query() if number % 11 == 0 else None
+            if number == len(values) // 2:
+                engine = ENGINES[engine_name].restore(aggregate, through_bytes(engine.snapshot()))
+        for _ in range(STAYING):
+            engine.evict()
+        assert len(engine) == len(values)
+        results.append(aggregate.lower(engine.query()))
+    check_digits(name, *results)
+
+
+def through_bytes(snapshot: Snapshot[Any]) -> Snapshot[Any]:
+    """The snapshot with every float written as its eight IEEE bytes and read back."""
+
+    def stored(value: Any) -> Any:
+        return struct.unpack("<d", struct.pack("<d", value))[0] if isinstance(value, float) else value
+
+    cells = tuple(None if partial is None else tuple(map(stored, partial)) for partial in snapshot.partials)
+    return Snapshot(snapshot.engine, cells, dict(snapshot.scalars))
+
+
+# ---------------------------------------------------------------------------------------------------------------------------------
+# Streams that break careless formulas, and exact windows over them.
+
+WINDOW = 16
+
+
+def _walk(draw: random.Random, n: int) -> list[float]:
+    at, walk = 0.0, []
+    for _ in range(n):
+        at += draw.gauss(0, 1)
+        walk.append(at)
+    return walk
+
+
+def _spiked(draw: random.Random, n: int) -> list[float]:
+    return [1e16 if number == n // 3 else draw.gauss(0, 1) for number in range(n)]
+
+
+STREAMS: dict[str, Callable[[random.Random, int], list[float]]] = {
+    "random walk": _walk,
+    "lognormal": lambda draw, n: [draw.lognormvariate(0, 3) for _ in range(n)],
+    "1e9 and noise": lambda draw, n: [1e9 + draw.gauss(0, 1) for _ in range(n)],
+    "one spike": _spiked,
+    "alternating": lambda draw, n: [(-1) ** number * 1e15 * (1 + draw.random()) for number in range(n)],
+    "1e308 pairs": lambda draw, n: [draw.choice([1e308, -1e308, 1.5e308, -1.7e308]) for _ in range(n)],
+    "subnormal": lambda draw, n: [draw.randrange(-1000, 1000) * 5e-324 for _ in range(n)],
+    "mixed scales": lambda draw, n: [draw.choice([-1, 1]) * 10.0 ** draw.uniform(-300, 300) for _ in range(n)],
+}
+
+
+def windows(engine_name: str, aggregate: Aggregate[Any], values: Sequence[float]) -> Iterator[tuple[Any, list[Fraction]]]:
+    """Results of a sliding window of ``WINDOW`` rows beside its exact contents, every fifth row."""
+    engine: Engine[Any] = build(engine_name, aggregate)
+    for number, value in enumerate(values):
+        if len(engine) == WINDOW:
+            engine.evict()
+        engine.insert(aggregate.lift((value,), (number, ())))
+        if number % 5 == 0:
+            yield aggregate.lower(engine.query()), [Fraction(x) for x in values[max(0, number - WINDOW + 1) : number + 1]]
+
+
+def check_sum(got: float, exact: Fraction, magnitude: Fraction, n: int, slack: Fraction = Fraction(0)) -> None:
+    """The promise: an error of at most (ceil(log2 n) + 2) * 2**-53 * sum of abs x; infinite only beyond the range of float64."""
+    bound = (math.ceil(math.log2(n)) + 2) * Fraction(UNIT) * magnitude + slack
+    if math.isinf(got):
+        assert abs(exact) + bound > MAX
+        assert (got > 0) == (exact > 0)
+    else:
+        assert abs(Fraction(got) - exact) <= bound
+
+
+@pytest.mark.parametrize("engine_name", WINDOWED)
+@pytest.mark.parametrize("stream", STREAMS)
+def test_sums_and_means_keep_their_bound_in_any_window(stream, engine_name):
+    values = STREAMS[stream](random.Random(5), 600)
+    for got, window in windows(engine_name, of("sum"), values):
+        check_sum(got, sum(window), sum(map(abs, window)), len(window))
+    # A mean among the subnormals is rounded to a multiple of 2**-1074.
+    for got, window in windows(engine_name, of("mean"), values):
+        n = len(window)
+        check_sum(got, sum(window) / n, sum(map(abs, window)) / n, n, Fraction(5e-324))
+        assert math.isfinite(got)
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_slice_fed_row_by_row_is_as_accurate_as_a_tree(stream):
+    """A plain running sum may be off by n * 2**-53 of the magnitudes; the compensated one by its last rounding."""
+    values = STREAMS[stream](random.Random(11), 20_000)
+    total = of("sum")
+    exact, magnitude = sum(map(Fraction, values)), sum(abs(Fraction(value)) for value in values)
+    got = total.lower(total.of([(value,) for value in values]))
+    if math.isinf(got):
+        assert abs(exact) >= MAX
+    else:
+        assert abs(Fraction(got) - exact) <= 2 * Fraction(UNIT) * abs(exact) + Fraction(2.0**-80) * magnitude
+
+
+def test_what_leaves_takes_its_infinity_nan_and_rounding_along():
+    for spike in (1e16, 1e308, math.inf, math.nan):
+        for name in WINDOWED:
+            for function, expected in (("sum", 6.0), ("mean", 2.0), ("var_samp", 1.0), ("max", 3.0)):
+                engine = build(name, of(function))
+                for number, value in enumerate([spike, 1.0, 2.0, 3.0]):
+                    engine.insert(engine.aggregate.lift((value,), (number, ())))
+                engine.query()
+                engine.evict()
+                assert engine.aggregate.lower(engine.query()) == expected
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(FINITE, min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_sums_of_any_floats_in_any_tree_keep_the_bound(values, draw):
+    total = of("sum")
+    parts = [total.lift((value,), (0, ())) for value in values]
+    while len(parts) > 1:
+        at = draw.randrange(len(parts) - 1)
+        parts[at : at + 2] = [total.combine(parts[at], parts[at + 1])]
+    check_sum(total.lower(parts[0]), sum(map(Fraction, values)), sum(abs(Fraction(value)) for value in values), len(values))
+
+
+@given(st.lists(FINITE, min_size=1, max_size=12))
+def test_the_carry_undoes_itself(values):
+    """Values and their negatives cancel to exactly zero, through any overflow on the way."""
+    total = (0.0, 0.0, 0)
+    for value in values + [-value for value in values]:
+        total = add_sums(total, to_sum(value))
+    error = abs(Fraction(total[0]) + Fraction(total[1]) + total[2] * Fraction(2) ** 1023)
+    assert error <= Fraction(2) ** -100 * sum(abs(Fraction(value)) for value in values)
+    assert abs(total[0]) < 2.0**1023
+    assert sum_over(total, 3.0) == pytest.approx(sum_value(total) / 3.0)
+
+
+def exact_variance(window: Sequence[Fraction]) -> Fraction:
+    mean = sum(window) / len(window)
+    return sum((value - mean) ** 2 for value in window) / (len(window) - 1)
+
+
+@pytest.mark.parametrize("engine_name", WINDOWED)
+@pytest.mark.parametrize("stream", ["random walk", "lognormal", "1e9 and noise", "one spike", "alternating"])
+def test_variances_keep_twelve_digits_in_any_window(stream, engine_name):
+    for got, window in windows(engine_name, of("var_samp"), STREAMS[stream](random.Random(5), 600)):
+        if len(window) < 2:
+            assert got is None
+            continue
+        exact = exact_variance(window)
+        assert got >= 0.0
+        assert abs(Fraction(got) - exact) <= Fraction(1e-12) * exact
+
+
+@pytest.mark.parametrize("shape", ["row by row", "slices of 7", "pairs upwards", "from the right"])
+@pytest.mark.parametrize("relative", [1e-3, 1e-6, 1e-9])
+def test_variances_keep_twelve_digits_in_any_shape_of_merging(shape, relative):
+    """Down to a standard deviation of 1e-9 of the mean."""
+    draw = random.Random(2)
+    values = [1e9 * (1 + relative * draw.gauss(0, 1)) for _ in range(5_000)]
+    variance = of("var_samp")
+    parts = partials(variance, values, 7 if shape == "slices of 7" else 1)
+    if shape == "pairs upwards":
+        while len(parts) > 1:
+            parts = [variance.fold(parts[at : at + 2]) for at in range(0, len(parts), 2)]
+    elif shape == "from the right":
+        total = parts.pop()
+        while parts:
+            total = variance.combine(parts.pop(), total)
+        parts = [total]
+    exact = exact_variance([Fraction(value) for value in values])
+    assert abs(Fraction(variance.lower(variance.fold(parts))) - exact) <= Fraction(1e-12) * exact
+
+
+@pytest.mark.parametrize("value", [0.1, 1e9 + 0.1, -1e300, 5e-324])
+def test_a_constant_has_variance_zero_in_any_shape(value):
+    for function in ("var_samp", "stddev_pop"):
+        aggregate = of(function)
+        for rows in (1, 3, 50):
+            assert aggregate.lower(aggregate.fold(partials(aggregate, [value] * 100, rows))) == 0.0
+
+
+def exact_moment(values: Sequence[Fraction], power: int) -> Fraction:
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** power for value in values) / len(values)
+
+
+def _skewed(draw: random.Random, n: int, shift: float) -> list[float]:
+    return [shift + 200.0 * draw.expovariate(1.0) for _ in range(n)]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+@pytest.mark.parametrize("shift", [0.0, 1e8, -1e8])
+def test_skewness_and_kurtosis_keep_nine_digits_when_shifted(shift, rows):
+    values = _skewed(random.Random(9), 400, shift)
+    fractions = [Fraction(value) for value in values]
+    m2, m3, m4 = (exact_moment(fractions, power) for power in (2, 3, 4))
+    skewness, kurtosis = of("skewness"), of("kurtosis")
+    assert skewness.lower(skewness.fold(partials(skewness, values, rows))) == pytest.approx(float(m3) / float(m2) ** 1.5, rel=1e-9)
+    assert kurtosis.lower(kurtosis.fold(partials(kurtosis, values, rows))) == pytest.approx(float(m4 / m2**2 - 3), rel=1e-9)
+
+
+@pytest.mark.parametrize("engine_name", ["two_stacks", "flatfat"])
+def test_rolling_skewness_of_a_random_walk_keeps_nine_digits(engine_name):
+    """The walk on which adding and removing drifts by hundreds; windows of 16, m3 well away from its zeros."""
+    walk = _walk(random.Random(42), 4_000)
+    compared = 0
+    for got, window in windows(engine_name, of("skewness"), walk):
+        if len(window) < 8:
+            continue
+        m2, m3 = exact_moment(window, 2), exact_moment(window, 3)
+        exact = float(m3) / float(m2) ** 1.5
+        if abs(exact) > 1e-2:
+            compared += 1
+            assert got == pytest.approx(exact, rel=1e-9)
+    assert compared > 600
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+@pytest.mark.parametrize("shift", [0.0, 1e8])
+def test_correlation_covariance_and_trend_keep_nine_digits_when_shifted(shift, rows):
+    draw = random.Random(4)
+    pairs = [(x, shift + 3.0 * (x - shift) + draw.gauss(0, 300)) for x in (shift + draw.gauss(0, 200) for _ in range(500))]
+    xs, ys = ([Fraction(value) for value in column] for column in zip(*pairs, strict=True))
+    mean_x, mean_y = sum(xs) / 500, sum(ys) / 500
+    xy = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
+    xx, yy = 500 * exact_moment(xs, 2), 500 * exact_moment(ys, 2)
+    results = {}
+    for function in ("covar_samp", "corr", "linear_trend"):
+        aggregate = of_pairs(function)
+        slices = [aggregate.of(pairs[start : start + rows]) for start in range(0, 500, rows)]
+        results[function] = aggregate.lower(aggregate.fold(slices))
+    assert results["covar_samp"] == pytest.approx(float(xy / 499), rel=1e-9)
+    assert results["corr"] == pytest.approx(float(xy) / math.sqrt(float(xx) * float(yy)), rel=1e-9)
+    assert results["linear_trend"]["slope"] == pytest.approx(float(xy / xx), rel=1e-9)
+    assert results["linear_trend"]["intercept"] == pytest.approx(float(mean_y - xy / xx * mean_x), rel=1e-9)
+
+
+def test_a_perfect_correlation_never_exceeds_one():
+    pairs = [(number / 7, number / 7 * 3.1) for number in range(1, 50)]
+    corr = of_pairs("corr")
+    assert corr.lower(corr.of(pairs)) == pytest.approx(1.0, rel=1e-15)
+    assert abs(corr.lower(corr.of(pairs))) <= 1.0
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+@pytest.mark.parametrize(
+    "values",
+    [[1e300, 1e-300] * 500 + [3.0], [1e308] * 400 + [1e-308] * 400, [5e-324, 1e308, 1e16] * 100, [1.0 + 1e-9] * 3_000, [-1.5, 0.7] * 501],
+    ids=["cancelling", "far out and back", "subnormal factors", "many near one", "alternating signs"],
+)
+def test_products_and_geometric_means_keep_twelve_digits_without_overflow(values, rows):
+    product = of("product")
+    exact = math.prod(map(Fraction, values), start=Fraction(1))
+    got = product.lower(product.fold(partials(product, values, rows)))
+    if exact.numerator == 0 or abs(exact) < Fraction(2.3e-308):
+        assert abs(got) <= 2.3e-308
+    elif abs(exact) > MAX:
+        assert math.isinf(got)
+    else:
+        assert abs(Fraction(got) - exact) <= Fraction(1e-12) * abs(exact)
+    magnitudes = [abs(value) for value in values]
+    geometric = of("geometric_mean")
+    logarithm = math.fsum(map(math.log, magnitudes)) / len(magnitudes)
+    assert geometric.lower(geometric.fold(partials(geometric, magnitudes, rows))) == pytest.approx(math.exp(logarithm), rel=1e-12)
+
+
+@given(st.lists(FINITE.filter(bool), min_size=1, max_size=20))
+def test_scaled_products_are_nearly_exact(values):
+    product = to_product(1.0)
+    for value in values:
+        product = multiply(product, to_product(value))
+    exact = math.prod(map(Fraction, values), start=Fraction(1))
+    high, low, exponent = product
+    got = (Fraction(high) + Fraction(low)) * Fraction(2) ** exponent
+    assert abs(got - exact) <= Fraction(2) ** -96 * abs(exact)
+    assert 0.5 <= abs(high) <= 1.0
+    assert abs(product_value(product)) == pytest.approx(
+        float(min(abs(exact), 2 * MAX)) if abs(exact) <= MAX else math.inf, rel=1e-15, abs=5e-324
+    )
+
+
+def test_roots_use_the_whole_exponent():
+    assert product_root(to_product(2.0**1000), 1000) == 2.0
+    assert product_root((0.5, 0.0, 10**6 * 7 + 1), 10**6) == 128.0
+    assert product_root((0.5, 0.0, 10**7), 1) == math.inf
+
+
+def test_weighted_means_keep_the_bound_of_a_sum():
+    draw = random.Random(8)
+    pairs = [(draw.gauss(1e9, 1), draw.lognormvariate(0, 2)) for _ in range(3_000)]
+    mean = of_pairs("weighted_mean")
+    exact = sum(Fraction(value) * Fraction(weight) for value, weight in pairs) / sum(Fraction(weight) for _, weight in pairs)
+    assert abs(Fraction(mean.lower(mean.of(pairs))) - exact) <= 4 * Fraction(UNIT) * exact
