@@ -81,6 +81,11 @@ class Dyadic(Engine[P]):
             while self._nodes.pop((level, gone >> level), None) is not None:
                 level += 1
         del self._live[:count]
+        # Nodes that begin in a gap before the new start belong to no evicted leaf.
+        level, index = 1, (position - 1) >> 1
+        while self._start <= index << level and (index + 1) << level <= self._stop:
+            self._nodes.pop((level, index), None)
+            level, index = level + 1, index >> 1
         self._start, self._stop = position, max(position, self._stop)
 
     def _repair(self, position: int) -> None:
