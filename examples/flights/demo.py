@@ -82,7 +82,7 @@ def prepare() -> None:
     WAREHOUSE.mkdir(parents=True, exist_ok=True)
     say(f"History: the flights of {HISTORY[0]} to {HISTORY[1]}", style="bold")
     rows = land_days(*HISTORY, WAREHOUSE / "flights")
-    say(f"  {rows:,} flights landed in {WAREHOUSE.relative_to(REPOSITORY)}/flights")
+    say(f"  {rows:,} flights landed in {WAREHOUSE}/flights")
     first, last = (instant.isoformat() for instant in BACKFILL)
     windowmill("backfill", str(SPEC), "--from", first, "--to", last)
 

@@ -109,29 +109,39 @@ class LocalAirflow:
                 output = Path(self.home) / "standalone.log"
                 raise AirflowError(f"Airflow ended while starting; its output is in {output}:\n{_tail(output)}")
             try:
-                self.get(f"/dags/{dag_id}")
+                self.call("GET", f"/dags/{dag_id}")
                 return
             except (httpx.HTTPError, AirflowError):
                 time.sleep(1)
         why = self._import_errors() or f"its output is in {self.home}/standalone.log"
         raise AirflowError(f"Airflow did not know the DAG {dag_id} after {START_SECONDS} s; {why}")
 
-    def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """What the REST API answers to a GET of ``path``."""
-        return self._call("GET", path, params=query)
+    def call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+        """What the REST API answers; ``arguments`` are httpx's, such as ``params`` and ``json``.
+
+        Raises
+        ------
+        AirflowError
+            When the answer is an error.
+        """
+        answer = self._client().request(method, f"/api/v2{path}", **arguments)
+        if answer.is_error:
+            raise AirflowError(f"Airflow answers {answer.status_code} to {method} {path}: {answer.text[:300]}")
+        return dict(answer.json())
 
     def unpause(self, dag_id: str) -> None:
         """Let the scheduler make the DAG's runs."""
-        self._call("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
+        self.call("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
 
     def runs(self, dag_id: str) -> dict[str, str]:
         """State of each scheduled run by the start of its data interval."""
-        answer = self.get(f"/dags/{dag_id}/dagRuns", run_type="scheduled", limit=100, order_by="logical_date")
+        answer = self.call("GET", f"/dags/{dag_id}/dagRuns", params={"run_type": "scheduled", "limit": 100, "order_by": "logical_date"})
         return {run["data_interval_start"]: run["state"] for run in answer["dag_runs"]}
 
     def tasks(self, dag_id: str) -> list[dict[str, Any]]:
         """The latest task instances of the DAG, newest first."""
-        return list(self.get(f"/dags/{dag_id}/dagRuns/~/taskInstances", limit=50, order_by="-start_date")["task_instances"])
+        answer = self.call("GET", f"/dags/{dag_id}/dagRuns/~/taskInstances", params={"limit": 50, "order_by": "-start_date"})
+        return list(answer["task_instances"])
 
     def log_tail(self, task: dict[str, Any], lines: int = 20) -> str:
         """The last lines of a task's last attempt."""
@@ -141,16 +151,10 @@ class LocalAirflow:
 
     def _import_errors(self) -> str:
         try:
-            errors = self.get("/importErrors")["import_errors"]
+            errors = self.call("GET", "/importErrors")["import_errors"]
         except (httpx.HTTPError, AirflowError):
             return ""
         return "; ".join(f"{error['filename']}: {error['stack_trace'].strip().splitlines()[-1]}" for error in errors)
-
-    def _call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
-        answer = self._client().request(method, f"/api/v2{path}", **arguments)
-        if answer.is_error:
-            raise AirflowError(f"Airflow answers {answer.status_code} to {method} {path}: {answer.text[:300]}")
-        return dict(answer.json())
 
     @functools.lru_cache(maxsize=1)  # noqa: B019 - one Airflow a process, and its client lives as long
     def _client(self) -> httpx.Client:
