@@ -7,6 +7,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 STAMPS := .venv/stamps
 export PYTHON ?= python3.11
+unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
 .PHONY: help setup demo up down test check lint fmt doctor lock clean
 

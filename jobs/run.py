@@ -138,13 +138,15 @@ class _Steps:
 
     def _record(self, verdict: Verdict) -> None:
         plan, at = self.plan, datetime.now(UTC)
+        # A crash and its retry are one validation; a batch that was held is validated anew.
+        attempt = self.ledger.open_batch.holds if self.ledger.open_batch else 0
         history.record(
             self.places.quality,
             verdict,
             pipeline=self.pipeline.pipeline,
             generation=plan.generation,
             batch=plan.batch,
-            attempt=plan.attempt,
+            attempt=attempt,
             at=at,
         )
         docs.write_docs(self.places.docs, verdict, pipeline=self.pipeline.pipeline, batch=plan.batch, at=at)

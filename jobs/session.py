@@ -24,6 +24,7 @@ NO_CONF: Mapping[str, str] = MappingProxyType({})
 
 # Settings that decide what results mean or how fast a small batch is; a session that runs already gets them too.
 RUNTIME_CONF = {
+    "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",  # it loses NaN rows under filters on cached frames (SPARK-58482)
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.databricks.delta.snapshotPartitions": "1",  # the default of 50 makes a small commit take 7 s instead of 1
