@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
@@ -79,7 +80,8 @@ def judge(rows: DataFrame, found: Survey, *, disorder: int, lateness: int, grids
     if not found.behind:
         return rows.withColumn(LATE, F.lit(False)).withColumn(CLOSED, F.lit(None).cast("long"))
     block = F.floor(F.col(ROW) / found.block_rows)
-    before = rows.sparkSession.createDataFrame(list(found.behind), f"{FILE} int, _block long, _before long")
+    file, number, seen_before = zip(*found.behind, strict=True)
+    before = rows.sparkSession.createDataFrame(pa.table({FILE: pa.array(file, pa.int32()), "_block": number, "_before": seen_before}))
     joined = rows.withColumn("_block", block).join(F.broadcast(before), [FILE, "_block"], "left")
     orderly = joined.where(F.col("_before").isNull()).withColumn(LATE, F.lit(False)).withColumn(CLOSED, F.lit(None).cast("long"))
     so_far = Window.partitionBy(FILE, "_block").orderBy(ROW)

@@ -108,10 +108,7 @@ def read_rows(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile
     data = StructType([stored[name] for name in stored.names if logical[name] not in table.partition_columns])
     rows = spark.read.schema(data).parquet(*(_literal_path(table.path, file.path) for file in files))
     rows = rows.select("*", F.col("_metadata.file_name").alias("_name"), F.col("_metadata.row_index").alias(ROW))
-    order = spark.createDataFrame(
-        [(file.path.rsplit("/", 1)[-1], index, file.version, *file.partition.values()) for index, file in enumerate(files)],
-        ", ".join(["_name string", f"{FILE} int", f"{VERSION} long", *(f"{_quoted(name)} string" for name in files[0].partition)]),
-    )
+    order = spark.createDataFrame(_order(files))
     rows = rows.join(F.broadcast(order), "_name")
     chosen = [F.col(_quoted(name)).cast(stored[name].dataType).alias(logical[name]) for name in stored.names]
     rows = rows.select(*chosen, FILE, ROW, VERSION)
@@ -119,6 +116,14 @@ def read_rows(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile
         rows = rows.where(F.expr(pipeline.source.filter))
     time, reason = _event_time(pipeline, columns, now_us)
     return rows.withColumn(TIME, time).withColumn(REASON, reason)
+
+
+def _order(files: Sequence[AddedFile]) -> pa.Table:
+    """Per file name its place in the order of arrival, its version and its partition values."""
+    # As Arrow, since Spark makes a local relation of it: a Python list would become an RDD with a job and Python workers of its own.
+    own = {"_name": [file.path.rsplit("/", 1)[-1] for file in files], VERSION: pa.array([file.version for file in files], pa.int64())}
+    own |= {FILE: pa.array(range(len(files)), pa.int32())}
+    return pa.table(own | {name: pa.array([file.partition[name] for file in files], pa.string()) for name in files[0].partition})
 
 
 def _event_time(pipeline: Pipeline, columns: Columns, now_us: int) -> tuple[Column, Column]:

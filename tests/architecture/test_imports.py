@@ -1,0 +1,80 @@
+"""The folder tree is the architecture: imports point one way, and light modules stay light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OURS = {"windowing", "checkpoints", "expectations", "jobs", "dags"}
+ENGINES = {"pyspark", "delta", "deltalake", "great_expectations", "airflow", "duckdb", "pandas"}
+WATCHED = OURS | ENGINES
+ALLOWED = {
+    "windowing": set(),
+    "checkpoints": {"windowing", "deltalake", "pyspark"},
+    "expectations": {"windowing", "great_expectations", "deltalake", "pyspark", "pandas"},
+    "jobs": {"windowing", "checkpoints", "expectations", "deltalake", "delta", "pyspark", "duckdb"},
+    # The ledger is read by tasks, never while a DAG file is parsed.
+    "dags": {"windowing", "airflow", "checkpoints"},
+}
+#: Modules that speak to Spark in a package that else does not.
+SPARK_ONLY_IN = {"checkpoints": {"state.py"}}
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level packages that the file imports anywhere, except for types alone."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return found
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_imports_point_one_way(package):
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files, f"no files under {package}/: has the folder moved?"
+    for path in files:
+        stray = imported(path) & WATCHED - ALLOWED[package] - {package}
+        assert not stray, f"{path.relative_to(ROOT)} imports {sorted(stray)}"
+
+
+@pytest.mark.parametrize("package", SPARK_ONLY_IN)
+def test_spark_is_touched_in_one_module(package):
+    speaking = {path.name for path in (ROOT / package).rglob("*.py") if "pyspark" in imported(path)}
+    assert speaking == SPARK_ONLY_IN[package]
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("windowing.specfile", {"numpy", "numba", "pyarrow", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        ("jobs.cli", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        ("jobs.runs", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
+        ("jobs.tell", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
+    ],
+)
+def test_light_modules_load_nothing_heavy(module, heavy):
+    code = f"import {module}, sys; print(*sorted(set(sys.modules) & {heavy!r}))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60)
+    assert out.stdout.split() == []
+
+
+def test_state_is_never_pickled():
+    files = [path for package in OURS for path in (ROOT / package).rglob("*.py")]
+    assert files
+    for path in files:
+        assert not imported(path) & {"pickle", "cloudpickle", "marshal", "shelve", "dill"}, path

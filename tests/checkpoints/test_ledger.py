@@ -1,0 +1,187 @@
+"""The ledger: plans, commits, and what happens when two attempts meet or a record is damaged."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from checkpoints.ledger import Commit, Ledger, Plan
+from checkpoints.lease import lease
+from windowing.errors import FencedError, LeaseTakenError, LedgerError, SpecChangedError
+from windowing.specfile import parse_pipeline
+
+NOW = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def plan(batch: int, attempt: str = "a", **changes) -> Plan:
+    values = {
+        "batch": batch, "action": "run", "attempt": attempt, "generation": "g", "source_id": "s", "from_version": batch - 1,
+        "to_version": batch, "now_us": 0, "meaning": "m", "source_schema": "{}",
+    }  # fmt: skip
+    return Plan(**values | changes)
+
+
+def commit(**changes) -> Commit:
+    return Commit(**{"seen": 10, "emitted": 5, "verdict": "passed"} | changes)
+
+
+@pytest.fixture
+def path(tmp_path) -> str:
+    return str(tmp_path / "ledger")
+
+
+def test_a_new_ledger_is_empty_and_leaves_no_trace(path):
+    ledger = Ledger(path)
+    assert (ledger.batches(), ledger.last_commit, ledger.open_batch) == ([], None, None)
+    assert not Path(path).exists()
+
+
+def test_a_batch_opens_with_its_plan_and_ends_with_its_commit(path):
+    ledger = Ledger(path)
+    ledger.record_plan(plan(0), NOW)
+    assert Ledger(path).open_batch.plan == plan(0)
+    ledger.record_commit(plan(0), commit(windows={"w": 3}, timings={"apply": 1.5}), NOW)
+    again = Ledger(path)
+    assert again.open_batch is None
+    assert again.last_commit.outcome == commit(windows={"w": 3}, timings={"apply": 1.5})
+    assert [(b.number, b.status, b.committed_at) for b in again.batches()] == [(0, "committed", NOW)]
+
+
+def test_a_held_batch_stays_open_and_counts_its_holds(path):
+    ledger = Ledger(path)
+    ledger.record_plan(plan(0), NOW)
+    for _ in range(2):
+        ledger.record_held(plan(0), commit(verdict="held"), NOW)
+    assert (ledger.open_batch.status, ledger.open_batch.holds, ledger.open_batch.committed_at) == ("held", 2, None)
+    ledger.record_commit(plan(0), commit(verdict="released"), NOW)
+    assert (ledger.open_batch, ledger.last_commit.verdict) == (None, "released")
+
+
+def test_a_backfill_of_a_running_pipeline_does_not_move_it(path):
+    ledger = Ledger(path)
+    for number, changes in enumerate([{}, {"action": "backfill", "builds_state": False, "range_from": 0, "range_to": 9}]):
+        ledger.record_plan(plan(number, **changes), NOW)
+        ledger.record_commit(plan(number, **changes), commit(emitted=number), NOW)
+    assert ledger.last_commit.number == 0
+    assert len(ledger.batches()) == 2
+
+
+@pytest.mark.parametrize("kind", ["plan", "commit"])
+def test_of_two_attempts_that_read_the_same_ledger_one_is_fenced(path, kind):
+    first = Ledger(path)
+    if kind == "commit":
+        first.record_plan(plan(0), NOW)
+    else:
+        first.record_plan(plan(0), NOW)
+        first.record_commit(plan(0), commit(), NOW)
+    first, second = Ledger(path), Ledger(path)
+    record = (lambda l, a: l.record_plan(plan(1, a), NOW)) if kind == "plan" else (lambda l, a: l.record_commit(plan(0, a), commit(), NOW))
+    record(first, "x")
+    with pytest.raises(FencedError, match="stops without effect"):
+        record(second, "y")
+    batches = Ledger(path).batches()
+    assert len(batches) == (2 if kind == "plan" else 1)
+    with pytest.raises(FencedError):
+        record(second, "y")
+
+
+def test_many_attempts_at_once_leave_one_plan(path):
+    Ledger(path).record_plan(plan(0), NOW)
+    Ledger(path).record_commit(plan(0), commit(), NOW)
+    barrier, fenced, won = threading.Barrier(6), [], []
+
+    def attempt(name: str) -> None:
+        ledger = Ledger(path)
+        barrier.wait()
+        try:
+            ledger.record_plan(plan(1, name), NOW)
+            won.append(name)
+        except FencedError:
+            fenced.append(name)
+
+    threads = [threading.Thread(target=attempt, args=(f"t{n}",)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(fenced)) == (1, 5)
+    assert Ledger(path).open_batch.plan.attempt == won[0]
+
+
+def test_a_plan_out_of_turn_is_refused(path):
+    ledger = Ledger(path)
+    with pytest.raises(FencedError):
+        ledger.record_plan(plan(3), NOW)
+    ledger.record_plan(plan(0), NOW)
+    with pytest.raises(FencedError):
+        ledger.record_plan(plan(1), NOW)
+    with pytest.raises(FencedError):
+        ledger.record_commit(plan(1), commit(), NOW)
+
+
+def test_a_changed_meaning_is_refused_and_changed_expectations_are_not(path):
+    spec = {
+        "pipeline": "p", "time": {"column": "t"}, "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
+        "aggregates": {"n": {"count": "*"}},
+    }  # fmt: skip
+    ledger = Ledger(path)
+    ledger.record_plan(plan(0, meaning=parse_pipeline(spec).meaning_hash()), NOW)
+    ledger.check_meaning(parse_pipeline(spec | {"expectations": [{"type": "expect_column_to_exist", "column": "n"}], "schedule": "@daily"}))
+    with pytest.raises(SpecChangedError, match="give the new definition its own sink"):
+        ledger.check_meaning(parse_pipeline(spec | {"keys": ["k"]}))
+
+
+def test_a_lost_record_is_named(path):
+    ledger = Ledger(path)
+    for number in range(2):
+        ledger.record_plan(plan(number), NOW)
+        ledger.record_commit(plan(number), commit(), NOW)
+    DeltaTable(path).delete("batch = 0 and kind = 'plan'")
+    with pytest.raises(LedgerError, match="the plan of batch 0 is missing; restore"):
+        Ledger(path)
+
+
+def test_a_damaged_log_is_refused_and_never_started_anew(path):
+    ledger = Ledger(path)
+    ledger.record_plan(plan(0), NOW)
+    (Path(path) / "_delta_log" / f"{1:020d}.json").write_text("{")
+    with pytest.raises(LedgerError, match="cannot be read"):
+        Ledger(path)
+
+
+def test_a_newer_format_is_refused(path, monkeypatch):
+    monkeypatch.setattr("checkpoints.ledger.FORMAT", 99)
+    Ledger(path).record_plan(plan(0), NOW)
+    monkeypatch.undo()
+    with pytest.raises(LedgerError, match="holds format 99, this windowmill reads up to 1; upgrade"):
+        Ledger(path)
+
+
+
+
+def _hold(root: str, held, let_go) -> None:
+    with lease(root, wait_seconds=0, on_wait=print):
+        held.set()
+        let_go.wait(30)
+
+
+def test_the_lease_keeps_a_second_process_out_until_the_first_is_killed(tmp_path):
+    context = multiprocessing.get_context("fork")
+    held, let_go = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(str(tmp_path), held, let_go))
+    process.start()
+    assert held.wait(30)
+    told: list[str] = []
+    with pytest.raises(LeaseTakenError, match=f"process {process.pid}"), lease(str(tmp_path), wait_seconds=0.5, on_wait=told.append):
+        pass
+    assert told == [f"another run of this pipeline is under way (process {process.pid}); waiting for it to end"]
+    process.kill()
+    process.join()
+    with lease(str(tmp_path), wait_seconds=5, on_wait=told.append):
+        pass

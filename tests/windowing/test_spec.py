@@ -1,0 +1,135 @@
+"""A spec is read as written, and refused with the field's path, the value, what was expected and what to do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.durations import DAY_US, Duration
+from windowing.errors import SpecError
+from windowing.spec import Pipeline
+from windowing.specfile import load_pipeline, parse_pipeline
+
+MINIMAL = """\
+pipeline: p
+source: {path: "${WAREHOUSE}/in"}
+keys: [k]
+time: {column: t, disorder: 5 minutes}
+windows:
+  - {name: w, type: hopping, size: 1 hour 30 minutes, hop: PT30M}
+aggregates:
+  n: {count: "*"}
+  worst: {arg_max: [delay, id], where: delay > 0}
+sink: {path: /out}
+"""
+
+
+def load(tmp_path, text, **environment):
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    return load_pipeline(path, {"WAREHOUSE": "/data"} | environment)
+
+
+def test_a_spec_as_written(tmp_path):
+    pipeline = load(tmp_path, MINIMAL)
+    assert pipeline.source.path == "/data/in"
+    assert pipeline.windows[0].size == Duration(ticks=5_400_000_000)
+    assert pipeline.windows[0].hop.elapsed() == 1_800_000_000
+    assert pipeline.aggregates["worst"].columns == ("delay", "id")
+    assert Pipeline.model_validate(pipeline.model_dump(mode="json")) == pipeline
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "hop: PT30M",
+            "hopp: PT30M",
+            r"p.yaml:6: windows.0.hop: missing; add this field\n.*windows.0.hopp: unknown field; did you mean 'hop'\?",
+        ),
+        ("PT30M", "30 minuts", r"p.yaml:6: windows.0.hop: got '30 minuts'; expected a duration such as"),
+        ("PT30M", "0 seconds", r"windows.0.hop: got '0 seconds'; expected a duration longer than zero"),
+        ("PT30M", "30", r"windows.0.hop: got 30; expected a duration with a unit"),
+        ("type: hopping", "type: hoping", r"windows.0: got 'hoping'; expected one of 'tumbling', 'hopping'"),
+        ("keys:", "keyz:", r"p.yaml:3: keyz: unknown field; did you mean 'keys'\?"),
+        ("keys: [k]", "keys: [window]", r"keys: 'window' is taken by a column of windowmill's own"),
+        ("n: {count", "k: {count", r"aggregates.k: the name is taken by a key"),
+        ("arg_max:", "argmax:", r"p.yaml:9: aggregates.worst: unknown aggregate 'argmax'; did you mean 'arg_max'\?"),
+        ("[delay, id]", "delay", r"aggregates.worst: arg_max: got 'delay'; expected two columns"),
+        ("pipeline: p", "pipeline: P-1", r"p.yaml:1: pipeline: got 'P-1'; expected text matching"),
+        ("${WAREHOUSE}", "${NOWHERE}", r"p.yaml:2: source.path: the environment variable NOWHERE is not set; export NOWHERE=…"),
+        ("keys: [k]", "keys: &a [k]\nx: *a", r"aliases are not read"),
+        ("keys: [k]", "keys: [k]\nkeys: [k]", r"p.yaml:4: .*the field 'keys' is given twice"),
+        ("keys: [k]", "keys: [k", r"not readable as YAML"),
+        ("sink: {path: /out}", "sink: {path: /out, table: x}", r"sink: expected either path or table"),
+        ("sink: {path: /out}", "emit: twice", r"emit: got 'twice'; expected one of 'final' or 'revise'"),
+        ("sink: {path: /out}", "expectations: [{type: nonsense}]", r"expectations.0.type: got 'nonsense'"),
+        ("keys: [k]", "keys: !!python/object/apply:os.system [x]", r"not readable as YAML"),
+    ],
+)
+def test_each_problem_is_one_line_that_says_where_what_and_what_next(tmp_path, old, new, message):
+    assert old in MINIMAL
+    with pytest.raises(SpecError, match=f"(?s){message}") as caught:
+        load(tmp_path, MINIMAL.replace(old, new, 1))
+    assert caught.value.exit_code == 2
+    assert all(line.startswith(str(tmp_path)) for line in str(caught.value).splitlines())
+
+
+def test_a_file_that_is_not_there_or_too_large(tmp_path):
+    with pytest.raises(SpecError, match="cannot be read"):
+        load_pipeline(tmp_path / "none.yaml")
+    with pytest.raises(SpecError, match="a spec has at most"):
+        load(tmp_path, "#" * (1 << 20) + "\n")
+
+
+def test_the_meaning_leaves_out_checks_and_schedule_and_paths(tmp_path):
+    pipeline = load(tmp_path, MINIMAL)
+    same = load(tmp_path, MINIMAL + 'schedule: "@daily"\nexpectations: [{type: expect_column_to_exist, column: n}]\n', WAREHOUSE="/other")
+    assert same.meaning_hash() == pipeline.meaning_hash()
+    assert load(tmp_path, MINIMAL.replace("PT30M", "PT45M")).meaning_hash() != pipeline.meaning_hash()
+    assert load(tmp_path, MINIMAL.replace("PT30M", "30 minutes")).meaning_hash() == pipeline.meaning_hash()
+
+
+@pytest.mark.parametrize(
+    ("text", "months", "days", "ticks"),
+    [
+        ("90 seconds", 0, 0, 90_000_000),
+        ("5 minutes", 0, 0, 300_000_000),
+        ("1 hour 30 minutes", 0, 0, 5_400_000_000),
+        ("1 day", 0, 1, 0),
+        ("2 weeks", 0, 14, 0),
+        ("1 month", 1, 0, 0),
+        ("1.5 seconds", 0, 0, 1_500_000),
+        ("250 ms", 0, 0, 250_000),
+        ("PT5M", 0, 0, 300_000_000),
+        ("P1DT0.5S", 0, 1, 500_000),
+        ("P1Y2M", 14, 0, 0),
+    ],
+)
+def test_durations(text, months, days, ticks):
+    assert Duration.parse(text) == Duration(months, days, ticks)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "minutes", "5 parsecs", "PT", "P", "-5 minutes", "1.5 days", "0.0000001 seconds", None, 1.5, True]
+)
+def test_what_is_no_duration(text):
+    with pytest.raises(ValueError, match="expected a duration such as"):
+        Duration.parse(text)
+
+
+@given(st.integers(0, 40), st.integers(0, 400), st.integers(0, 2 * DAY_US))
+def test_durations_read_back_as_written(months, days, ticks):
+    duration = Duration(months, days, ticks)
+    assert Duration.parse(str(duration)) == duration
+
+
+def test_an_integer_axis_takes_plain_integers():
+    spec = {
+        "pipeline": "p", "time": {"column": "t", "unit": "s"}, "windows": [{"name": "w", "type": "tumbling", "size": 60}],
+        "aggregates": {"n": {"count": "*"}},
+    }  # fmt: skip
+    assert parse_pipeline(spec).windows[0].size.ticks == 60
+    with pytest.raises(SpecError, match="expected a plain integer"):
+        parse_pipeline(spec | {"windows": [{"name": "w", "type": "tumbling", "size": "1 minute"}]})
