@@ -186,6 +186,14 @@ def close(a: Any, b: Any, relative: float = 1e-9) -> bool:
     return bool(a == b)
 
 
+def outcome(aggregate: Aggregate[P], partial: P) -> Any:
+    """What ``partial`` lowers to; the text ``overflow`` where that is an error, which is a result like any other when comparing."""
+    try:
+        return aggregate.lower(partial)
+    except AggregateOverflowError:
+        return "overflow"
+
+
 def check_laws(aggregate: Aggregate[P], rows: Sequence[Args], plain: Callable[[Sequence[Args]], Any] | None = None) -> None:
     """Try every law on every way to cut ``rows`` into neighbouring stretches a, b, c, the shortest first.
 
@@ -252,16 +260,9 @@ def _agree(
     # Partials may differ where results may not: a moment's anchor is its first value, whichever operand that came from.
     if not lowered and identical(left[1], right[1]):
         return
-    got, wanted = _lower(aggregate, left[1]), right[1] if lowered else _lower(aggregate, right[1])
+    got, wanted = outcome(aggregate, left[1]), right[1] if lowered else outcome(aggregate, right[1])
     if not (identical(got, wanted) if aggregate.exact and not lowered else close(got, wanted)):
         raise LawError.found(aggregate.name, law, rows, (left[0], got), (right[0], wanted))
-
-
-def _lower(aggregate: Aggregate[P], partial: P) -> Any:
-    try:
-        return aggregate.lower(partial)
-    except AggregateOverflowError:
-        return "overflow"
 
 
 def verify(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windowing.algebra import Aggregate, P, close
+from windowing.algebra import Aggregate, P, close, outcome
 from windowing.engines.base import Engine, Snapshot, filled
 
 _POINTERS = ("f", "l", "r", "a", "b", "e")
@@ -107,5 +107,5 @@ class Daba(Engine[P]):
                 whole = range(place, edge) if onward else range(edge, place + 1)
                 wanted = self.aggregate.fold(self._values[x] for x in whole)
                 got = self._spans[place]
-                same = close(self.aggregate.lower(got), self.aggregate.lower(wanted))
+                same = close(outcome(self.aggregate, got), outcome(self.aggregate, wanted))
                 self._expect(same, f"cell {place - f} spans cells {whole.start - f} to {whole.stop - f}")

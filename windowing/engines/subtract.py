@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from windowing.algebra import Aggregate, P, close
+from windowing.algebra import Aggregate, P, close, outcome
 from windowing.engines.base import Engine, Snapshot, filled
 
 
@@ -51,6 +51,6 @@ class SubtractOnEvict(Engine[P]):
         self._partials = deque(window)
 
     def check(self) -> None:
-        wanted = self.aggregate.lower(self.aggregate.fold(self._partials))
-        got = self.aggregate.lower(self._total)
+        wanted = outcome(self.aggregate, self.aggregate.fold(self._partials))
+        got = outcome(self.aggregate, self._total)
         self._expect(close(got, wanted), f"the total lowers to {got!r}, the window's partials to {wanted!r}")
