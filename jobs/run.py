@@ -31,6 +31,8 @@ from windowing.spec import Pipeline
 
 #: Result rows up to which a batch is validated in pandas, without a Spark job; above it Great Expectations works in Spark.
 MAX_ROWS_IN_PANDAS = 1_000_000
+#: Source bytes below which starting Spark costs more than running it.
+BRIEF_BYTES = 64 << 20
 
 
 def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress, ruling: Ruling | None = None) -> Done:
@@ -61,9 +63,10 @@ class _Steps:
         )
         self.applied: apply.Applied | None = None
         preload()
-        with progress.step("start", "Spark"):
-            self.spark = spark_session(f"windowmill {pipeline.pipeline}")
         self.batch = apply.Batch.of(pipeline, plan, read_source_table(pipeline.source.path))  # type: ignore[union-attr, arg-type]
+        with progress.step("start", "Spark"):
+            new_bytes = sum(file.size_bytes for file in self.batch.files)
+            self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < BRIEF_BYTES)
         self.slices = SliceTable(self.spark, places.state, self.batch.state_schema)
 
     def restore(self) -> tuple[apply.Arrived, DataFrame | None]:

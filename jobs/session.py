@@ -41,7 +41,9 @@ MOST_SHUFFLE_PARTITIONS = 8
 """Adaptive execution merges small shuffle partitions but does not split them; tables of one machine need no more."""
 
 
-def spark_session(app_name: str = "windowmill", *, master: str | None = None, conf: Mapping[str, str] = NO_CONF) -> SparkSession:
+def spark_session(
+    app_name: str = "windowmill", *, master: str | None = None, conf: Mapping[str, str] = NO_CONF, brief: bool = False
+) -> SparkSession:
     """The running session, or a new one with Delta; the first takes 2 to 5 seconds.
 
     Under ``spark-submit`` the master, memory and jars of the submission hold, and only session settings are added.
@@ -54,6 +56,8 @@ def spark_session(app_name: str = "windowmill", *, master: str | None = None, co
         Master of a new session; by default ``WINDOWMILL_MASTER``, else all cores of this machine.
     conf
         Spark settings on top of windowmill's own, which win over them; a running session takes those that can still be changed.
+    brief
+        The session is for little work: a local JVM then spends no time on compiling thoroughly what will hardly run.
 
     Raises
     ------
@@ -66,7 +70,7 @@ def spark_session(app_name: str = "windowmill", *, master: str | None = None, co
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # set by spark-submit, whose JVM is running: launch settings would come too late
         settings: dict[str, str] = {}
     else:
-        settings = _launch_conf(master or os.environ.get("WINDOWMILL_MASTER") or "local[*]")
+        settings = _launch_conf(master or os.environ.get("WINDOWMILL_MASTER") or "local[*]", brief=brief)
     builder = SparkSession.builder.appName(app_name)
     for key, value in {**settings, **DELTA_CONF, **RUNTIME_CONF, **conf}.items():
         builder = builder.config(key, value)
@@ -99,7 +103,7 @@ def _checked(session: SparkSession) -> SparkSession:
     )
 
 
-def _launch_conf(master: str) -> dict[str, str]:
+def _launch_conf(master: str, *, brief: bool = False) -> dict[str, str]:
     """Settings and environment that must stand before the JVM starts."""
     jars = jar_paths()
     os.environ["JAVA_HOME"] = str(find_java().home)
@@ -123,7 +127,7 @@ def _launch_conf(master: str) -> dict[str, str]:
         **settings,
         "spark.driver.extraClassPath": class_path,
         "spark.executor.extraClassPath": class_path,  # `local-cluster` has executors of its own
-        "spark.driver.defaultJavaOptions": " ".join(_java_options()),
+        "spark.driver.defaultJavaOptions": " ".join(_java_options(brief=brief)),
         "spark.sql.shuffle.partitions": str(min(max(os.cpu_count() or 2, 2), MOST_SHUFFLE_PARTITIONS)),
     }
 
@@ -133,11 +137,13 @@ def class_archive() -> Path:
     return jars_folder() / "spark-classes.jsa"
 
 
-def _java_options() -> list[str]:
+def _java_options(*, brief: bool) -> list[str]:
     options = [
         "-XX:+UseParallelGC",  # the highest throughput on few cores; pauses do not matter to a batch
         f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}",
     ]
+    if brief:
+        options.append("-XX:TieredStopAtLevel=1")  # a small batch on a cold JVM: 18 s of CPU instead of 30
     archive = class_archive()
     if archive.is_file():
         options += [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
