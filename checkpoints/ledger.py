@@ -262,7 +262,7 @@ class Ledger:
 def _records(table: DeltaTable) -> list[dict[str, Any]]:
     # File by file and without threads: deltalake's own pyarrow reader leaves threads behind that abort the interpreter at its exit
     # (1.6.6, exit code 134), and its SQL takes half a second to start.
-    files = pa_fs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
+    files = pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri))
     names = table.get_add_actions().column("path").to_pylist()
     return [row for name in names for row in pq.ParquetFile(files.open_input_file(name)).read(use_threads=False).to_pylist()]
 

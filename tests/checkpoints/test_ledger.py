@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import threading
 from datetime import UTC, datetime
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from checkpoints.ledger import Commit, Ledger, Plan
 from checkpoints.lease import lease
+from checkpoints.ledger import Commit, Ledger, Plan
 from windowing.errors import FencedError, LeaseTakenError, LedgerError, SpecChangedError
 from windowing.specfile import parse_pipeline
 
@@ -81,7 +80,11 @@ def test_of_two_attempts_that_read_the_same_ledger_one_is_fenced(path, kind):
         first.record_plan(plan(0), NOW)
         first.record_commit(plan(0), commit(), NOW)
     first, second = Ledger(path), Ledger(path)
-    record = (lambda l, a: l.record_plan(plan(1, a), NOW)) if kind == "plan" else (lambda l, a: l.record_commit(plan(0, a), commit(), NOW))
+    record = (
+        (lambda ledger, a: ledger.record_plan(plan(1, a), NOW))
+        if kind == "plan"
+        else (lambda ledger, a: ledger.record_commit(plan(0, a), commit(), NOW))
+    )
     record(first, "x")
     with pytest.raises(FencedError, match="stops without effect"):
         record(second, "y")
@@ -161,8 +164,6 @@ def test_a_newer_format_is_refused(path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(LedgerError, match="holds format 99, this windowmill reads up to 1; upgrade"):
         Ledger(path)
-
-
 
 
 def _hold(root: str, held, let_go) -> None:
