@@ -14,7 +14,7 @@ from rich.console import Console
 from checkpoints.ledger import Ledger
 from dags.pools import create_pools
 from examples.flights.land import land_days
-from examples.flights.local_airflow import REPOSITORY, AirflowError, LocalAirflow, settings_of
+from examples.flights.local_airflow import REPOSITORY, STOP_SECONDS, AirflowError, LocalAirflow, settings_of
 from examples.flights.recompute import compare
 from examples.flights.results import agreement_line, batches_table, places_lines, published_rows, told, worst_days
 from windowing.errors import WindowmillError
@@ -170,7 +170,8 @@ def stop_leftovers() -> bool:
     """Stop the Airflow of an earlier demo; whether there was one."""
     airflow = LocalAirflow.running(HOME)
     if airflow is not None:
-        airflow.stop()
+        with console.status(f"stopping Airflow; a task at work has {STOP_SECONDS} s to end"):
+            airflow.stop()
     return airflow is not None
 
 

@@ -1,0 +1,82 @@
+"""The example's own Airflow: which process is ours, and what is shown when a run fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import date
+
+import psutil
+import pytest
+
+from examples.flights import demo
+from examples.flights.local_airflow import AirflowError, LocalAirflow, settings_of
+
+pytestmark = pytest.mark.dag
+
+TASK = {"dag_id": "flight_delays", "dag_run_id": "scheduled__1", "task_id": "micro_batch", "state": "failed"}
+
+
+@pytest.fixture
+def airflow(tmp_path):
+    """One whose process is this test's."""
+    return LocalAirflow(str(tmp_path), 8080, os.getpid(), psutil.Process().create_time())
+
+
+def test_only_the_process_that_was_started_is_ours(airflow):
+    assert airflow.process() is not None
+    assert replace(airflow, created=airflow.created - 60).process() is None  # another one has got its id
+
+
+def test_a_strangers_process_is_left_alone(tmp_path):
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        LocalAirflow(str(tmp_path), 8080, stranger.pid, created=0.0).stop()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_running_survives_a_lost_or_damaged_note(tmp_path):
+    assert LocalAirflow.running(tmp_path) is None
+    (tmp_path / "running.json").write_text('{"pid": 1')
+    assert LocalAirflow.running(tmp_path) is None
+
+
+def test_settings_stay_below_the_home(tmp_path):
+    settings = settings_of(tmp_path, [1, 2, 3, 4])
+    paths = [settings["AIRFLOW_HOME"], settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"], settings["AIRFLOW__LOGGING__BASE_LOG_FOLDER"]]
+    assert all(str(tmp_path) in path for path in paths)
+    assert settings["AIRFLOW__CORE__LOAD_EXAMPLES"] == "False"
+
+
+def test_a_failed_run_ends_the_demo_with_the_end_of_its_log(airflow, tmp_path, monkeypatch):
+    folder = tmp_path / "logs" / "dag_id=flight_delays" / "run_id=scheduled__1" / "task_id=micro_batch"
+    folder.mkdir(parents=True)
+    lines = [json.dumps({"event": f"line {number}"}) for number in range(40)]
+    (folder / "attempt=1.log").write_text("\n".join([*lines, "not JSON"]))
+    monkeypatch.setattr(LocalAirflow, "runs", lambda self, dag_id: {"2013-02-01T00:00:00Z": "failed"})
+    monkeypatch.setattr(LocalAirflow, "tasks", lambda self, dag_id: [TASK])
+    with pytest.raises(AirflowError) as failure:
+        demo.watch(airflow, date(2013, 2, 1))
+    told = str(failure.value)
+    assert told.startswith("micro_batch of scheduled__1 failed; the end of its log:\nline 21\n")
+    assert "line 39\nnot JSON\n" in told
+    assert "attempt=1.log" in told
+
+
+def test_a_schedule_that_stands_still_ends_the_demo(airflow, monkeypatch):
+    monkeypatch.setattr(demo, "SECONDS_PER_RUN", 0)
+    monkeypatch.setattr(LocalAirflow, "runs", lambda self, dag_id: {})
+    monkeypatch.setattr(LocalAirflow, "tasks", lambda self, dag_id: [])
+    with pytest.raises(AirflowError, match="no run has finished"):
+        demo.watch(airflow, date(2013, 2, 1))
+
+
+def test_usage(capsys):
+    assert demo.main(["demmo"]) == 2
+    assert "demo|up|down" in capsys.readouterr().err
