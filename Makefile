@@ -9,10 +9,10 @@ STAMPS := .venv/stamps
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo up down test check lint fmt doctor lock clean
+.PHONY: help setup demo up down test faults bench-incremental check lint fmt doctor lock clean
 
 help: ## List the commands
-	@awk -F ' *## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMPS)/ready ## Make this machine ready: packages, Java, Delta jars, compiled kernels
 	@scripts/setup.sh java
@@ -28,6 +28,12 @@ down: setup ## Stop the example's Airflow
 
 test: check ## Run every check and every test (under 15 minutes)
 	$(PY) -m pytest -m "spark or dag or demo"
+
+faults: setup ## Kill runs at random instants, again and again (about 15 minutes)
+	WINDOWMILL_KILLS=40 $(PY) -m pytest --timeout=2400 tests/faults
+
+bench-incremental: setup ## Time small runs after a short and after a ten times longer history (about 5 minutes)
+	$(PY) -m benchmarks.incremental
 
 check: lint ## Run lint, types, fast tests and doctests (under 2 minutes)
 	$(PY) -m pytest -m "not spark and not dag and not demo"

@@ -1,0 +1,1 @@
+"""Timed comparisons; nothing here is a test."""
