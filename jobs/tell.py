@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from checkpoints.ledger import Batch, Ledger
@@ -99,30 +101,34 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
         }
         for batch in batches
     ]
-    table = Table(title=f"batches of {pipeline.pipeline}", title_justify="left")
-    steps = list(dict.fromkeys(step for batch in batches for step in batch.timings)) if timings else []
-    shown = [
-        "batch",
-        "action",
-        "status",
-        "verdict",
-        "rows_read",
-        "rows_late",
-        "rows_quarantined",
-        "rows_published",
-        "emitted",
-        "committed_at",
-    ]
-    shown = ["batch", "status"] if timings else shown
-    for name in (*shown, *steps, *(["total"] if timings else [])):
-        table.add_column(
-            name.replace("_", " "), justify="left" if name in ("action", "status", "verdict", "emitted", "committed_at") else "right"
-        )
+    return Answer(data, _timings(pipeline, data) if timings else _batches(pipeline, data))
+
+
+def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
+    table = _table(f"batches of {pipeline.pipeline}", ())
+    for name in ("batch", "action", "verdict", "read", "late", "quarantined", "published", "emitted through"):
+        table.add_column(name, justify="left" if name in ("action", "verdict", "emitted through") else "right", no_wrap=True)
     for row in data:
-        values = ["–" if row[name] is None else f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in shown]
-        seconds = [f"{row['timings'].get(step, 0.0):.1f}" for step in steps]
-        table.add_row(*values, *seconds, *([f"{sum(row['timings'].values()):.1f}"] if timings else []))
-    return Answer(data, table)
+        counts = [f"{row[name]:,}" for name in ("rows_read", "rows_late", "rows_quarantined", "rows_published")]
+        verdict = row["verdict"] if row["status"] == "committed" else row["status"]
+        emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
+        table.add_row(str(row["batch"]), row["action"], verdict, *counts, emitted)
+    return table
+
+
+def _timings(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
+    steps = list(dict.fromkeys(step for row in data for step in row["timings"]))
+    table = _table(f"seconds of {pipeline.pipeline}'s batches", ("batch", *steps, "total"))
+    for row in data:
+        table.add_row(str(row["batch"]), *(f"{row['timings'].get(step, 0.0):.1f}" for step in steps), f"{sum(row['timings'].values()):.1f}")
+    return table
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
 
 
 def quality_of(pipeline: Pipeline, last: int) -> Answer:
@@ -133,17 +139,16 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
     numbers = sorted({row["batch"] for row in rows})[-last:]
     rows = [row for row in rows if row["batch"] in numbers]
     data = [{name: _text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows]
-    table = Table(title=f"validation of {pipeline.pipeline}", title_justify="left")
-    for name in ("batch", "outcome", "severity", "type", "column", "unexpected", "message"):
-        table.add_column(name, justify="right" if name in ("batch", "unexpected") else "left")
+    table = _table(f"validation of {pipeline.pipeline}", ())
+    for name in ("batch", "outcome", "severity", "unexpected", "rule"):
+        table.add_column(name, justify="right" if name in ("batch", "unexpected") else "left", no_wrap=name != "rule", overflow="fold")
     colours = {"passed": "green", "failed": "red", "broken": "magenta"}
     for row in rows:
+        rule = f"{row['type']}({row['column'] or ''})" + ("" if row["outcome"] == "passed" else f": {row['message']}")
         outcome = f"[{colours.get(row['outcome'], 'default')}]{row['outcome']}[/]"
-        plain = [
-            "" if row[name] is None else str(row[name]).replace("[", "\\[")
-            for name in ("severity", "type", "column", "unexpected", "message")
-        ]
-        table.add_row(str(row["batch"]), outcome, *plain)
+        table.add_row(
+            str(row["batch"]), outcome, row["severity"], "" if row["unexpected"] is None else f"{row['unexpected']:,}", escape(rule)
+        )
     return Answer(data, table)
 
 
