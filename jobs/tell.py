@@ -106,7 +106,7 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
 
 def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
     table = _table(f"batches of {pipeline.pipeline}", ())
-    for name in ("batch", "action", "verdict", "read", "late", "quarantined", "published", "emitted through"):
+    for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "emitted through"):
         table.add_column(name, justify="left" if name in ("action", "verdict", "emitted through") else "right", no_wrap=True)
     for row in data:
         counts = [f"{row[name]:,}" for name in ("rows_read", "rows_late", "rows_quarantined", "rows_published")]
@@ -144,7 +144,9 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
         table.add_column(name, justify="right" if name in ("batch", "unexpected") else "left", no_wrap=name != "rule", overflow="fold")
     colours = {"passed": "green", "failed": "red", "broken": "magenta"}
     for row in rows:
-        rule = f"{row['type']}({row['column'] or ''})" + ("" if row["outcome"] == "passed" else f": {row['message']}")
+        rule = f"{row['type'].removeprefix('expect_')}({row['column'] or ''})" + (
+            "" if row["outcome"] == "passed" else f": {row['message']}"
+        )
         outcome = f"[{colours.get(row['outcome'], 'default')}]{row['outcome']}[/]"
         table.add_row(
             str(row["batch"]), outcome, row["severity"], "" if row["unexpected"] is None else f"{row['unexpected']:,}", escape(rule)
