@@ -78,10 +78,10 @@ class LocalAirflow:
         """Its process; none when that has ended, whoever may have its id by now."""
         try:
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.created) < 1 and process.status() != psutil.STATUS_ZOMBIE
+            same = abs(process.create_time() - self.created) < 1
         except psutil.NoSuchProcess:
             return None
-        return process if same else None
+        return process if same and _alive(process) else None
 
     def stop(self) -> None:
         """End it with all its components; a task at work has ``STOP_SECONDS`` to end."""
@@ -93,10 +93,10 @@ class LocalAirflow:
             for group, seconds in ((schedulers, STOP_SECONDS), (components, 10)):
                 for process in group:
                     _signal(process, signal.SIGTERM)
-                psutil.wait_procs(group, timeout=seconds)
+                _wait(group, seconds)
             for process in tree:
                 _signal(process, signal.SIGKILL)
-            psutil.wait_procs(tree, timeout=5)
+            _wait(tree, 5)
         (Path(self.home) / "running.json").unlink(missing_ok=True)
 
     def wait_until_ready(self, dag_id: str) -> None:
@@ -217,6 +217,20 @@ def _free_ports(count: int) -> list[int]:
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)  # psutil makes sure that the id is still the same process
+
+
+def _wait(processes: list[psutil.Process], seconds: float) -> None:
+    """Until all have ended. Standalone leaves its components as zombies, for which psutil's own waiting would wait."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(map(_alive, processes)):
+        time.sleep(0.1)
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _messages(log: Path) -> Iterator[str]:
