@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -85,8 +86,30 @@ class ReferenceEngine:
         return Results(outcome.rows, outcome.quarantined)
 
 
+class KernelEngine:
+    """The columnar kernels. Between batches nothing lives on but the state's bytes, and what has been found."""
+
+    def __init__(self, pipeline: Pipeline, latest: float) -> None:
+        # Loading the compiled kernels takes a second, which the other engines need not wait for.
+        from checkpoints import codec
+        from windowing.columnar import ColumnarEngine, Found
+
+        self._codec, self._found = codec, Found()
+        self._begin = partial(ColumnarEngine, pipeline, latest, self._found)
+        self._engine = self._begin()
+
+    def feed(self, batch: Batch) -> None:
+        self._engine.feed(batch.rows, batch.conditions)
+        stored = self._codec.encode(self._engine.snapshot())
+        self._engine = self._begin()
+        self._engine.restore(self._codec.decode(stored))
+
+    def finish(self, *, final: bool) -> Results:
+        return Results(*self._engine.finish(final=final))
+
+
 #: Engines by the name that ``--engine`` takes; each is built with the pipeline and the latest event time that is accepted.
-ENGINES: dict[str, Callable[[Pipeline, float], Engine]] = {"reference": ReferenceEngine}
+ENGINES: dict[str, Callable[[Pipeline, float], Engine]] = {"kernel": KernelEngine, "reference": ReferenceEngine}
 
 
 def run_try(

@@ -54,7 +54,8 @@ def hopping_windows(
     Returns
     -------
     tuple
-        Key index and end of each window, int64, shape (n_windows,); its partial as rows of two arenas; whether an integer sum overflowed.
+        Key index and end of each window, int64, shape (n_windows,); its partial as rows of two arenas;
+        false, since 128-bit sums do not overflow: :func:`~windowing.kernels.lower.lower` checks that results fit.
     """
     rows = _sweep(
         program,
@@ -74,10 +75,10 @@ def hopping_windows(
         ints[:0],
         floats[:0],
     )
-    keys, ends = np.empty(rows[0], np.int64), np.empty(rows[0], np.int64)
-    out_ints, out_floats = np.empty((rows[0], ints.shape[1]), np.int64), np.empty((rows[0], floats.shape[1]), np.float64)
-    done = _sweep(program, offsets, starts, closed, ints, floats, size, hop, origin, after, through, True, keys, ends, out_ints, out_floats)
-    return keys, ends, out_ints, out_floats, done[1]
+    keys, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    out_ints, out_floats = np.empty((rows, ints.shape[1]), np.int64), np.empty((rows, floats.shape[1]), np.float64)
+    _sweep(program, offsets, starts, closed, ints, floats, size, hop, origin, after, through, True, keys, ends, out_ints, out_floats)
+    return keys, ends, out_ints, out_floats, False
 
 
 @njit
@@ -99,7 +100,6 @@ def _sweep(
     out_ints: Ints,
     out_floats: Floats,
 ) -> Any:
-    overflow = False
     count = 0
     # Suffix aggregates of the front stack live beside the slices they begin at; only a writing sweep needs them.
     suffix_ints, suffix_floats = np.empty_like(ints if write else ints[:0]), np.empty_like(floats if write else floats[:0])
@@ -117,7 +117,7 @@ def _sweep(
         while end <= through:
             while high < stop and starts[high] < end:
                 if write and not restricted:
-                    overflow |= combine(program, back_ints, back_floats, ints[high], floats[high], back_ints, back_floats)
+                    combine(program, back_ints, back_floats, ints[high], floats[high], back_ints, back_floats)
                 high += 1
             while low < high and starts[low] < end - size:
                 low += 1
@@ -136,7 +136,7 @@ def _sweep(
                     if closed[row] < end:
                         holds = True
                         if write:
-                            overflow |= combine(program, back_ints, back_floats, ints[row], floats[row], back_ints, back_floats)
+                            combine(program, back_ints, back_floats, ints[row], floats[row], back_ints, back_floats)
                 if not holds:
                     end += hop
                     continue
@@ -146,7 +146,7 @@ def _sweep(
                 if low >= middle:
                     suffix_ints[high - 1], suffix_floats[high - 1] = ints[high - 1], floats[high - 1]
                     for row in range(high - 2, low - 1, -1):
-                        overflow |= combine(
+                        combine(
                             program,
                             ints[row],
                             floats[row],
@@ -157,11 +157,9 @@ def _sweep(
                         )
                     middle = high
                     set_identity(program, back_ints, back_floats)
-                overflow |= combine(
-                    program, suffix_ints[low], suffix_floats[low], back_ints, back_floats, out_ints[count], out_floats[count]
-                )
+                combine(program, suffix_ints[low], suffix_floats[low], back_ints, back_floats, out_ints[count], out_floats[count])
             if write:
                 keys[count], ends[count] = key, end
             count += 1
             end += hop
-    return count, overflow
+    return count

@@ -7,9 +7,8 @@ mean and a standard deviation of one column need one count), and an atom is stor
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,27 +16,18 @@ import pyarrow as pa
 
 from windowing.catalogue import AggregateSpec
 from windowing.errors import SpecError, UnsupportedError
+from windowing.kernels.recipes import OPERATIONS, RECIPES, ROW_OPERATIONS, Atom
 from windowing.spec import Pipeline
 
-AtomKind = Literal["rows", "count", "sum_int", "sum_float", "moments", "least", "greatest"]
-
-#: Operations of the compiled kernels, by atom kind.
-OPERATIONS: Mapping[str, int] = {"rows": 0, "count": 0, "sum_int": 0, "sum_float": 1, "moments": 2, "greatest": 3, "least": 4}
-_WIDTHS = {0: (1, 0), 1: (0, 2), 2: (1, 3), 3: (4, 0), 4: (4, 0)}
-
-
-@dataclass(frozen=True, slots=True)
-class Atom:
-    """A piece of a partial with one way to combine.
-
-    ``least`` and ``greatest`` keep the row that comes first or last by the ``by`` columns, ties going to the earlier row in
-    (time, tie_break) order where ``ordered``; ``columns`` are then (by, value), or (value,) when the value itself decides.
-    """
-
-    kind: AtomKind
-    columns: tuple[str, ...] = ()
-    where: str | None = None
-    ordered: bool = False
+#: Atoms that state tables hold; aggregates made of others are kept as rows.
+STORED_KINDS = {"rows", "count", "sum_int", "sum_float", "moments", "least", "greatest"}
+#: Aggregates that give back a value of the column as it is.
+_PICKING = ("min", "max", "arg_min", "arg_max", "first", "last", "bool_and", "bool_or")
+#: Aggregates made of stored atoms.
+STORED = (
+    *("arg_max", "arg_min", "bool_and", "bool_or", "count", "first", "last", "max", "mean", "min", "range"),
+    *("stddev_pop", "stddev_samp", "sum", "var_pop", "var_samp"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +52,20 @@ class Result:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the partials of a pipeline are stored, combined and lowered; a function of the spec and the source's column types."""
+    """How the partials of a pipeline are stored, combined and lowered; a function of the spec and the source's column types.
+
+    Attributes
+    ----------
+    fields
+        Columns of a stored partial; none where leaves are rows.
+    of_rows
+        Whether a leaf is a row of one table sorted by key and (time, tie_break, arrival), not a stored partial.
+    """
 
     atoms: tuple[Atom, ...]
     fields: tuple[StoredField, ...]
     results: tuple[Result, ...]
+    of_rows: bool = False
 
     @classmethod
     def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Layout:
@@ -77,46 +76,71 @@ class Layout:
         SpecError
             If a column does not exist or has a type that the aggregate cannot take.
         """
-        atoms: dict[Atom, int] = {Atom("rows"): 0}
-        results = []
+        where = f"pipeline {pipeline.pipeline}: aggregates"
         for name, spec in pipeline.aggregates.items():
-            missing = next((column for column in spec.columns if column not in types), None)
-            if missing is not None:
-                raise SpecError(
-                    f"pipeline {pipeline.pipeline}: aggregates.{name}: the source has no column {missing!r}; its columns are "
-                    f"{', '.join(sorted(types))}"
-                )
-            if spec.function not in _RECIPES:
-                raise UnsupportedError(
-                    f"pipeline {pipeline.pipeline}: aggregates.{name}: {spec.function} does not run on Spark yet; these do: "
-                    f"{', '.join(sorted(_RECIPES))}"
-                )
-            try:
-                needed, result_type = _RECIPES[spec.function](spec, [types[column] for column in spec.columns])
-            except TypeError as err:
-                raise SpecError(f"pipeline {pipeline.pipeline}: aggregates.{name}: {err}") from err
-            indexes = tuple(atoms.setdefault(atom, len(atoms)) for atom in needed)
-            results.append(Result(name, spec.function, indexes, result_type))
-        ordered = tuple(atoms)
-        return cls(ordered, tuple(_stored_fields(ordered, pipeline, types)), tuple(results))
+            if spec.function not in STORED:
+                raise UnsupportedError(f"{where}.{name}: {spec.function} does not run on Spark yet; these do: {', '.join(sorted(STORED))}")
+        atoms, results = _atoms(pipeline.aggregates, types, where)
+        if not {atom.kind for atom in atoms} <= STORED_KINDS:
+            raise UnsupportedError(f"{where}: sums of decimals do not run on Spark yet; cast the column to double in a view of the source")
+        return cls(atoms, tuple(_stored_fields(atoms, pipeline, types)), results)
+
+    @classmethod
+    def over_rows(cls, aggregates: Mapping[str, AggregateSpec], types: Mapping[str, pa.DataType], where: str) -> Layout:
+        """Lay out ``aggregates`` where leaves are rows; ``where`` is their place, for messages.
+
+        Raises
+        ------
+        SpecError
+            As of :meth:`of`.
+        """
+        # Truth counts as 0 and 1, but an extreme of it stays a truth.
+        numbers = {name: pa.int64() if pa.types.is_boolean(kind) else kind for name, kind in types.items()}
+        of_numbers = {name: spec for name, spec in aggregates.items() if spec.function not in _PICKING}
+        atoms, results = _atoms(aggregates, types, where, dict.fromkeys(of_numbers, numbers))
+        return cls(atoms, (), results, of_rows=True)
 
     def program(self) -> npt.NDArray[np.int64]:
-        """One line an atom: operation, first int column, first float column; shape (n_atoms, 3)."""
+        """One line an atom: operation, first int column, first float column, number of int columns; shape (n_atoms, 4)."""
         lines, ints, floats = [], 0, 0
-        for atom in self.atoms:
-            operation = OPERATIONS[atom.kind]
-            lines.append((operation, ints, floats))
-            ints, floats = ints + _WIDTHS[operation][0], floats + _WIDTHS[operation][1]
+        for operation, n_ints, n_floats in self._operations():
+            lines.append((operation, ints, floats, n_ints))
+            ints, floats = ints + n_ints, floats + n_floats
         return np.array(lines, np.int64)
 
     def widths(self) -> tuple[int, int]:
         """Number of int and of float columns of a partial."""
-        pairs = [_WIDTHS[OPERATIONS[atom.kind]] for atom in self.atoms]
-        return sum(ints for ints, _ in pairs), sum(floats for _, floats in pairs)
+        operations = self._operations()
+        return sum(ints for _, ints, _ in operations), sum(floats for _, _, floats in operations)
+
+    def _operations(self) -> list[tuple[int, int, int]]:
+        table = ROW_OPERATIONS if self.of_rows else OPERATIONS
+        return [(table[atom.kind][0], table[atom.kind][1] or len(atom.edges) - 1, table[atom.kind][2]) for atom in self.atoms]
 
     def fields_of(self, atom: int) -> dict[str, StoredField]:
         """The stored columns of one atom by role."""
         return {stored.role: stored for stored in self.fields if stored.atom == atom}
+
+
+def _atoms(
+    aggregates: Mapping[str, AggregateSpec],
+    types: Mapping[str, pa.DataType],
+    where: str,
+    taken_as: Mapping[str, Mapping[str, pa.DataType]] | None = None,
+) -> tuple[tuple[Atom, ...], tuple[Result, ...]]:
+    atoms: dict[Atom, int] = {Atom("rows"): 0}
+    results = []
+    for name, spec in aggregates.items():
+        missing = next((column for column in spec.columns if column not in types), None)
+        if missing is not None:
+            raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
+        try:
+            kinds = (taken_as or {}).get(name, types)
+            needed, result_type = RECIPES[spec.function](spec, [kinds[column] for column in spec.columns])
+        except TypeError as err:
+            raise SpecError(f"{where}.{name}: {err}") from err
+        results.append(Result(name, spec.function, tuple(atoms.setdefault(atom, len(atoms)) for atom in needed), result_type))
+    return tuple(atoms), tuple(results)
 
 
 def _stored_fields(atoms: tuple[Atom, ...], pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> list[StoredField]:
@@ -144,80 +168,4 @@ def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> 
     return [*roles, ("value", types[atom.columns[-1]])]
 
 
-_Recipe = Callable[[AggregateSpec, list[pa.DataType]], tuple[list[Atom], pa.DataType]]
-
-
-def _count(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    if not spec.columns and not spec.where:
-        return [Atom("rows")], pa.int64()
-    return [Atom("count", spec.columns, spec.where)], pa.int64()
-
-
-def _sum(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    count = Atom("count", spec.columns, spec.where)
-    if pa.types.is_integer(types[0]):
-        return [count, Atom("sum_int", spec.columns, spec.where)], pa.int64()
-    _require_float(spec, types[0])
-    return [count, Atom("sum_float", spec.columns, spec.where)], pa.float64()
-
-
-def _mean(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    return _sum(spec, types)[0], pa.float64()
-
-
-def _moments(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    if not pa.types.is_integer(types[0]):
-        _require_float(spec, types[0])
-    return [Atom("moments", spec.columns, spec.where)], pa.float64()
-
-
-def _require_float(spec: AggregateSpec, kind: pa.DataType) -> None:
-    if not pa.types.is_floating(kind):
-        raise TypeError(
-            f"{spec.function} of column {spec.columns[0]!r} of type {kind}; expected integers or floating point, cast it in "
-            "a view of the source"
-        )
-
-
-def _extreme(kind: AtomKind) -> _Recipe:
-    return lambda spec, types: ([Atom(kind, spec.columns, spec.where)], types[0])
-
-
-def _arg(kind: AtomKind) -> _Recipe:
-    return lambda spec, types: ([Atom(kind, spec.columns, spec.where, ordered=True)], types[1])
-
-
-def _end(kind: AtomKind) -> _Recipe:
-    return lambda spec, types: ([Atom(kind, spec.columns, spec.where, ordered=True)], types[0])
-
-
-def _bool(kind: AtomKind) -> _Recipe:
-    def recipe(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-        if not pa.types.is_boolean(types[0]):
-            raise TypeError(f"{spec.function} of column {spec.columns[0]!r} of type {types[0]}; expected booleans")
-        return [Atom(kind, spec.columns, spec.where)], pa.bool_()
-
-    return recipe
-
-
-def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    if not pa.types.is_integer(types[0]):
-        _require_float(spec, types[0])
-    return [Atom("least", spec.columns, spec.where), Atom("greatest", spec.columns, spec.where)], types[0]
-
-
-_RECIPES: Mapping[str, _Recipe] = {
-    "count": _count,
-    "sum": _sum,
-    "mean": _mean,
-    "min": _extreme("least"),
-    "max": _extreme("greatest"),
-    "range": _range,
-    "arg_min": _arg("least"),
-    "arg_max": _arg("greatest"),
-    "first": _end("least"),
-    "last": _end("greatest"),
-    "bool_and": _bool("least"),
-    "bool_or": _bool("greatest"),
-    **dict.fromkeys(("var_samp", "var_pop", "stddev_samp", "stddev_pop"), _moments),
-}
+__all__ = ["Atom", "Layout", "Result", "StoredField"]

@@ -1,0 +1,104 @@
+"""The aggregates of a spec over windows: numbers by the kernels, objects beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windowing.catalogue import AggregateSpec
+from windowing.columnar.objects import OBJECTS, ObjectColumn
+from windowing.columnar.results import Column
+from windowing.kernels.clipped import clipped_means
+from windowing.kernels.columns import float64_of, int64_of, valid_of
+from windowing.kernels.combine import Bools, Floats, Ints
+from windowing.kernels.layout import Layout
+from windowing.kernels.lift import condition_column, lift
+from windowing.kernels.lower import lower
+from windowing.kernels.ranges import add_members, fifo_ranges
+from windowing.slicing.windows import Leaves, Windows
+from windowing.spec import Pipeline
+
+
+class Aggregation:
+    """The aggregates of a pipeline over columns of given types."""
+
+    def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> None:
+        aggregates = pipeline.aggregates
+        self.names = list(aggregates)
+        clipped = {name: spec for name, spec in aggregates.items() if spec.function == "time_weighted_mean"}
+        objects = {name: spec for name, spec in aggregates.items() if spec.function in OBJECTS}
+        numeric = {name: spec for name, spec in aggregates.items() if name not in clipped and name not in objects}
+        self.layout = Layout.over_rows(numeric, types, f"pipeline {pipeline.pipeline}: aggregates")
+        self.program = self.layout.program()
+        self.clipped = clipped
+        self.objects = {name: ObjectColumn(spec, [types[column] for column in spec.columns]) for name, spec in objects.items()}
+
+    def over(self, leaves: Leaves) -> Lifted:
+        """``leaves`` lifted, once for all windows of a batch."""
+        return Lifted(self, leaves)
+
+
+@dataclass
+class Lifted:
+    """Leaves with their partials."""
+
+    aggregation: Aggregation
+    leaves: Leaves
+
+    @cached_property
+    def _arenas(self) -> tuple[Ints, Floats]:
+        return lift(self.aggregation.layout, self.leaves.table)
+
+    @cached_property
+    def _objects(self) -> Mapping[str, Sequence[Any]]:
+        return {name: column.lift(self.leaves) for name, column in self.aggregation.objects.items()}
+
+    def combine(self, windows: Windows) -> tuple[dict[str, Column], Ints]:
+        """Every aggregate of each window, and the flips that :func:`~windowing.kernels.ranges.fifo_ranges` tells of."""
+        aggregation, (ints, floats) = self.aggregation, self._arenas
+        out_ints = np.empty((len(windows), ints.shape[1]), np.int64)
+        out_floats = np.empty((len(windows), floats.shape[1]), np.float64)
+        flips = fifo_ranges(
+            aggregation.program,
+            ints,
+            floats,
+            windows.sequence,
+            windows.key_offsets,
+            windows.lo,
+            windows.hi,
+            windows.middles,
+            out_ints,
+            out_floats,
+        )
+        if len(windows.members):
+            add_members(aggregation.program, ints, floats, windows.member_offsets, windows.members, out_ints, out_floats)
+        found: dict[str, Column] = dict(lower(aggregation.layout, out_ints, out_floats, self.leaves.table))
+        found |= {name: self._clipped(spec, windows) for name, spec in aggregation.clipped.items()}
+        found |= {name: column.compute(self._objects[name], windows) for name, column in aggregation.objects.items()}
+        return {name: found[name] for name in aggregation.names}, flips
+
+    def _clipped(self, spec: AggregateSpec, windows: Windows) -> pa.Array:
+        table, leaves = self.leaves.table, self.leaves
+        column = table.column(spec.columns[0]).combine_chunks()
+        counted: Bools = valid_of(column)
+        if spec.where is not None:
+            counted = counted & (int64_of(table.column(condition_column(spec.where)).combine_chunks()) != 0)
+        means, missing = clipped_means(
+            float64_of(column),
+            counted,
+            leaves.time,
+            leaves.stop,
+            windows.start,
+            windows.end,
+            windows.sequence,
+            windows.lo,
+            windows.hi,
+            windows.member_offsets,
+            windows.members,
+        )
+        return pa.array(means, mask=missing)

@@ -1,0 +1,102 @@
+"""Aggregates whose partials are Python objects: the kernels' shape, over the same ranges, one combine at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from windowing.aggregates import aggregate_for
+from windowing.algebra import Aggregate
+from windowing.catalogue import AggregateSpec
+from windowing.kernels.lift import condition_column
+from windowing.slicing.windows import Leaves, Windows
+
+#: Functions of the catalogue whose partials no arena holds.
+OBJECTS = ("count_distinct", "approx_distinct", "collect", "collect_distinct", "concat", "top_k", "bottom_k", "quantile", "use")
+
+
+def value_type(kind: pa.DataType) -> str:
+    """What the catalogue's builders call a column's type."""
+    named = {
+        "bool": pa.types.is_boolean,
+        "int64": pa.types.is_integer,
+        "float64": pa.types.is_floating,
+        "decimal": pa.types.is_decimal,
+        "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+    }
+    return next((name for name, holds in named.items() if holds(kind)), "any")
+
+
+class ObjectColumn:
+    """One aggregate of the spec over objects."""
+
+    def __init__(self, spec: AggregateSpec, types: Sequence[pa.DataType]) -> None:
+        self._spec = spec
+        self._aggregate: Aggregate[Any] = aggregate_for(spec, [value_type(kind) for kind in types])
+
+    def lift(self, leaves: Leaves) -> list[Any]:
+        """A partial for each leaf; its place among the leaves is its position."""
+        lift, identity = self._aggregate.lift, self._aggregate.identity
+        columns = [leaves.table.column(name).to_pylist() for name in self._spec.columns]
+        rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True)) if columns else [()] * len(leaves)
+        if self._spec.where is None:
+            return [lift(row, (place, ())) for place, row in enumerate(rows)]
+        holds = leaves.table.column(condition_column(self._spec.where)).to_pylist()
+        return [lift(row, (place, ())) if true else identity for place, (row, true) in enumerate(zip(rows, holds, strict=True))]
+
+    def compute(self, partials: Sequence[Any], windows: Windows) -> list[Any]:
+        """The result of each window, where leaf i has ``partials[i]``."""
+        aggregate = self._aggregate
+        found = _ranges(aggregate, partials, windows)
+        offsets, members = windows.member_offsets.tolist(), windows.members.tolist()
+        if members:
+            any_order = aggregate.positioned or aggregate.commutative
+            lo, hi, sequence = windows.lo.tolist(), windows.hi.tolist(), windows.sequence
+            for window in range(len(windows)):
+                held = members[offsets[window] : offsets[window + 1]]
+                if held and any_order:
+                    found[window] = aggregate.fold([found[window], *(partials[leaf] for leaf in held)])
+                elif held:
+                    whole = sorted(held + sequence[lo[window] : hi[window]].tolist())
+                    found[window] = aggregate.fold(partials[leaf] for leaf in whole)
+        return [aggregate.lower(partial) for partial in found]
+
+
+def _ranges(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows) -> list[Any]:
+    """Two stacks, exactly as :func:`windowing.kernels.ranges.fifo_ranges` has them."""
+    combine, identity = aggregate.combine, aggregate.identity
+    leaves = [partials[leaf] for leaf in windows.sequence.tolist()]
+    bounds = list(zip(windows.lo.tolist(), windows.hi.tolist(), strict=True))
+    offsets, middles = windows.key_offsets.tolist(), windows.middles.tolist()
+    found: list[Any] = [identity] * len(bounds)
+    for key, known_middle in enumerate(middles):
+        middle = known_middle
+        base = low = reached = -1
+        front: list[Any] = []
+        back = identity
+        for window in range(offsets[key], offsets[key + 1]):
+            first, stop = bounds[window]
+            if first >= stop:
+                continue
+            if first < low or stop < reached or (base < 0 <= middle and stop < middle):
+                found[window] = aggregate.fold(leaves[first:stop])
+                continue
+            low = first
+            if first >= middle or base < 0:
+                middle = max(middle, stop) if first >= middle else middle
+                base, reached, back = first, middle, identity
+                front = _suffixes(combine, leaves[first:middle])
+            for place in range(reached, stop):
+                back = combine(back, leaves[place])
+            found[window] = front[first - base] if stop == middle else combine(front[first - base], back)
+            reached = stop
+    return found
+
+
+def _suffixes(combine: Any, leaves: list[Any]) -> list[Any]:
+    suffixes = leaves[:]
+    for place in range(len(leaves) - 2, -1, -1):
+        suffixes[place] = combine(leaves[place], suffixes[place + 1])
+    return suffixes

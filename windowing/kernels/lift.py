@@ -1,0 +1,123 @@
+"""Rows lifted into the kernels' arenas: a partial a row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from windowing.kernels.columns import float64_of, int64_of, order_key, valid_of
+from windowing.kernels.combine import CARRY_UNIT, PICKED, TIMES, Bools, Floats, Ints
+from windowing.kernels.layout import Atom, Layout
+
+_SPLITTER = 2.0**27 + 1.0
+
+
+def condition_column(condition: str) -> str:
+    """Name of the boolean column that tells for which rows ``condition`` holds."""
+    return f"where {condition}"
+
+
+def lift(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
+    """A partial for each row of ``table``, which is sorted by key and (time, tie_break, arrival); arenas as of ``arenas``."""
+    n_ints, n_floats = layout.widths()
+    ints, floats = np.zeros((table.num_rows, n_ints), np.int64), np.zeros((table.num_rows, n_floats), np.float64)
+    for atom, (_, i, f, width) in zip(layout.atoms, layout.program(), strict=True):
+        columns = [table.column(name).combine_chunks() for name in atom.columns]
+        _lift(atom, columns, _counted(atom, columns, table), ints[:, i : i + width], floats[:, f:])
+    return ints, floats
+
+
+def _counted(atom: Atom, columns: list[pa.Array], table: pa.Table) -> Bools:
+    """The rows that the atom takes in: none of its deciding values is null, and its condition holds."""
+    counted = np.ones(table.num_rows, np.bool_)
+    # Beside an extreme may stand a null.
+    for column in columns[:1] if atom.ordered else columns:
+        if column.null_count:
+            counted &= valid_of(column)
+    if atom.where is not None:
+        counted &= valid_of(table.column(condition_column(atom.where)).combine_chunks())
+        counted &= int64_of(table.column(condition_column(atom.where)).combine_chunks()) != 0
+    return counted
+
+
+def _lift(atom: Atom, columns: list[pa.Array], counted: Bools, ints: Ints, floats: Floats) -> None:
+    match atom.kind:
+        case "rows" | "count":
+            ints[:, 0] = counted
+        case "sum_int":
+            ints[:, 0] = np.where(counted, int64_of(columns[0]), 0)
+            ints[:, 1] = ints[:, 0] >> 63
+        case "sum_decimal":
+            ints[:] = np.where(counted[:, None], _limbs(columns[0]), 0)
+        case "sum_float":
+            _lift_sum(np.where(counted, float64_of(columns[0]), 0.0), ints, floats)
+        case "sum_weight":
+            _lift_sum(np.where(counted, float64_of(columns[1]), 0.0), ints, floats)
+        case "sum_product":
+            x, y = (np.where(counted, float64_of(column), 0.0) for column in columns)
+            with np.errstate(all="ignore"):
+                _lift_sum(x * y, ints, floats)
+                error = _product_error(x, y, x * y)
+                floats[:, 1] += np.where(np.isfinite(error), error, 0.0)
+        case "moments" | "moments4":
+            value = np.where(counted, float64_of(columns[0]), 0.0)
+            ints[:, 0], floats[:, 0] = counted, value
+            # 0, or NaN for an infinity or NaN: their spread is not a number from the start.
+            with np.errstate(invalid="ignore"):
+                floats[:, 2 : 3 if atom.kind == "moments" else 5] = (value - value)[:, None]
+        case "comoments":
+            x, y = (np.where(counted, float64_of(column), 0.0) for column in columns)
+            with np.errstate(invalid="ignore"):
+                zero_x, zero_y = x - x, y - y
+            ints[:, 0], floats[:, 0], floats[:, 2] = counted, x, y
+            floats[:, 4], floats[:, 5], floats[:, 6] = zero_x, zero_x + zero_y, zero_y
+        case "product" | "magnitude":
+            _lift_factor(atom.kind == "magnitude", np.where(counted, float64_of(columns[0]), 1.0), counted, ints, floats)
+        case "histogram":
+            _lift_bins(np.array(atom.edges, np.float64), float64_of(columns[0]), counted, ints)
+        case "count_least" | "count_greatest":
+            ints[:, 0], ints[:, TIMES] = np.where(counted, order_key(columns[0]), 0), counted
+        case _:
+            rows = np.arange(len(counted), dtype=np.int64)
+            ints[:, 0] = rows if atom.place_decides else order_key(columns[0])
+            ints[:, PICKED] = np.where(counted, rows, -1)
+
+
+def _lift_sum(value: Floats, ints: Ints, floats: Floats) -> None:
+    """As :func:`windowing.numerics.to_sum`."""
+    large = np.isfinite(value) & (np.abs(value) >= CARRY_UNIT)
+    ints[:, 0] = np.where(large, np.sign(np.where(large, value, 0.0)), 0.0).astype(np.int64)
+    floats[:, 0] = value - ints[:, 0] * CARRY_UNIT if large.any() else value
+    floats[:, 1] = 0.0
+
+
+def _product_error(x: Floats, y: Floats, product: Floats) -> Floats:
+    """What rounding took from ``x * y`` (Dekker); not finite where the halves of a factor overflow."""
+    split = _SPLITTER * x
+    top_x = split - (split - x)
+    rest_x = x - top_x
+    split = _SPLITTER * y
+    top_y = split - (split - y)
+    rest_y = y - top_y
+    return ((top_x * top_y - product) + top_x * rest_y + rest_x * top_y) + rest_x * rest_y
+
+
+def _lift_factor(magnitude: bool, value: Floats, counted: Bools, ints: Ints, floats: Floats) -> None:
+    """As :func:`windowing.numerics.to_product`; a negative factor makes a geometric mean undefined, as a NaN does."""
+    zero = value == 0.0
+    high, exponent = np.frexp(np.where(zero, 1.0, np.where(magnitude & (value < 0.0), np.nan, value)))
+    ints[:, 0], ints[:, 1], ints[:, 2] = counted, zero & counted, np.where(counted, exponent, 0)
+    floats[:, 0] = np.where(counted, high, 0.0)
+
+
+def _lift_bins(edges: Floats, value: Floats, counted: Bools, ints: Ints) -> None:
+    bins = len(edges) - 1
+    inside = counted & (value >= edges[0]) & (value <= edges[-1])
+    rows = np.flatnonzero(inside)
+    ints[rows, np.minimum(np.searchsorted(edges, value[rows], side="right") - 1, bins - 1)] = 1
+
+
+def _limbs(column: pa.Array) -> Ints:
+    """The unscaled 128-bit integers of decimals, shape (n, 2): low limb, high limb."""
+    values = np.frombuffer(column.buffers()[1], np.int64, count=2 * (column.offset + len(column)))
+    return values.reshape(-1, 2)[column.offset :]

@@ -1,0 +1,188 @@
+"""What each aggregate of the catalogue is made of: its atoms, and the type of its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from windowing.catalogue import AggregateSpec
+from windowing.kernels import combine as op
+
+AtomKind = Literal[
+    "rows",
+    "count",
+    "sum_int",
+    "sum_float",
+    "sum_decimal",
+    "sum_product",
+    "sum_weight",
+    "moments",
+    "moments4",
+    "comoments",
+    "product",
+    "magnitude",
+    "histogram",
+    "least",
+    "greatest",
+    "count_least",
+    "count_greatest",
+]
+
+#: Operation of the compiled kernels, and int and float columns, by atom kind. A histogram has an int column a bin.
+OPERATIONS: Mapping[str, tuple[int, int, int]] = {
+    **dict.fromkeys(("rows", "count"), (op.ADD, 1, 0)),
+    "histogram": (op.ADD, 0, 0),
+    **dict.fromkeys(("sum_int", "sum_decimal"), (op.WIDE, 2, 0)),
+    **dict.fromkeys(("sum_float", "sum_product", "sum_weight"), (op.SUM, 1, 2)),
+    "moments": (op.MOMENTS, 1, 3),
+    "moments4": (op.MOMENTS4, 1, 5),
+    "comoments": (op.COMOMENTS, 1, 7),
+    **dict.fromkeys(("product", "magnitude"), (op.PRODUCT, 3, 2)),
+    "greatest": (op.GREATEST, 4, 0),
+    "least": (op.LEAST, 4, 0),
+    "count_greatest": (op.COUNT_GREATEST, 2, 0),
+    "count_least": (op.COUNT_LEAST, 2, 0),
+}
+#: Where a leaf is a row of one sorted table, its number says all about its place, so an extreme is two columns wide.
+ROW_OPERATIONS: Mapping[str, tuple[int, int, int]] = {
+    **OPERATIONS,
+    "greatest": (op.PICK_GREATEST, 2, 0),
+    "least": (op.PICK_LEAST, 2, 0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A piece of a partial with one way to combine.
+
+    ``least`` and ``greatest`` keep the row that comes first or last by the ``by`` columns, ties going to the earlier row in
+    (time, tie_break) order where ``ordered``; ``columns`` are then (by, value), or (value,) when the value itself decides.
+    ``sum_product`` and ``sum_weight`` sum the product of two columns, and the second, where both are not null.
+    """
+
+    kind: AtomKind
+    columns: tuple[str, ...] = ()
+    where: str | None = None
+    ordered: bool = False
+    edges: tuple[float, ...] = ()
+
+    @property
+    def place_decides(self) -> bool:
+        """Whether the row's place in time decides, not a value: first and last."""
+        return self.ordered and len(self.columns) == 1
+
+
+Recipe = Callable[[AggregateSpec, list[pa.DataType]], tuple[list[Atom], pa.DataType]]
+
+
+def _count(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
+    if not spec.columns and not spec.where:
+        return [Atom("rows")], pa.int64()
+    return [Atom("count", spec.columns, spec.where)], pa.int64()
+
+
+def _sum(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
+    count = Atom("count", spec.columns, spec.where)
+    if pa.types.is_integer(types[0]):
+        return [count, Atom("sum_int", spec.columns, spec.where)], pa.int64()
+    if pa.types.is_decimal128(types[0]):
+        return [count, Atom("sum_decimal", spec.columns, spec.where)], pa.decimal128(38, types[0].scale)
+    _require_float(spec, types[0])
+    return [count, Atom("sum_float", spec.columns, spec.where)], pa.float64()
+
+
+def _mean(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
+    atoms, result = _sum(spec, types)
+    return atoms, result if pa.types.is_decimal(result) else pa.float64()
+
+
+def _require_float(spec: AggregateSpec, kind: pa.DataType) -> None:
+    if not pa.types.is_floating(kind):
+        raise TypeError(
+            f"{spec.function} of column {spec.columns[0]!r} of type {kind}; expected integers or floating point, cast it in "
+            "a view of the source"
+        )
+
+
+def _require_numbers(spec: AggregateSpec, types: list[pa.DataType]) -> None:
+    for kind in types:
+        if not pa.types.is_integer(kind):
+            _require_float(spec, kind)
+
+
+def _numeric(*kinds: AtomKind) -> Recipe:
+    def recipe(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
+        _require_numbers(spec, types)
+        return [Atom(kind, spec.columns, spec.where) for kind in kinds], pa.float64()
+
+    return recipe
+
+
+def _trend(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
+    _require_numbers(spec, types)
+    return [Atom("comoments", spec.columns, spec.where)], pa.struct([("slope", pa.float64()), ("intercept", pa.float64())])
+
+
+def _histogram(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
+    _require_numbers(spec, types)
+    bins = Atom("histogram", spec.columns, spec.where, edges=tuple(spec.options["edges"]))
+    return [Atom("count", spec.columns, spec.where), bins], pa.list_(pa.int64())
+
+
+def _extreme(kind: AtomKind) -> Recipe:
+    return lambda spec, types: ([Atom(kind, spec.columns, spec.where)], types[0])
+
+
+def _how_often(kind: AtomKind) -> Recipe:
+    return lambda spec, _types: ([Atom(kind, spec.columns, spec.where)], pa.int64())
+
+
+def _arg(kind: AtomKind) -> Recipe:
+    return lambda spec, types: ([Atom(kind, spec.columns, spec.where, ordered=True)], types[1])
+
+
+def _end(kind: AtomKind) -> Recipe:
+    return lambda spec, types: ([Atom(kind, spec.columns, spec.where, ordered=True)], types[0])
+
+
+def _bool(kind: AtomKind) -> Recipe:
+    def recipe(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
+        if not pa.types.is_boolean(types[0]):
+            raise TypeError(f"{spec.function} of column {spec.columns[0]!r} of type {types[0]}; expected booleans")
+        return [Atom(kind, spec.columns, spec.where)], pa.bool_()
+
+    return recipe
+
+
+def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
+    _require_numbers(spec, types)
+    return [Atom("least", spec.columns, spec.where), Atom("greatest", spec.columns, spec.where)], types[0]
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "count": _count,
+    "sum": _sum,
+    "mean": _mean,
+    "weighted_mean": _numeric("sum_product", "sum_weight"),
+    "product": _numeric("product"),
+    "geometric_mean": _numeric("magnitude"),
+    "min": _extreme("least"),
+    "max": _extreme("greatest"),
+    "min_count": _how_often("count_least"),
+    "max_count": _how_often("count_greatest"),
+    "range": _range,
+    "arg_min": _arg("least"),
+    "arg_max": _arg("greatest"),
+    "first": _end("least"),
+    "last": _end("greatest"),
+    "bool_and": _bool("least"),
+    "bool_or": _bool("greatest"),
+    **dict.fromkeys(("var_samp", "var_pop", "stddev_samp", "stddev_pop"), _numeric("moments")),
+    **dict.fromkeys(("skewness", "kurtosis"), _numeric("moments4")),
+    **dict.fromkeys(("covar_samp", "corr"), _numeric("comoments")),
+    "linear_trend": _trend,
+    "histogram": _histogram,
+}

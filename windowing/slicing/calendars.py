@@ -1,0 +1,117 @@
+"""Instants at regular distances, on elapsed time or on the wall clock of a time zone.
+
+Days and months follow the zone's wall clock; hours and less are elapsed time. A wall time that a clock change skips means the
+instant that the old offset gives, one that it repeats the first of the two. Steps are counted from the origin at once, so a day that a
+month lacks becomes that month's last without shortening those after it.
+"""
+
+from __future__ import annotations
+
+import calendar
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from windowing.axis import from_us, to_us
+from windowing.durations import DAY_US, Duration
+from windowing.errors import SpecError
+
+#: Microseconds of a month, no more; and how far a zone's wall clock can be from UTC, and be moved.
+_SHORTEST_MONTH_US, _SLACK_US = 28 * DAY_US, 3 * DAY_US
+
+
+def zone_named(name: str | None) -> ZoneInfo:
+    """The zone, UTC by default; raises ``SpecError`` for a name that the IANA database lacks."""
+    try:
+        return ZoneInfo(name or "UTC")
+    except (ZoneInfoNotFoundError, ValueError) as err:
+        raise SpecError(f"timezone: got {name!r}; expected a zone of the IANA database, such as Europe/Berlin") from err
+
+
+def shifted(instant: int, months: int, days: int, zone: ZoneInfo) -> int:
+    """The instant ``months``, then ``days`` after ``instant`` by the zone's wall clock."""
+    wall = from_us(instant).astimezone(zone).replace(tzinfo=None)
+    year, month = divmod(wall.year * 12 + wall.month - 1 + months, 12)
+    wall = wall.replace(year=year, month=month + 1, day=min(wall.day, calendar.monthrange(year, month + 1)[1]))
+    return to_us((wall + timedelta(days=days)).replace(tzinfo=zone))
+
+
+def origin_of(origin: datetime | int | None, step: Duration, zone: ZoneInfo, integer_axis: bool) -> int:
+    """The instant from which steps are counted: 1970 on the zone's wall for calendar steps, else 1970 in UTC, unless given.
+
+    Raises
+    ------
+    SpecError
+        For an instant on an integer axis, or the other way round.
+    """
+    if origin is None:
+        return to_us(datetime(1970, 1, 1, tzinfo=zone)) if step.is_calendar else 0
+    if isinstance(origin, int) != integer_axis:
+        wanted = "an integer, as the axis is one (time.unit)" if integer_axis else "an instant such as 2013-01-01T00:00:00Z"
+        raise SpecError(f"origin: got {origin!r}; expected {wanted}")
+    if isinstance(origin, datetime):
+        return to_us(origin if origin.tzinfo else origin.replace(tzinfo=zone))
+    return origin
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The instants origin + k·step for every whole k.
+
+    Examples
+    --------
+    >>> monthly = Steps(to_us(datetime(2024, 1, 31)), Duration(months=1), zone_named(None))
+    >>> [from_us(monthly.at(k)).strftime("%m-%d") for k in range(4)]
+    ['01-31', '02-29', '03-31', '04-30']
+    """
+
+    origin: int
+    step: Duration
+    zone: ZoneInfo
+
+    @property
+    def period(self) -> int | None:
+        """The distance of neighbours if it is always the same, else ``None``."""
+        fixed = not self.step.months and (not self.step.days or self.zone.key == "UTC")
+        return self.step.elapsed() if fixed else None
+
+    def at(self, k: int, plus: Duration | None = None) -> int:
+        """Instant ``k``; with ``plus``, the calendar length that much after it, counted from the origin at once."""
+        months, days, ticks = k * self.step.months, k * self.step.days, k * self.step.ticks
+        if plus is not None:
+            months, days, ticks = months + plus.months, days + plus.days, ticks + plus.ticks
+        return (shifted(self.origin, months, days, self.zone) if months or days or self.step.is_calendar else self.origin) + ticks
+
+    def after(self, k: int, length: Duration) -> int:
+        """The instant ``length`` after instant ``k``."""
+        if not length.is_calendar:
+            return self.at(k) + length.ticks
+        if self.step.ticks or (length.months and not self.step.months):
+            return shifted(self.at(k), length.months, length.days, self.zone) + length.ticks
+        return self.at(k, length)
+
+    def before(self, instant: int) -> int:
+        """An index whose instant is at or before ``instant``, and not far from it."""
+        if self.period is not None:
+            return (instant - self.origin) // self.period
+        longest = self.step.ticks + self.step.days * DAY_US + self.step.months * 31 * DAY_US
+        shortest = self.step.ticks + self.step.days * DAY_US + self.step.months * _SHORTEST_MONTH_US
+        distance = instant - self.origin - _SLACK_US
+        k = distance // (longest if distance > 0 else shortest) - 1
+        # The estimate by the longest step lags behind by a tenth of the distance: close in on it by halves.
+        low, high = k, k + max(4, abs(k) // 4 + 4)
+        while self.at(high) <= instant:
+            low, high = high, high + (high - low) * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.at(middle) <= instant else (low, middle)
+        return low
+
+    def between(self, after: int, through: int) -> list[int]:
+        """The instants in (``after``, ``through``]."""
+        k, found = self.before(after) - 1, []
+        while (instant := self.at(k)) <= through:
+            if instant > after:
+                found.append(instant)
+            k += 1
+        return sorted(found)

@@ -1,0 +1,254 @@
+"""Windows that the axis alone decides: tumbling, hopping and cumulative, on elapsed or calendar time.
+
+::
+
+     0    5    10   15
+     [0--------)                  rows between two edges move together: a window is a range of a key's rows
+          [1--------)             a row that came late counts in those of its windows that were open: it is listed beside the range
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from windowing.durations import DAY_US
+from windowing.errors import UnsupportedError
+from windowing.kernels import grids as kernel
+from windowing.kernels.combine import Bools, Ints
+from windowing.slicing.calendars import Steps, origin_of, shifted, zone_named
+from windowing.slicing.windows import Applied, Leaves, Windows
+from windowing.spec import Cumulative, Hopping, Pipeline, Tumbling
+from windowing.watermark import AFTER, BEFORE, Clock
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """The windows of a grid as the kernels take them: numbered by arithmetic, or listed by end.
+
+    Attributes
+    ----------
+    grid, starts, ends
+        As :mod:`windowing.kernels.grids` takes them.
+    """
+
+    grid: Ints
+    starts: Ints = field(default_factory=_NONE.copy)
+    ends: Ints = field(default_factory=_NONE.copy)
+
+    def last_end(self, stop: Ints) -> Ints:
+        """Greatest end among the windows that start before ``stop``."""
+        mode, origin, hop, size, _, _ = self.grid
+        if mode == kernel.LISTED:
+            order = np.argsort(self.starts, kind="stable")
+            greatest = np.concatenate(([BEFORE], np.maximum.accumulate(self.ends[order])))
+            return np.asarray(greatest[np.searchsorted(self.starts[order], stop, side="left")])
+        start = origin + (stop - 1 - origin) // hop * hop
+        return np.asarray(np.where(start > AFTER - size, AFTER, np.minimum(start, AFTER - size) + size))
+
+    def bounds(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Start and end of windows by number."""
+        mode, origin, hop, size, step, steps = self.grid
+        if mode == kernel.LISTED:
+            return self.starts[numbers], self.ends[numbers]
+        if mode == kernel.CUMULATIVE:
+            start = origin + numbers // steps * size
+            return start, start + (numbers % steps + 1) * step
+        return origin + numbers * hop, origin + numbers * hop + size
+
+
+class Calendar:
+    """A window spec's grid: numbered where all lengths are fixed, else listed around the instants that matter."""
+
+    def __init__(self, window: Tumbling | Hopping | Cumulative, integer_axis: bool) -> None:
+        assert window.size is not None
+        self._size = window.size
+        self._step = window.step if isinstance(window, Cumulative) else None
+        hop = window.hop if isinstance(window, Hopping) else window.size
+        zone = zone_named(window.timezone)
+        self._steps = Steps(origin_of(window.origin, hop, zone, integer_axis), hop, zone)
+
+    @property
+    def fixed(self) -> Numbering | None:
+        """The grid if neither months nor changing clocks touch it."""
+        period, size, step = self._steps.period, self._size, self._step
+        utc = self._steps.zone.key == "UTC"
+        if period is None or any(length.months or (length.days and not utc) for length in (size, step) if length is not None):
+            return None
+        mode = kernel.HOPPING if step is None else kernel.CUMULATIVE
+        length = step.elapsed() if step is not None else size.elapsed()
+        return Numbering(np.array([mode, self._steps.origin, period, size.elapsed(), length, size.elapsed() // length], np.int64))
+
+    def listed(self, time: Ints, stop: Ints) -> Numbering:
+        """Every window that overlaps one of [time, stop), and some around them."""
+        found: set[tuple[int, int]] = set()
+        for first, last in _stretches(time, stop):
+            found |= self._overlapping(first, last)
+        bounds = np.array(sorted(found, key=lambda pair: (pair[1], pair[0])), np.int64).reshape(-1, 2)
+        grid = np.array([kernel.LISTED, 0, 1, 1, 1, 1], np.int64)
+        return Numbering(grid, np.ascontiguousarray(bounds[:, 0]), np.ascontiguousarray(bounds[:, 1]))
+
+    def _overlapping(self, first: int, last: int) -> set[tuple[int, int]]:
+        size = self._size
+        longest = size.ticks + (size.months * 31 + size.days + size.is_calendar) * DAY_US
+        k, found = self._steps.before(first - longest), set()
+        while (start := self._steps.at(k)) < last:
+            found |= {(start, end) for end in self._ends(k, start) if end > first}
+            k += 1
+        return found
+
+    def _ends(self, k: int, start: int) -> list[int]:
+        last, ends = self._steps.after(k, self._size), []
+        if self._step is not None:
+            count = 1
+            while (end := self._stepped(start, count)) < last:
+                ends.append(end)
+                count += 1
+        return [*ends, last]
+
+    def _stepped(self, start: int, count: int) -> int:
+        step = self._step
+        assert step is not None
+        if not step.is_calendar:
+            return start + count * step.ticks
+        return shifted(start, count * step.months, count * step.days, self._steps.zone) + count * step.ticks
+
+
+def _stretches(time: Ints, stop: Ints) -> list[tuple[int, int]]:
+    """The days that [time, stop) touch, neighbours joined, as half-open stretches."""
+    if not len(time):
+        return []
+    first, last = time // DAY_US, (stop - 1) // DAY_US + 1
+    order = np.argsort(first, kind="stable")
+    reach = np.maximum.accumulate(last[order])
+    begins = np.concatenate(([True], first[order][1:] > reach[:-1]))
+    at = np.flatnonzero(begins)
+    ends = reach[np.append(at[1:], len(order)) - 1]
+    return [(int(a) * DAY_US, int(b) * DAY_US) for a, b in zip(first[order][at], ends, strict=True)]
+
+
+def _pairs_among(key: Ints, number: Ints, other_key: Ints, other_number: Ints) -> Bools:
+    """Which of the pairs are among the others."""
+    if not len(key) or not len(other_key):
+        return np.zeros(len(key), np.bool_)
+    base = min(int(number.min()), int(other_number.min()))
+    span = max(int(number.max()), int(other_number.max())) - base + 1
+    return np.isin(key * span + (number - base), other_key * span + (other_number - base))
+
+
+class GridSlicer:
+    """One tumbling, hopping or cumulative window over all keys."""
+
+    def __init__(self, window: Tumbling | Hopping | Cumulative, pipeline: Pipeline) -> None:
+        self._calendar = Calendar(window, pipeline.time.unit is not None)
+        self._fixed = self._calendar.fixed
+        self._intervals = pipeline.time.end is not None
+        self._revise = pipeline.emit == "revise"
+        self._empty = window.empty == "emit"
+        if self._revise and self._empty:
+            raise UnsupportedError(f"window {window.name}: empty: emit with emit: revise does not run on kernels; use --engine reference")
+        self._emitted = BEFORE
+        self._middle_end, self._first, self._last = _NONE, _NONE, _NONE
+
+    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+        self._grow(leaves.n_keys)
+        time, stop, closed = leaves.time, leaves.stop, clock.closed_at(leaves.watermark)
+        numbering = self._fixed or self._list(leaves)
+        starts, ends = kernel.firsts_after(numbering.grid, numbering.starts, numbering.ends, time)
+        held = starts < stop
+        last_end = np.where(held, numbering.last_end(stop), BEFORE)
+        marks = leaves.watermark if self._revise else closed
+        regular = ~(held & (ends <= marks))
+        through = clock.watermark if self._revise else clock.closed
+        counted = held & (last_end > closed) & leaves.new
+        found = [self._windows(numbering, leaves, regular, marks, through)]
+        if self._revise:
+            found.append(self._revisions(numbering, leaves, closed))
+        if self._empty:
+            found.append(self._empties(numbering, leaves, counted, found[0], through))
+        self._emitted = max(self._emitted, through)
+        return Applied(counted, held & ~counted & leaves.new, held & (last_end > clock.closed), found)
+
+    def _list(self, leaves: Leaves) -> Numbering:
+        if not self._empty or not len(leaves):
+            return self._calendar.listed(leaves.time, leaves.stop)
+        known = self._last > self._first
+        first = min(int(leaves.time.min()), *map(int, self._first[known]))
+        return self._calendar.listed(np.array([first]), np.array([int(leaves.stop.max())]))
+
+    def _windows(self, numbering: Numbering, leaves: Leaves, regular: Bools, marks: Ints, through: int) -> Windows:
+        key, number, lo, hi, member_offsets, members = kernel.grid_windows(
+            numbering.grid,
+            numbering.starts,
+            numbering.ends,
+            leaves.offsets,
+            leaves.time,
+            leaves.stop,
+            self._intervals,
+            regular,
+            marks,
+            self._emitted,
+            through,
+        )
+        seen = np.concatenate(([0], np.cumsum(regular))).astype(np.int64)
+        keys = np.unique(key)
+        middles = kernel.places_of(leaves.offsets, leaves.time, seen, keys, self._middle_end)
+        middles[self._middle_end[keys] == BEFORE] = -1
+        self._numbers = number
+        return Windows.of(
+            key,
+            *numbering.bounds(number),
+            ranges=(np.flatnonzero(regular).astype(np.int64), lo, hi),
+            middles=middles,
+            members=(member_offsets, members),
+        )
+
+    def _revisions(self, numbering: Numbering, leaves: Leaves, closed: Ints) -> Windows:
+        key, number, revision, member_offsets, members = kernel.late_revisions(
+            numbering.grid,
+            numbering.starts,
+            numbering.ends,
+            leaves.offsets,
+            leaves.time,
+            leaves.stop,
+            leaves.number,
+            leaves.watermark,
+            closed,
+            leaves.new,
+        )
+        return Windows.of(key, *numbering.bounds(number), revision=revision, members=(member_offsets, members))
+
+    def _empties(self, numbering: Numbering, leaves: Leaves, counted: Bools, found: Windows, through: int) -> Windows:
+        """The windows between a key's first and last event that hold nothing."""
+        old_first, old_last = self._first.copy(), self._last.copy()
+        np.minimum.at(self._first, leaves.key[counted], leaves.time[counted])
+        np.maximum.at(self._last, leaves.key[counted], leaves.stop[counted])
+        key, number = kernel.empty_windows(
+            numbering.grid, numbering.starts, numbering.ends, self._first, self._last, old_first, old_last, self._emitted, through
+        )
+        taken = _pairs_among(key, number, found.key, self._numbers)
+        return Windows.of(key[~taken], *numbering.bounds(number[~taken]))
+
+    def flipped(self, windows: Windows, flips: Ints) -> None:
+        made = flips >= 0
+        if made.any():
+            self._middle_end[windows.key[windows.key_offsets[:-1]][made]] = windows.end[flips[made]]
+
+    def _grow(self, n_keys: int) -> None:
+        missing = n_keys - len(self._first)
+        if missing:
+            self._middle_end = np.append(self._middle_end, np.full(missing, BEFORE, np.int64))
+            self._first, self._last = np.append(self._first, np.full(missing, AFTER)), np.append(self._last, np.full(missing, BEFORE))
+
+    def snapshot(self) -> dict[str, pa.Table]:
+        keys = pa.table({"middle_end": self._middle_end, "first": self._first, "last": self._last})
+        return {"keys": keys, "progress": pa.table({"emitted": [self._emitted]})}
+
+    def restore(self, tables: dict[str, pa.Table]) -> None:
+        columns = (tables["keys"].column(name).to_numpy().copy() for name in ("middle_end", "first", "last"))
+        self._middle_end, self._first, self._last = columns
+        self._emitted = tables["progress"].column("emitted")[0].as_py()

@@ -1,0 +1,200 @@
+"""What slicing gives: windows as columns, each with the leaves it holds; and the leaves themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+
+from windowing.kernels.combine import Bools, Ints
+from windowing.watermark import Clock
+
+#: ``start`` of a window that holds nothing; ``trigger`` of a window that is no policy's.
+NO_START, NO_TRIGGER = np.iinfo(np.int64).min, -1
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Live rows of all keys in the order of key, time, tie-break and arrival.
+
+    Attributes
+    ----------
+    table
+        Argument columns and conditions.
+    offsets
+        Key k's rows are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
+    key, number, time, until, watermark
+        Key index; position in all that was fed; start and end along the axis, equal for a point; watermark that the row met.
+    new
+        The rows that this batch has brought.
+    """
+
+    table: pa.Table
+    offsets: Ints
+    key: Ints
+    number: Ints
+    time: Ints
+    until: Ints
+    watermark: Ints
+    new: Bools
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @property
+    def n_keys(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def stop(self) -> Ints:
+        """Where events end as half-open intervals: a point lasts one tick."""
+        return np.maximum(self.until, self.time + 1)
+
+    def find(self, numbers: Ints) -> Ints:
+        """Where the rows with these numbers stand; each must be among them."""
+        order = np.argsort(self.number, kind="stable")
+        return order[np.searchsorted(self.number[order], numbers)]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows to be aggregated, those of a key side by side.
+
+    Attributes
+    ----------
+    key, start, end, trigger, revision
+        Columns of the result; ``NO_START`` and ``NO_TRIGGER`` are null.
+    sequence, lo, hi
+        Window w holds the leaves ``sequence[lo[w]:hi[w]]``.
+    middles
+        For each key among them, in order, where the front of its two stacks ended before, as an index into ``sequence``; −1 for none.
+    member_offsets, members
+        Further leaves of window w: ``members[member_offsets[w]:member_offsets[w + 1]]``.
+    """
+
+    key: Ints
+    start: Ints
+    end: Ints
+    trigger: Ints
+    revision: Ints
+    sequence: Ints
+    lo: Ints
+    hi: Ints
+    middles: Ints
+    member_offsets: Ints
+    members: Ints
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    @classmethod
+    def of(
+        cls,
+        key: Ints,
+        start: Ints,
+        end: Ints,
+        *,
+        trigger: Ints | None = None,
+        revision: Ints | None = None,
+        ranges: tuple[Ints, Ints, Ints] | None = None,
+        middles: Ints | None = None,
+        members: tuple[Ints, Ints] | None = None,
+    ) -> Self:
+        """Windows of ``ranges`` (sequence, lo, hi), of ``members`` (offsets, leaves), of both, or of nothing."""
+        n, zero = len(key), np.zeros(len(key), np.int64)
+        sequence, lo, hi = ranges if ranges is not None else (_NONE, zero, zero)
+        offsets, listed = members if members is not None else (np.zeros(n + 1, np.int64), _NONE)
+        return cls(
+            key,
+            start,
+            end,
+            np.full(n, NO_TRIGGER, np.int64) if trigger is None else trigger,
+            zero if revision is None else revision,
+            sequence,
+            lo,
+            hi,
+            np.full(len(runs(key)) - 1, -1, np.int64) if middles is None else middles,
+            offsets,
+            listed,
+        )
+
+    @classmethod
+    def none(cls) -> Self:
+        return cls.of(_NONE, _NONE, _NONE)
+
+    @property
+    def key_offsets(self) -> Ints:
+        """Where each key's windows begin; shape (number of keys among them + 1,)."""
+        return runs(self.key)
+
+    def without_ranges(self) -> Windows:
+        """The same windows with every leaf listed, in the order of leaves."""
+        offsets, members = listed(self)
+        zero = np.zeros(len(self), np.int64)
+        return replace(self, sequence=_NONE, lo=zero, hi=zero, member_offsets=offsets, members=members)
+
+
+def runs(values: Ints) -> Ints:
+    """Where each run of equal neighbours begins, and the length; shape (n_runs + 1,)."""
+    if not len(values):
+        return np.zeros(1, np.int64)
+    return np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1, [len(values)])).astype(np.int64)
+
+
+def spread(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
+    """The whole numbers of each [lo, hi), one after another, and where each begins; shapes (total,) and (n + 1,)."""
+    lengths = np.maximum(hi - lo, 0)
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    return np.repeat(lo, lengths) + within, offsets
+
+
+def listed(windows: Windows) -> tuple[Ints, Ints]:
+    """Every leaf of each window, ascending: (offsets, leaves)."""
+    places, offsets = spread(windows.lo, windows.hi)
+    ranged, count = windows.sequence[places], np.diff(offsets) + np.diff(windows.member_offsets)
+    owner = np.concatenate(
+        (np.repeat(np.arange(len(windows)), np.diff(offsets)), np.repeat(np.arange(len(windows)), np.diff(windows.member_offsets)))
+    )
+    leaves = np.concatenate((ranged, windows.members))
+    order = np.lexsort((leaves, owner))
+    return np.concatenate(([0], np.cumsum(count))).astype(np.int64), leaves[order]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a batch does to one window of the spec.
+
+    Attributes
+    ----------
+    counted, refused
+        Among the leaves, the new rows that some window of its has counted, or that all have refused as late.
+    kept
+        Leaves that windows still to come may hold.
+    windows
+        Those complete now.
+    """
+
+    counted: Bools
+    refused: Bools
+    kept: Bools
+    windows: list[Windows] = field(default_factory=list)
+
+
+class Slicer(Protocol):
+    """One window of the spec over all keys; its state is dense arrays, an entry a key."""
+
+    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+        """Judge the new rows and give the windows that are complete now."""
+
+    def flipped(self, windows: Windows, flips: Ints) -> None:
+        """Learn at which window each key's front was last made anew (−1: it was not)."""
+
+    def snapshot(self) -> dict[str, pa.Table]:
+        """The state, as tables by name."""
+
+    def restore(self, tables: dict[str, pa.Table]) -> None:
+        """Take over what ``snapshot`` gave."""
