@@ -9,8 +9,9 @@ import hashlib
 import json
 from datetime import date, datetime
 from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from windowing.catalogue import Aggregates, AggregateSpec
 from windowing.durations import Duration
@@ -33,7 +34,25 @@ def _positive(value: Duration) -> Duration:
     return value
 
 
+def _fixed(value: Duration) -> Duration:
+    if value.months:
+        raise ValueError("expected a fixed length; months have none")
+    return value
+
+
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as err:
+        raise ValueError("expected a time zone of the IANA database, such as Europe/Vienna") from err
+    return value
+
+
 PositiveDuration = Annotated[Duration, BeforeValidator(lambda v: _positive(Duration.parse(v)))]
+
+
+FixedDuration = Annotated[Duration, BeforeValidator(lambda v: _fixed(_positive(Duration.parse(v))))]
+Zone = Annotated[str, AfterValidator(_zone)]
 
 
 def _instant(value: object) -> object:
@@ -106,6 +125,10 @@ class Time(_Part):
             value = getattr(self, name)
             if value is not None and value.months:
                 raise ValueError(f"{name}: expected a fixed length; months have none")
+            if value is not None and value.ticks < 0:
+                raise ValueError(f"{name}: got {value}; expected zero or more")
+        if self.max_future_skew is not None and self.unit == "none":
+            raise ValueError("max_future_skew: an axis with unit: none has no now to measure from; leave it out")
         return self
 
 
@@ -113,14 +136,14 @@ class Delta(_Part):
     """A difference of a column's values that makes a policy act."""
 
     column: Column
-    by: int | float | Duration
+    by: Annotated[int, Field(strict=True, ge=0)] | Annotated[float, Field(strict=True, ge=0)] | Duration
 
 
 class Policy(_Part):
     """When tuples leave a window, or when it is evaluated: exactly one of the four kinds."""
 
     count: Annotated[int, Field(gt=0)] | None = None
-    time: PositiveDuration | None = None
+    time: FixedDuration | None = None
     delta: Delta | None = None
     punctuation: str | None = None
 
@@ -145,13 +168,15 @@ class Tumbling(_Window):
     size: PositiveDuration | None = None
     evict: Policy | None = None
     origin: Instant | None = None
-    timezone: str | None = None
-    idle_after: PositiveDuration | None = None
+    timezone: Zone | None = None
+    idle_after: FixedDuration | None = None
 
     @model_validator(mode="after")
     def _size_or_policy(self) -> Self:
         if (self.size is None) == (self.evict is None):
             raise ValueError("expected either size (event time) or evict (a policy)")
+        if self.idle_after is not None and self.evict is None:
+            raise ValueError("idle_after: only windows with a policy (evict) keep a key; leave it out")
         return self
 
 
@@ -162,7 +187,7 @@ class Hopping(_Window):
     size: PositiveDuration
     hop: PositiveDuration
     origin: Instant | None = None
-    timezone: str | None = None
+    timezone: Zone | None = None
 
 
 class Cumulative(_Window):
@@ -172,7 +197,7 @@ class Cumulative(_Window):
     size: PositiveDuration
     step: PositiveDuration
     origin: Instant | None = None
-    timezone: str | None = None
+    timezone: Zone | None = None
 
     @model_validator(mode="after")
     def _whole_steps(self) -> Self:
@@ -190,8 +215,8 @@ class Session(_Window):
     """Per key: events at most ``gap`` apart share a window."""
 
     type: Literal["session"]
-    gap: PositiveDuration
-    max_size: PositiveDuration | None = None
+    gap: FixedDuration
+    max_size: FixedDuration | None = None
 
 
 class Snapshot(_Window):
@@ -222,7 +247,7 @@ class Sliding(_Window):
     trigger: Policy = Policy(count=1)
     partial: bool = True
     origin: Instant | None = None
-    idle_after: PositiveDuration | None = None
+    idle_after: FixedDuration | None = None
 
     @model_validator(mode="after")
     def _no_punctuation(self) -> Self:
@@ -298,6 +323,13 @@ class Pipeline(_Part):
                     f"a plain integer (time.unit is {self.time.unit!r})" if integer_axis else "a duration with a unit, such as '5 minutes'"
                 )
                 raise ValueError(f"{where}: got {value}; expected {wanted}")
+        for index, window in enumerate(self.windows):
+            origin = getattr(window, "origin", None)
+            if origin is not None and isinstance(origin, int) != integer_axis:
+                wanted = "an integer, as on the axis" if integer_axis else "an instant such as 2013-01-01T00:00:00Z"
+                raise ValueError(f"windows.{index}.origin: got {origin}; expected {wanted}")
+            if integer_axis and getattr(window, "timezone", None):
+                raise ValueError(f"windows.{index}.timezone: an integer axis has no time zone; leave it out")
         return self
 
     @model_validator(mode="after")

@@ -65,6 +65,20 @@ def test_a_spec_as_written(tmp_path):
         ("sink: {path: /out}", "sink: {path: /out, table: x}", r"sink: expected either path or table"),
         ("sink: {path: /out}", "emit: twice", r"emit: got 'twice'; expected one of 'final' or 'revise'"),
         ("sink: {path: /out}", "expectations: [{type: nonsense}]", r"expectations.0.type: got 'nonsense'"),
+        ("hop: PT30M", "hop: PT30M, timezone: Mars/Base", r"windows.0.timezone: got 'Mars/Base'; expected a time zone"),
+        ("hop: PT30M", "hop: PT30M, origin: 5", r"windows.0.origin: got 5; expected an instant"),
+        ("disorder: 5 minutes", "disorder: 1 month", r"time: disorder: expected a fixed length"),
+        (
+            "type: hopping, size: 1 hour 30 minutes, hop: PT30M",
+            "type: session, gap: 1 month",
+            r"windows.0.gap: got '1 month'; expected a fixed",
+        ),
+        ("size: 1 hour 30 minutes, hop: PT30M", "size: 1 hour, hop: 1 hour, idle_after: 1 day", r"windows.0.idle_after: unknown field"),
+        (
+            "type: hopping, size: 1 hour 30 minutes, hop: PT30M",
+            "type: sliding, evict: {delta: {column: delay, by: -1}}",
+            r"windows.0.evict.delta.by: got -1",
+        ),
         ("keys: [k]", "keys: !!python/object/apply:os.system [x]", r"not readable as YAML"),
     ],
 )
