@@ -19,6 +19,6 @@ def spark() -> Iterator[object]:
     """The one Spark session of the test run, with the product's own settings."""
     from jobs.session import spark_session
 
-    session = spark_session("windowmill tests", master="local[2]")
+    session = spark_session("windowmill tests", master="local[2]", brief=True)
     yield session
     session.stop()
