@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 SLICE, CLOSED, BATCH = "_slice", "_closed", "_batch"
 
 
+#: A batch's few slices should not leave as many files as Spark has partitions.
+ROWS_PER_FILE = 1_000_000
+
+
 def state_schema(keys: dict[str, pa.DataType], layout: Layout) -> pa.Schema:
     """Columns of the state table."""
     own = [(SLICE, pa.int64()), (CLOSED, pa.int64()), (BATCH, pa.int64())]
@@ -49,10 +53,11 @@ class SliceTable:
             .select(*self._schema.names)
         )
 
-    def remember(self, slices: DataFrame, *, app_id: str, batch: int, metadata: str) -> int:
+    def remember(self, slices: DataFrame, count: int, *, app_id: str, batch: int, metadata: str) -> int:
         """Append a batch's slices in one commit and give the table's version; a repeated batch changes nothing."""
         (
             slices.select(*self._schema.names)
+            .coalesce(max(1, count // ROWS_PER_FILE))
             .write.format("delta")
             .mode("append")
             .option("txnAppId", app_id)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BEFORE_ALL = -(1 << 62)
+#: Source bytes up to which a batch is little: starting tasks and JVMs costs more than the work itself.
+LITTLE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -179,10 +181,16 @@ def apply(batch: Batch, arrived: Arrived, restored: DataFrame | None, staging: s
             batch.pipeline.keys, batch.layout, batch.grids.named, after, through, plan.batch, batch.instants, batch.sink_schema
         )
         every = slices[0] if len(slices) == 1 else slices[0].unionByName(slices[1])
-        partitions = int(every.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
-        done.rows = stages.windows(every, stage, partitions).persist()
+        done.rows = stages.windows(every, stage, _partitions(every.sparkSession, batch)).persist()
         done.windows = spread(done.rows)
     return done
+
+
+def _partitions(spark: SparkSession, batch: Batch) -> int:
+    """Spark partitions for the windows: as many as the session shuffles into, but for little data no more than there are cores."""
+    configured = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
+    little = sum(file.size_bytes for file in batch.files) < LITTLE_BYTES
+    return min(configured, max(2, spark.sparkContext.defaultParallelism)) if little else configured
 
 
 def _judge(batch: Batch, arrived: Arrived) -> DataFrame:

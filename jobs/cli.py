@@ -55,6 +55,14 @@ def validate(spec: Spec) -> None:
     )
 
 
+@app.command()
+def explain(spec: Spec, as_json: AsJson = False) -> None:
+    """How the spec is computed: slices, engines, why, what they cost, what is kept; nothing is started."""
+    from jobs.explain import explain as tell
+
+    _show(tell(load_pipeline(spec)), as_json)
+
+
 @app.command(name="try")
 def try_(
     spec: Spec,

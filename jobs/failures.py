@@ -34,7 +34,9 @@ def explain(err: Exception) -> str:
     text = f"{type(err).__name__}: {err}"
     advice = next((advice for pattern, advice in _KNOWN if re.search(pattern, text)), None)
     first = next((line.strip() for line in str(err).splitlines() if line.strip()), type(err).__name__)
+    # A Python worker's own error stands at the end of the trace that Spark quotes.
+    worker = re.search(r"Traceback \(most recent call last\):.*?\n(\w[\w.]*(?:Error|Exception)?: [^\n]{0,300})\n", text, re.DOTALL)
     java = re.search(r"(?:Caused by: |: )((?:[a-z]+\.)+[A-Z]\w*(?:Exception|Error): [^\n]{0,200})", text)
-    what = java[1] if java and "An error occurred while calling" in first else first
+    what = worker[1] if worker else java[1] if java and "An error occurred while calling" in first else first
     advice = advice or "run again, or with `windowmill --debug …` for the trace"
     return f"{what[:300]}; {advice}; nothing of this batch counts until it is committed"

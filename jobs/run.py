@@ -31,8 +31,6 @@ from windowing.spec import Pipeline
 
 #: Result rows up to which a batch is validated in pandas, without a Spark job; above it Great Expectations works in Spark.
 MAX_ROWS_IN_PANDAS = 1_000_000
-#: Source bytes below which starting Spark costs more than running it.
-BRIEF_BYTES = 64 << 20
 
 
 def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress, ruling: Ruling | None = None) -> Done:
@@ -66,7 +64,7 @@ class _Steps:
         self.batch = apply.Batch.of(pipeline, plan, read_source_table(pipeline.source.path))  # type: ignore[union-attr, arg-type]
         with progress.step("start", "Spark"):
             new_bytes = sum(file.size_bytes for file in self.batch.files)
-            self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < BRIEF_BYTES)
+            self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < apply.LITTLE_BYTES)
         self.slices = SliceTable(self.spark, places.state, self.batch.state_schema)
 
     def restore(self) -> tuple[apply.Arrived, DataFrame | None]:
@@ -122,7 +120,9 @@ class _Steps:
         with self.progress.step("remember", f"{result.new_slices if result.slices is not None else 0} slices"):
             if result.slices is None:
                 return None
-            return self.slices.remember(result.slices, app_id=f"{self.app}/state", batch=self.plan.batch, metadata=self.metadata)
+            return self.slices.remember(
+                result.slices, result.new_slices, app_id=f"{self.app}/state", batch=self.plan.batch, metadata=self.metadata
+            )
 
     def commit(self, result: apply.Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Done:
         """The commit point: with this record the batch has happened."""
