@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from windowing.errors import LeaseTakenError
+from windowing.errors import LeaseTakenError, LedgerError
 
 
 @contextmanager
@@ -31,13 +31,19 @@ def lease(root: str, *, wait_seconds: float, on_wait: Callable[[str], None]) -> 
     ------
     LeaseTakenError
         If the other run has not ended in time.
+    LedgerError
+        If the folder cannot be written.
     """
     if "://" in root:
         yield
         return
     path = Path(root)
-    path.mkdir(parents=True, exist_ok=True)
-    with (path / ".lease").open("a+") as file:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / ".lease").open("a+")
+    except OSError as err:
+        raise LedgerError(f"{root}: cannot be written ({err.strerror}); correct sink.path, or the permissions of its folder") from err
+    with lock as file:
         deadline, told = time.monotonic() + wait_seconds, False
         while True:
             try:
