@@ -16,9 +16,10 @@ from windowing.errors import StateError, UnsupportedError
 from windowing.kernels.columns import int64_of, valid_of
 from windowing.kernels.combine import Bools, Ints
 from windowing.kernels.lift import condition_column
+from windowing.policies import PolicySlicer
 from windowing.slicing.grids import GridSlicer
 from windowing.slicing.windows import Slicer
-from windowing.spec import Cumulative, Custom, Hopping, Pipeline, Tumbling, Window
+from windowing.spec import Cumulative, Custom, Hopping, Pipeline, Sliding, Tumbling, Window
 from windowing.watermark import AFTER, Clock
 
 _PROGRESS = ("seen", "fed")
@@ -172,4 +173,6 @@ def slicer_for(window: Window, pipeline: Pipeline) -> Slicer:
     """
     if isinstance(window, Tumbling | Hopping | Cumulative) and window.size is not None:
         return GridSlicer(window, pipeline)
+    if isinstance(window, Tumbling | Sliding):
+        return PolicySlicer(window, pipeline)
     raise UnsupportedError(f"window {window.name}: type {window.type} does not run on kernels yet; use --engine reference")

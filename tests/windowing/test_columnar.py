@@ -1,0 +1,233 @@
+"""The columnar engine against the oracle: every kind of window under every aggregate, however the input is cut."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpoints import codec
+from tests.strategies import FLOATS
+from windowing.columnar import ColumnarEngine, Found
+from windowing.reference import Record, evaluate
+from windowing.spec import Pipeline
+from windowing.specfile import parse_pipeline
+
+COUNT, TIME, DELTA = {"count": 3}, {"time": 4}, {"delta": {"column": "v", "by": 2}}
+TRIGGERS = {"count": {"count": 2}, "time": {"time": 3}, "delta": {"delta": {"column": "f", "by": 1.5}}}
+WINDOWS: dict[str, dict[str, Any]] = {
+    "tumbling": {"type": "tumbling", "size": 4},
+    "hopping": {"type": "hopping", "size": 7, "hop": 3, "origin": 2},
+    "gaps": {"type": "hopping", "size": 2, "hop": 5},
+    "empty": {"type": "hopping", "size": 3, "hop": 2, "empty": "emit"},
+    "empty_gaps": {"type": "hopping", "size": 2, "hop": 5, "empty": "emit"},
+    "cumulative": {"type": "cumulative", "size": 6, "step": 2},
+    **{
+        f"{evict}_{trigger}": {"type": "sliding", "evict": how, "trigger": when}
+        for evict, how in (("count", COUNT), ("time", TIME), ("delta", DELTA))
+        for trigger, when in TRIGGERS.items()
+    },
+    "swallow_count": {"type": "sliding", "evict": COUNT, "trigger": {"time": 3}, "partial": False},
+    "swallow_delta": {"type": "sliding", "evict": DELTA, "partial": False},
+    "live_keys": {"type": "sliding", "evict": TIME, "trigger": {"time": 3}, "empty": "emit", "idle_after": 20},
+    "idle_count": {"type": "sliding", "evict": COUNT, "trigger": {"time": 2}, "idle_after": 3},
+    "idle_delta": {"type": "sliding", "evict": DELTA, "trigger": {"count": 1}, "idle_after": 2},
+    "flush_count": {"type": "tumbling", "evict": {"count": 3}},
+    "flush_time": {"type": "tumbling", "evict": {"time": 5}, "origin": 1},
+    "flush_time_empty": {"type": "tumbling", "evict": {"time": 9}, "empty": "emit", "idle_after": 30},
+    "flush_delta": {"type": "tumbling", "evict": {"delta": {"column": "v", "by": 1}}},
+    "flush_mark": {"type": "tumbling", "evict": {"punctuation": "v > 2"}},
+}
+AGGREGATES: dict[str, dict[str, Any]] = {
+    "rows": {"count": "*"},
+    "known": {"count": "f"},
+    "large": {"count": "*", "where": "v > 2"},
+    "distinct": {"count_distinct": "f"},
+    "total": {"sum": "v"},
+    "float_total": {"sum": "f"},
+    "mean": {"mean": "f"},
+    "int_mean": {"mean": "v", "where": "v > 2"},
+    "geometric": {"geometric_mean": "f"},
+    "product": {"product": "f"},
+    "weighted": {"weighted_mean": ["f", "v"]},
+    "least": {"min": "f"},
+    "greatest": {"max": "name"},
+    "least_times": {"min_count": "f"},
+    "greatest_times": {"max_count": "v"},
+    "range": {"range": "f"},
+    "at_least": {"arg_min": ["f", "name"]},
+    "at_greatest": {"arg_max": ["v", "f"]},
+    "top": {"top_k": {"column": "f", "k": 2}},
+    "bottom": {"bottom_k": {"column": "name", "k": 3}},
+    "variance": {"var_samp": "f"},
+    "deviation": {"stddev_pop": "v"},
+    "skewness": {"skewness": "f"},
+    "kurtosis": {"kurtosis": "v"},
+    "covariance": {"covar_samp": ["f", "v"]},
+    "correlation": {"corr": ["f", "v"]},
+    "trend": {"linear_trend": ["v", "f"]},
+    "opening": {"first": "name"},
+    "closing": {"last": "f"},
+    "everything": {"collect": "f"},
+    "each": {"collect_distinct": "name"},
+    "text": {"concat": "name"},
+    "median": {"quantile": {"column": "f", "q": 0.5}},
+    "bins": {"histogram": {"column": "f", "edges": [-10, 0, 0.5, 100]}},
+    "all": {"bool_and": "flag"},
+    "any": {"bool_or": "flag"},
+    "own": {"use": "tests.windowing.test_columnar:Longest", "args": ["name"]},
+}
+#: Ratios of sums of powers lose digits where the values nearly cancel.
+LOOSE = {"skewness", "kurtosis", "covariance", "correlation", "trend", "variance", "deviation"}
+#: All NaN are equal here, so rows compare as wholes.
+SCHEMA = pa.schema(
+    [
+        ("k", pa.string()),
+        ("t", pa.int64()),
+        ("e", pa.int64()),
+        ("v", pa.int64()),
+        ("f", pa.float64()),
+        ("name", pa.string()),
+        ("flag", pa.bool_()),
+    ]
+)
+
+
+class Longest:
+    """The longest name, the earliest of equals: neither commutative nor known to the kernels."""
+
+    def lift(self, name: str) -> str:
+        return name
+
+    def combine(self, older: str, newer: str) -> str:
+        return newer if len(newer) > len(older) else older
+
+    def lower(self, name: str) -> str:
+        return name
+
+
+class Row(NamedTuple):
+    k: str | None
+    t: int | None
+    e: int | None
+    v: int | None
+    f: float | None
+    name: str | None
+    flag: bool | None
+
+
+@st.composite
+def streams(draw: st.DrawFn, max_size: int = 25, max_disorder: int = 6) -> list[Row]:
+    """Rows in the order of arrival, with ties, gaps, nulls and negative times."""
+
+    def maybe(values: st.SearchStrategy[Any]) -> Any:
+        return draw(st.one_of(values, values, values, values, st.none()))
+
+    time, rows = draw(st.integers(-20, 5)), []
+    for _ in range(draw(st.integers(0, max_size))):
+        time += draw(st.sampled_from([0, 0, 1, 1, 2, 4, 7, 25]))
+        at = None if draw(st.integers(0, 30)) == 0 else time - draw(st.integers(0, max_disorder))
+        end = None if at is None else at + draw(st.sampled_from([0, 0, 1, 3, 9]))
+        key = draw(st.sampled_from(["a", "a", "b", None]))
+        name, flag = maybe(st.sampled_from(["", "x", "yé", "zz", "abc"])), maybe(st.booleans())
+        rows.append(Row(key, at, end, maybe(st.integers(-5, 5)), maybe(FLOATS), name, flag))
+    return rows
+
+
+def pipeline(window: dict[str, Any], *, intervals: bool = False, emit: str = "final", disorder: int = 0, lateness: int = 0) -> Pipeline:
+    spans = {"end": "e"} if intervals else {}
+    weighted = {"over_time": {"time_weighted_mean": "f"}} if intervals else {}
+    return parse_pipeline(
+        {
+            "pipeline": "p",
+            "keys": ["k"],
+            "time": {"column": "t", "unit": "none", "tie_break": ["v"], "disorder": disorder, "lateness": lateness, **spans},
+            "windows": [{"name": "w", **window}],
+            "aggregates": AGGREGATES | weighted,
+            "emit": emit,
+        }
+    )
+
+
+def computed(spec: Pipeline, rows: list[Row], cuts: list[int], *, final: bool = True) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
+    """What the columnar engine says of ``rows`` cut at ``cuts``, its state encoded and restored in between."""
+    found = Found()
+    engine = ColumnarEngine(spec, found=found)
+    for begin, end in pairwise([0, *sorted(cuts), len(rows)]):
+        table = pa.Table.from_pylist([row._asdict() for row in rows[begin:end]], schema=SCHEMA)
+        large = pa.array([row.v is not None and row.v > 2 for row in rows[begin:end]], pa.bool_())
+        engine.feed(table, {"v > 2": large})
+        state = codec.encode(engine.snapshot())
+        engine = ColumnarEngine(spec, found=found)
+        engine.restore(codec.decode(state))
+    table, quarantined = engine.finish(final=final)
+    return [dict(row) for row in table], quarantined
+
+
+def recomputed(spec: Pipeline, rows: list[Row], *, final: bool = True) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
+    records = [Record(row._asdict(), frozenset({"v > 2"} if row.v is not None and row.v > 2 else ())) for row in rows]
+    outcome = evaluate(spec, records, final=final)
+    return outcome.rows, outcome.quarantined
+
+
+def same(found: Any, wanted: Any, relative: float) -> bool:
+    if isinstance(wanted, float) and isinstance(found, float):
+        return (
+            found == wanted or (math.isnan(found) and math.isnan(wanted)) or math.isclose(found, wanted, rel_tol=relative, abs_tol=relative)
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list) and len(found) == len(wanted) and all(same(x, y, relative) for x, y in zip(found, wanted, strict=True))
+        )
+    if isinstance(wanted, dict):
+        return (
+            isinstance(found, dict) and found.keys() == wanted.keys() and all(same(found[name], wanted[name], relative) for name in wanted)
+        )
+    return type(found) is type(wanted) and found == wanted
+
+
+def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    place = ("k", "window", "window_start", "window_end", "trigger", "revision")
+    assert [[row[name] for name in place] for row in found] == [[row[name] for name in place] for row in wanted]
+    for got, want in zip(found, wanted, strict=True):
+        wrong = {name: (got[name], want[name]) for name in want if not same(got[name], want[name], 1e-9 if name in LOOSE else 1e-12)}
+        assert not wrong, f"{wrong} in {want}"
+        assert list(got) == list(want)
+
+
+def check(spec: Pipeline, rows: list[Row], cuts: list[int], final: bool) -> None:
+    found, quarantined = computed(spec, rows, [], final=final)
+    wanted, refused = recomputed(spec, rows, final=final)
+    assert quarantined == refused
+    assert_same(found, wanted)
+    assert repr(computed(spec, rows, [cut for cut in cuts if cut <= len(rows)], final=final)) == repr((found, quarantined))
+
+
+CUTS = st.lists(st.integers(0, 25), max_size=6)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@given(rows=streams(), cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 4), final=st.booleans())
+def test_points_agree_with_the_oracle(window: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool):
+    check(pipeline(WINDOWS[window], disorder=disorder, lateness=lateness), rows, cuts, final)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@given(rows=streams(), cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 4), final=st.booleans())
+def test_intervals_agree_with_the_oracle(window: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool):
+    check(pipeline(WINDOWS[window], intervals=True, disorder=disorder, lateness=lateness), rows, cuts, final)
+
+
+@pytest.mark.parametrize("intervals", [False, True])
+@pytest.mark.parametrize("window", [name for name, window in WINDOWS.items() if "evict" not in window and "empty" not in window])
+@given(rows=streams(), cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 9), final=st.booleans())
+def test_revisions_agree_with_the_oracle(
+    window: str, intervals: bool, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool
+):
+    spec = pipeline(WINDOWS[window], intervals=intervals, emit="revise", disorder=disorder, lateness=lateness)
+    check(spec, rows, cuts, final)

@@ -1,0 +1,214 @@
+"""Sliding and tumbling windows with eviction and trigger policies, as the SPL runtime orders them.
+
+Tuples of a key wait until the watermark has passed them and are then applied in the order of time, tie-break and arrival, so that the
+order does not depend on batches. One that comes before what its key has already applied, or before a tick that has fired, is late.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+
+from windowing.durations import Duration
+from windowing.errors import UnsupportedError
+from windowing.kernels import policies as kernel
+from windowing.kernels.columns import float64_of, int64_of, valid_of
+from windowing.kernels.combine import Bools, Floats, Ints
+from windowing.kernels.lift import condition_column
+from windowing.slicing.calendars import Steps, origin_of, zone_named
+from windowing.slicing.windows import Applied, Leaves, Windows
+from windowing.spec import Delta, Pipeline, Policy, Sliding, Tumbling
+from windowing.watermark import AFTER, BEFORE, Clock
+
+_NONE = np.empty(0, np.int64)
+_STATE = ("last", "ticked", "tick", "fired", "inserted", "full", "has_base", "base")
+_FRESH = {"last": BEFORE, "ticked": BEFORE, "tick": AFTER}
+_KEPT = ("last_number", "applied", "middle")
+
+
+def _kind(policy: Policy | None) -> int:
+    if policy is None:
+        return kernel.NONE
+    kinds = {"count": kernel.COUNT, "time": kernel.TIME, "delta": kernel.DELTA, "punctuation": kernel.PUNCTUATION}
+    return next(kind for name, kind in kinds.items() if getattr(policy, name) is not None)
+
+
+class PolicySlicer:
+    """One sliding window, or a tumbling one that a policy flushes, over all keys.
+
+    State: a row of scalars a key, and the numbers of the rows that are in a window or wait.
+    """
+
+    def __init__(self, window: Tumbling | Sliding, pipeline: Pipeline) -> None:
+        assert window.evict is not None
+        self._evict, self._trigger = window.evict, window.trigger if isinstance(window, Sliding) else None
+        if self._evict.time is not None and self._evict.time.months and self._trigger is not None:
+            raise UnsupportedError(f"evict.time: got {self._evict.time}; an age in months has no fixed length; write it in days")
+        period = self._trigger.time if self._trigger is not None else self._evict.time
+        self._steps: Steps | None = None
+        if period is not None:
+            zone = zone_named(getattr(window, "timezone", None))
+            self._steps = Steps(origin_of(window.origin, period, zone, pipeline.time.unit is not None), period, zone)
+        age = self._evict.time.elapsed() if self._evict.time is not None and self._trigger is not None else AFTER
+        idle = window.idle_after.elapsed() if window.idle_after is not None else AFTER
+        ticks = 0 if self._steps is None else 2 if self._steps.period is None else 1
+        self._settings = np.array(
+            [
+                _kind(self._evict),
+                _kind(self._trigger),
+                self._evict.count or 0,
+                age,
+                (self._trigger.count or 0) if self._trigger is not None else 0,
+                window.partial if isinstance(window, Sliding) else True,
+                window.empty == "emit",
+                idle,
+                ticks,
+                self._steps.origin if self._steps is not None else 0,
+                (self._steps.period or 1) if self._steps is not None else 1,
+            ],
+            np.int64,
+        )
+        self._states, self._bases = np.empty((0, len(_STATE)), np.int64), np.empty(0, np.float64)
+        self._last_number, self._applied, self._middle = _NONE, _NONE, _NONE
+        self._held, self._waiting = _NONE, _NONE
+
+    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+        self._grow(leaves.n_keys)
+        held, waiting, last = (np.zeros(len(leaves), np.bool_) for _ in range(3))
+        if len(self._held) or len(self._waiting) or (self._last_number >= 0).any():
+            held[leaves.find(self._held)] = True
+            waiting[leaves.find(self._waiting)] = True
+            last[leaves.find(self._last_number[self._last_number >= 0])] = True
+        listed = self._listed(leaves, clock)
+        accepted, fresh, life = kernel.judge_tuples(
+            self._settings, listed, leaves.offsets, leaves.time, leaves.number, leaves.watermark, leaves.new, held | waiting | last
+        )
+        ready = (waiting | accepted) & (leaves.time < clock.watermark) if not clock.ended else waiting | accepted
+        sequence = np.flatnonzero(held | ready).astype(np.int64)
+        if fresh.any():
+            sequence = sequence[np.lexsort((life[sequence] * ready[sequence], leaves.key[sequence]))]
+        offsets = np.searchsorted(leaves.key[sequence], np.arange(leaves.n_keys + 1)).astype(np.int64)
+        n_held = np.bincount(leaves.key[held], minlength=leaves.n_keys).astype(np.int64)
+        windows, alive = self._run(leaves, clock, listed, sequence, offsets, n_held, fresh)
+        self._remember(leaves, sequence, offsets, n_held, alive, waiting | accepted, ready)
+        kept = (waiting | accepted) & ~ready
+        kept[sequence[alive]] = True
+        if len(leaves):
+            kept[leaves.find(self._last_number[self._last_number >= 0])] = True
+        return Applied(accepted, leaves.new & ~accepted, kept, [windows])
+
+    def _run(
+        self, leaves: Leaves, clock: Clock, listed: Ints, sequence: Ints, offsets: Ints, n_held: Ints, fresh: Bools
+    ) -> tuple[Windows, Bools]:
+        time = leaves.time[sequence]
+        evict, evict_by = _values(self._evict.delta, leaves.table, sequence)
+        trigger, trigger_by = _values(self._trigger.delta if self._trigger is not None else None, leaves.table, sequence)
+        punctuation = np.zeros(len(sequence), np.bool_)
+        if self._evict.punctuation is not None:
+            punctuation = int64_of(leaves.table.column(condition_column(self._evict.punctuation)).combine_chunks())[sequence] != 0
+        deltas = np.array([evict_by[0], trigger_by[0]]), np.array([evict_by[1], trigger_by[1]]), np.array([evict_by[2], trigger_by[2]])
+        rows = (time, fresh[sequence], punctuation, *evict, *trigger)
+        progress = (clock.watermark, clock.ended, clock.seen)
+        alive = np.zeros(len(sequence), np.bool_)
+        counts, states, bases = np.zeros(2, np.int64), self._states.copy(), self._bases.copy()
+        nothing = np.empty((0, 7), np.int64), _NONE
+        kernel.apply_policies(
+            self._settings, listed, *deltas, offsets, n_held, *rows, states, bases, alive.copy(), *progress, False, counts, *nothing
+        )
+        out, members = np.empty((counts[0], 7), np.int64), np.empty(counts[1], np.int64)
+        counts[:] = 0
+        kernel.apply_policies(
+            self._settings,
+            listed,
+            *deltas,
+            offsets,
+            n_held,
+            *rows,
+            self._states,
+            self._bases,
+            alive,
+            *progress,
+            True,
+            counts,
+            out,
+            members,
+        )
+        key = np.ascontiguousarray(out[:, 0])
+        keys = np.unique(key)
+        self._begins = offsets[:-1] - (self._applied - n_held)
+        middles = np.where(self._middle[keys] < 0, -1, self._middle[keys] + self._begins[keys])
+        windows = Windows.of(
+            key,
+            *(np.ascontiguousarray(out[:, column]) for column in (1, 2)),
+            trigger=np.ascontiguousarray(out[:, 3]),
+            ranges=(sequence, np.ascontiguousarray(out[:, 4]), np.ascontiguousarray(out[:, 5])),
+            middles=middles,
+            members=(np.concatenate(([0], out[:, 6])).astype(np.int64), sequence[members]),
+        )
+        return windows, alive
+
+    def _remember(self, leaves: Leaves, sequence: Ints, offsets: Ints, n_held: Ints, alive: Bools, known: Bools, ready: Bools) -> None:
+        self._held, self._waiting = leaves.number[sequence[alive]], leaves.number[known & ~ready]
+        fed = np.diff(offsets) - n_held
+        self._applied += fed
+        moved = np.flatnonzero(fed)
+        self._last_number[moved] = leaves.number[sequence[offsets[moved + 1] - 1]]
+        self._last_number[self._states[:, kernel.LAST] == BEFORE] = -1
+
+    def _listed(self, leaves: Leaves, clock: Clock) -> Ints:
+        """The ticks that this batch can come to, where the calendar decides them."""
+        if self._steps is None or self._steps.period is not None:
+            return _NONE
+        ticks = self._states[:, kernel.TICK]
+        instants = [*leaves.time.tolist(), *ticks[ticks < AFTER].tolist()]
+        if not instants:
+            return _NONE
+        age = int(self._settings[kernel.AGE])
+        longest = 366 * 86_400_000_000 * (1 + self._steps.step.months // 12)
+        through = max(clock.seen, *instants) + (age if age < AFTER else 0) + 2 * longest
+        return np.array(self._steps.between(min(instants) - 1, through), np.int64)
+
+    def flipped(self, windows: Windows, flips: Ints) -> None:
+        made = flips >= 0
+        if made.any():
+            keys = windows.key[windows.key_offsets[:-1]][made]
+            self._middle[keys] = windows.hi[flips[made]] - self._begins[keys]
+
+    def _grow(self, n_keys: int) -> None:
+        missing = n_keys - len(self._bases)
+        if missing:
+            fresh = np.array([[_FRESH.get(name, 0) for name in _STATE]] * missing, np.int64)
+            fresh[:, kernel.FULL] = self._settings[kernel.EVICT] == kernel.TIME
+            self._states = np.concatenate((self._states, fresh))
+            self._bases = np.append(self._bases, np.zeros(missing))
+            self._last_number, self._applied, self._middle = (
+                np.append(column, np.full(missing, fill, np.int64))
+                for column, fill in ((self._last_number, -1), (self._applied, 0), (self._middle, -1))
+            )
+
+    def snapshot(self) -> dict[str, pa.Table]:
+        states = {name: np.ascontiguousarray(self._states[:, column]) for column, name in enumerate(_STATE)}
+        kept = {name: getattr(self, f"_{name}") for name in _KEPT}
+        rows = {"held": pa.table({"number": self._held}), "waiting": pa.table({"number": self._waiting})}
+        return {"keys": pa.table(states | kept | {"float_base": self._bases}), **rows}
+
+    def restore(self, tables: dict[str, pa.Table]) -> None:
+        keys = tables["keys"]
+        self._states = np.stack([keys.column(name).to_numpy() for name in _STATE], axis=1)
+        self._last_number, self._applied, self._middle = (keys.column(name).to_numpy().copy() for name in _KEPT)
+        self._bases = keys.column("float_base").to_numpy().copy()
+        self._held, self._waiting = (tables[name].column("number").to_numpy() for name in ("held", "waiting"))
+
+
+def _values(delta: Delta | None, table: pa.Table, sequence: Ints) -> tuple[tuple[Floats, Ints, Bools], tuple[float, int, bool]]:
+    """The column that a delta looks at, as floats, as whole numbers, and where it is known (NaN acts like null); and the delta, alike."""
+    if delta is None:
+        return (np.zeros(len(sequence)), np.zeros(len(sequence), np.int64), np.zeros(len(sequence), np.bool_)), (0.0, 0, True)
+    column = table.column(delta.column).combine_chunks().take(pa.array(sequence))
+    by = delta.by.elapsed() if isinstance(delta.by, Duration) else delta.by
+    whole = not pa.types.is_floating(column.type)
+    floats = float64_of(column)
+    ints = int64_of(column) if whole else np.zeros(len(sequence), np.int64)
+    return (floats, ints, valid_of(column) & ~np.isnan(floats)), (float(by), math.floor(by), whole)
