@@ -1,0 +1,119 @@
+"""``windowmill explain``: as JSON, and on a terminal 100 columns wide."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from jobs.cli import main
+from jobs.explain import explain
+from windowing.engines import ENGINES
+from windowing.specfile import parse_pipeline
+
+SPEC: dict[str, Any] = {
+    "pipeline": "delays",
+    "source": {"path": "events"},
+    "sink": {"path": "results"},
+    "keys": ["origin"],
+    "time": {"column": "t", "disorder": "1 hour"},
+    "windows": [
+        {"name": "hourly", "type": "tumbling", "size": "1 hour"},
+        {"name": "day", "type": "hopping", "size": "24 hours", "hop": "30 minutes"},
+    ],
+    "aggregates": {"n": {"count": "*"}, "mean": {"mean": "delay"}, "worst": {"max": "delay"}},
+}
+
+
+def written(folder: Path, **fields: Any) -> str:
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump(SPEC | fields, sort_keys=False))
+    return str(path)
+
+
+def shown(width: int = 100, **fields: Any) -> str:
+    console = Console(width=width, highlight=False, soft_wrap=True, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(explain(parse_pipeline(SPEC | fields)).text)
+    return captured.get()
+
+
+def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["explain", written(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["command"], told["refused"]) == ("run", [])
+    assert [window["shape"]["n"] for window in told["windows"]] == [2, 48]
+    [choice, *_] = told["windows"][1]["choices"]
+    assert (choice["engine"], choice["combines"]["value"]) == ("two_stacks", 2.98)
+    assert {other["engine"] for other in choice["alternatives"]} == set(ENGINES) - {"two_stacks"}
+    assert all(other["why_not"] for window in told["windows"] for choice in window["choices"] for other in choice["alternatives"])
+
+
+def test_the_command_prints_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["explain", written(tmp_path)]) == 0
+    assert "delays: 2 windows, 3 aggregates" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"windows": [{"name": "w", "type": "sliding", "evict": {"delta": {"column": "delay", "by": 5}}, "trigger": {"time": "1 minute"}}]},
+        {"emit": "revise", "windows": [{"name": "w", "type": "tumbling", "size": "1 day", "timezone": "Europe/Vienna", "empty": "emit"}]},
+        {"aggregates": {f"aggregate_{number}": {"max": f"column_{number}"} for number in range(12)}},
+    ],
+    ids=["run", "kernel", "reference", "many"],
+)
+def test_it_fits_a_terminal(fields):
+    assert max(map(len, shown(**fields).splitlines())) <= 100
+
+
+def test_every_engine_is_told_of_with_its_reason():
+    text = shown()
+    for engine in ENGINES:
+        assert engine in text
+    flat = " ".join(text.split())
+    assert "taken: what leaves is the oldest" in flat
+    assert "worst: not allowed: no inverse" in flat
+    assert "mean: not allowed: floating point is never deducted" in flat
+    assert "day: not taken: cheaper only in batches that complete at most 2 windows of a key" in flat
+    assert "if int64 or decimal" in flat
+    assert "51 rows or" in flat  # 25 hours of half-hours, and the one being filled
+
+
+def test_what_run_refuses_is_told_with_the_command_that_can_do_it():
+    found = explain(parse_pipeline(SPEC | {"emit": "revise"}))
+    assert found.data["command"] == "kernel"
+    assert found.data["refused"] == (("run", "pipeline delays: emit: revise does not run on Spark yet; use final"),)
+    text = " ".join(shown(emit="revise").split())
+    assert "done by windowmill try --engine kernel" in text
+    assert "not by run pipeline delays: emit: revise does not run on Spark yet" in text
+
+
+def test_a_spec_without_source_and_sink_is_explained():
+    spec = {name: part for name, part in SPEC.items() if name not in ("source", "sink")}
+    found = explain(parse_pipeline(spec))
+    assert found.data["command"] == "kernel"
+    assert "source: missing" in found.data["refused"][0][1]
+
+
+def test_the_examples_pipeline_is_explained_without_java_or_its_source(tmp_path: Path):
+    spec = Path(__file__).parents[2] / "examples" / "flights" / "pipeline.yaml"
+    code = f"""
+import sys
+from jobs.cli import main
+assert main(["explain", {str(spec)!r}, "--json"]) == 0
+print(sorted({{"pyspark", "great_expectations", "airflow", "pandas", "duckdb"}} & set(sys.modules)), file=sys.stderr)
+"""
+    environment = {"WAREHOUSE": str(tmp_path / "none"), "PATH": "/nonexistent", "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=spec.parents[2], timeout=120)
+    assert done.stderr.strip() == "[]"
+    assert json.loads(done.stdout)["pipeline"] == "flight_delays"

@@ -1,0 +1,325 @@
+"""Which slices, and which engine, each window and aggregate of a pipeline gets, and why; what it costs, and what was not taken.
+
+Works from the spec alone. Column types that are not known are assumed, and what would be otherwise under other types is said. What is
+planned is what runs: refusals, columns of partials, edges of slices and admissible engines are asked of the code that has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from windowing.aggregates import VALUE_TYPES, aggregate_for
+from windowing.algebra import Aggregate
+from windowing.catalogue import AggregateSpec
+from windowing.columnar.engine import slicer_for
+from windowing.columnar.objects import OBJECTS
+from windowing.costs import Cost, Shape, count_slices, describe, engine_cost, ranges_cost, rows_shape, stored_cost
+from windowing.durations import Duration
+from windowing.engines import ENGINES, admissible
+from windowing.errors import SpecError, UnsupportedError
+from windowing.hopping import Grids
+from windowing.kernels.layout import Layout
+from windowing.spec import Pipeline, Window
+
+Command = Literal["run", "kernel", "reference"]
+
+#: Bytes taken for a cell whose type does not tell: keys, texts.
+CELL_BYTES = 8
+#: Columns of a stored slice beside keys and partials (start, closed, batch), and of a live row (key, number, start, end, watermark).
+_OWN_COLUMNS: Mapping[Command, int] = {"run": 3, "kernel": 5, "reference": 0}
+_ARROW: Mapping[str, pa.DataType] = {
+    "float64": pa.float64(),
+    "int64": pa.int64(),
+    "decimal": pa.decimal128(38, 9),
+    "bool": pa.bool_(),
+    "string": pa.string(),
+    "any": pa.timestamp("us", "UTC"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """An engine that was not taken; ``combines`` is what it would need, were it ``allowed``."""
+
+    engine: str
+    combines: Cost
+    allowed: bool
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What computes one aggregate of one window."""
+
+    aggregate: str
+    engine: str
+    why: str
+    combines: Cost
+    alternatives: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatePlan:
+    """One aggregate, whatever the window.
+
+    Attributes
+    ----------
+    assumed
+        The types of its columns that the plan goes by.
+    partial
+        Columns of its partial; where slices are stored, the state table's, some of them other aggregates' too.
+    admissible
+        Engines that its algebra allows.
+    deducted_if
+        Types of its columns that would allow deduction where the assumed one does not; empty if none.
+    """
+
+    name: str
+    function: str
+    columns: tuple[str, ...]
+    assumed: tuple[str, ...]
+    partial: tuple[str, ...]
+    admissible: tuple[str, ...]
+    deducted_if: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """One window of the spec: how it is cut, what computes it, and what a key keeps of it between batches.
+
+    Attributes
+    ----------
+    state_bytes
+        Of ``shape.state_rows`` rows, as columns in memory; ``None`` where their number depends on the data.
+    """
+
+    name: str
+    what: str
+    shape: Shape
+    choices: tuple[Choice, ...]
+    state_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a pipeline is computed.
+
+    Attributes
+    ----------
+    command
+        What is planned: ``run``, or, where that does not do the spec, ``try`` with the engine of this name.
+    refused
+        The commands before it in this order, and why they do not.
+    leaf_bytes
+        Of one stored slice or live row, its key included.
+    """
+
+    pipeline: str
+    command: Command
+    refused: tuple[tuple[Command, str], ...]
+    leaf_bytes: int
+    aggregates: tuple[AggregatePlan, ...]
+    windows: tuple[WindowPlan, ...]
+
+
+def plan(pipeline: Pipeline, types: Mapping[str, str] | None = None, refusal: str | None = None) -> Plan:
+    """The plan of ``pipeline``.
+
+    Parameters
+    ----------
+    types
+        Types of columns where they are known, as ``windowing.aggregates.VALUE_TYPES`` names them.
+    refusal
+        Why ``run`` does not do it, if the caller knows; windows and aggregates that it does not do are found here.
+
+    Raises
+    ------
+    SpecError
+        If an aggregate cannot be had of columns of these types, or a function of the user's cannot be loaded.
+    """
+    return _Planner(pipeline, types or {}, refusal).plan()
+
+
+class _Planner:
+    def __init__(self, pipeline: Pipeline, types: Mapping[str, str], refusal: str | None) -> None:
+        self._pipeline, self._known = pipeline, set(types)
+        self._types = _assumed(pipeline, types)
+        named = {*self._types, *pipeline.keys, *pipeline.time.tie_break}
+        self._arrow = {column: _ARROW[self._types.get(column, "string")] for column in named}
+        self._aggregates: dict[str, Aggregate[Any]] = {
+            name: aggregate_for(spec, [self._types[column] for column in spec.columns]) for name, spec in pipeline.aggregates.items()
+        }
+        self._layout, self._refused = self._stored_layout(refusal)
+        self._command: Command = "run" if self._layout else self._without_tables()
+
+    def plan(self) -> Plan:
+        leaf_bytes = self._leaf_bytes()
+        aggregates = tuple(self._aggregate(name, spec) for name, spec in self._pipeline.aggregates.items())
+        windows = tuple(self._window(window, leaf_bytes) for window in self._pipeline.windows)
+        return Plan(self._pipeline.pipeline, self._command, tuple(self._refused), leaf_bytes, aggregates, windows)
+
+    def _stored_layout(self, refusal: str | None) -> tuple[Layout | None, list[tuple[Command, str]]]:
+        """The columns of stored slices, if ``run`` does the spec; else why it does not."""
+        known: list[tuple[Command, str]] = [("run", refusal)] if refusal else []
+        try:
+            Grids.of(self._pipeline)
+            layout = Layout.of(self._pipeline, self._arrow)
+        except UnsupportedError as err:
+            return None, list(dict.fromkeys([*known, ("run", str(err))]))
+        return None if known else layout, known
+
+    def _without_tables(self) -> Command:
+        try:
+            for window in self._pipeline.windows:
+                slicer_for(window, self._pipeline)
+        except UnsupportedError as err:
+            self._refused.append(("kernel", str(err)))
+            return "reference"
+        return "kernel"
+
+    def _leaf_bytes(self) -> int:
+        own = CELL_BYTES * (_OWN_COLUMNS[self._command] + len(self._pipeline.keys))
+        if self._layout:
+            return own + sum(_width(stored.type) for stored in self._layout.fields)
+        arguments = [column for spec in self._pipeline.aggregates.values() for column in spec.columns]
+        return own + sum(_width(self._arrow[column]) for column in dict.fromkeys([*self._pipeline.time.tie_break, *arguments]))
+
+    def _aggregate(self, name: str, spec: AggregateSpec) -> AggregatePlan:
+        aggregate = self._aggregates[name]
+        partial = tuple(field.name for field in aggregate.fields)
+        if self._layout:
+            atoms = next(result.atoms for result in self._layout.results if result.name == name)
+            partial = tuple(stored.name for stored in self._layout.fields if stored.atom in atoms)
+        assumed = tuple(self._types[column] for column in spec.columns)
+        settled = aggregate.invertible or set(spec.columns) <= self._known
+        others = {} if settled else {type_: _built(spec, type_) for type_ in VALUE_TYPES}
+        deducted_if = tuple(type_ for type_, other in others.items() if other is not None and other.invertible)
+        return AggregatePlan(name, spec.function, spec.columns, assumed, partial, tuple(admissible(aggregate)), deducted_if)
+
+    def _window(self, window: Window, leaf_bytes: int) -> WindowPlan:
+        shape = self._stored_slices(window) if self._layout else rows_shape(window, self._pipeline)
+        choices = tuple(self._choice(name, spec, shape) for name, spec in self._pipeline.aggregates.items())
+        state_bytes = shape.state_rows * leaf_bytes if shape.state_rows is not None else None
+        return WindowPlan(window.name, describe(window), shape, choices, state_bytes)
+
+    def _stored_slices(self, window: Window) -> Shape:
+        grids, time = Grids.of(self._pipeline), self._pipeline.time
+        grid, edges = dict(grids.named)[window.name], grids.edges
+        n, m = count_slices(edges, grid)
+        first = grids.grids[0]
+        panes = math.gcd(*(length for other in grids.grids for length in (other.size, other.hop, other.origin - first.origin)))
+        wider = f"; panes of {self._span(panes)} would be {grid.size // panes:,} a window"
+        shared = "all windows share them" if len(grids.grids) > 1 else "one a hop"
+        if math.isclose(m * panes, grid.hop):
+            slicing, why = "panes", f"all edges are {self._span(panes)} apart; {shared}"
+        elif len(grids.grids) == 1:
+            slicing, why = "pairs", f"windows begin and end at different places of a hop, so a hop has two edges{wider}"
+        else:
+            slicing, why = "shared edges", f"cut where any window begins or ends; {shared}{wider}"
+        kept = max(other.size for other in grids.grids) + time.disorder.elapsed() + time.lateness.elapsed()
+        return Shape(
+            slicing,
+            why,
+            f"{n:,} slices",
+            f"{m:.3g} a hop",
+            n,
+            min(m, n),
+            alone=grid.hop >= grid.size,
+            late="a key with late rows is recomputed in their batch",
+            state=f"slices of the last {self._span(kept)} (longest window, disorder, lateness), a row for each batch that touched one",
+            state_rows=math.ceil(m / grid.hop * kept) + 1,
+        )
+
+    def _span(self, ticks: int) -> str:
+        return str(Duration(ticks=ticks, plain=self._pipeline.time.unit is not None))
+
+    def _choice(self, name: str, spec: AggregateSpec, shape: Shape) -> Choice:
+        aggregate = self._aggregates[name]
+        if self._command == "reference":
+            engine, why = "recompute", "the reference engine keeps every row and computes every window anew"
+        elif spec.function == "time_weighted_mean":
+            engine, why = "recompute", "an event weighs as long as it lasts inside the window, so each window weighs its events anew"
+        elif not shape.in_order:
+            engine, why = "recompute", "tuples leave from anywhere; what is left is combined tuple by tuple"
+        else:
+            engine, why = "two_stacks", "what leaves is the oldest, and any associative aggregate will do"
+            why += "; one Python call a combine" if spec.function in OBJECTS else ""
+            why += f"; {shape.late}" if shape.late else ""
+        if engine == "recompute":
+            combines = engine_cost(engine, shape.n, shape.m)
+        elif self._layout and shape.n and shape.m:
+            combines = stored_cost(shape.n, shape.m)
+        else:
+            combines = ranges_cost(shape.n, shape.m, alone=shape.alone)
+        others = tuple(self._alternative(other, aggregate, shape) for other in ENGINES if other != engine)
+        return Choice(name, engine, why, combines, others)
+
+    def _alternative(self, engine: str, aggregate: Aggregate[Any], shape: Shape) -> Alternative:
+        combines, allowed = engine_cost(engine, shape.n, shape.m), engine in admissible(aggregate)
+        if not allowed and not aggregate.exact:
+            why_not = "floating point is never deducted: rounding, infinity or NaN of what left would stay behind"
+        elif not allowed:
+            why_not = f"{aggregate.name} has no inverse"
+        elif not shape.in_order and engine not in ("recompute", "flatfat", "dyadic"):
+            allowed, why_not = False, "takes out the oldest only"
+        elif self._command == "reference":
+            why_not = "this engine is there to be compared with"
+        else:
+            why_not = _WHY_NOT[engine](shape, self._layout is not None)
+        return Alternative(engine, combines, allowed, why_not)
+
+
+def _recompute(shape: Shape, stored: bool) -> str:
+    n, m = shape.n, shape.m
+    if shape.alone:
+        return "half the combines; one kernel serves all windows of a run" if stored else "the same, as windows do not overlap"
+    if n is None or m is None:
+        return "cheaper only while n is below 2m + 2"
+    if n <= 2 * m + 2:
+        return "no dearer; one kernel serves all windows"
+    windows = math.floor((2 * (n - m) if stored else n) / (n - 2 * m - 2))
+    return f"cheaper only in batches that complete at most {windows:,} window{'s' * (windows != 1)} of a key"
+
+
+_WHY_NOT: Mapping[str, Callable[[Shape, bool], str]] = {
+    "recompute": _recompute,
+    "subtract": lambda _shape, _stored: "no kernel deducts: one pass combines the atoms of all aggregates",
+    "two_stacks": lambda _shape, _stored: "would combine weights that differ from window to window",
+    "daba": lambda _shape, _stored: "evens out the flips; a batch computes its windows together, so none waits for a flip",
+    "epochs": lambda _shape, _stored: "as cheap, with flips at fixed places of the axis; no kernel has it",
+    "flatfat": lambda shape, _stored: (
+        "lets tuples leave from anywhere; " + ("here the oldest leaves" if shape.in_order else "no kernel has it")
+    ),
+    "dyadic": lambda _shape, stored: (
+        "would read 2·log2 n nodes a key from the state, not n slices; runs store slices only" if stored else "no kernel has it"
+    ),
+}
+
+
+def _assumed(pipeline: Pipeline, types: Mapping[str, str]) -> dict[str, str]:
+    """A type for each argument column: the known one, else the one that most aggregates of it take, float64 among equals."""
+    found = dict(types)
+    for column in dict.fromkeys(name for spec in pipeline.aggregates.values() for name in spec.columns):
+        users = [spec for spec in pipeline.aggregates.values() if column in spec.columns and spec.function != "use"]
+        found.setdefault(column, max(_ARROW, key=lambda type_: sum(_built(spec, type_) is not None for spec in users)))
+    return found
+
+
+def _built(spec: AggregateSpec, type_: str) -> Aggregate[Any] | None:
+    """The aggregate over columns that are all of ``type_``, if it takes them."""
+    try:
+        return aggregate_for(spec, [type_] * len(spec.columns))
+    except SpecError:
+        return None
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return CELL_BYTES
