@@ -43,6 +43,16 @@ WINDOWS: dict[str, dict[str, Any]] = {
     "flush_delta": {"type": "tumbling", "evict": {"delta": {"column": "v", "by": 1}}},
     "flush_mark": {"type": "tumbling", "evict": {"punctuation": "v > 2"}},
 }
+SHAPES: dict[str, dict[str, Any]] = {
+    "session": {"type": "session", "gap": 2},
+    "long_session": {"type": "session", "gap": 3, "max_size": 5},
+    "snapshot": {"type": "snapshot"},
+    "count": {"type": "count", "count": 3},
+    "count_one": {"type": "count", "count": 1},
+    "pairs": {"type": "custom", "function": "tests.windowing.test_columnar:pairs"},
+    "until_large": {"type": "custom", "function": "tests.windowing.test_columnar:until_large"},
+}
+WINDOWS |= SHAPES
 AGGREGATES: dict[str, dict[str, Any]] = {
     "rows": {"count": "*"},
     "known": {"count": "f"},
@@ -109,6 +119,23 @@ class Longest:
 
     def lower(self, name: str) -> str:
         return name
+
+
+def pairs(count: int | None, columns: dict[str, Any]) -> tuple[int, int, list[int]]:
+    """Each row begins a window that ends after the next but one."""
+    count = count or 0
+    return count + 1, 1, [count - 2] if count > 1 else []
+
+
+def until_large(state: tuple[int, list[int]] | None, columns: dict[str, Any]) -> tuple[tuple[int, list[int]], int, list[int]]:
+    """Two windows begin at every third row; the older of the open ones ends with a value above 2, youngest first with one below -2."""
+    heard, still_open = state or (0, [])
+    begun = heard // 3 * 2 + (2 if heard % 3 else 0)
+    begins = 2 if heard % 3 == 0 else 0
+    still_open = [*still_open, *range(begun, begun + begins)]
+    value = columns["v"] or 0
+    ends = still_open[:1] if value > 2 else still_open[-1:] if value < -2 else []
+    return (heard + 1, [number for number in still_open if number not in ends]), begins, ends
 
 
 class Row(NamedTuple):
@@ -224,7 +251,9 @@ def test_intervals_agree_with_the_oracle(window: str, rows: list[Row], cuts: lis
 
 
 @pytest.mark.parametrize("intervals", [False, True])
-@pytest.mark.parametrize("window", [name for name, window in WINDOWS.items() if "evict" not in window and "empty" not in window])
+@pytest.mark.parametrize(
+    "window", [name for name, window in WINDOWS.items() if not {"evict", "empty"} & set(window) and name not in SHAPES]
+)
 @given(rows=streams(), cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 9), final=st.booleans())
 def test_revisions_agree_with_the_oracle(
     window: str, intervals: bool, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool

@@ -17,9 +17,11 @@ from windowing.kernels.columns import int64_of, valid_of
 from windowing.kernels.combine import Bools, Ints
 from windowing.kernels.lift import condition_column
 from windowing.policies import PolicySlicer
+from windowing.slicing.customs import CustomSlicer
 from windowing.slicing.grids import GridSlicer
+from windowing.slicing.shapes import CountSlicer, SessionSlicer, SnapshotSlicer
 from windowing.slicing.windows import Slicer
-from windowing.spec import Cumulative, Custom, Hopping, Pipeline, Sliding, Tumbling, Window
+from windowing.spec import Count, Cumulative, Custom, Hopping, Pipeline, Session, Sliding, Snapshot, Tumbling, Window
 from windowing.watermark import AFTER, Clock
 
 _PROGRESS = ("seen", "fed")
@@ -175,4 +177,16 @@ def slicer_for(window: Window, pipeline: Pipeline) -> Slicer:
         return GridSlicer(window, pipeline)
     if isinstance(window, Tumbling | Sliding):
         return PolicySlicer(window, pipeline)
+    if pipeline.emit == "revise":
+        raise UnsupportedError(
+            f"window {window.name}: type {window.type} with emit: revise does not run on kernels; use --engine reference"
+        )
+    if isinstance(window, Session):
+        return SessionSlicer(window, pipeline)
+    if isinstance(window, Snapshot):
+        return SnapshotSlicer(window, pipeline)
+    if isinstance(window, Count):
+        return CountSlicer(window, pipeline)
+    if isinstance(window, Custom):
+        return CustomSlicer(window, pipeline)
     raise UnsupportedError(f"window {window.name}: type {window.type} does not run on kernels yet; use --engine reference")

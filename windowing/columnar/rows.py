@@ -12,7 +12,7 @@ from windowing.kernels.columns import order_key, valid_of
 from windowing.kernels.combine import Bools, Ints
 from windowing.slicing.windows import Leaves
 
-#: Columns of live rows beside those of the source; no source column begins with an underscore and a space.
+#: Columns of live rows beside those of the source, told from them by how they begin.
 KEY, NUMBER, TIME, UNTIL, WATERMARK = "_ key", "_ number", "_ time", "_ until", "_ watermark"
 OWN = (KEY, NUMBER, TIME, UNTIL, WATERMARK)
 

@@ -14,7 +14,7 @@ _SPLITTER = 2.0**27 + 1.0
 
 def condition_column(condition: str) -> str:
     """Name of the boolean column that tells for which rows ``condition`` holds."""
-    return f"where {condition}"
+    return f"_ where {condition}"
 
 
 def lift(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:

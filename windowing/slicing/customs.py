@@ -1,0 +1,196 @@
+"""Windows that a user's function tells, in Cutty's sense: it hears each row once, in order, and says what begins before and ends after it.
+
+``function(state, columns) -> (state, windows that begin before the row, numbers of those that end after it)``; ``state`` is ``None``
+at first, and windows are numbered 0, 1, … a key as they begin.
+
+References
+----------
+Carbone, Traub, Katsifodimos, Haridi and Markl (2016), Cutty: aggregate sharing for user-defined windows, doi:10.1145/2983323.2983807.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windowing.errors import SpecError, StateError
+from windowing.kernels import policies as kernel
+from windowing.kernels.combine import Ints
+from windowing.slicing.windows import Applied, Leaves, Windows
+from windowing.spec import Custom, Pipeline
+from windowing.watermark import Clock
+
+WindowFunction = Callable[[Any, Mapping[str, Any]], tuple[Any, int, Iterable[int]]]
+_NONE = np.empty(0, np.int64)
+#: Columns of live rows begin so; a user's function does not see them.
+OWN_PREFIX = "_ "
+
+
+def load(place: str) -> Any:
+    """The function that ``module:name`` means.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be imported.
+    """
+    module, _, name = place.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as err:
+        raise SpecError(f"function: {place!r} cannot be imported ({err}); put its folder on PYTHONPATH or correct the name") from err
+    return found
+
+
+@dataclass
+class Told:
+    """What a key's function has been told: its state, how many rows, how many windows have begun, and where the open ones begin."""
+
+    state: Any = None
+    rows: int = 0
+    begun: int = 0
+    open: dict[int, int] = field(default_factory=dict)
+
+    def tell(self, function: WindowFunction, columns: Mapping[str, Any], time: int) -> list[int]:
+        """Tell of one row; the first rows of the windows that end after it."""
+        self.state, begins, ends = function(self.state, columns)
+        for number in range(self.begun, self.begun + begins):
+            self.open[number] = self.rows
+        self.begun += begins
+        self.rows += 1
+        ended = []
+        for number in ends:
+            if number not in self.open:
+                raise SpecError(f"function: window {number} ends at {time}, but is not open; windows are numbered from 0 as they begin")
+            ended.append(self.open.pop(number))
+        return ended
+
+    def dump(self) -> str:
+        return json.dumps([_plain(self.state), self.rows, self.begun, list(self.open.items())])
+
+    @classmethod
+    def load(cls, text: str) -> Told:
+        state, rows, begun, opened = json.loads(text)
+        return cls(_unplain(state), rows, begun, dict(map(tuple, opened)))
+
+
+def _plain(value: Any) -> Any:
+    """``value`` as JSON; tuples and sets stay what they are by a tag."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    for kind, tag in ((tuple, "tuple"), (list, "list"), (set, "set"), (frozenset, "frozenset")):
+        if type(value) is kind:
+            return {tag: [_plain(item) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_plain(name), _plain(item)] for name, item in value.items()]}
+    raise StateError(
+        f"window function: its state holds a {type(value).__name__}, which cannot be stored; "
+        "keep to null, booleans, numbers, texts, lists, tuples, sets and dictionaries"
+    )
+
+
+def _unplain(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    [(tag, items)] = value.items()
+    if tag == "dict":
+        return {_unplain(name): _unplain(item) for name, item in items}
+    return {"tuple": tuple, "list": list, "set": set, "frozenset": frozenset}[tag](map(_unplain, items))
+
+
+class CustomSlicer:
+    """One user-defined window over all keys."""
+
+    def __init__(self, window: Custom, _pipeline: Pipeline) -> None:
+        self._function: WindowFunction = load(window.function)
+        # Rows are told in order when the windows before them are closed, as policies apply tuples; there are no ticks and no idle keys.
+        self._settings = np.array([kernel.COUNT, kernel.COUNT, 1, kernel.AFTER, 1, 1, 0, kernel.AFTER, 0, 0, 1], np.int64)
+        self._told: list[Told] = []
+        self._held, self._waiting, self._last = _NONE, _NONE, _NONE
+        self._middle = _NONE
+
+    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+        self._grow(leaves.n_keys)
+        held, waiting, last = (np.zeros(len(leaves), np.bool_) for _ in range(3))
+        held[leaves.find(self._held)] = True
+        waiting[leaves.find(self._waiting)] = True
+        last[leaves.find(self._last[self._last >= 0])] = True
+        accepted, _, _ = kernel.judge_tuples(
+            self._settings,
+            _NONE,
+            leaves.offsets,
+            leaves.time,
+            leaves.number,
+            clock.closed_at(leaves.watermark),
+            leaves.new,
+            held | waiting | last,
+        )
+        known = waiting | accepted
+        ready = known & (leaves.time < clock.closed) if not clock.ended else known
+        sequence = np.flatnonzero(held | ready).astype(np.int64)
+        # Where each key's first live row stands among all rows it was ever told of.
+        offsets = np.searchsorted(leaves.key[sequence], np.arange(leaves.n_keys + 1)).astype(np.int64)
+        n_held = np.bincount(leaves.key[held], minlength=leaves.n_keys)
+        self._begins = offsets[:-1] - (np.array([told.rows for told in self._told], np.int64) - n_held)
+        windows = self._tell(leaves, np.flatnonzero(ready))
+        places = np.arange(len(sequence))
+        oldest = np.array([min(told.open.values(), default=told.rows) for told in self._told], np.int64) + self._begins
+        live = places >= oldest[leaves.key[sequence]]
+        self._held, self._waiting = leaves.number[sequence[live]], leaves.number[known & ~ready]
+        told = np.flatnonzero(ready)
+        self._last[leaves.key[told]] = leaves.number[told]
+        kept = known & ~ready
+        kept[sequence[live]] = True
+        kept[leaves.find(self._last[self._last >= 0])] = True
+        lo, hi = windows.lo + self._begins[windows.key], windows.hi + self._begins[windows.key]
+        keys = np.unique(windows.key)
+        complete = Windows.of(
+            windows.key,
+            leaves.time[sequence[lo]],
+            windows.end,
+            ranges=(sequence, lo, hi),
+            middles=np.where(self._middle[keys] < 0, -1, self._middle[keys] + self._begins[keys]),
+        )
+        return Applied(accepted, leaves.new & ~accepted, kept, [complete])
+
+    def _tell(self, leaves: Leaves, rows: Ints) -> Windows:
+        """Tell each key's function of ``rows``; windows with ranges counted from the first row it was ever told of."""
+        names = [name for name in leaves.table.column_names if not name.startswith(OWN_PREFIX)]
+        cells = leaves.table.select(names).take(pa.array(rows)).to_pylist()
+        found = []
+        for columns, key, time in zip(cells, leaves.key[rows].tolist(), leaves.time[rows].tolist(), strict=True):
+            told = self._told[key]
+            found += [(key, time + 1, first, told.rows) for first in told.tell(self._function, columns, time)]
+        key, end, lo, hi = np.array(found, np.int64).reshape(-1, 4).T
+        return Windows.of(key, end, end, ranges=(_NONE, lo, hi))
+
+    def flipped(self, windows: Windows, flips: Ints) -> None:
+        made = flips >= 0
+        if made.any():
+            keys = windows.key[windows.key_offsets[:-1]][made]
+            self._middle[keys] = windows.hi[flips[made]] - self._begins[keys]
+
+    def _grow(self, n_keys: int) -> None:
+        missing = n_keys - len(self._told)
+        self._told += [Told() for _ in range(missing)]
+        self._last = np.append(self._last, np.full(missing, -1, np.int64))
+        self._middle = np.append(self._middle, np.full(missing, -1, np.int64))
+
+    def snapshot(self) -> dict[str, pa.Table]:
+        told = pa.array([told.dump() for told in self._told], pa.string())
+        rows = {"held": pa.table({"number": self._held}), "waiting": pa.table({"number": self._waiting})}
+        return {"keys": pa.table({"told": told, "last": self._last, "middle": self._middle}), **rows}
+
+    def restore(self, tables: dict[str, pa.Table]) -> None:
+        keys = tables["keys"]
+        self._told = [Told.load(text) for text in keys.column("told").to_pylist()]
+        self._last, self._middle = (keys.column(name).to_numpy().copy() for name in ("last", "middle"))
+        self._held, self._waiting = (tables[name].column("number").to_numpy() for name in ("held", "waiting"))

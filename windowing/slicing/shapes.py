@@ -1,0 +1,158 @@
+"""Windows that the rows decide: sessions, snapshots, and windows of so many start times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from windowing.kernels import counts as count_kernel
+from windowing.kernels import sessions as session_kernel
+from windowing.kernels import snapshots as snapshot_kernel
+from windowing.kernels.combine import Bools, Ints
+from windowing.kernels.grids import places_of
+from windowing.slicing.windows import Applied, Leaves, Windows
+from windowing.spec import Count, Pipeline, Session, Snapshot
+from windowing.watermark import AFTER, BEFORE, Clock
+
+_NONE = np.empty(0, np.int64)
+
+
+class _Slicer:
+    """What the three share: the rows of windows still open, by number, and a mark or two a key."""
+
+    marks: tuple[str, ...] = ()
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._intervals = pipeline.time.end is not None
+        self._live = _NONE
+        self._marks = dict.fromkeys(self.marks, _NONE)
+
+    def flipped(self, windows: Windows, flips: Ints) -> None:
+        """Their windows are listed row by row, unless a subclass says otherwise."""
+
+    def _held(self, leaves: Leaves) -> Bools:
+        for name, column in self._marks.items():
+            self._marks[name] = np.append(column, np.full(leaves.n_keys - len(column), BEFORE, np.int64))
+        held = np.zeros(len(leaves), np.bool_)
+        if len(self._live):
+            held[leaves.find(self._live)] = True
+        return held
+
+    def snapshot(self) -> dict[str, pa.Table]:
+        return {"rows": pa.table({"number": self._live}), "keys": pa.table(self._marks)}
+
+    def restore(self, tables: dict[str, pa.Table]) -> None:
+        self._live = tables["rows"].column("number").to_numpy()
+        self._marks = {name: tables["keys"].column(name).to_numpy().copy() for name in self.marks}
+
+
+class SessionSlicer(_Slicer):
+    """Sessions over all keys."""
+
+    def __init__(self, window: Session, pipeline: Pipeline) -> None:
+        super().__init__(pipeline)
+        self._gap = window.gap.elapsed()
+        self._longest = window.max_size.elapsed() if window.max_size is not None else AFTER
+
+    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+        closed = clock.closed_at(leaves.watermark)
+        suspect = leaves.new & (leaves.time <= closed)
+        accepted = leaves.new & ~suspect
+        live = self._held(leaves) | accepted
+        owner, key, start, end = session_kernel.sessions(
+            self._gap,
+            self._longest,
+            leaves.offsets,
+            leaves.time,
+            leaves.until,
+            leaves.number,
+            closed,
+            suspect,
+            live,
+            accepted,
+            clock.closed,
+        )
+        self._live = leaves.number[live]
+        members = np.flatnonzero(owner >= 0)
+        members = members[np.argsort(owner[members], kind="stable")].astype(np.int64)
+        offsets = np.searchsorted(owner[members], np.arange(len(key) + 1)).astype(np.int64)
+        return Applied(accepted, leaves.new & ~accepted, live, [Windows.of(key, start, end, members=(offsets, members))])
+
+
+class SnapshotSlicer(_Slicer):
+    """Snapshots over all keys; ``fixed`` is the last point of a key through which spans have been closed."""
+
+    marks = ("fixed",)
+
+    def __init__(self, _window: Snapshot, pipeline: Pipeline) -> None:
+        super().__init__(pipeline)
+
+    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+        closed, stop = clock.closed_at(leaves.watermark), leaves.stop
+        accepted = leaves.new & (stop > closed)
+        held = self._held(leaves) | accepted
+        fixed = self._marks["fixed"]
+        *bounds, offsets, members = snapshot_kernel.snapshots(
+            leaves.offsets,
+            leaves.time,
+            stop,
+            leaves.number,
+            closed,
+            accepted & (leaves.time < closed),
+            held,
+            fixed,
+            clock.closed,
+        )
+        live = held & (stop > fixed[leaves.key])
+        self._live = leaves.number[live]
+        return Applied(accepted, leaves.new & ~accepted, live, [Windows.of(*bounds, members=(offsets, members))])
+
+
+class CountSlicer(_Slicer):
+    """Windows of so many start times over all keys; ``begun`` is the start of a key's last closed window."""
+
+    marks = ("begun", "middle_end")
+
+    def __init__(self, window: Count, pipeline: Pipeline) -> None:
+        super().__init__(pipeline)
+        self._size = window.count
+
+    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+        closed = clock.closed_at(leaves.watermark)
+        suspect = leaves.new & (leaves.time < closed)
+        accepted = leaves.new & ~suspect
+        held = self._held(leaves) | accepted
+        begun = self._marks["begun"]
+        key, start, end, lo, hi, offsets, members = count_kernel.counts(
+            self._size,
+            leaves.offsets,
+            leaves.time,
+            leaves.stop,
+            leaves.number,
+            closed,
+            suspect,
+            held,
+            accepted,
+            begun,
+            clock.closed,
+            self._intervals,
+        )
+        seen = np.concatenate(([0], np.cumsum(held))).astype(np.int64)
+        keys, middle_end = np.unique(key), self._marks["middle_end"]
+        middles = np.where(middle_end[keys] == BEFORE, -1, places_of(leaves.offsets, leaves.time, seen, keys, middle_end))
+        windows = Windows.of(
+            key,
+            start,
+            end,
+            ranges=(np.flatnonzero(held).astype(np.int64), seen[lo], seen[hi]),
+            middles=middles,
+            members=(offsets, members),
+        )
+        live = held & (leaves.stop - 1 > begun[leaves.key])
+        self._live = leaves.number[live]
+        return Applied(accepted, leaves.new & ~accepted, live, [windows])
+
+    def flipped(self, windows: Windows, flips: Ints) -> None:
+        made = flips >= 0
+        if made.any():
+            self._marks["middle_end"][windows.key[windows.key_offsets[:-1]][made]] = windows.end[flips[made]]
