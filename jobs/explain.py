@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -12,6 +14,7 @@ from rich.text import Text
 
 from jobs.planning import check_runnable
 from jobs.tell import Answer
+from windowing.costs import engine_cost
 from windowing.engines import ENGINES
 from windowing.errors import SpecError
 from windowing.planner import Plan, plan
@@ -26,6 +29,9 @@ _DOES = {
 
 def explain(pipeline: Pipeline) -> Answer:
     """The plan of ``pipeline``; a spec that ``run`` refuses is planned for the command that can do it."""
+    # A user's own functions are looked for where the command runs, last, so that they hide nothing.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     try:
         check_runnable(pipeline)
         refusal = None
@@ -89,21 +95,24 @@ def _number(value: float | None, style: str, unknown: str = "?") -> Text:
 
 
 def _reasons(found: Plan) -> Iterator[tuple[str, str]]:
-    """Each engine, taken or not: formula, and why, for which windows and aggregates."""
+    """Each engine: its formula; and whether it is taken and why, for which windows and aggregates."""
     every = {(window.name, choice.aggregate) for window in found.windows for choice in window.choices}
     taken = {choice.engine for window in found.windows for choice in window.choices}
     for engine in sorted(ENGINES, key=lambda name: name not in taken):
+        formulas: dict[str, _Cells] = {}
         why: dict[str, _Cells] = {}
         for window in found.windows:
             for choice in window.choices:
+                cell = window.name, choice.aggregate
                 if choice.engine == engine:
-                    reason = f"taken: {choice.why}. {choice.combines.formula}"
+                    formulas.setdefault(f"{choice.combines.formula} combines", set()).add(cell)
+                    why.setdefault(f"taken: {choice.why}", set()).add(cell)
                 else:
                     other = next(other for other in choice.alternatives if other.engine == engine)
-                    reason = f"{'not taken' if other.allowed else 'not allowed'}: {_plainly(other.why_not)}"
-                    reason += f". {other.combines.formula}" if other.allowed else ""
-                why.setdefault(reason, set()).add((window.name, choice.aggregate))
-        yield engine, "\n".join(f"{_scope(cells, every)}{reason}" for reason, cells in why.items())
+                    why.setdefault(f"{'not taken' if other.allowed else 'not allowed'}: {_plainly(other.why_not)}", set()).add(cell)
+        if engine not in taken:
+            formulas[f"{engine_cost(engine, None, None).formula} combines"] = every
+        yield engine, "\n".join(f"{_scope(cells, every)}{line}" for line, cells in [*why.items(), *formulas.items()])
 
 
 def _plainly(why_not: str) -> str:

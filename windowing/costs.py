@@ -44,6 +44,8 @@ class Shape:
         Whether what leaves is always the oldest.
     alone
         Whether no two windows overlap.
+    listed
+        Why the kernels take a window leaf by leaf instead of as a range; empty if they do not.
     late
         What late rows cost, if anything.
     state, state_rows
@@ -58,6 +60,7 @@ class Shape:
     m: float | None = None
     in_order: bool = True
     alone: bool = False
+    listed: str = ""
     late: str = ""
     state: str = ""
     state_rows: int | None = None
@@ -101,6 +104,11 @@ def ranges_cost(n: float | None, m: float | None, *, alone: bool) -> Cost:
     )
 
 
+def listed_cost(n: float | None) -> Cost:
+    """Combines per window of :func:`windowing.kernels.ranges.add_members` and of clipped means, leaf by leaf."""
+    return Cost("n", n)
+
+
 def count_slices(edges: Edges, grid: Grid) -> tuple[int, float]:
     """Most slices in a window of ``grid`` when time is cut at ``edges``, and how many a hop brings on average.
 
@@ -138,11 +146,17 @@ def rows_shape(window: Window, pipeline: Pipeline) -> Shape:
         case Cumulative(size=size, step=step):
             return Shape("rows", _ROWS, f"the rows of {step} to {size}", f"those of {step}", late=late, state=_live(size, behind))
         case Session(gap=gap):
-            why = f"a window ends where no event comes for {gap}; an event between two sessions makes them one"
-            return Shape("sessions", why, "the rows of the session", "all of them", alone=True, state=f"the rows of open sessions{behind}")
+            why, live = (
+                f"a window ends where no event comes for {gap}; an event between two makes them one",
+                f"the rows of open sessions{behind}",
+            )
+            return Shape("sessions", why, "the rows of the session", "all of them", alone=True, listed=_ONCE, state=live)
         case Snapshot():
             why, live = "cut at every start and end of an event", f"the rows still open{behind}"
-            return Shape("snapshots", why, "the rows that live in the span", "all of them", alone=pipeline.time.end is None, state=live)
+            points = pipeline.time.end is None
+            listed = _ONCE if points else "events end in any order; those that live in a span are combined one by one"
+            new = "all of them" if points else "those that begin there"
+            return Shape("snapshots", why, "the rows that live in the span", new, in_order=points, alone=points, listed=listed, state=live)
         case Count(count=count):
             why, live = f"a window begins at each start time and spans {count:,} of them", f"the rows of open windows{behind}"
             return Shape("start times", why, f"the rows of {count:,} times", "those of one time", count, 1, state=live)
@@ -154,6 +168,7 @@ def rows_shape(window: Window, pipeline: Pipeline) -> Shape:
             return _policy_shape(window)
 
 
+_ONCE = "windows do not overlap; each is combined once, row by row"
 _LATE = "late rows are combined one by one"
 _ROWS = "rows of a key stand in order of time, and a window is a range of them"
 
@@ -180,8 +195,8 @@ def _policy_shape(window: Sliding | Tumbling) -> Shape:
     m = min(fires, n) if n and fires else fires
     new = f"{m} tuples" if m else "those since the trigger before"
     alone = n is not None and fires is not None and fires >= n
-    in_order = evict.delta is None
-    return Shape("tuples", why, held, new, n, m, in_order=in_order, alone=alone, state=f"{held}, {waiting}", state_rows=n)
+    listed = "tuples leave from anywhere; those that are left are combined one by one" if evict.delta is not None else ""
+    return Shape("tuples", why, held, new, n, m, in_order=not listed, alone=alone, listed=listed, state=f"{held}, {waiting}", state_rows=n)
 
 
 def _kind(policy: Policy) -> str:

@@ -18,7 +18,7 @@ from windowing.algebra import Aggregate
 from windowing.catalogue import AggregateSpec
 from windowing.columnar.engine import slicer_for
 from windowing.columnar.objects import OBJECTS
-from windowing.costs import Cost, Shape, count_slices, describe, engine_cost, ranges_cost, rows_shape, stored_cost
+from windowing.costs import Cost, Shape, count_slices, describe, engine_cost, listed_cost, ranges_cost, rows_shape, stored_cost
 from windowing.durations import Duration
 from windowing.engines import ENGINES, admissible
 from windowing.errors import SpecError, UnsupportedError
@@ -244,14 +244,14 @@ class _Planner:
             engine, why = "recompute", "the reference engine keeps every row and computes every window anew"
         elif spec.function == "time_weighted_mean":
             engine, why = "recompute", "an event weighs as long as it lasts inside the window, so each window weighs its events anew"
-        elif not shape.in_order:
-            engine, why = "recompute", "tuples leave from anywhere; what is left is combined tuple by tuple"
+        elif shape.listed:
+            engine, why = "recompute", shape.listed
         else:
             engine, why = "two_stacks", "what leaves is the oldest, and any associative aggregate will do"
             why += "; one Python call a combine" if spec.function in OBJECTS else ""
             why += f"; {shape.late}" if shape.late else ""
         if engine == "recompute":
-            combines = engine_cost(engine, shape.n, shape.m)
+            combines = engine_cost(engine, shape.n, shape.m) if self._command == "reference" else listed_cost(shape.n)
         elif self._layout and shape.n and shape.m:
             combines = stored_cost(shape.n, shape.m)
         else:
@@ -269,6 +269,8 @@ class _Planner:
             allowed, why_not = False, "takes out the oldest only"
         elif self._command == "reference":
             why_not = "this engine is there to be compared with"
+        elif shape.listed and shape.alone:
+            why_not = "no gain, as windows do not overlap"
         else:
             why_not = _WHY_NOT[engine](shape, self._layout is not None)
         return Alternative(engine, combines, allowed, why_not)

@@ -248,6 +248,28 @@ def test_tuples_that_leave_from_anywhere_never_meet_a_queue():
     assert queue.choices[0].combines.value == pytest.approx(18.6)
 
 
+def test_windows_that_do_not_overlap_are_combined_row_by_row():
+    found = planned({"type": "session", "gap": "5 minutes"}, {"type": "snapshot"}, {"type": "count", "count": 3})
+    assert [engines_of(window)["n"] for window in found.windows] == ["recompute", "recompute", "two_stacks"]
+    assert found.windows[0].choices[0].combines.formula == "n"
+    assert {other.why_not for other in found.windows[0].choices[0].alternatives} == {"no gain, as windows do not overlap"}
+    living = planned({"type": "snapshot"}, time={"column": "t", "end": "until"})
+    assert [other.engine for other in living.windows[0].choices[0].alternatives if other.allowed] == ["flatfat", "dyadic"]
+
+
+def test_a_users_window_function_is_asked_for():
+    window = {"type": "custom", "function": "tests.windowing.test_planner:pairs"}
+    assert engines_of(planned(window).windows[0]) == {"n": "two_stacks"}
+    with pytest.raises(SpecError, match="put its folder on PYTHONPATH"):
+        planned(window | {"function": "nowhere:pairs"})
+
+
+def pairs(count: int | None, _event: dict[str, Any]) -> tuple[int, int, list[int]]:
+    """Windows of two neighbouring events."""
+    count = count or 0
+    return count + 1, 1, [count - 1] if count else []
+
+
 def test_means_over_time_are_weighed_anew_in_each_window():
     aggregates = {"level": {"time_weighted_mean": "x"}, "n": {"count": "*"}}
     found = planned({"type": "hopping", "size": "1 hour", "hop": "5 minutes"}, aggregates=aggregates, time={"column": "t", "end": "until"})
@@ -264,6 +286,7 @@ WINDOWS = [
     ({"type": "count", "count": 3}, "count: 3 start times", False),
     ({"type": "sliding", "evict": {"count": 3}, "trigger": {"count": 3}}, "sliding: evict count 3, trigger count 3", True),
     ({"type": "sliding", "evict": {"time": "1 hour"}}, "sliding: evict time 1 hour, trigger count 1", False),
+    ({"type": "custom", "function": "shop:visits"}, "custom: shop:visits", False),
     ({"type": "tumbling", "evict": {"punctuation": "last"}}, "tumbling: evict punctuation last", True),
     ({"type": "tumbling", "evict": {"delta": {"column": "x", "by": 2.5}}}, "tumbling: evict delta of x by 2.5", True),
 ]
