@@ -7,6 +7,7 @@ number, so what had landed is not written twice, and only the ledger's record ma
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from jobs.delta_log import read_source_table
 from jobs.progress import Progress
 from jobs.runs import Done, Ruling
 from jobs.session import spark_session
-from jobs.staging import Staged
+from jobs.staging import Staged, clear
 from windowing.errors import HeldError
 from windowing.spec import Pipeline
 
@@ -59,6 +60,8 @@ class _Steps:
         self.metadata = json.dumps(
             {"pipeline": pipeline.pipeline, "generation": plan.generation, "batch": plan.batch, "attempt": plan.attempt}
         )
+        # Of this attempt alone: another may be at the same batch where no lease keeps it out, as on object storage.
+        self.staging = f"{places.root}/.staging/{uuid.uuid4().hex[:12]}"
         self.applied: apply.Applied | None = None
         preload()
         self.batch = apply.Batch.of(pipeline, plan, read_source_table(pipeline.source.path))  # type: ignore[union-attr, arg-type]
@@ -74,7 +77,7 @@ class _Steps:
 
     def apply(self, arrived: apply.Arrived, restored: DataFrame | None) -> apply.Applied:
         with self.progress.step("apply", "new rows into slices, slices into windows"):
-            self.applied = apply.apply(self.batch, arrived, restored, f"{self.places.root}/.staging")
+            self.applied = apply.apply(self.batch, arrived, restored, self.staging)
             return self.applied
 
     def validate(self, result: apply.Applied, ruling: Ruling | None) -> str:
@@ -135,6 +138,7 @@ class _Steps:
         """Free what Spark has cached and what was staged."""
         if self.applied is not None:
             self.applied.release()
+        clear(self.staging)
 
     def _no_rows(self) -> pa.Table:
         return self.batch.sink_schema.empty_table()
@@ -156,7 +160,7 @@ class _Steps:
 
     def _hold(self, result: apply.Applied) -> None:
         assert result.rows is not None
-        staged = Staged(result.rows, f"{self.places.root}/.staging/held")
+        staged = Staged(result.rows, f"{self.staging}/held")
         staged.replace(self.places.held)
         staged.drop()
         self.ledger.record_held(self.plan, self._outcome(result, "held", None, None), datetime.now(UTC))
