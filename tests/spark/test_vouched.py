@@ -1,0 +1,62 @@
+"""``watermark: data_interval_end``: the orchestrator's word, not the data, says through when the input is complete."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.spark.harness import BASE, MINUTE, Bench, events
+from windowing.axis import from_us
+from windowing.errors import SpecError
+
+pytestmark = pytest.mark.spark
+AT_BASE = from_us(BASE)
+
+
+@pytest.fixture
+def bench(spark, tmp_path):
+    return Bench(
+        tmp_path,
+        {
+            "keys": ["k"],
+            "time": {"column": "t", "watermark": "data_interval_end", "lateness": "5 minutes"},
+            "windows": [{"name": "w", "type": "tumbling", "size": "10 minutes"}],
+            "aggregates": {"n": {"count": "*"}},
+        },
+    )
+
+
+def _land(bench, minutes):
+    bench.land([dict(row, k="a", t=BASE + minute * MINUTE) for row, minute in zip(events(51, len(minutes)), minutes, strict=True)])
+
+
+def _counts(bench):
+    return {(row["window_end"] - BASE) // MINUTE: row["n"] for row in bench.rows()}
+
+
+def test_windows_appear_when_the_interval_that_completes_them_is_vouched_for(bench):
+    _land(bench, [1, 11, 21, 300])
+    [first] = bench.run(interval_end=AT_BASE + timedelta(minutes=20))
+    assert _counts(bench) == {10: 1}, "the row at minute 300 does not move the watermark"
+    assert first.commit.emitted == BASE + 15 * MINUTE
+    _land(bench, [2, 12, 13])
+    [second] = bench.run(interval_end=AT_BASE + timedelta(minutes=35))
+    assert _counts(bench) == {10: 1, 20: 3, 30: 1}
+    assert (second.commit.rows_applied, second.commit.rows_quarantined, second.commit.rows_late) == (2, 1, 2)
+    assert [row["reason"] for row in bench.quarantine()] == ["too_late"]
+
+
+def test_a_later_interval_completes_windows_without_new_rows(bench):
+    _land(bench, [1, 11])
+    bench.run(interval_end=AT_BASE + timedelta(minutes=15))
+    assert bench.run(interval_end=AT_BASE + timedelta(minutes=15)) == []
+    [moved] = bench.run(interval_end=AT_BASE + timedelta(minutes=25))
+    assert moved.commit.rows_read == 0
+    assert _counts(bench) == {10: 1, 20: 1}
+
+
+def test_a_run_without_its_interval_is_refused(bench):
+    _land(bench, [1])
+    with pytest.raises(SpecError, match="--data-interval-end"):
+        bench.run()
