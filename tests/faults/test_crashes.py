@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -26,17 +28,24 @@ class Died(BaseException):
     """Stands for a process that is gone: nothing of the product catches it."""
 
 
-def _land_and_run_first(bench: Bench) -> None:
+@pytest.fixture(scope="module")
+def begun(spark, tmp_path_factory) -> Path:
+    """Folder of a pipeline that has committed its first batch and has a second one waiting."""
+    bench = Bench(tmp_path_factory.mktemp("begun"))
     bench.land(ROWS[:250])
     bench.run()
     bench.land(ROWS[250:])
+    return bench.folder
+
+
+@pytest.fixture
+def bench(begun, tmp_path) -> Bench:
+    return Bench(Path(shutil.copytree(begun, tmp_path / "bench")))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
-def test_restart_writes_what_one_clean_run_writes(spark, tmp_path, monkeypatch, step, when):
-    bench = Bench(tmp_path)
-    _land_and_run_first(bench)
+def test_restart_writes_what_one_clean_run_writes(bench, monkeypatch, step, when):
     original = getattr(_Steps, step)
 
     def dying(self, *arguments):
@@ -107,14 +116,12 @@ def test_two_runs_at_once_make_one_commit(tmp_path):
     assert differences(bench.rows(), expected(bench.pipeline, ROWS).rows) == []
 
 
-def test_without_the_lease_the_ledger_alone_lets_one_of_two_attempts_commit(spark, tmp_path, monkeypatch):
+def test_without_the_lease_the_ledger_alone_lets_one_of_two_attempts_commit(bench, monkeypatch):
     """Attempt 1 sleeps through attempt 2's whole run, wakes, and is fenced off without effect."""
     from contextlib import nullcontext
 
     from windowing.errors import FencedError
 
-    bench = Bench(tmp_path)
-    _land_and_run_first(bench)
     monkeypatch.setattr("jobs.runs.lease", lambda *a, **k: nullcontext())
     original, woken = _Steps.validate, []
 

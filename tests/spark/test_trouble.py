@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,12 +16,18 @@ from windowing import errors
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def bench(spark, tmp_path):
-    bench = Bench(tmp_path)
+@pytest.fixture(scope="module")
+def begun(spark, tmp_path_factory) -> Path:
+    """Folder of a pipeline that has committed its first batch."""
+    bench = Bench(tmp_path_factory.mktemp("begun"))
     bench.land(events(31, 300))
     bench.run()
-    return bench
+    return bench.folder
+
+
+@pytest.fixture
+def bench(begun, tmp_path) -> Bench:
+    return Bench(Path(shutil.copytree(begun, tmp_path / "bench")))
 
 
 def _unharmed(bench: Bench, batches: int = 1) -> None:
