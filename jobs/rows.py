@@ -1,4 +1,4 @@
-"""Rows as JSON lines: typed columns in, result rows and quarantined rows out.
+"""Rows as JSON lines: typed columns in, quarantined rows out.
 
 JSON has no instants and no NaN. Instants are ISO-8601 texts, taken as UTC unless they say otherwise and printed with ``Z``; the floats
 that JSON lacks are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, in and out.
@@ -6,6 +6,7 @@ that JSON lacks are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, in 
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,9 +14,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from jobs.conditions import columns_of, conditions_of, policies_of
+from jobs.json_blocks import JsonLines, read_blocks
 from windowing.durations import Duration
 from windowing.errors import SourceSchemaError
 from windowing.spec import Pipeline
@@ -26,8 +29,6 @@ _NUMERIC = {
     *("sum", "mean", "geometric_mean", "product", "weighted_mean", "time_weighted_mean", "range", "quantile", "histogram"),
     *("var_samp", "var_pop", "stddev_samp", "stddev_pop", "skewness", "kurtosis", "covar_samp", "corr", "linear_trend"),
 }
-#: Functions that give back values of their last column unchanged.
-_PICKING = {"min", "max", "arg_min", "arg_max", "first", "last", "collect", "collect_distinct", "top_k", "bottom_k"}
 
 
 @dataclass(slots=True)
@@ -55,19 +56,36 @@ class Rows:
     """
 
     table: pa.Table
-    lines: list[int]
-    raw: list[dict[str, Any]]
+    lines: Sequence[int]
+    raw: Sequence[dict[str, Any]]
     refused: list[Refused] = field(default_factory=list)
 
+    def where(self, mask: pa.BooleanArray) -> Rows:
+        """The rows for which ``mask`` is true."""
+        kept = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+        raw = self.raw.take(kept) if isinstance(self.raw, JsonLines) else [self.raw[index] for index in kept]
+        return Rows(self.table.filter(mask), [self.lines[index] for index in kept], raw, self.refused)
 
-def read_rows(lines: Iterable[str], pipeline: Pipeline) -> Rows:
+
+def read_rows(data: bytes, pipeline: Pipeline) -> Rows:
     """Parse JSON lines into the columns that ``pipeline`` reads; a column has one type, inferred from all its rows.
 
     Raises
     ------
     SourceSchemaError
         If a column that the pipeline names is in none of the rows.
+    UnicodeDecodeError
+        If ``data`` is not UTF-8.
     """
+    text = data.decode()
+    names, uses = _columns(pipeline)
+    table = read_blocks(data, names, uses)
+    if table is not None:
+        return Rows(table, range(1, table.num_rows + 1), JsonLines.of(data))
+    return _read_each(io.StringIO(text, newline=None), names, uses)
+
+
+def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, str]) -> Rows:
     numbers: list[int] = []
     raw: list[dict[str, Any]] = []
     refused: list[Refused] = []
@@ -84,7 +102,6 @@ def read_rows(lines: Iterable[str], pipeline: Pipeline) -> Rows:
             raw.append(row)
         else:
             refused.append(Refused(number, "bad_json", "expected an object of columns", row))
-    names, uses = _columns(pipeline)
     known = set().union(*raw) if raw else set(names)
     for name in names:
         if name not in known:
@@ -199,31 +216,21 @@ _CASTS: Mapping[str, tuple[Callable[[Any], Any], pa.DataType | None, str]] = {
 }
 
 
-def result_lines(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Iterator[str]:
-    """Result rows as JSON lines; instants are microseconds in ``rows``."""
-    instants = instants_of(pipeline)
-    stamped = {name for name in pipeline.keys if name in instants}
-    stamped |= {name for name, spec in pipeline.aggregates.items() if spec.function in _PICKING and spec.columns[-1] in instants}
-    if pipeline.time.unit is None:
-        stamped |= {"window_start", "window_end"}
-    for row in rows:
-        yield json.dumps({name: _plain(value, name in stamped) for name, value in row.items()}, ensure_ascii=False)
-
-
 def refused_lines(refused: Iterable[Refused]) -> Iterator[str]:
     """Quarantined rows as JSON lines, in the order of the input."""
     for row in sorted(refused, key=lambda row: row.line):
-        shown = {"line": row.line, "reason": row.reason, "detail": row.detail, "row": _plain(row.row, False)}
+        shown = {"line": row.line, "reason": row.reason, "detail": row.detail, "row": plain(row.row, False)}
         yield json.dumps({name: value for name, value in shown.items() if name != "detail" or value}, ensure_ascii=False)
 
 
-def _plain(value: Any, instant: bool) -> Any:
+def plain(value: Any, instant: bool) -> Any:
+    """``value`` as JSON has it: floats that it lacks, and instants, as texts."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list | tuple):
-        return [_plain(item, instant) for item in value]
+        return [plain(item, instant) for item in value]
     if isinstance(value, dict):
-        return {name: _plain(item, instant) for name, item in value.items()}
+        return {name: plain(item, instant) for name, item in value.items()}
     if instant and value is not None:
         return iso(value)
     return value

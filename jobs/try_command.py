@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any, Protocol, TextIO
 import pyarrow as pa
 
 from jobs.conditions import conditions_of, holds
-from jobs.rows import Refused, Rows, read_rows, refused_lines, result_lines
+from jobs.result_text import result_text
+from jobs.rows import Refused, Rows, read_rows, refused_lines
 from windowing import reference
 from windowing.errors import SourceError, SpecError, UnsupportedError
 from windowing.spec import Pipeline
@@ -149,8 +149,8 @@ def run_try(
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
-        with nullcontext(sys.stdin) if str(input_path) == "-" else Path(input_path).open(encoding="utf-8") as lines:
-            rows = _filtered(read_rows(lines, pipeline), pipeline)
+        data = sys.stdin.buffer.read() if str(input_path) == "-" else Path(input_path).read_bytes()
+        rows = _filtered(read_rows(data, pipeline), pipeline)
     except OSError as err:
         raise SourceError(f"{input_path}: cannot be read ({err.strerror}); give a file of JSON lines") from err
     except UnicodeDecodeError as err:
@@ -163,7 +163,7 @@ def run_try(
         run.feed(Batch(rows.table.slice(start, size), {condition: mask.slice(start, size) for condition, mask in masks.items()}))
     results = run.finish(final=final)
     out, err_out = stdout or sys.stdout, stderr or sys.stderr
-    out.writelines(line + "\n" for line in result_lines(results.rows, pipeline))
+    out.writelines(result_text(results.rows, pipeline))
     out.flush()
     late = [Refused(rows.lines[position], reason, None, rows.raw[position]) for position, reason in results.quarantined]
     err_out.writelines(line + "\n" for line in refused_lines([*rows.refused, *late]))
@@ -174,9 +174,7 @@ def _filtered(rows: Rows, pipeline: Pipeline) -> Rows:
     condition = pipeline.source.filter if pipeline.source else None
     if not condition or not rows.table.num_rows:
         return rows
-    mask = holds([condition], rows.table)[condition]
-    kept = [index for index, true in enumerate(mask.to_pylist()) if true]
-    return Rows(rows.table.filter(mask), [rows.lines[index] for index in kept], [rows.raw[index] for index in kept], rows.refused)
+    return rows.where(holds([condition], rows.table)[condition])
 
 
 def _latest(pipeline: Pipeline) -> float:

@@ -112,29 +112,19 @@ class PolicySlicer:
         rows = (time, fresh[sequence], punctuation, *evict, *trigger)
         progress = (clock.watermark, clock.ended, clock.seen)
         alive = np.zeros(len(sequence), np.bool_)
-        counts, states, bases = np.zeros(2, np.int64), self._states.copy(), self._bases.copy()
-        nothing = np.empty((0, 7), np.int64), _NONE
-        kernel.apply_policies(
-            self._settings, listed, *deltas, offsets, n_held, *rows, states, bases, alive.copy(), *progress, False, counts, *nothing
-        )
+        kept = (self._states, self._bases, alive)
+        fixed = (self._settings, listed, *deltas, offsets, n_held, *rows)
+        counts, nothing = np.zeros(2, np.int64), (np.empty((0, 7), np.int64), _NONE)
+        from_middle = self._evict.delta is not None and self._trigger is not None
+        if self._steps is None and not from_middle:
+            # Without ticks a tuple fires once at most.
+            counts[0] = len(sequence)
+        else:
+            kernel.apply_policies(*fixed, *(array.copy() for array in kept), *progress, False, counts, *nothing)
         out, members = np.empty((counts[0], 7), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0
-        kernel.apply_policies(
-            self._settings,
-            listed,
-            *deltas,
-            offsets,
-            n_held,
-            *rows,
-            self._states,
-            self._bases,
-            alive,
-            *progress,
-            True,
-            counts,
-            out,
-            members,
-        )
+        kernel.apply_policies(*fixed, *kept, *progress, True, counts, out, members)
+        out = out[: counts[0]]
         key = np.ascontiguousarray(out[:, 0])
         keys = np.unique(key)
         self._begins = offsets[:-1] - (self._applied - n_held)
@@ -173,7 +163,7 @@ class PolicySlicer:
     def flipped(self, windows: Windows, flips: Ints) -> None:
         made = flips >= 0
         if made.any():
-            keys = windows.key[windows.key_offsets[:-1]][made]
+            keys = windows.key[windows.group_offsets[:-1]][made]
             self._middle[keys] = windows.hi[flips[made]] - self._begins[keys]
 
     def _grow(self, n_keys: int) -> None:

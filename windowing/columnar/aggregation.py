@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,27 +39,23 @@ class Aggregation:
 
     def over(self, leaves: Leaves) -> Lifted:
         """``leaves`` lifted, once for all windows of a batch."""
-        return Lifted(self, leaves)
+        objects = {name: column.lift(leaves) for name, column in self.objects.items()}
+        return Lifted(self, leaves, *lift(self.layout, leaves.table), objects)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Lifted:
     """Leaves with their partials."""
 
     aggregation: Aggregation
     leaves: Leaves
-
-    @cached_property
-    def _arenas(self) -> tuple[Ints, Floats]:
-        return lift(self.aggregation.layout, self.leaves.table)
-
-    @cached_property
-    def _objects(self) -> Mapping[str, Sequence[Any]]:
-        return {name: column.lift(self.leaves) for name, column in self.aggregation.objects.items()}
+    ints: Ints
+    floats: Floats
+    objects: Mapping[str, Sequence[Any]]
 
     def combine(self, windows: Windows) -> tuple[dict[str, Column], Ints]:
         """Every aggregate of each window, and the flips that :func:`~windowing.kernels.ranges.fifo_ranges` tells of."""
-        aggregation, (ints, floats) = self.aggregation, self._arenas
+        aggregation, ints, floats = self.aggregation, self.ints, self.floats
         out_ints = np.empty((len(windows), ints.shape[1]), np.int64)
         out_floats = np.empty((len(windows), floats.shape[1]), np.float64)
         flips = fifo_ranges(
@@ -68,7 +63,7 @@ class Lifted:
             ints,
             floats,
             windows.sequence,
-            windows.key_offsets,
+            windows.group_offsets,
             windows.lo,
             windows.hi,
             windows.middles,
@@ -79,7 +74,7 @@ class Lifted:
             add_members(aggregation.program, ints, floats, windows.member_offsets, windows.members, out_ints, out_floats)
         found: dict[str, Column] = dict(lower(aggregation.layout, out_ints, out_floats, self.leaves.table))
         found |= {name: self._clipped(spec, windows) for name, spec in aggregation.clipped.items()}
-        found |= {name: column.compute(self._objects[name], windows) for name, column in aggregation.objects.items()}
+        found |= {name: column.compute(self.objects[name], windows) for name, column in aggregation.objects.items()}
         return {name: found[name] for name in aggregation.names}, flips
 
     def _clipped(self, spec: AggregateSpec, windows: Windows) -> pa.Array:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +23,14 @@ from windowing.policies import PolicySlicer
 from windowing.slicing.customs import CustomSlicer
 from windowing.slicing.grids import GridSlicer
 from windowing.slicing.shapes import CountSlicer, SessionSlicer, SnapshotSlicer
-from windowing.slicing.windows import Slicer
+from windowing.slicing.windows import Applied, Slicer
 from windowing.spec import Count, Cumulative, Custom, Hopping, Pipeline, Session, Sliding, Snapshot, Tumbling, Window
 from windowing.watermark import AFTER, Clock
 
 _PROGRESS = ("seen", "fed")
+#: Leaves from which windows are worth a thread each: kernels run without the interpreter's lock.
+_THREAD_LEAVES = 50_000
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -122,18 +128,34 @@ class ColumnarEngine:
         leaves = in_order(self._rows, len(self._keys), self._pipeline.time.tie_break, first_new)
         lifted = self._aggregation.over(leaves)
         live, counted, refused = (np.zeros(len(leaves), np.bool_) for _ in range(3))
-        for index, slicer in enumerate(self._slicers):
+
+        def one(index: int) -> tuple[Applied, list[Chunk]]:
+            slicer, chunks = self._slicers[index], []
             applied = slicer.apply(leaves, self._clock)
-            live |= applied.kept
-            counted |= applied.counted
-            refused |= applied.refused
             for windows in applied.windows:
                 if len(windows):
                     values, flips = lifted.combine(windows)
                     slicer.flipped(windows, flips)
-                    self._found.chunks.append(Chunk(index, windows, values))
+                    chunks.append(Chunk(index, windows, values))
+            return applied, chunks
+
+        for applied, chunks in self._each_window(one, len(leaves)):
+            live |= applied.kept
+            counted |= applied.counted
+            refused |= applied.refused
+            self._found.chunks += chunks
         self._found.quarantined += [(int(number), "too_late") for number in leaves.number[refused & ~counted]]
         self._rows = kept(self._rows, leaves.number[live])
+
+    def _each_window(self, one: Callable[[int], _T], n_leaves: int) -> Iterable[_T]:
+        """``one`` of each window's index, in order; at the same time where that is worth a thread and no user's code runs."""
+        own_code = any(isinstance(window, Custom) for window in self._pipeline.windows) or any(
+            spec.use for spec in self._pipeline.aggregates.values()
+        )
+        if own_code or n_leaves < _THREAD_LEAVES or len(self._slicers) == 1:
+            return map(one, range(len(self._slicers)))
+        with ThreadPoolExecutor(min(len(self._slicers), os.cpu_count() or 1)) as threads:
+            return list(threads.map(one, range(len(self._slicers))))
 
     def snapshot(self) -> dict[str, pa.Table]:
         """All that later batches depend on, as tables by name; none before the first batch."""

@@ -69,7 +69,7 @@ def _ranges(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows
     combine, identity = aggregate.combine, aggregate.identity
     leaves = [partials[leaf] for leaf in windows.sequence.tolist()]
     bounds = list(zip(windows.lo.tolist(), windows.hi.tolist(), strict=True))
-    offsets, middles = windows.key_offsets.tolist(), windows.middles.tolist()
+    offsets, middles = windows.group_offsets.tolist(), windows.middles.tolist()
     found: list[Any] = [identity] * len(bounds)
     for key, known_middle in enumerate(middles):
         middle = known_middle

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.kernels.columns import order_key, valid_of
+from windowing.kernels.columns import int64_of, order_key, valid_of
 from windowing.kernels.combine import Bools, Ints
 from windowing.slicing.windows import Leaves
 
@@ -73,7 +73,7 @@ def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) 
     narrow = key.astype(np.uint16 if n_keys <= 1 << 16 else np.int64)
     order = order[np.argsort(narrow[order], kind="stable")]
     sorted_table = table.take(pa.array(order))
-    columns = {name: sorted_table.column(name).to_numpy() for name in OWN}
+    columns = {name: int64_of(sorted_table.column(name).combine_chunks()) for name in OWN}
     return Leaves(
         sorted_table,
         np.searchsorted(columns[KEY], np.arange(n_keys + 1)).astype(np.int64),

@@ -4,10 +4,55 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from windowing.kernels.hopping import hopping_windows
+
+_SLIDING = [
+    {"evict": evict, "trigger": trigger}
+    for evict in ({"count": 2}, {"time": 3}, {"delta": {"column": "v", "by": 1}})
+    for trigger in ({"count": 1}, {"time": 2}, {"delta": {"column": "v", "by": 1}})
+]
+_POINTS: list[dict[str, Any]] = [
+    {"type": "hopping", "size": 5, "hop": 2, "empty": "emit"},
+    {"type": "cumulative", "size": 4, "step": 2},
+    {"type": "session", "gap": 2, "max_size": 9},
+    {"type": "snapshot"},
+    {"type": "count", "count": 2},
+    {"type": "tumbling", "evict": {"count": 2}},
+    *({"type": "sliding", **policies} for policies in _SLIDING),
+]
+_REVISED: list[dict[str, Any]] = [{"type": "hopping", "size": 5, "hop": 2}]
+_AGGREGATES: dict[str, dict[str, Any]] = {"n": {"count": "*"}, "deviation": {"stddev_samp": "v"}, "level": {"time_weighted_mean": "v"}}
+
+
+def _run(windows: list[dict[str, Any]], emit: str) -> None:
+    """Two batches and the end of the input, so that every kernel meets the arrays that it meets at work."""
+    from windowing.columnar import ColumnarEngine, Found
+    from windowing.specfile import parse_pipeline
+
+    pipeline = parse_pipeline(
+        {
+            "pipeline": "warm",
+            "keys": ["k"],
+            "time": {"column": "t", "end": "e", "unit": "none", "disorder": 1, "lateness": 1},
+            "windows": [{"name": f"w{index}", **window} for index, window in enumerate(windows)],
+            "aggregates": _AGGREGATES,
+            "emit": emit,
+        }
+    )
+    found, tables = Found(), dict[str, pa.Table]()
+    for first in (0, 20):
+        engine = ColumnarEngine(pipeline, found=found)
+        engine.restore(tables)
+        time_, keys = pa.array(range(first, first + 9)), pa.array(["a", "b", "a"] * 3)
+        values = pa.array(np.arange(9.0))
+        engine.feed(pa.table({"k": keys, "t": time_, "e": time_, "v": values}), {})
+        tables = engine.snapshot()
+    engine.finish(final=True)
 
 
 def warm() -> float:
@@ -17,6 +62,8 @@ def warm() -> float:
     hopping_windows(
         np.empty((0, 4), np.int64), offsets, none, none, np.empty((0, 1), np.int64), np.empty((0, 1), np.float64), 1, 1, 0, 0, 0
     )
+    _run(_POINTS, "final")
+    _run(_REVISED, "revise")
     return time.perf_counter() - begun
 
 

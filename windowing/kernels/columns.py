@@ -87,15 +87,16 @@ def dense_ranks(columns: list[pa.Array]) -> Ints | int:
 
 
 def int64_of(column: pa.Array) -> Ints:
-    return np.asarray(pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False), np.int64)
+    """The values as integers, nulls as 0. Like its neighbours a copy: numba would compile a kernel anew for a read-only view."""
+    return np.array(pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False), np.int64)
 
 
 def float64_of(column: pa.Array) -> Floats:
-    return np.asarray(pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False), np.float64)
+    return np.array(pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False), np.float64)
 
 
 def valid_of(column: pa.Array) -> Bools:
-    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    return np.array(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
 
 
 __all__ = ["arenas", "dense_ranks", "float64_of", "int64_of", "key_offsets", "lower", "order_key", "valid_of"]

@@ -12,6 +12,8 @@ import numpy as np
 from windowing.kernels.combine import Bools, Ints, njit
 from windowing.kernels.sessions import AFTER, suspects_of
 
+BEFORE = np.iinfo(np.int64).min
+
 
 @njit
 def _starts(first: int, last: int, time: Ints, number: Ints, held: Bools, before: int, begun: int) -> Any:
@@ -35,7 +37,7 @@ def _grown(array: Ints, needed: int) -> Any:
 
 
 @njit
-def counts(
+def counts(  # noqa: PLR0915 - judging and cutting take turns in the order of arrival
     size: int,
     offsets: Ints,
     time: Ints,
@@ -46,10 +48,13 @@ def counts(
     held: Bools,
     accepted: Bools,
     begun: Ints,
+    middle_end: Ints,
     through: int,
     intervals: bool,
 ) -> Any:
     """Judge the suspects, and give the windows that have ended by ``through``.
+
+    A suspect that is taken in changes the sequence of rows, so windows from then on form another group with a front of its own.
 
     Parameters
     ----------
@@ -59,47 +64,67 @@ def counts(
         As of :func:`windowing.kernels.sessions.sessions`.
     held
         Accepted rows; the suspects taken in are added.
-    begun
-        Start of the last closed window of each key; moved on.
+    begun, middle_end
+        Start of the last closed window of each key, moved on; end of the window at which its front was made, ``BEFORE`` if none is.
+    intervals
+        Whether rows last, so that windows are lists of rows and not ranges.
 
     Returns
     -------
     tuple
-        Key, start, end, lo and hi of each window, as ranges of rows; where its listed rows begin, and those. A window without a
-        listed row is its range.
+        Key, group, start, end, lo and hi of each window, as ranges of the sequence that follows; where its listed rows begin, and
+        those; of each group where its front ended before, and whether it is the last state of its key.
     """
-    out_key, out_start, out_end = np.empty(16, np.int64), np.empty(16, np.int64), np.empty(16, np.int64)
-    out_lo, out_hi, member_offsets, members = np.empty(16, np.int64), np.empty(16, np.int64), np.zeros(17, np.int64), np.empty(16, np.int64)
-    count = listed = 0
+    out, sequence = np.empty((16, 6), np.int64), np.empty(16, np.int64)
+    member_offsets, members = np.zeros(17, np.int64), np.empty(16, np.int64)
+    middles, lasting = np.empty(16, np.int64), np.empty(16, np.int64)
+    count = listed = length = groups = 0
     for key in range(len(offsets) - 1):
         first, last = offsets[key], offsets[key + 1]
         if first == last:
             continue
         behind = suspects_of(first, last, suspect, number)
+        group = -1
+        begin = lo = hi = length
         for turn in range(len(behind) + 1):
-            before = number[behind[turn]] if turn < len(behind) else AFTER
             closed = marks[behind[turn]] if turn < len(behind) else through
-            starts = _starts(first, last, time, number, held, before, begun[key])
-            # Rows that arrived later are no part of what a replay of the arrivals closes.
-            whole = turn == len(behind) and not intervals
-            lo = hi = first
+            # Of rows yet to arrive only suspects could lie in what is closed now, and those are not held yet.
+            starts = _starts(first, last, time, number, held, AFTER, begun[key])
             for place in range(len(starts) - size + 1):
                 start, end = starts[place], starts[place + size - 1] + 1
                 if end > closed:
                     break
-                while hi < last and time[hi] < end:
+                if group < 0:
+                    begin = lo = hi = length
+                    sequence = _grown(sequence, length + last - first)
+                    for row in range(first, last):
+                        if held[row]:
+                            sequence[length] = row
+                            length += 1
+                    middles, lasting = _grown(middles, groups + 1), _grown(lasting, groups + 1)
+                    middles[groups], lasting[groups] = -1, 1
+                    group = groups
+                    groups += 1
+                    if middle_end[key] > BEFORE:
+                        middles[group] = begin
+                        while middles[group] < length and time[sequence[middles[group]]] < middle_end[key]:
+                            middles[group] += 1
+                while hi < length and time[sequence[hi]] < end:
                     hi += 1
-                while lo < hi and time[lo] < start:
+                while lo < hi and time[sequence[lo]] < start:
                     lo += 1
-                out_key, out_start, out_end = _grown(out_key, count + 1), _grown(out_start, count + 1), _grown(out_end, count + 1)
-                out_lo, out_hi, member_offsets = _grown(out_lo, count + 1), _grown(out_hi, count + 1), _grown(member_offsets, count + 2)
-                out_key[count], out_start[count], out_end[count] = key, start, end
-                out_lo[count], out_hi[count] = (lo, hi) if whole else (0, 0)
-                if not whole:
-                    members = _grown(members, listed + hi - first)
-                    for row in range(first, hi):
-                        if held[row] and number[row] < before and stop[row] > start:
-                            members[listed] = row
+                if count == len(out):
+                    larger = np.empty((2 * count, 6), np.int64)
+                    larger[:count] = out
+                    out = larger
+                member_offsets = _grown(member_offsets, count + 2)
+                out[count, 0], out[count, 1], out[count, 2], out[count, 3] = key, group, start, end
+                out[count, 4], out[count, 5] = (0, 0) if intervals else (lo, hi)
+                if intervals:
+                    members = _grown(members, listed + hi - begin)
+                    for at in range(begin, hi):
+                        if stop[sequence[at]] > start:
+                            members[listed] = sequence[at]
                             listed += 1
                 count += 1
                 member_offsets[count] = listed
@@ -108,15 +133,13 @@ def counts(
                 row = behind[turn]
                 held[row] = True
                 held[row] = accepted[row] = _open(size, first, last, time, stop, number, held, row, begun[key], closed)
-    return (
-        out_key[:count],
-        out_start[:count],
-        out_end[:count],
-        out_lo[:count],
-        out_hi[:count],
-        member_offsets[: count + 1],
-        members[:listed],
-    )
+                if held[row]:
+                    middle_end[key] = BEFORE
+                    if group >= 0:
+                        lasting[group] = 0
+                    group = -1
+    found = out[:count]
+    return found, sequence[:length], member_offsets[: count + 1], members[:listed], middles[:groups], lasting[:groups]
 
 
 @njit

@@ -175,7 +175,7 @@ class CustomSlicer:
     def flipped(self, windows: Windows, flips: Ints) -> None:
         made = flips >= 0
         if made.any():
-            keys = windows.key[windows.key_offsets[:-1]][made]
+            keys = windows.key[windows.group_offsets[:-1]][made]
             self._middle[keys] = windows.hi[flips[made]] - self._begins[keys]
 
     def _grow(self, n_keys: int) -> None:

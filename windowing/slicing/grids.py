@@ -236,7 +236,7 @@ class GridSlicer:
     def flipped(self, windows: Windows, flips: Ints) -> None:
         made = flips >= 0
         if made.any():
-            self._middle_end[windows.key[windows.key_offsets[:-1]][made]] = windows.end[flips[made]]
+            self._middle_end[windows.key[windows.group_offsets[:-1]][made]] = windows.end[flips[made]]
 
     def _grow(self, n_keys: int) -> None:
         missing = n_keys - len(self._first)

@@ -9,7 +9,6 @@ from windowing.kernels import counts as count_kernel
 from windowing.kernels import sessions as session_kernel
 from windowing.kernels import snapshots as snapshot_kernel
 from windowing.kernels.combine import Bools, Ints
-from windowing.kernels.grids import places_of
 from windowing.slicing.windows import Applied, Leaves, Windows
 from windowing.spec import Count, Pipeline, Session, Snapshot
 from windowing.watermark import AFTER, BEFORE, Clock
@@ -123,7 +122,7 @@ class CountSlicer(_Slicer):
         accepted = leaves.new & ~suspect
         held = self._held(leaves) | accepted
         begun = self._marks["begun"]
-        key, start, end, lo, hi, offsets, members = count_kernel.counts(
+        found, sequence, offsets, members, middles, self._lasting = count_kernel.counts(
             self._size,
             leaves.offsets,
             leaves.time,
@@ -134,25 +133,17 @@ class CountSlicer(_Slicer):
             held,
             accepted,
             begun,
+            self._marks["middle_end"],
             clock.closed,
             self._intervals,
         )
-        seen = np.concatenate(([0], np.cumsum(held))).astype(np.int64)
-        keys, middle_end = np.unique(key), self._marks["middle_end"]
-        middles = np.where(middle_end[keys] == BEFORE, -1, places_of(leaves.offsets, leaves.time, seen, keys, middle_end))
-        windows = Windows.of(
-            key,
-            start,
-            end,
-            ranges=(np.flatnonzero(held).astype(np.int64), seen[lo], seen[hi]),
-            middles=middles,
-            members=(offsets, members),
-        )
+        key, group, start, end, lo, hi = (np.ascontiguousarray(column) for column in found.T)
+        windows = Windows.of(key, start, end, group=group, ranges=(sequence, lo, hi), middles=middles, members=(offsets, members))
         live = held & (leaves.stop - 1 > begun[leaves.key])
         self._live = leaves.number[live]
         return Applied(accepted, leaves.new & ~accepted, live, [windows])
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
-        made = flips >= 0
+        made = (flips >= 0) & (self._lasting != 0)
         if made.any():
-            self._marks["middle_end"][windows.key[windows.key_offsets[:-1]][made]] = windows.end[flips[made]]
+            self._marks["middle_end"][windows.key[windows.group_offsets[:-1]][made]] = windows.end[flips[made]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 import numpy as np
@@ -69,8 +69,10 @@ class Windows:
         Columns of the result; ``NO_START`` and ``NO_TRIGGER`` are null.
     sequence, lo, hi
         Window w holds the leaves ``sequence[lo[w]:hi[w]]``.
+    group
+        Windows of a group stand side by side and share two stacks: those of a key, unless its sequence changed between them.
     middles
-        For each key among them, in order, where the front of its two stacks ended before, as an index into ``sequence``; −1 for none.
+        For each group, in order, where the front of its two stacks ended before, as an index into ``sequence``; −1 for none.
     member_offsets, members
         Further leaves of window w: ``members[member_offsets[w]:member_offsets[w + 1]]``.
     """
@@ -80,6 +82,7 @@ class Windows:
     end: Ints
     trigger: Ints
     revision: Ints
+    group: Ints
     sequence: Ints
     lo: Ints
     hi: Ints
@@ -99,6 +102,7 @@ class Windows:
         *,
         trigger: Ints | None = None,
         revision: Ints | None = None,
+        group: Ints | None = None,
         ranges: tuple[Ints, Ints, Ints] | None = None,
         middles: Ints | None = None,
         members: tuple[Ints, Ints] | None = None,
@@ -113,10 +117,11 @@ class Windows:
             end,
             np.full(n, NO_TRIGGER, np.int64) if trigger is None else trigger,
             zero if revision is None else revision,
+            key if group is None else group,
             sequence,
             lo,
             hi,
-            np.full(len(runs(key)) - 1, -1, np.int64) if middles is None else middles,
+            np.full(len(runs(key if group is None else group)) - 1, -1, np.int64) if middles is None else middles,
             offsets,
             listed,
         )
@@ -126,15 +131,9 @@ class Windows:
         return cls.of(_NONE, _NONE, _NONE)
 
     @property
-    def key_offsets(self) -> Ints:
-        """Where each key's windows begin; shape (number of keys among them + 1,)."""
-        return runs(self.key)
-
-    def without_ranges(self) -> Windows:
-        """The same windows with every leaf listed, in the order of leaves."""
-        offsets, members = listed(self)
-        zero = np.zeros(len(self), np.int64)
-        return replace(self, sequence=_NONE, lo=zero, hi=zero, member_offsets=offsets, members=members)
+    def group_offsets(self) -> Ints:
+        """Where each group's windows begin; shape (n_groups + 1,)."""
+        return runs(self.group)
 
 
 def runs(values: Ints) -> Ints:
@@ -142,26 +141,6 @@ def runs(values: Ints) -> Ints:
     if not len(values):
         return np.zeros(1, np.int64)
     return np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1, [len(values)])).astype(np.int64)
-
-
-def spread(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
-    """The whole numbers of each [lo, hi), one after another, and where each begins; shapes (total,) and (n + 1,)."""
-    lengths = np.maximum(hi - lo, 0)
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-    return np.repeat(lo, lengths) + within, offsets
-
-
-def listed(windows: Windows) -> tuple[Ints, Ints]:
-    """Every leaf of each window, ascending: (offsets, leaves)."""
-    places, offsets = spread(windows.lo, windows.hi)
-    ranged, count = windows.sequence[places], np.diff(offsets) + np.diff(windows.member_offsets)
-    owner = np.concatenate(
-        (np.repeat(np.arange(len(windows)), np.diff(offsets)), np.repeat(np.arange(len(windows)), np.diff(windows.member_offsets)))
-    )
-    leaves = np.concatenate((ranged, windows.members))
-    order = np.lexsort((leaves, owner))
-    return np.concatenate(([0], np.cumsum(count))).astype(np.int64), leaves[order]
 
 
 @dataclass(frozen=True)
