@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import codec
@@ -235,16 +235,20 @@ def check(spec: Pipeline, rows: list[Row], cuts: list[int], final: bool) -> None
     assert repr(computed(spec, rows, [cut for cut in cuts if cut <= len(rows)], final=final)) == repr((found, quarantined))
 
 
+#: One example tries every aggregate, by two engines and twice, so a third of the profile's number is asked for.
+EXAMPLES = settings(max_examples=settings.default.max_examples // 3 if settings.default is not None else 8)
 CUTS = st.lists(st.integers(0, 25), max_size=6)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
+@EXAMPLES
 @given(rows=streams(), cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 4), final=st.booleans())
 def test_points_agree_with_the_oracle(window: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool):
     check(pipeline(WINDOWS[window], disorder=disorder, lateness=lateness), rows, cuts, final)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
+@EXAMPLES
 @given(rows=streams(), cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 4), final=st.booleans())
 def test_intervals_agree_with_the_oracle(window: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool):
     check(pipeline(WINDOWS[window], intervals=True, disorder=disorder, lateness=lateness), rows, cuts, final)
@@ -254,6 +258,7 @@ def test_intervals_agree_with_the_oracle(window: str, rows: list[Row], cuts: lis
 @pytest.mark.parametrize(
     "window", [name for name, window in WINDOWS.items() if not {"evict", "empty"} & set(window) and name not in SHAPES]
 )
+@EXAMPLES
 @given(rows=streams(), cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 9), final=st.booleans())
 def test_revisions_agree_with_the_oracle(
     window: str, intervals: bool, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool

@@ -52,11 +52,24 @@ def load(place: str) -> Any:
 
 @dataclass
 class Told:
-    """What a key's function has been told: its state, how many rows, how many windows have begun, and where the open ones begin."""
+    """What a key's function has been told.
+
+    Attributes
+    ----------
+    state
+        The function's own.
+    rows, begun
+        How many rows it was told of, and how many windows have begun.
+    low
+        The latest first row of a window that ended in order; one that begins before it is listed row by row.
+    open
+        First row of each open window, by number.
+    """
 
     state: Any = None
     rows: int = 0
     begun: int = 0
+    low: int = 0
     open: dict[int, int] = field(default_factory=dict)
 
     def tell(self, function: WindowFunction, columns: Mapping[str, Any], time: int) -> list[int]:
@@ -74,12 +87,12 @@ class Told:
         return ended
 
     def dump(self) -> str:
-        return json.dumps([_plain(self.state), self.rows, self.begun, list(self.open.items())])
+        return json.dumps([_plain(self.state), self.rows, self.begun, self.low, list(self.open.items())])
 
     @classmethod
     def load(cls, text: str) -> Told:
-        state, rows, begun, opened = json.loads(text)
-        return cls(_unplain(state), rows, begun, dict(map(tuple, opened)))
+        state, rows, begun, low, opened = json.loads(text)
+        return cls(_unplain(state), rows, begun, low, dict(map(tuple, opened)))
 
 
 def _plain(value: Any) -> Any:
@@ -140,7 +153,7 @@ class CustomSlicer:
         offsets = np.searchsorted(leaves.key[sequence], np.arange(leaves.n_keys + 1)).astype(np.int64)
         n_held = np.bincount(leaves.key[held], minlength=leaves.n_keys)
         self._begins = offsets[:-1] - (np.array([told.rows for told in self._told], np.int64) - n_held)
-        windows = self._tell(leaves, np.flatnonzero(ready))
+        key, end, lo, hi, in_order = self._tell(leaves, np.flatnonzero(ready))
         places = np.arange(len(sequence))
         oldest = np.array([min(told.open.values(), default=told.rows) for told in self._told], np.int64) + self._begins
         live = places >= oldest[leaves.key[sequence]]
@@ -150,27 +163,38 @@ class CustomSlicer:
         kept = known & ~ready
         kept[sequence[live]] = True
         kept[leaves.find(self._last[self._last >= 0])] = True
-        lo, hi = windows.lo + self._begins[windows.key], windows.hi + self._begins[windows.key]
-        keys = np.unique(windows.key)
+        lo, hi = lo + self._begins[key], hi + self._begins[key]
+        first, ordered = leaves.time[sequence[lo]], in_order != 0
+        keys = np.unique(key[ordered])
         complete = Windows.of(
-            windows.key,
-            leaves.time[sequence[lo]],
-            windows.end,
-            ranges=(sequence, lo, hi),
+            key[ordered],
+            first[ordered],
+            end[ordered],
+            ranges=(sequence, lo[ordered], hi[ordered]),
             middles=np.where(self._middle[keys] < 0, -1, self._middle[keys] + self._begins[keys]),
         )
-        return Applied(accepted, leaves.new & ~accepted, kept, [complete])
+        offsets = np.concatenate(([0], np.cumsum(hi[~ordered] - lo[~ordered]))).astype(np.int64)
+        listed = [sequence[a:b] for a, b in zip(lo[~ordered].tolist(), hi[~ordered].tolist(), strict=True)]
+        others = Windows.of(key[~ordered], first[~ordered], end[~ordered], members=(offsets, np.concatenate([_NONE, *listed])))
+        return Applied(accepted, leaves.new & ~accepted, kept, [complete, others])
 
-    def _tell(self, leaves: Leaves, rows: Ints) -> Windows:
-        """Tell each key's function of ``rows``; windows with ranges counted from the first row it was ever told of."""
+    def _tell(self, leaves: Leaves, rows: Ints) -> Ints:
+        """Tell each key's function of ``rows``.
+
+        Returns
+        -------
+        int64 array, shape (5, n_windows)
+            Key, end, lo, hi and whether it is in order of each window that ends; rows are counted from the first ever told of.
+        """
         names = [name for name in leaves.table.column_names if not name.startswith(OWN_PREFIX)]
         cells = leaves.table.select(names).take(pa.array(rows)).to_pylist()
         found = []
         for columns, key, time in zip(cells, leaves.key[rows].tolist(), leaves.time[rows].tolist(), strict=True):
             told = self._told[key]
-            found += [(key, time + 1, first, told.rows) for first in told.tell(self._function, columns, time)]
-        key, end, lo, hi = np.array(found, np.int64).reshape(-1, 4).T
-        return Windows.of(key, end, end, ranges=(_NONE, lo, hi))
+            for first in told.tell(self._function, columns, time):
+                found.append((key, time + 1, first, told.rows, first >= told.low))
+                told.low = max(told.low, first)
+        return np.ascontiguousarray(np.array(found, np.int64).reshape(-1, 5).T)
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
         made = flips >= 0
