@@ -176,10 +176,8 @@ class GridSlicer:
     def _list(self, leaves: Leaves) -> Numbering:
         if not self._empty or not len(leaves):
             return self._calendar.listed(leaves.time, leaves.stop)
-        # Gaps are filled from a key's last event so far to its new ones; what lies before has been told.
-        touched = np.unique(leaves.key[leaves.new])
-        last = self._last[touched[self._last[touched] > BEFORE]]
-        first = min(int(leaves.time.min()), int(last.min()) - 1 if len(last) else AFTER)
+        known = self._last > self._first
+        first = min(int(leaves.time.min()), *map(int, self._first[known]))
         return self._calendar.listed(np.array([first]), np.array([int(leaves.stop.max())]))
 
     def _windows(self, numbering: Numbering, leaves: Leaves, regular: Bools, marks: Ints, through: int) -> Windows:
