@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from jobs.try_command import ENGINES, run_try
-from windowing.errors import SpecError, UnsupportedError
+from windowing.errors import SpecError
 from windowing.specfile import parse_pipeline
 
 FOLDER = Path(__file__).parent
@@ -64,10 +64,7 @@ def check(case: dict[str, Any], rows: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize("engine", LOCAL_ENGINES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_gives_the_rows_of_the_case_however_it_is_cut(case: dict[str, Any], engine: str, tmp_path: Path):
-    try:
-        rows, quarantined = run(case, tmp_path, engine, None)
-    except UnsupportedError as err:
-        pytest.skip(str(err))
+    rows, quarantined = run(case, tmp_path, engine, None)
     check(case, rows)
     assert [row["line"] for row in quarantined] == case.get("quarantined", [])
     assert run(case, tmp_path, engine, 1 if len(case["input"]) < 20 else 7) == (rows, quarantined)

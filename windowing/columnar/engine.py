@@ -15,13 +15,14 @@ import pyarrow as pa
 from windowing.columnar.aggregation import Aggregation
 from windowing.columnar.results import Chunk, ResultTable, ordered
 from windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK, Keys, in_order, kept, plain
-from windowing.errors import StateError, UnsupportedError
+from windowing.errors import StateError
 from windowing.kernels.columns import int64_of, valid_of
 from windowing.kernels.combine import Bools, Ints
 from windowing.kernels.lift import condition_column
 from windowing.policies import PolicySlicer
 from windowing.slicing.customs import CustomSlicer
 from windowing.slicing.grids import GridSlicer
+from windowing.slicing.revised import RevisedSlicer
 from windowing.slicing.shapes import CountSlicer, SessionSlicer, SnapshotSlicer
 from windowing.slicing.windows import Applied, Slicer
 from windowing.spec import Count, Cumulative, Custom, Hopping, Pipeline, Session, Sliding, Snapshot, Tumbling, Window
@@ -188,27 +189,17 @@ class ColumnarEngine:
 
 
 def slicer_for(window: Window, pipeline: Pipeline) -> Slicer:
-    """What cuts rows into the windows of ``window``.
-
-    Raises
-    ------
-    UnsupportedError
-        If nothing here does.
-    """
+    """What cuts rows into the windows of ``window``."""
     if isinstance(window, Tumbling | Hopping | Cumulative) and window.size is not None:
         return GridSlicer(window, pipeline)
     if isinstance(window, Tumbling | Sliding):
         return PolicySlicer(window, pipeline)
     if pipeline.emit == "revise":
-        raise UnsupportedError(
-            f"window {window.name}: type {window.type} with emit: revise does not run on kernels; use --engine reference"
-        )
+        return RevisedSlicer(window, pipeline)
     if isinstance(window, Session):
         return SessionSlicer(window, pipeline)
     if isinstance(window, Snapshot):
         return SnapshotSlicer(window, pipeline)
     if isinstance(window, Count):
         return CountSlicer(window, pipeline)
-    if isinstance(window, Custom):
-        return CustomSlicer(window, pipeline)
-    raise UnsupportedError(f"window {window.name}: type {window.type} does not run on kernels yet; use --engine reference")
+    return CustomSlicer(window, pipeline)

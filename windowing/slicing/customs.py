@@ -72,8 +72,8 @@ class Told:
     low: int = 0
     open: dict[int, int] = field(default_factory=dict)
 
-    def tell(self, function: WindowFunction, columns: Mapping[str, Any], time: int) -> list[int]:
-        """Tell of one row; the first rows of the windows that end after it."""
+    def tell(self, function: WindowFunction, columns: Mapping[str, Any], time: int) -> list[tuple[int, int]]:
+        """Tell of one row; number and first row of the windows that end after it."""
         self.state, begins, ends = function(self.state, columns)
         for number in range(self.begun, self.begun + begins):
             self.open[number] = self.rows
@@ -83,7 +83,7 @@ class Told:
         for number in ends:
             if number not in self.open:
                 raise SpecError(f"function: window {number} ends at {time}, but is not open; windows are numbered from 0 as they begin")
-            ended.append(self.open.pop(number))
+            ended.append((number, self.open.pop(number)))
         return ended
 
     def dump(self) -> str:
@@ -191,7 +191,7 @@ class CustomSlicer:
         found = []
         for columns, key, time in zip(cells, leaves.key[rows].tolist(), leaves.time[rows].tolist(), strict=True):
             told = self._told[key]
-            for first in told.tell(self._function, columns, time):
+            for _, first in told.tell(self._function, columns, time):
                 found.append((key, time + 1, first, told.rows, first >= told.low))
                 told.low = max(told.low, first)
         return np.ascontiguousarray(np.array(found, np.int64).reshape(-1, 5).T)
