@@ -176,8 +176,10 @@ class GridSlicer:
     def _list(self, leaves: Leaves) -> Numbering:
         if not self._empty or not len(leaves):
             return self._calendar.listed(leaves.time, leaves.stop)
-        known = self._last > self._first
-        first = min(int(leaves.time.min()), *map(int, self._first[known]))
+        # Empty windows still to be told of end after those told so far, or stand between a key's last event and its new ones.
+        last = self._last[leaves.key[leaves.new]]
+        instants = np.concatenate((leaves.time, last[last > BEFORE], [self._emitted] if self._emitted > BEFORE else _NONE))
+        first = int(instants.min())
         return self._calendar.listed(np.array([first]), np.array([int(leaves.stop.max())]))
 
     def _windows(self, numbering: Numbering, leaves: Leaves, regular: Bools, marks: Ints, through: int) -> Windows:
