@@ -16,7 +16,7 @@ import pyarrow as pa
 from windowing.aggregates import VALUE_TYPES, aggregate_for
 from windowing.algebra import Aggregate
 from windowing.catalogue import AggregateSpec
-from windowing.columnar.engine import slicer_for
+from windowing.columnar.keyed import slicer_for
 from windowing.columnar.objects import OBJECTS
 from windowing.costs import Cost, Shape, count_slices, describe, engine_cost, listed_cost, ranges_cost, rows_shape, stored_cost
 from windowing.durations import Duration

@@ -18,7 +18,7 @@ from windowing.kernels.columns import float64_of, int64_of, valid_of
 from windowing.kernels.combine import Bools, Floats, Ints
 from windowing.kernels.lift import condition_column
 from windowing.slicing.calendars import Steps, origin_of, zone_named
-from windowing.slicing.windows import Applied, Leaves, Windows
+from windowing.slicing.windows import Applied, Leaves, Windows, earliest
 from windowing.spec import Delta, Pipeline, Policy, Sliding, Tumbling
 from windowing.watermark import AFTER, BEFORE, Clock
 
@@ -159,6 +159,10 @@ class PolicySlicer:
         longest = 366 * 86_400_000_000 * (1 + self._steps.step.months // 12)
         through = max(clock.seen, *instants) + (age if age < AFTER else 0) + 2 * longest
         return np.array(self._steps.between(min(instants) - 1, through), np.int64)
+
+    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:  # noqa: ARG002 - a window stays until a row or a tick comes
+        waits = earliest(leaves, np.isin(leaves.number, self._waiting), leaves.time)
+        return np.minimum(waits, self._states[:, kernel.TICK])
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
         made = flips >= 0

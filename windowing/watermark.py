@@ -29,6 +29,8 @@ class Clock:
         Greatest event time so far; ``BEFORE`` if there was none.
     ended
         Whether the input has ended: the watermark is then at infinity.
+    since
+        The watermark through which windows have been shown before.
     """
 
     disorder: int
@@ -36,6 +38,7 @@ class Clock:
     moves: bool = True
     seen: int = BEFORE
     ended: bool = False
+    since: int = BEFORE
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Clock:
@@ -65,3 +68,7 @@ class Clock:
 
     def end(self) -> Clock:
         return replace(self, ended=True)
+
+    def passed(self) -> Clock:
+        """The clock once all windows through its watermark have been shown."""
+        return replace(self, since=max(self.since, self.watermark))

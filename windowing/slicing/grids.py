@@ -19,7 +19,7 @@ from windowing.errors import UnsupportedError
 from windowing.kernels import grids as kernel
 from windowing.kernels.combine import Bools, Ints
 from windowing.slicing.calendars import Steps, origin_of, shifted, zone_named
-from windowing.slicing.windows import Applied, Leaves, Windows
+from windowing.slicing.windows import Applied, Leaves, Windows, earliest
 from windowing.spec import Cumulative, Hopping, Pipeline, Tumbling
 from windowing.watermark import AFTER, BEFORE, Clock
 
@@ -151,7 +151,6 @@ class GridSlicer:
         self._empty = window.empty == "emit"
         if self._revise and self._empty:
             raise UnsupportedError(f"window {window.name}: empty: emit with emit: revise does not run on kernels; use --engine reference")
-        self._emitted = BEFORE
         self._middle_end, self._first, self._last = _NONE, _NONE, _NONE
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
@@ -163,14 +162,14 @@ class GridSlicer:
         last_end = np.where(held, numbering.last_end(stop), BEFORE)
         marks = leaves.watermark if self._revise else closed
         regular = ~(held & (ends <= marks))
+        since = clock.since if self._revise else int(clock.closed_at(np.array([clock.since]))[0])
         through = clock.watermark if self._revise else clock.closed
         counted = held & (last_end > closed) & leaves.new
-        found = [self._windows(numbering, leaves, regular, marks, through)]
+        found = [self._windows(numbering, leaves, regular, marks, since, through)]
         if self._revise:
             found.append(self._revisions(numbering, leaves, closed))
         if self._empty:
-            found.append(self._empties(numbering, leaves, counted, found[0], through))
-        self._emitted = max(self._emitted, through)
+            found.append(self._empties(numbering, leaves, counted, found[0], since, through))
         return Applied(counted, held & ~counted & leaves.new, held & (last_end > clock.closed), found)
 
     def _list(self, leaves: Leaves) -> Numbering:
@@ -182,7 +181,7 @@ class GridSlicer:
         first = int(instants.min())
         return self._calendar.listed(np.array([first]), np.array([int(leaves.stop.max())]))
 
-    def _windows(self, numbering: Numbering, leaves: Leaves, regular: Bools, marks: Ints, through: int) -> Windows:
+    def _windows(self, numbering: Numbering, leaves: Leaves, regular: Bools, marks: Ints, since: int, through: int) -> Windows:
         key, number, lo, hi, member_offsets, members = kernel.grid_windows(
             numbering.grid,
             numbering.starts,
@@ -193,7 +192,7 @@ class GridSlicer:
             self._intervals,
             regular,
             marks,
-            self._emitted,
+            since,
             through,
         )
         seen = np.concatenate(([0], np.cumsum(regular))).astype(np.int64)
@@ -224,13 +223,13 @@ class GridSlicer:
         )
         return Windows.of(key, *numbering.bounds(number), revision=revision, members=(member_offsets, members))
 
-    def _empties(self, numbering: Numbering, leaves: Leaves, counted: Bools, found: Windows, through: int) -> Windows:
+    def _empties(self, numbering: Numbering, leaves: Leaves, counted: Bools, found: Windows, since: int, through: int) -> Windows:
         """The windows between a key's first and last event that hold nothing."""
         old_first, old_last = self._first.copy(), self._last.copy()
         np.minimum.at(self._first, leaves.key[counted], leaves.time[counted])
         np.maximum.at(self._last, leaves.key[counted], leaves.stop[counted])
         key, number = kernel.empty_windows(
-            numbering.grid, numbering.starts, numbering.ends, self._first, self._last, old_first, old_last, self._emitted, through
+            numbering.grid, numbering.starts, numbering.ends, self._first, self._last, old_first, old_last, since, through
         )
         taken = _pairs_among(key, number, found.key, self._numbers)
         return Windows.of(key[~taken], *numbering.bounds(number[~taken]))
@@ -246,11 +245,12 @@ class GridSlicer:
             self._middle_end = np.append(self._middle_end, np.full(missing, BEFORE, np.int64))
             self._first, self._last = np.append(self._first, np.full(missing, AFTER)), np.append(self._last, np.full(missing, BEFORE))
 
+    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
+        return earliest(leaves, applied.kept, leaves.time, 0 if self._revise else clock.lateness)
+
     def snapshot(self) -> dict[str, pa.Table]:
-        keys = pa.table({"middle_end": self._middle_end, "first": self._first, "last": self._last})
-        return {"keys": keys, "progress": pa.table({"emitted": [self._emitted]})}
+        return {"keys": pa.table({"middle_end": self._middle_end, "first": self._first, "last": self._last})}
 
     def restore(self, tables: dict[str, pa.Table]) -> None:
         columns = (tables["keys"].column(name).to_numpy().copy() for name in ("middle_end", "first", "last"))
         self._middle_end, self._first, self._last = columns
-        self._emitted = tables["progress"].column("emitted")[0].as_py()

@@ -23,11 +23,12 @@ from windowing.slicing.replay import (
     Times,
     Version,
 )
-from windowing.slicing.windows import Applied, Leaves, Windows
+from windowing.slicing.windows import Applied, Leaves, Windows, earliest
 from windowing.spec import Count, Custom, Pipeline, Session, Snapshot
 from windowing.watermark import AFTER, BEFORE, Clock
 
 _NONE = np.empty(0, np.int64)
+_SHOWN = pa.list_(pa.struct([("revision", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("numbers", pa.list_(pa.int64()))]))
 
 
 class RevisedSlicer:
@@ -36,7 +37,7 @@ class RevisedSlicer:
     def __init__(self, window: Session | Snapshot | Count | Custom, _pipeline: Pipeline) -> None:
         self._window = window
         self._function = load(window.function) if isinstance(window, Custom) else None
-        self._rows, self._row_keys = _NONE, _NONE
+        self._rows, self._n_keys = _NONE, 0
         self._marks: dict[int, tuple[int, int, str]] = {}
         self._shown: dict[int, list[tuple[int, int, int, list[int]]]] = {}
 
@@ -80,8 +81,8 @@ class RevisedSlicer:
                 )
             return replays[key]
 
-        for key, number in zip(self._row_keys.tolist(), self._rows.tolist(), strict=True):
-            replay_of(key).rows.append(place[number])
+        for number in self._rows.tolist():
+            replay_of(int(leaves.key[place[number]])).rows.append(place[number])
         for replay in replays.values():
             replay.rows.sort()
         for row in sorted(np.flatnonzero(leaves.new).tolist(), key=leaves.number.tolist().__getitem__):
@@ -103,9 +104,8 @@ class RevisedSlicer:
         return Applied(counted, leaves.new & ~counted, kept, [_windows(found)])
 
     def _remember(self, leaves: Leaves, replays: Mapping[int, Replay], shown: Mapping[int, Shown]) -> None:
-        rows = [(key, row) for key, replay in replays.items() for row in replay.rows]
-        self._row_keys = np.array([key for key, _ in rows], np.int64)
-        self._rows = leaves.number[np.array([row for _, row in rows], np.int64)]
+        self._n_keys = leaves.n_keys
+        self._rows = leaves.number[np.array([row for replay in replays.values() for row in replay.rows], np.int64)]
         for key, replay in replays.items():
             last, told = -1, ""
             if isinstance(replay, CustomReplay):
@@ -119,30 +119,36 @@ class RevisedSlicer:
     def flipped(self, windows: Windows, flips: Ints) -> None:
         """Versions are listed row by row."""
 
+    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:  # noqa: ARG002 - versions are shown by the watermark itself
+        return earliest(leaves, applied.kept, leaves.time)
+
     def snapshot(self) -> dict[str, pa.Table]:
-        shown = [(key, *version) for key, versions in self._shown.items() for version in versions]
-        names = ("key", "revision", "start", "end")
-        columns = {name: pa.array([row[index] for row in shown], pa.int64()) for index, name in enumerate(names)}
-        marks = list(self._marks.items())
+        names = ("revision", "start", "end", "numbers")
+        marks = [self._marks.get(key, (BEFORE, -1, "")) for key in range(self._n_keys)]
+        versions = [self._shown.get(key, []) for key in range(self._n_keys)]
+        shown = [[dict(zip(names, version, strict=True)) for version in those] for those in versions]
         return {
-            "rows": pa.table({"key": self._row_keys, "number": self._rows}),
-            "shown": pa.table({**columns, "numbers": pa.array([row[4] for row in shown], pa.list_(pa.int64()))}),
             "keys": pa.table(
                 {
-                    "key": pa.array([key for key, _ in marks], pa.int64()),
-                    "mark": pa.array([mark for _, (mark, _, _) in marks], pa.int64()),
-                    "last": pa.array([last for _, (_, last, _) in marks], pa.int64()),
-                    "told": pa.array([told for _, (_, _, told) in marks], pa.string()),
+                    "mark": pa.array([mark for mark, _, _ in marks], pa.int64()),
+                    "last": pa.array([last for _, last, _ in marks], pa.int64()),
+                    "told": pa.array([told for _, _, told in marks], pa.string()),
+                    "shown": pa.array(shown, _SHOWN),
                 }
             ),
+            "rows": pa.table({"number": self._rows}),
         }
 
     def restore(self, tables: dict[str, pa.Table]) -> None:
-        self._row_keys, self._rows = (tables["rows"].column(name).to_numpy() for name in ("key", "number"))
-        self._marks = {row["key"]: (row["mark"], row["last"], row["told"]) for row in tables["keys"].to_pylist()}
-        self._shown = {}
-        for row in tables["shown"].to_pylist():
-            self._shown.setdefault(row["key"], []).append((row["revision"], row["start"], row["end"], row["numbers"]))
+        """Take over what ``snapshot`` gave; which key a row is of, the leaves tell."""
+        self._rows = tables["rows"].column("number").to_numpy()
+        self._n_keys = tables["keys"].num_rows
+        self._marks, self._shown = {}, {}
+        for key, row in enumerate(tables["keys"].to_pylist()):
+            if row["mark"] > BEFORE or row["last"] >= 0 or row["told"]:
+                self._marks[key] = (row["mark"], row["last"], row["told"])
+            if row["shown"]:
+                self._shown[key] = [(version["revision"], version["start"], version["end"], version["numbers"]) for version in row["shown"]]
 
 
 def _windows(found: list[tuple[int, int, Version]]) -> Windows:

@@ -9,7 +9,7 @@ from windowing.kernels import counts as count_kernel
 from windowing.kernels import sessions as session_kernel
 from windowing.kernels import snapshots as snapshot_kernel
 from windowing.kernels.combine import Bools, Ints
-from windowing.slicing.windows import Applied, Leaves, Windows
+from windowing.slicing.windows import Applied, Leaves, Windows, earliest
 from windowing.spec import Count, Pipeline, Session, Snapshot
 from windowing.watermark import AFTER, BEFORE, Clock
 
@@ -36,6 +36,9 @@ class _Slicer:
         if len(self._live):
             held[leaves.find(self._live)] = True
         return held
+
+    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
+        return earliest(leaves, applied.kept, leaves.time, clock.lateness)
 
     def snapshot(self) -> dict[str, pa.Table]:
         return {"rows": pa.table({"number": self._live}), "keys": pa.table(self._marks)}
@@ -77,6 +80,10 @@ class SessionSlicer(_Slicer):
         offsets = np.searchsorted(owner[members], np.arange(len(key) + 1)).astype(np.int64)
         return Applied(accepted, leaves.new & ~accepted, live, [Windows.of(key, start, end, members=(offsets, members))])
 
+    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
+        longest = np.where(leaves.time > AFTER - self._longest, AFTER, np.minimum(leaves.time, AFTER - self._longest) + self._longest)
+        return earliest(leaves, applied.kept, np.minimum(leaves.until + self._gap, longest), clock.lateness)
+
 
 class SnapshotSlicer(_Slicer):
     """Snapshots over all keys; ``fixed`` is the last point of a key through which spans have been closed."""
@@ -105,6 +112,10 @@ class SnapshotSlicer(_Slicer):
         live = held & (stop > fixed[leaves.key])
         self._live = leaves.number[live]
         return Applied(accepted, leaves.new & ~accepted, live, [Windows.of(*bounds, members=(offsets, members))])
+
+    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
+        point = np.where(leaves.time > self._marks["fixed"][leaves.key], leaves.time, leaves.stop)
+        return earliest(leaves, applied.kept, point, clock.lateness)
 
 
 class CountSlicer(_Slicer):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.kernels.combine import Bools, Ints
-from windowing.watermark import Clock
+from windowing.watermark import AFTER, Clock
 
 #: ``start`` of a window that holds nothing; ``trigger`` of a window that is no policy's.
 NO_START, NO_TRIGGER = np.iinfo(np.int64).min, -1
@@ -143,6 +143,13 @@ def runs(values: Ints) -> Ints:
     return np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1, [len(values)])).astype(np.int64)
 
 
+def earliest(leaves: Leaves, mask: Bools, at: Ints, delay: int = 0) -> Ints:
+    """For each key the least of ``at`` among the leaves that ``mask`` marks, ``delay`` later; ``AFTER`` where there is none."""
+    found = np.full(leaves.n_keys, AFTER, np.int64)
+    np.minimum.at(found, leaves.key[mask], at[mask])
+    return np.where(found > AFTER - delay, AFTER, found + delay)
+
+
 @dataclass(frozen=True)
 class Applied:
     """What a batch does to one window of the spec.
@@ -164,13 +171,19 @@ class Applied:
 
 
 class Slicer(Protocol):
-    """One window of the spec over all keys; its state is dense arrays, an entry a key."""
+    """One window of the spec over all keys.
+
+    Its state is a table ``keys`` with a row for each key, in order, and others that tell of live rows by their ``number``.
+    """
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         """Judge the new rows and give the windows that are complete now."""
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
         """Learn at which window each key's front was last made anew (−1: it was not)."""
+
+    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
+        """For each key a watermark before which nothing happens to it unless a row of its arrives; ``AFTER`` if nothing ever does."""
 
     def snapshot(self) -> dict[str, pa.Table]:
         """The state, as tables by name."""
