@@ -50,7 +50,7 @@ class Survey:
     behind: tuple[tuple[int, int, int], ...]
 
 
-def survey(rows: DataFrame, *, seen: int | None, disorder: int, expected_rows: int) -> Survey:
+def survey(rows: DataFrame, *, seen: int | None, disorder: int, expected_rows: int = 0) -> Survey:
     """Survey ``rows`` of one batch that follows others which have seen event times up to ``seen``."""
     block_rows = max(BLOCK_ROWS, expected_rows // MAX_BLOCKS)
     usable = F.when(F.col(REASON).isNull(), F.col(TIME))

@@ -14,7 +14,7 @@ from checkpoints.ledger import Ledger, Plan
 from jobs.delta_log import SourceTable, last_version_within, read_source_table
 from windowing.axis import to_us
 from windowing.errors import LedgerError, SinkError, SourceError, SourceReplacedError, SpecError, UnsupportedError
-from windowing.hopping import Grids
+from windowing.hopping import Grids, check_sliceable
 from windowing.spec import Pipeline
 
 #: Limits of one batch, as Delta's own readers name them; a longer backlog is taken in several batches.
@@ -32,11 +32,7 @@ def check_runnable(pipeline: Pipeline) -> None:
     for field, table in (("source", pipeline.source), ("sink", pipeline.sink)):
         if table.path is None:
             raise UnsupportedError(f"{name}: {field}.table: tables of a catalog are not read yet; give the table's {field}.path")
-    if pipeline.emit == "revise":
-        raise UnsupportedError(f"{name}: emit: revise does not run on Spark yet; use final")
-    if pipeline.time.end is not None:
-        raise UnsupportedError(f"{name}: time.end: interval events do not run on Spark yet")
-    Grids.of(pipeline)
+    check_sliceable(pipeline)
 
 
 def next_run(pipeline: Pipeline, ledger: Ledger, *, interval_end: datetime | None = None) -> Plan | None:
@@ -108,7 +104,7 @@ def _record(pipeline: Pipeline, ledger: Ledger, source: SourceTable, plan: Plan)
     from windowing.kernels.layout import Layout
 
     columns = Columns.of(source.schema_json)
-    columns.check(pipeline, source.path)
+    columns.check(pipeline, f"the source {source.path}")
     if ledger.batches():
         check_unchanged(ledger.batches()[-1].plan.source_schema, source.schema_json, pipeline, source.path)
     Layout.of(pipeline, columns.arrow)

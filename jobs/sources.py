@@ -54,8 +54,7 @@ class Columns:
         for where, name in wanted:
             if name not in known:
                 raise SourceSchemaError(
-                    f"pipeline {pipeline.pipeline}: {where}: the source {place} has no column {name!r}; its columns are "
-                    f"{', '.join(sorted(known))}"
+                    f"pipeline {pipeline.pipeline}: {where}: {place} has no column {name!r}; its columns are {', '.join(sorted(known))}"
                 )
         kind = self.type_of(pipeline.time.column)
         whole = isinstance(kind, IntegralType)
@@ -114,7 +113,7 @@ def read_rows(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile
     rows = rows.select(*chosen, FILE, ROW, VERSION)
     if pipeline.source and pipeline.source.filter:
         rows = rows.where(F.expr(pipeline.source.filter))
-    time, reason = _event_time(pipeline, columns, now_us)
+    time, reason = event_time(pipeline, columns, now_us)
     return rows.withColumn(TIME, time).withColumn(REASON, reason)
 
 
@@ -126,7 +125,8 @@ def _order(files: Sequence[AddedFile]) -> pa.Table:
     return pa.table(own | {name: pa.array([file.partition[name] for file in files], pa.string()) for name in files[0].partition})
 
 
-def _event_time(pipeline: Pipeline, columns: Columns, now_us: int) -> tuple[Column, Column]:
+def event_time(pipeline: Pipeline, columns: Columns, now_us: int) -> tuple[Column, Column]:
+    """A row's event time on the axis, and ``null_time``, ``bad_time`` or ``future_time`` where it has none that can be used."""
     raw, kind = F.col(_quoted(pipeline.time.column)), columns.type_of(pipeline.time.column)
     if isinstance(kind, IntegralType):
         time = raw.cast("long")

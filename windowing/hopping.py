@@ -41,6 +41,16 @@ class Grids:
         return any(grid.count_ends(after, through) for grid in self.grids)
 
 
+def check_sliceable(pipeline: Pipeline) -> None:
+    """Refuse windows that are not cut into slices of fixed grids; raises ``UnsupportedError`` naming the field."""
+    name = f"pipeline {pipeline.pipeline}"
+    if pipeline.emit == "revise":
+        raise UnsupportedError(f"{name}: emit: revise does not run on Spark yet; use final")
+    if pipeline.time.end is not None:
+        raise UnsupportedError(f"{name}: time.end: interval events do not run on Spark yet")
+    Grids.of(pipeline)
+
+
 def _grid(window: object, where: str) -> Grid:
     if not isinstance(window, Tumbling | Hopping) or window.size is None:
         kind = getattr(window, "type", "?") + (" with evict" if isinstance(window, Tumbling) else "")

@@ -141,13 +141,13 @@ def place(pipeline: Pipeline, row: Row) -> tuple[Any, ...]:
     return tuple((value is not None, value) for value in (*(row[key] for key in pipeline.keys), row["window"], row["window_end"]))
 
 
-def expected(pipeline: Pipeline, rows: Sequence[Row]) -> reference.Outcome:
+def expected(pipeline: Pipeline, rows: Sequence[Row], *, final: bool = False) -> reference.Outcome:
     """What the reference engine says of rows that arrive in this order."""
     records = [
         reference.Record(row, frozenset({"v > 50"} if row["v"] is not None and (row["v"] > 50 or row["v"] != row["v"]) else ()))
         for row in rows
     ]
-    outcome = reference.evaluate(pipeline, records, final=False)
+    outcome = reference.evaluate(pipeline, records, final=final)
     outcome.rows.sort(key=lambda row: place(pipeline, row))
     return outcome
 
