@@ -156,13 +156,13 @@ class GridSlicer:
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         self._grow(leaves.n_keys)
         time, stop, closed = leaves.time, leaves.stop, clock.closed_at(leaves.watermark)
-        numbering = self._fixed or self._list(leaves)
+        since = clock.since if self._revise else int(clock.closed_at(np.array([clock.since]))[0])
+        numbering = self._fixed or self._list(leaves, since)
         starts, ends = kernel.firsts_after(numbering.grid, numbering.starts, numbering.ends, time)
         held = starts < stop
         last_end = np.where(held, numbering.last_end(stop), BEFORE)
         marks = leaves.watermark if self._revise else closed
         regular = ~(held & (ends <= marks))
-        since = clock.since if self._revise else int(clock.closed_at(np.array([clock.since]))[0])
         through = clock.watermark if self._revise else clock.closed
         counted = held & (last_end > closed) & leaves.new
         found = [self._windows(numbering, leaves, regular, marks, since, through)]
@@ -172,12 +172,12 @@ class GridSlicer:
             found.append(self._empties(numbering, leaves, counted, found[0], since, through))
         return Applied(counted, held & ~counted & leaves.new, held & (last_end > clock.closed), found)
 
-    def _list(self, leaves: Leaves) -> Numbering:
+    def _list(self, leaves: Leaves, since: int) -> Numbering:
         if not self._empty or not len(leaves):
             return self._calendar.listed(leaves.time, leaves.stop)
         # Empty windows still to be told of end after those told so far, or stand between a key's last event and its new ones.
         last = self._last[leaves.key[leaves.new]]
-        instants = np.concatenate((leaves.time, last[last > BEFORE], [self._emitted] if self._emitted > BEFORE else _NONE))
+        instants = np.concatenate((leaves.time, last[last > BEFORE], [since] if since > BEFORE else _NONE))
         first = int(instants.min())
         return self._calendar.listed(np.array([first]), np.array([int(leaves.stop.max())]))
 
