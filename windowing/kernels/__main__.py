@@ -25,7 +25,7 @@ _POINTS: list[dict[str, Any]] = [
     {"type": "tumbling", "evict": {"count": 2}},
     *({"type": "sliding", **policies} for policies in _SLIDING),
 ]
-_REVISED: list[dict[str, Any]] = [{"type": "hopping", "size": 5, "hop": 2}]
+_REVISED: list[dict[str, Any]] = [{"type": "hopping", "size": 5, "hop": 2, "empty": "emit"}]
 _AGGREGATES: dict[str, dict[str, Any]] = {"n": {"count": "*"}, "deviation": {"stddev_samp": "v"}, "level": {"time_weighted_mean": "v"}}
 
 

@@ -235,10 +235,95 @@ def empty_windows(
 
 
 @njit
+def known_span(offsets: Ints, time: Ints, stop: Ints, number: Ints, counted: Bools, first: Ints, last: Ints) -> Any:
+    """From where to where a key's counted rows reached before each row arrived.
+
+    Parameters
+    ----------
+    counted
+        The new rows that some window has counted.
+    first, last
+        Least start and greatest end of each key's counted rows before this batch; shape (n_keys,). Brought up to date in place.
+
+    Returns
+    -------
+    tuple
+        Least start and greatest end before each row of ``counted``; undefined for others. Shapes (n_rows,).
+    """
+    rows = np.flatnonzero(counted)
+    rows = rows[np.argsort(number[rows])]
+    key = np.empty(len(time), np.int64)
+    for index in range(len(offsets) - 1):
+        key[offsets[index] : offsets[index + 1]] = index
+    before_first, before_last = np.zeros(len(time), np.int64), np.zeros(len(time), np.int64)
+    for row in rows:
+        before_first[row], before_last[row] = first[key[row]], last[key[row]]
+        first[key[row]] = min(first[key[row]], time[row])
+        last[key[row]] = max(last[key[row]], stop[row])
+    return before_first, before_last
+
+
+@njit
+def first_late(
+    grid: Ints,
+    starts: Ints,
+    ends: Ints,
+    offsets: Ints,
+    time: Ints,
+    stop: Ints,
+    number: Ints,
+    watermark: Ints,
+    closed: Ints,
+    key: Ints,
+    window: Ints,
+) -> Ints:
+    """The row that came first to each window (key, number) after the watermark had passed it, and before it was closed; −1 for none."""
+    found = np.full(len(key), -1, np.int64)
+    reach = reaches(offsets, stop)
+    for index in range(len(key)):
+        begin, finish = offsets[key[index]], offsets[key[index] + 1]
+        start, end = start_of(grid, starts, window[index]), end_of(grid, ends, window[index])
+        for row in range(begin + np.searchsorted(reach[begin:finish], start, side="right"), finish):
+            if time[row] >= end:
+                break
+            late = watermark[row] >= end and closed[row] < end and stop[row] > start
+            if late and (found[index] < 0 or number[row] < number[found[index]]):
+                found[index] = row
+    return found
+
+
+@njit
+def reaches(offsets: Ints, stop: Ints) -> Ints:
+    """The greatest end of each row and those of its key before it: rows up to one whose reach is not past a start end before it."""
+    reach = stop.copy()
+    for key in range(len(offsets) - 1):
+        for row in range(offsets[key] + 1, offsets[key + 1]):
+            reach[row] = max(reach[row], reach[row - 1])
+    return reach
+
+
+@njit
 def late_revisions(
-    grid: Ints, starts: Ints, ends: Ints, offsets: Ints, time: Ints, stop: Ints, number: Ints, watermark: Ints, closed: Ints, new: Bools
+    grid: Ints,
+    starts: Ints,
+    ends: Ints,
+    offsets: Ints,
+    time: Ints,
+    stop: Ints,
+    number: Ints,
+    watermark: Ints,
+    closed: Ints,
+    new: Bools,
+    before_first: Ints,
+    before_last: Ints,
 ) -> Any:
     """A version of a window for each new row that came after the watermark had passed it and before it was closed.
+
+    Parameters
+    ----------
+    before_first, before_last
+        From where to where the key's rows reached when a row came, so that windows which held nothing in time, but stood within that
+        span, had been shown before their first late row; ``before_last`` at ``before_first`` or less where they were not.
 
     Returns
     -------
@@ -247,10 +332,12 @@ def late_revisions(
     """
     out_key, out_number, out_revision = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
     member_offsets, members = np.zeros(1, np.int64), np.empty(0, np.int64)
+    reach = reaches(offsets, stop)
     for write in (False, True):
         n = n_members = 0
         for key in range(len(offsets) - 1):
-            for late in range(offsets[key], offsets[key + 1]):
+            begin, finish = offsets[key], offsets[key + 1]
+            for late in range(begin, finish):
                 if not new[late]:
                     continue
                 window = first_after(grid, ends, max(time[late], closed[late]))
@@ -260,7 +347,8 @@ def late_revisions(
                         break
                     begun = n_members
                     on_time = 0
-                    for row in range(offsets[key], offsets[key + 1]):
+                    earliest = late
+                    for row in range(begin + np.searchsorted(reach[begin:finish], start, side="right"), finish):
                         if time[row] >= end:
                             break
                         if stop[row] > start and number[row] <= number[late] and closed[row] < end:
@@ -268,10 +356,18 @@ def late_revisions(
                                 # Rows in time sort before late ones, which sort by arrival.
                                 members[n_members] = row
                             n_members += 1
-                            on_time += 1 if watermark[row] < end else 0
+                            if watermark[row] < end:
+                                on_time += 1
+                            elif number[row] < number[earliest]:
+                                earliest = row
                     if write:
+                        shown = on_time > 0 or (
+                            before_first[earliest] < before_last[earliest]
+                            and before_first[earliest] < end
+                            and before_last[earliest] > start
+                        )
                         out_key[n], out_number[n] = key, window
-                        out_revision[n] = n_members - begun - on_time - 1 + (1 if on_time > 0 else 0)
+                        out_revision[n] = n_members - begun - on_time - 1 + (1 if shown else 0)
                         member_offsets[n + 1] = n_members
                         held = members[begun:n_members].copy()
                         at_front, rank = begun, np.empty(n_members - begun - on_time, np.int64)

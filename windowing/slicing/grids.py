@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.durations import DAY_US
-from windowing.errors import UnsupportedError
 from windowing.kernels import grids as kernel
 from windowing.kernels.combine import Bools, Ints
 from windowing.slicing.calendars import Steps, origin_of, shifted, zone_named
@@ -149,9 +148,9 @@ class GridSlicer:
         self._intervals = pipeline.time.end is not None
         self._revise = pipeline.emit == "revise"
         self._empty = window.empty == "emit"
-        if self._revise and self._empty:
-            raise UnsupportedError(f"window {window.name}: empty: emit with emit: revise does not run on kernels; use --engine reference")
         self._middle_end, self._first, self._last = _NONE, _NONE, _NONE
+        # Rows that came late, by number, and from where to where their key's rows reached before them.
+        self._late, self._late_first, self._late_last = _NONE, _NONE, _NONE
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         self._grow(leaves.n_keys)
@@ -165,12 +164,33 @@ class GridSlicer:
         regular = ~(held & (ends <= marks))
         through = clock.watermark if self._revise else clock.closed
         counted = held & (last_end > closed) & leaves.new
+        kept = held & (last_end > clock.closed)
         found = [self._windows(numbering, leaves, regular, marks, since, through)]
+        old_first, old_last = self._first.copy(), self._last.copy()
+        before = self._known_before(leaves, counted, kept & ~regular)
         if self._revise:
-            found.append(self._revisions(numbering, leaves, closed))
+            found.append(self._revisions(numbering, leaves, closed, before))
         if self._empty:
-            found.append(self._empties(numbering, leaves, counted, found[0], since, through))
-        return Applied(counted, held & ~counted & leaves.new, held & (last_end > clock.closed), found)
+            key, number = kernel.empty_windows(
+                numbering.grid, numbering.starts, numbering.ends, self._first, self._last, old_first, old_last, since, through
+            )
+            taken = _pairs_among(key, number, found[0].key, self._numbers)
+            if self._revise:
+                taken |= self._late_before_known(numbering, leaves, closed, before, key, number)
+            found.append(Windows.of(key[~taken], *numbering.bounds(number[~taken])))
+        return Applied(counted, held & ~counted & leaves.new, kept, found)
+
+    def _known_before(self, leaves: Leaves, counted: Bools, late: Bools) -> tuple[Ints, Ints]:
+        """From where to where a key's rows reached before each row that counts or is late; nothing where empty windows are skipped."""
+        if not self._empty:
+            nothing = np.zeros(len(leaves), np.int64)
+            return nothing, nothing
+        first, last = kernel.known_span(leaves.offsets, leaves.time, leaves.stop, leaves.number, counted, self._first, self._last)
+        if self._revise:
+            old = leaves.find(self._late)
+            first[old], last[old] = self._late_first, self._late_last
+            self._late, self._late_first, self._late_last = leaves.number[late], first[late], last[late]
+        return first, last
 
     def _list(self, leaves: Leaves, since: int) -> Numbering:
         if not self._empty or not len(leaves):
@@ -208,7 +228,7 @@ class GridSlicer:
             members=(member_offsets, members),
         )
 
-    def _revisions(self, numbering: Numbering, leaves: Leaves, closed: Ints) -> Windows:
+    def _revisions(self, numbering: Numbering, leaves: Leaves, closed: Ints, before: tuple[Ints, Ints]) -> Windows:
         key, number, revision, member_offsets, members = kernel.late_revisions(
             numbering.grid,
             numbering.starts,
@@ -220,19 +240,30 @@ class GridSlicer:
             leaves.watermark,
             closed,
             leaves.new,
+            *before,
         )
         return Windows.of(key, *numbering.bounds(number), revision=revision, members=(member_offsets, members))
 
-    def _empties(self, numbering: Numbering, leaves: Leaves, counted: Bools, found: Windows, since: int, through: int) -> Windows:
-        """The windows between a key's first and last event that hold nothing."""
-        old_first, old_last = self._first.copy(), self._last.copy()
-        np.minimum.at(self._first, leaves.key[counted], leaves.time[counted])
-        np.maximum.at(self._last, leaves.key[counted], leaves.stop[counted])
-        key, number = kernel.empty_windows(
-            numbering.grid, numbering.starts, numbering.ends, self._first, self._last, old_first, old_last, since, through
+    def _late_before_known(
+        self, numbering: Numbering, leaves: Leaves, closed: Ints, before: tuple[Ints, Ints], key: Ints, number: Ints
+    ) -> Bools:
+        """Which windows a late row came to before they stood between the key's first and last event: they were never shown empty."""
+        row = kernel.first_late(
+            numbering.grid,
+            numbering.starts,
+            numbering.ends,
+            leaves.offsets,
+            leaves.time,
+            leaves.stop,
+            leaves.number,
+            leaves.watermark,
+            closed,
+            key,
+            number,
         )
-        taken = _pairs_among(key, number, found.key, self._numbers)
-        return Windows.of(key[~taken], *numbering.bounds(number[~taken]))
+        start, end = numbering.bounds(number)
+        first, last = (column[row] for column in before)
+        return np.asarray((row >= 0) & ~((first < end) & (last > start) & (first < last)))
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
         made = flips >= 0
@@ -249,8 +280,11 @@ class GridSlicer:
         return earliest(leaves, applied.kept, leaves.time, 0 if self._revise else clock.lateness)
 
     def snapshot(self) -> dict[str, pa.Table]:
-        return {"keys": pa.table({"middle_end": self._middle_end, "first": self._first, "last": self._last})}
+        keys = pa.table({"middle_end": self._middle_end, "first": self._first, "last": self._last})
+        late = pa.table({"number": self._late, "first": self._late_first, "last": self._late_last})
+        return {"keys": keys, "late": late}
 
     def restore(self, tables: dict[str, pa.Table]) -> None:
         columns = (tables["keys"].column(name).to_numpy().copy() for name in ("middle_end", "first", "last"))
         self._middle_end, self._first, self._last = columns
+        self._late, self._late_first, self._late_last = (tables["late"].column(name).to_numpy() for name in ("number", "first", "last"))
