@@ -9,7 +9,7 @@ STAMPS := .venv/stamps
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo up down test faults bench-incremental check lint fmt doctor lock clean
+.PHONY: help setup demo up down test faults bench-setup bench-incremental bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ faults: setup ## Kill runs at random instants, again and again (about 15 minutes
 bench-incremental: setup ## Time small runs after a short and after a ten times longer history (about 5 minutes)
 	$(PY) -m benchmarks.incremental
 
+bench-setup: setup ## Install the peers that bench compares with, each into an environment of its own (1.4 GB)
+	@benchmarks/setup.sh
+
 check: lint ## Run lint, types, fast tests and doctests (under 2 minutes)
 	$(PY) -m pytest -m "not spark and not dag and not demo"
 
@@ -53,6 +56,13 @@ doctor: setup ## Say what is wrong with this machine, and what to do
 lock: setup ## Write requirements.lock anew from pyproject.toml
 	@.venv/bin/uv pip compile pyproject.toml --all-extras --quiet --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --output-file requirements.lock
+
+bench-lock: setup ## Write the locks of the benchmarks' peers anew
+	@for peer in peers flink; do \
+	  .venv/bin/uv pip compile benchmarks/$$peer.in --quiet --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	    --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make bench-lock" \
+	    --output-file benchmarks/$$peer.lock; \
+	done
 
 clean: ## Remove what tests, builds and the example have written; keeps .venv
 	@if [ -x $(PY) ] && [ -d .demo ]; then $(PY) -m examples.flights.demo down; fi

@@ -1,0 +1,147 @@
+"""What every benchmark shares: options, the machine it ran on, the summary at the end, and the record from which the report is made."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.race import ROOT, Result, spread
+
+FOLDER = ROOT / ".bench"
+RESULTS = ROOT / "benchmarks/results.jsonl"
+_PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "numba", "numpy")
+_PEERS = ("apache-flink", "duckdb", "polars")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A ratio, or another number, with what is to be reached.
+
+    ``values`` come one from each round; ``most`` or ``least`` bounds their median.
+    """
+
+    name: str
+    values: Sequence[float]
+    least: float | None = None
+    most: float | None = None
+    unit: str = "×"
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the median is within its bound; None if there is no bound, or no value."""
+        if not self.values or (self.least is None and self.most is None):
+            return None
+        median = statistics.median(self.values)
+        return (self.least is None or median >= self.least) and (self.most is None or median <= self.most)
+
+    @property
+    def goal(self) -> str:
+        return f"≥ {self.least:g}" if self.least is not None else f"≤ {self.most:g}" if self.most is not None else ""
+
+
+@dataclass
+class Measurement:
+    """One run of one benchmark; ``name`` and ``workload`` together say what was measured."""
+
+    name: str
+    title: str
+    workload: str
+    results: list[dict[str, Any]] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    load: list[float] = field(default_factory=lambda: [os.getloadavg()[0]])
+
+    def take(self, results: Sequence[Result]) -> None:
+        """Add the results of a race."""
+        self.results += [result.record() for result in results]
+
+    def finish(self, console: Console, to: Path) -> None:
+        """Print the summary and append the record to the file ``to``."""
+        self.load.append(os.getloadavg()[0])
+        self._tell(console)
+        record = asdict(self) | {
+            "figures": [asdict(figure) | {"reached": figure.reached} for figure in self.figures],
+            "command": f"python -m benchmarks.{self.name} {' '.join(sys.argv[1:])}".strip(),
+            "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": machine(),
+            "versions": versions(),
+        }
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with to.open("a") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def _tell(self, console: Console) -> None:
+        if self.results:
+            table = Table(title=f"{self.title}: {self.workload}", title_justify="left")
+            for column in ("", "seconds, median (least to greatest)", "rounds"):
+                table.add_column(column)
+            for result in self.results:
+                table.add_row(result["label"], seconds_of(result), str(len(result.get("seconds", []))))
+            console.print(table)
+        for figure in self.figures:
+            verdict = {True: "reached", False: "NOT reached", None: ""}[figure.reached]
+            value = f"{spread(figure.values)} {figure.unit}" if figure.values else "not measured"
+            console.print(f"{figure.name}: {value}  {figure.goal} {verdict}".rstrip(), highlight=False)
+        for note in self.notes:
+            console.print(note, highlight=False)
+        console.print(f"load average {self.load[0]:.1f} before, {self.load[-1]:.1f} after", highlight=False)
+
+
+def seconds_of(result: dict[str, Any]) -> str:
+    """An entry's seconds as tables give them."""
+    if "over" in result:
+        return f"more than {result['over']:.0f}"
+    if "error" in result:
+        return "failed"
+    return spread(result["seconds"]) if result.get("seconds") else ""
+
+
+def options(description: str | None, *, rows: int, keys: int) -> argparse.ArgumentParser:
+    """A parser with the options that every race takes."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=rows, help="events (default %(default)s)")
+    parser.add_argument("--keys", type=int, default=keys, help="keys (default %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=3, help="counted rounds (default %(default)s)")
+    parser.add_argument("--limit", type=float, default=600, help="seconds after which a way is stopped (default %(default)s)")
+    parser.add_argument("--budget", type=float, default=100, help="seconds of rounds after which a way rests (default %(default)s)")
+    return place(parser)
+
+
+def place(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add the options that say where things are written."""
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="for events and scratch files (default %(default)s)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="file to append the record to (default %(default)s)")
+    return parser
+
+
+def machine() -> dict[str, Any]:
+    """The machine, as far as figures depend on it."""
+    model = next((line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    return {"processor": model, "cores": os.cpu_count(), "memory_gib": round(memory / (1 << 20)), "system": platform.system()}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what was measured, peers' from their locks."""
+    pinned = dict(
+        line.split(" ")[0].split("==") for name in ("peers", "flink") for line in _lines(ROOT / f"benchmarks/{name}.lock") if "==" in line
+    )
+    own = {name: metadata.version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), **own, **{name: pinned[name] for name in _PEERS}}
+
+
+def _lines(path: str | Path) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []

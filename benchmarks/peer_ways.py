@@ -1,0 +1,61 @@
+"""One process as the machine's limit: DuckDB with slices and window frames written by hand, polars' own rolling groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import polars as pl
+
+#: Slices hold sums of squares, as one would write it: fast, and good to about half of the digits where values lie close together.
+BY_HAND = """
+WITH slices AS (
+    SELECT k, epoch_us(ts) // {hop} AS s, count(v) AS n, sum(v) AS t, max(v) AS x, sum(v * v) AS q FROM '{events}' GROUP BY ALL
+), spans AS (
+    SELECT k, min(s) AS a, max(s) AS z FROM slices GROUP BY k
+), grid AS (
+    SELECT k, unnest(range(a, z + {overlap})) AS s FROM spans
+)
+SELECT k, (s + 1) * {hop} AS window_end, n, t / n AS mean, x AS top, sqrt(greatest(q - t * t / n, 0) / nullif(n - 1, 0)) AS sd FROM (
+    SELECT k, s, sum(n) OVER w AS n, sum(t) OVER w AS t, max(x) OVER w AS x, sum(q) OVER w AS q FROM grid LEFT JOIN slices USING (k, s)
+    WINDOW w AS (PARTITION BY k ORDER BY s ROWS BETWEEN {before} PRECEDING AND CURRENT ROW)
+) WHERE n > 0"""
+
+
+class DuckHopping:
+    """Hopping windows: the task's sizes are multiples of its hop."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        hop, overlap = task["hop_us"], task["size_us"] // task["hop_us"]
+        self._query = BY_HAND.format(events=f"{task['events']}/us.parquet", hop=hop, overlap=overlap, before=overlap - 1)
+        self._connection = duckdb.connect(config={"threads": 2})
+
+    def run(self) -> dict[str, Any]:
+        found = self._connection.execute(f"SELECT count(*), sum(window_end), sum(n), sum(mean), sum(top), sum(sd) FROM ({self._query})")
+        return {"rows": found.fetchone()[0]}
+
+    def write(self, path: str) -> None:
+        self._connection.execute(f"COPY ({self._query}) TO '{path}' (FORMAT parquet)")
+
+
+class PolarsHopping:
+    """``group_by_dynamic``, its rows collected."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        hop, size = (f"{task[name]}us" for name in ("hop_us", "size_us"))
+        v = pl.col("v")
+        before = f"-{task['size_us'] - task['hop_us']}us"  # else the windows that begin before a key's first event are left out
+        events = pl.scan_parquet(f"{task['events']}/us.parquet").sort("ts")
+        groups = events.group_by_dynamic("ts", every=hop, period=size, offset=before, group_by="k")
+        windows = groups.agg(v.count().cast(pl.Int64).alias("n"), v.mean().alias("mean"), v.max().alias("top"), v.std().alias("sd"))
+        end = (pl.col("ts").dt.epoch("us") + task["size_us"]).alias("window_end")
+        self._windows = windows.select("k", end, "n", "mean", "top", "sd").filter(pl.col("n") > 0)
+
+    def run(self) -> dict[str, Any]:
+        return {"rows": self._windows.collect().height}
+
+    def write(self, path: str) -> None:
+        self._windows.collect().write_parquet(path)
+
+
+WAYS = {"duckdb hopping": DuckHopping, "polars hopping": PolarsHopping}

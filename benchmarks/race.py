@@ -1,0 +1,211 @@
+"""Races: several ways to do one task, timed in turn in the same run, each engine in a process of its own, warm.
+
+A round asks every entry once. The first round writes the rows for comparison and warms the engines up; it is not counted. An entry that
+has used up its budget sits out the remaining rounds, and one that exceeds the limit is stopped: "more than N s" is its figure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+#: Module of an engine's ways -> its Python.
+PYTHONS = {
+    "benchmarks.spark_ways": Path(sys.executable),
+    "benchmarks.peer_ways": ROOT / ".venv-bench/peers/bin/python",
+    "benchmarks.flink_ways": ROOT / ".venv-bench/flink/bin/python",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A way of an engine with its task; ``label`` names it in tables.
+
+    ``textbook``: its standard deviation comes from sums of squares, so it is compared by absolute difference.
+    """
+
+    label: str
+    engine: str
+    way: str
+    task: dict[str, Any]
+    textbook: bool = False
+
+
+@dataclass
+class Result:
+    """Seconds of an entry's counted rounds."""
+
+    label: str
+    seconds: list[float] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    over: float | None = None
+    error: str | None = None
+
+    @property
+    def out(self) -> bool:
+        return self.over is not None or self.error is not None
+
+    def record(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value not in (None, {}, []) and name != "rounds"}
+
+
+class OvertimeError(Exception):
+    """An entry took longer than allowed; its process has been stopped."""
+
+
+class Engine:
+    """A running process of :mod:`benchmarks.contestant`."""
+
+    def __init__(self, module: str, log: Path, environment: dict[str, str]) -> None:
+        self._log = log.open("ab")
+        self._process = subprocess.Popen(
+            [PYTHONS[module], "-m", "benchmarks.contestant", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            start_new_session=True,  # so that it can be stopped together with its JVM and workers
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, limit: float, **command: Any) -> dict[str, Any]:
+        """Send a command and wait for its reply; raises ``OvertimeError`` after ``limit`` seconds."""
+        assert self._process.stdin
+        assert self._process.stdout
+        try:
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return {"error": f"its process has ended; see {self._log.name}"}
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(limit):
+                self.stop()
+                raise OvertimeError
+        line = self._process.stdout.readline()
+        return json.loads(line) if line else {"error": f"its process has ended; see {self._log.name}"}
+
+    def stop(self) -> None:
+        """End the process and its children."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+        self._log.close()
+
+
+class Race:
+    """Entries that compete on one task; used as a context, at whose end all processes are gone.
+
+    Parameters
+    ----------
+    limit
+        Seconds that one command may take.
+    budget
+        Seconds of counted rounds after which an entry rests.
+    environment
+        Added to the environment of the processes.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        folder: Path,
+        *,
+        limit: float,
+        budget: float,
+        say: Callable[[str], None],
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.entries, self.folder, self.limit, self.budget, self.say = entries, folder, limit, budget, say
+        self._environment = environment or {}
+        self.results = {entry.label: Result(entry.label) for entry in entries}
+        self._engines: dict[str, Engine] = {}
+        self._prepared: set[tuple[int, str]] = set()
+
+    def __enter__(self) -> Race:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for engine in self._engines.values():
+            engine.stop()
+
+    def compete(self, repetitions: int) -> None:
+        """One round that writes each entry's rows to ``rows_of``, then ``repetitions`` counted ones."""
+        for entry in self.entries:
+            reply = self._ask(entry, "write", path=str(self.rows_of(entry.label)))
+            self.say(f"  {entry.label}: rows written{self._told(entry, reply)}")
+        for round_ in range(repetitions):
+            for entry in self.entries:
+                result = self.results[entry.label]
+                if result.out or sum(result.seconds) > self.budget:
+                    continue
+                reply = self._ask(entry, "run")
+                if "seconds" in reply:
+                    result.seconds.append(reply["seconds"])
+                    result.rounds.append(round_)
+                    result.facts |= reply["facts"]
+                self.say(f"  round {round_ + 1} of {repetitions}: {entry.label}{self._told(entry, reply)}")
+
+    def rows_of(self, label: str) -> Path:
+        """Folder or file of the rows that an entry wrote."""
+        return self.folder / (label.replace(" ", "-").replace("/", "-") + ".parquet")
+
+    def engine_of(self, entry: Entry) -> Engine:
+        """The running process of an entry's engine."""
+        if entry.engine not in self._engines:
+            self._engines[entry.engine] = Engine(entry.engine, self.folder / f"{entry.engine}.log", self._environment)
+        return self._engines[entry.engine]
+
+    def _ask(self, entry: Entry, do: str, **more: Any) -> dict[str, Any]:
+        result = self.results[entry.label]
+        if result.out:
+            return {}
+        try:
+            engine = self.engine_of(entry)
+            if (engine.pid, entry.label) not in self._prepared:
+                reply = engine.ask(self.limit, do="prepare", entry=entry.label, way=entry.way, task=entry.task)
+                self._prepared.add((engine.pid, entry.label))
+                if "error" in reply:
+                    result.error = reply["error"]
+                    return reply
+            reply = engine.ask(self.limit, do=do, entry=entry.label, **more)
+            result.error = reply.get("error")
+        except OvertimeError:
+            del self._engines[entry.engine]
+            result.over = self.limit
+            return {}
+        return reply
+
+    def _told(self, entry: Entry, reply: dict[str, Any]) -> str:
+        result = self.results[entry.label]
+        if result.error:
+            return f" failed: {result.error.splitlines()[0][:200]}"
+        return f": {reply['seconds']:.2f} s" if reply else f": more than {result.over:.0f} s"
+
+
+def ratios(ours: Result, theirs: Result) -> list[float]:
+    """Their seconds over ours, round by round."""
+    own = dict(zip(ours.rounds, ours.seconds, strict=True))
+    return [seconds / own[round_] for round_, seconds in zip(theirs.rounds, theirs.seconds, strict=True) if round_ in own]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median, least and greatest."""
+    return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"

@@ -1,0 +1,126 @@
+"""Ways on the one warm Spark session that windowmill configures: its own, Spark's windows and window frames, Structured Streaming."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
+
+from benchmarks.events import SCHEMA
+from jobs import aggregate, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Aggregates of the benchmarks as windowmill names them and as Spark does.
+SPEC_AGGREGATES = {"n": {"count": "v"}, "mean": {"mean": "v"}, "top": {"max": "v"}, "sd": {"stddev_samp": "v"}}
+SPARK_AGGREGATES = ("count(v) AS n", "avg(v) AS mean", "max(v) AS top", "stddev_samp(v) AS sd")
+#: Later than every window of every workload.
+END_US = 1 << 52
+COLUMNS = ("k", "window_end", "n", "mean", "top", "sd")
+STREAM_CONF = {
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "spark.sql.streaming.metricsEnabled": "false",
+}
+
+
+def session() -> SparkSession:
+    return spark_session("windowmill benchmarks", conf=STREAM_CONF)
+
+
+def spec(window: dict[str, Any]) -> dict[str, Any]:
+    """The pipeline of a benchmark: one window over the events."""
+    # The input is complete, so that no row is late, as for Spark's own windows.
+    time = {"column": "ts", "watermark": "data_interval_end"}
+    return {"pipeline": "benchmark", "keys": ["k"], "time": time, "windows": [window], "aggregates": SPEC_AGGREGATES}
+
+
+class Frame:
+    """A DataFrame whose rows are all computed and dropped."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        self._task = task
+        self._spark = session()
+
+    @cached_property
+    def events(self) -> DataFrame:
+        return self._spark.read.schema(self._schema()).parquet(f"{self._task['events']}/us.parquet")
+
+    def rows(self) -> DataFrame:
+        """The task's result rows; built anew for each round, as a job would."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        self.rows().write.format("noop").mode("overwrite").save()
+
+    def write(self, path: str) -> None:
+        self.rows().write.mode("overwrite").parquet(path)
+
+    @staticmethod
+    def _schema() -> Any:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(SCHEMA)
+
+
+def micros(us: int) -> str:
+    return f"{us} microseconds"
+
+
+class WindowmillHopping(Frame):
+    """``aggregate``: slices, then every window from its slices."""
+
+    def rows(self) -> DataFrame:
+        size, hop = micros(self._task["size_us"]), micros(self._task["hop_us"])
+        rows = aggregate(self.events, spec({"name": "w", "type": "hopping", "size": size, "hop": hop}))
+        return rows.select("k", F.unix_micros("window_end").alias("window_end"), *COLUMNS[2:])
+
+
+class SparkHopping(Frame):
+    """``groupBy(window())``."""
+
+    def rows(self) -> DataFrame:
+        window = F.window("ts", micros(self._task["size_us"]), micros(self._task["hop_us"]))
+        rows = self.events.groupBy("k", window.alias("window")).agg(*map(F.expr, SPARK_AGGREGATES))
+        return rows.select("k", F.unix_micros("window.end").alias("window_end"), *COLUMNS[2:])
+
+
+class Streaming(Frame):
+    """Structured Streaming, AvailableNow, state in RocksDB, from an empty checkpoint to the last window."""
+
+    def run(self) -> None:
+        self._stream("noop", {})
+
+    def write(self, path: str) -> None:
+        self._stream("parquet", {"path": f"{path}.all"})
+        # Not in the query itself: Spark would push the condition down to the source, and the event ahead would move no watermark.
+        self._spark.read.parquet(f"{path}.all").where("k >= 0").write.mode("overwrite").parquet(path)
+
+    def _stream(self, format_: str, options: dict[str, str]) -> None:
+        source = self._source()
+        checkpoint = f"{self._task['events']}/checkpoint"
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        events = self._spark.readStream.schema(self._schema()).parquet(str(source)).withWatermark("ts", "5 minutes")
+        window = F.window("ts", micros(self._task["size_us"]), micros(self._task["hop_us"]))
+        rows = events.groupBy("k", window.alias("window")).agg(*map(F.expr, SPARK_AGGREGATES))
+        rows = rows.select("k", F.unix_micros("window.end").alias("window_end"), *COLUMNS[2:])
+        writer = rows.writeStream.outputMode("append").format(format_).options(**options).option("checkpointLocation", checkpoint)
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def _source(self) -> Path:
+        """The events and, so that the watermark passes every window, one more of another key far ahead."""
+        source = Path(self._task["events"]) / "stream"
+        if not source.exists():
+            source.mkdir()
+            (source / "events.parquet").hardlink_to(source.parent / "us.parquet")
+            ahead = pa.table({"k": [-1], "ts": pa.array([END_US], pa.timestamp("us", "UTC")), "v": [0.0]}, schema=SCHEMA)
+            pq.write_table(ahead, source / "end.parquet")
+        return source
+
+
+WAYS = {"windowmill hopping": WindowmillHopping, "spark hopping": SparkHopping, "structured streaming hopping": Streaming}

@@ -1,0 +1,58 @@
+"""The benchmarks' own machinery, on inputs so small that their figures mean nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks import hopping
+from benchmarks.events import Events
+from benchmarks.measurement import Figure
+from benchmarks.race import Result, ratios
+from benchmarks.rows import compare
+
+
+@pytest.mark.spark
+def test_windowmill_gives_the_rows_of_sparks_own_windows(tmp_path):
+    ways = ["--ways", hopping.OURS, hopping.SPARK, "--repetitions", "1"]
+    sizes = ["--rows", "5000", "--keys", "20", "--minutes", "120", "--size", "10"]
+    places = ["--folder", str(tmp_path), "--results", str(tmp_path / "results.jsonl")]
+    measured = hopping.main([*ways, *sizes, *places])
+    assert [len(result["seconds"]) for result in measured.results] == [1, 1]
+    assert [note for note in measured.notes if "same rows" in note] == measured.notes != []
+    [record] = map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())
+    assert record["figures"][0]["name"] == "Spark window / windowmill"
+
+
+def test_generated_events_are_the_same_each_time_and_skewed_as_asked():
+    once, again = (pa.concat_tables(Events(10_000, 50, hot=0.9).batches()) for _ in range(2))
+    assert once.equals(again)
+    assert 0.88 < sum(key == 0 for key in once["k"].to_pylist()) / 10_000 < 0.92
+    assert once["ts"].to_pylist() == sorted(once["ts"].to_pylist())
+
+
+def test_ratios_pair_the_rounds_that_both_ran():
+    ours, theirs = Result("a", [1.0, 2.0, 4.0], [0, 1, 2]), Result("b", [10.0, 8.0], [0, 2])
+    assert ratios(ours, theirs) == [10.0, 2.0]
+
+
+def test_figures_are_judged_by_their_median():
+    assert Figure("a", [19, 21, 22], least=20).reached is True
+    assert Figure("a", [1.4, 1.1, 1.6], most=1.3).reached is False
+    assert Figure("a", [], least=20).reached is None
+
+
+@pytest.mark.parametrize(
+    ("change", "missing", "wrong"),
+    [({}, 0, 0), ({"n": [1, 3]}, 0, 1), ({"window_end": [60, 180]}, 2, 0), ({"sd": [None, 0.5000001]}, 0, 1), ({"sd": [0.5, 0.5]}, 0, 1)],
+)
+def test_rows_that_differ_are_found(tmp_path, change, missing, wrong):
+    rows = {"k": [1, 1], "window_end": [60, 120], "n": [1, 2], "mean": [0.5, 0.5], "top": [0.5, 1.0], "sd": [None, 0.5]}
+    for name, values in (("expected", rows), ("actual", rows | change)):
+        pq.write_table(pa.table(values), tmp_path / name)
+    paths = tmp_path / "expected", tmp_path / "actual"
+    found = compare(*paths, key=("k", "window_end"), exact=("n", "top"), floats=("mean", "sd"))
+    assert (found.missing, found.wrong, found.same) == (missing, wrong, not missing and not wrong)
