@@ -9,7 +9,7 @@ STAMPS := .venv/stamps
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo up down test faults bench-setup bench-incremental bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo up down test faults bench-setup bench-incremental bench-try bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ faults: setup ## Kill runs at random instants, again and again (about 15 minutes
 
 bench-incremental: setup ## Time small runs after a short and after a ten times longer history (about 5 minutes)
 	$(PY) -m benchmarks.incremental
+
+bench-try: setup ## Time `windowmill try` on a million rows, and what starting it costs (about 2 minutes)
+	$(PY) -m benchmarks.try_rows
 
 bench-setup: setup ## Install the peers that bench compares with, each into an environment of its own (1.4 GB)
 	@benchmarks/setup.sh

@@ -68,7 +68,7 @@ def try_(
     spec: Spec,
     input_: Annotated[Path, typer.Option("--input", help="JSON lines; - for standard input.")],
     batch_rows: Annotated[int | None, typer.Option("--batch-rows", min=1, help="Cut the input into batches of so many rows.")] = None,
-    engine: Annotated[str, typer.Option("--engine", help="reference, kernel or spark.")] = "reference",
+    engine: Annotated[str, typer.Option("--engine", help="kernel, as runs compute; or reference, the oracle: plain and slow.")] = "kernel",
     final: Annotated[bool, typer.Option("--final/--no-final", help="Whether the watermark goes to infinity at the end of input.")] = True,
 ) -> None:
     """Run the spec on JSON lines and print its rows as JSON lines. No Airflow, no tables."""

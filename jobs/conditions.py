@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import duckdb
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
 
 from windowing.errors import SpecError
 from windowing.spec import Pipeline, Policy, Sliding, Tumbling
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 
 def conditions_of(pipeline: Pipeline) -> tuple[str, ...]:
@@ -29,6 +30,8 @@ def policies_of(pipeline: Pipeline) -> list[Policy]:
 
 def columns_of(condition: str) -> set[str]:
     """Names of the columns that ``condition`` reads."""
+    from sqlglot import exp
+
     return {column.name for column in _parse(condition).find_all(exp.Column)}
 
 
@@ -42,6 +45,8 @@ def holds(conditions: Sequence[str], rows: pa.Table) -> dict[str, pa.BooleanArra
     """
     if not conditions or not rows.num_rows:
         return {condition: pa.array([], pa.bool_()) for condition in conditions}
+    import duckdb
+
     found = {}
     # The text comes from a spec, so it must not read files or settings of this machine.
     with duckdb.connect(config={"enable_external_access": "false", "threads": "1"}) as connection:
@@ -56,6 +61,8 @@ def holds(conditions: Sequence[str], rows: pa.Table) -> dict[str, pa.BooleanArra
 
 
 def _parse(condition: str) -> exp.Expr:
+    import sqlglot
+
     try:
         return sqlglot.parse_one(condition, read="spark")
     except sqlglot.errors.ParseError as err:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,23 +23,21 @@ _TYPES = {"instant": pa.string(), "integer": pa.int64(), "boolean": pa.bool_(), 
 
 
 class JsonLines(Sequence[Any]):
-    """The JSON values of some lines, parsed when one is asked for."""
+    """The JSON values of the lines ``numbers`` (from 0) of ``data``; lines are looked for, and parsed, when one is asked for."""
 
-    def __init__(self, data: bytes, begins: np.ndarray) -> None:
-        self._data, self._begins = data, begins
+    def __init__(self, data: bytes, numbers: Sequence[int] | np.ndarray) -> None:
+        self._data, self._numbers = data, numbers
 
-    @classmethod
-    def of(cls, data: bytes) -> JsonLines:
-        """All lines of ``data``."""
-        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
-        begins = np.concatenate(([0], ends))
-        return cls(data, begins[begins < len(data)])
+    @cached_property
+    def _begins(self) -> np.ndarray:
+        ends = np.flatnonzero(np.frombuffer(self._data, np.uint8) == ord("\n"))
+        return np.concatenate(([0], ends + 1))
 
     def __len__(self) -> int:
-        return len(self._begins)
+        return len(self._numbers)
 
     def __getitem__(self, index: Any) -> Any:
-        begin = int(self._begins[index])
+        begin = int(self._begins[self._numbers[index]])
         end = self._data.find(b"\n", begin)
         return json.loads(self._data[begin : end if end >= 0 else len(self._data)])
 
@@ -46,7 +45,7 @@ class JsonLines(Sequence[Any]):
         return (self[index] for index in range(len(self)))
 
     def take(self, kept: np.ndarray) -> JsonLines:
-        return JsonLines(self._data, self._begins[kept])
+        return JsonLines(self._data, np.asarray(self._numbers)[kept])
 
 
 def read_blocks(data: bytes, names: Sequence[str], uses: Mapping[str, str]) -> pa.Table | None:
@@ -116,7 +115,7 @@ def _settled(table: pa.Table, names: Sequence[str], uses: Mapping[str, str], lin
             return None
         if uses.get(name) is None and pa.types.is_string(column.type) and _may_be_numbers(column):
             return None
-        columns[name] = _instants(column) if uses.get(name) == "instant" else column
+        columns[name] = instants(column) if uses.get(name) == "instant" else column
     return pa.table(columns)
 
 
@@ -125,8 +124,9 @@ def _may_be_numbers(column: pa.Array) -> bool:
     return bool(pc.any(pc.is_in(column, pa.array(["NaN", "Infinity", "-Infinity"]))).as_py())
 
 
-def _instants(column: pa.Array) -> pa.Array:
-    """ISO-8601 texts as timestamps in UTC; raises ``ArrowInvalid`` for what only the other reader understands."""
-    if pc.all(pc.ends_with(column, "Z")).as_py():
-        column = pc.utf8_slice_codeunits(column, 0, -1)
-    return column.cast(pa.timestamp("us"))
+def instants(texts: pa.Array) -> pa.Array:
+    """ISO-8601 texts as timestamps in UTC: all with a zone, or all without; raises ``ArrowInvalid`` where each must be looked at."""
+    try:
+        return texts.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
+    except pa.ArrowInvalid:
+        return texts.cast(pa.timestamp("us"))

@@ -1,4 +1,4 @@
-"""Result rows as JSON lines, a column at a time where they come as columns."""
+"""Result rows as JSON lines in UTF-8, a column at a time where they come as columns."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 #: Functions that give back values of their last column unchanged.
 _PICKING = {"min", "max", "arg_min", "arg_max", "first", "last", "collect", "collect_distinct", "top_k", "bottom_k"}
-#: Rows joined at once: few enough for a text of tens of megabytes.
+#: Rows joined at once: few enough for a text of tens of megabytes, for which the allocator's memory is used again and again.
 _BLOCK_ROWS = 100_000
 #: Where Arrow writes floats as Python does.
 _PLAIN = (1e-4, 1e9)
 
 
-def result_text(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Iterator[str]:
-    """Result rows as JSON lines, in pieces; instants are microseconds in ``rows``."""
+def result_lines(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Iterator[bytes | pa.Buffer]:
+    """Result rows as JSON lines, in pieces to be written one after another; instants are microseconds in ``rows``."""
     instants = instants_of(pipeline)
     stamped = {name for name in pipeline.keys if name in instants}
     stamped |= {name for name, spec in pipeline.aggregates.items() if spec.function in _PICKING and spec.columns[-1] in instants}
@@ -36,10 +36,10 @@ def result_text(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Iterat
         yield from _by_column(rows, stamped)  # type: ignore[arg-type]
         return
     for row in rows:
-        yield json.dumps({name: plain(value, name in stamped) for name, value in row.items()}, ensure_ascii=False) + "\n"
+        yield (json.dumps({name: plain(value, name in stamped) for name, value in row.items()}, ensure_ascii=False) + "\n").encode()
 
 
-def _by_column(table: ResultTable, stamped: set[str]) -> Iterator[str]:
+def _by_column(table: ResultTable, stamped: set[str]) -> Iterator[pa.Buffer]:
     for begin in range(0, len(table), _BLOCK_ROWS):
         pieces: list[Any] = []
         for name, column in table.columns.items():
@@ -48,14 +48,16 @@ def _by_column(table: ResultTable, stamped: set[str]) -> Iterator[str]:
         lines = pc.binary_join_element_wise(*pieces, pa.scalar("}\n"), pa.scalar(""))
         # The texts of the array lie one after another in its buffer, which is the output as it stands.
         _, ends, texts = lines.buffers()
-        yield texts.slice(0, int(np.frombuffer(ends, np.int32)[len(lines)])).to_pybytes().decode()
+        yield texts.slice(0, int(np.frombuffer(ends, np.int32)[len(lines)]))
 
 
 def _texts(column: pa.Array | list[Any], instant: bool) -> pa.Array:
     """Each value as JSON text."""
     kind = None if isinstance(column, list) else column.type
     if kind is not None and instant and pa.types.is_integer(kind):
-        return _or_null(_stamps(column))
+        # Many rows share a window's bounds, and writing an instant takes longer than finding it again.
+        known = column.dictionary_encode()
+        return _or_null(_stamps(known.dictionary).take(known.indices))
     if kind is not None and pa.types.is_integer(kind):
         return _or_null(column.cast(pa.string()))
     if kind is not None and pa.types.is_boolean(kind):

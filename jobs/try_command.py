@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,8 @@ from typing import Any, Protocol, TextIO
 import pyarrow as pa
 
 from jobs.conditions import conditions_of, holds
-from jobs.result_text import result_text
+from jobs.result_text import result_lines
 from jobs.rows import Refused, Rows, read_rows, refused_lines
-from windowing import reference
 from windowing.errors import SourceError, SpecError, UnsupportedError
 from windowing.spec import Pipeline
 from windowing.specfile import load_pipeline
@@ -70,7 +69,9 @@ class ReferenceEngine:
     """The oracle: keeps every row and recomputes every window."""
 
     def __init__(self, pipeline: Pipeline, latest: float) -> None:
-        self._pipeline, self._latest = pipeline, latest
+        from windowing import reference
+
+        self._reference, self._pipeline, self._latest = reference, pipeline, latest
         self._records: list[reference.Record] = []
 
     def feed(self, batch: Batch) -> None:
@@ -79,10 +80,10 @@ class ReferenceEngine:
         true = {text: mask.to_pylist() for text, mask in batch.conditions.items()}
         for index, row in enumerate(zip(*cells, strict=True)):
             held = frozenset(text for text, mask in true.items() if mask[index])
-            self._records.append(reference.Record(dict(zip(batch.rows.column_names, row, strict=True)), held))
+            self._records.append(self._reference.Record(dict(zip(batch.rows.column_names, row, strict=True)), held))
 
     def finish(self, *, final: bool) -> Results:
-        outcome = reference.evaluate(self._pipeline, self._records, final=final, latest=self._latest)
+        outcome = self._reference.evaluate(self._pipeline, self._records, final=final, latest=self._latest)
         return Results(outcome.rows, outcome.quarantined)
 
 
@@ -111,12 +112,15 @@ class KernelEngine:
 #: Engines by the name that ``--engine`` takes; each is built with the pipeline and the latest event time that is accepted.
 ENGINES: dict[str, Callable[[Pipeline, float], Engine]] = {"kernel": KernelEngine, "reference": ReferenceEngine}
 
+#: What the product computes with. The oracle keeps every row and is there to be compared with.
+DEFAULT_ENGINE = "kernel"
+
 
 def run_try(
     spec_path: str | os.PathLike[str],
     input_path: str | os.PathLike[str],
     batch_rows: int | None = None,
-    engine: str = "reference",
+    engine: str = DEFAULT_ENGINE,
     final: bool = True,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
@@ -163,11 +167,22 @@ def run_try(
         run.feed(Batch(rows.table.slice(start, size), {condition: mask.slice(start, size) for condition, mask in masks.items()}))
     results = run.finish(final=final)
     out, err_out = stdout or sys.stdout, stderr or sys.stderr
-    out.writelines(result_text(results.rows, pipeline))
-    out.flush()
+    _write(result_lines(results.rows, pipeline), out)
     late = [Refused(rows.lines[position], reason, None, rows.raw[position]) for position, reason in results.quarantined]
     err_out.writelines(line + "\n" for line in refused_lines([*rows.refused, *late]))
     return 0
+
+
+def _write(pieces: Iterable[bytes | pa.Buffer], out: TextIO) -> None:
+    """``pieces`` of UTF-8 text, past the encoder where there are bytes beneath ``out``: JSON is UTF-8 whatever the locale."""
+    out.flush()
+    beneath = getattr(out, "buffer", None)
+    for piece in pieces:
+        if beneath is not None:
+            beneath.write(piece)
+        else:
+            out.write(str(piece, "utf-8"))
+    out.flush()
 
 
 def _filtered(rows: Rows, pipeline: Pipeline) -> Rows:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jobs import rows as reader
 from jobs.json_blocks import read_blocks
-from jobs.result_text import result_text
+from jobs.result_text import result_lines
 from windowing.columnar import ResultTable
 from windowing.spec import Pipeline
 from windowing.specfile import parse_pipeline
@@ -106,6 +106,23 @@ def test_what_is_out_of_the_ordinary_is_read_row_by_row(line: str):
     assert repr((list(found.lines), list(found.raw), found.refused)) == repr((wanted.lines, wanted.raw, wanted.refused))
 
 
+@pytest.mark.parametrize("odd", ["soon", "2013-01-01T00:00:00+02:00", "20130101T000000", None, 5])
+def test_one_odd_instant_among_many_changes_no_other(odd: Any):
+    n, at = 40_000, 20_123
+    stamps = [f"2013-01-01T00:00:{second % 60:02}.{second:06}" for second in range(n)]
+    values = [*stamps[:at], odd, *stamps[at + 1 :]]
+    wrong: dict[int, tuple[str, str]] = {}
+    column = reader._column("t", values, "instant", wrong)
+    assert set(wrong) == ({at} if odd in ("soon", 5) else set())
+    read = [None if index in wrong else reader._instant(value) if value else None for index, value in enumerate(values)]
+    assert column.cast(pa.int64()).to_pylist() == read
+
+
+def test_half_a_surrogate_pair_is_no_text():
+    found = reader.read_rows(b'{"k": "\\ud800", "t": "2013-01-01"}\n' + data_of([PLAIN]), pipeline())
+    assert ([row.line for row in found.refused], list(found.lines)) == ([1], [2])
+
+
 #: Microseconds of the years that Python's dates have.
 STAMPS = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)
 NUMBERS = st.one_of(st.none(), st.floats(), st.integers(-(10**15), 10**15).map(float))
@@ -125,4 +142,4 @@ def test_columns_print_as_rows_do(values: list[tuple[float | None, int, Any]]):
         "m": [[number] for number, _, _ in values],
     }
     table = ResultTable(columns, len(values))
-    assert "".join(result_text(table, spec)) == "".join(result_text(list(table), spec))
+    assert b"".join(result_lines(table, spec)) == b"".join(result_lines(list(table), spec))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import yaml
 from jobs.try_command import run_try
 from windowing.errors import AggregateOverflowError, SourceError, SourceSchemaError, SpecError, UnsupportedError
 
+LOCAL_ENGINES = ("kernel", "reference")
 HOURLY: dict[str, Any] = {
     "pipeline": "p",
     "keys": ["k"],
@@ -27,12 +31,16 @@ def spec_of(**fields: Any) -> dict[str, Any]:
 
 
 def attempt(folder: Path, spec: dict[str, Any], rows: list[Any], **options: Any) -> tuple[list[str], list[str]]:
-    """Lines on stdout and on stderr; a row given as text is a line as it stands."""
+    """Lines on stdout and on stderr, the same from both engines unless one is named; a row given as text is a line as it stands."""
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
     (folder / "rows.jsonl").write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
-    out, err = io.StringIO(), io.StringIO()
-    assert run_try(folder / "spec.yaml", folder / "rows.jsonl", stdout=out, stderr=err, **options) == 0
-    return out.getvalue().splitlines(), err.getvalue().splitlines()
+    found = []
+    for engine in [options.pop("engine")] if "engine" in options else LOCAL_ENGINES:
+        out, err = io.StringIO(), io.StringIO()
+        assert run_try(folder / "spec.yaml", folder / "rows.jsonl", engine=engine, stdout=out, stderr=err, **options) == 0
+        found.append((out.getvalue().splitlines(), err.getvalue().splitlines()))
+    assert found[1:] in ([], found[:1])
+    return found[0]
 
 
 def results(folder: Path, spec: dict[str, Any], rows: list[Any], **options: Any) -> list[dict[str, Any]]:
@@ -195,6 +203,7 @@ def test_wrong_options_are_refused(tmp_path: Path, options: dict[str, Any], erro
     assert raised.value.exit_code == 2  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("engine", LOCAL_ENGINES)
 @pytest.mark.parametrize(
     ("spec", "error", "says"),
     [
@@ -208,10 +217,18 @@ def test_wrong_options_are_refused(tmp_path: Path, options: dict[str, Any], erro
         (spec_of(aggregates={"s": {"sum": "v"}}), AggregateOverflowError, "aggregates.s: sum over"),
     ],
 )
-def test_what_stops_a_run_is_told(tmp_path: Path, spec: dict[str, Any], error: type[Exception], says: str):
+def test_what_stops_a_run_is_told(tmp_path: Path, spec: dict[str, Any], error: type[Exception], says: str, engine: str):
     rows = [{"k": "a", "t": "2013-01-01", "v": 2**62}]
     with pytest.raises(error, match=says):
-        attempt(tmp_path, spec, rows * 2)
+        attempt(tmp_path, spec, rows * 2, engine=engine)
+
+
+def test_a_process_writes_utf_8_whatever_its_locale(tmp_path: Path):
+    attempt(tmp_path, HOURLY, [{"k": "é", "t": "2013-01-01"}])
+    command = [sys.executable, "-m", "jobs.cli", "try", "spec.yaml", "--input", "rows.jsonl"]
+    latin = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, capture_output=True, check=True, cwd=tmp_path, env=latin, timeout=60)
+    assert json.loads(done.stdout.decode())["k"] == "é"
 
 
 def test_a_missing_input_is_told(tmp_path: Path):
