@@ -46,12 +46,12 @@ _SPEC: dict[str, Any] = {
 }
 #: Windows by the name of their mix. Hops and triggers are chosen for about a result row an input row.
 MIXES: dict[str, list[dict[str, Any]]] = {
-    "grids, sessions": [
+    "sessions": [
         {"name": "minutes", "type": "tumbling", "size": "5 minutes"},
         {"name": "rolling", "type": "hopping", "size": "1 hour", "hop": "4 minutes"},
         {"name": "visits", "type": "session", "gap": "3 minutes"},
     ],
-    "hops, policies, counts": [
+    "policies": [
         {"name": "rolling", "type": "hopping", "size": "1 hour", "hop": "20 minutes"},
         {"name": "last", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}},
         {"name": "spans", "type": "count", "count": 10},
