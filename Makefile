@@ -9,7 +9,7 @@ STAMPS := .venv/stamps
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo up down test faults bench-setup bench-incremental bench-try bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo up down test faults fuzz bench-setup bench-incremental bench-try bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: check ## Run every check and every test (under 15 minutes)
 
 faults: setup ## Kill runs at random instants, again and again (about 15 minutes)
 	WINDOWMILL_KILLS=40 $(PY) -m pytest --timeout=2400 tests/faults
+
+fuzz: setup ## Try 10,000 examples of every property of windows and aggregates (hours)
+	HYPOTHESIS_PROFILE=fuzz $(PY) -m pytest --timeout=0 tests/windowing tests/jobs/test_rows.py tests/checkpoints/test_codec.py
 
 bench-incremental: setup ## Time small runs after a short and after a ten times longer history (about 5 minutes)
 	$(PY) -m benchmarks.incremental

@@ -23,7 +23,6 @@ from windowing.spec import Pipeline
 _DOES = {
     "run": "windowmill run, backfill: leaves are slices in a Delta table",
     "kernel": "windowmill try --engine kernel: leaves are rows in memory",
-    "reference": "windowmill try --engine reference: leaves are rows in memory",
 }
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from hypothesis import settings
 from hypothesis import strategies as st
+
+
+def shared(among: int, least: int = 8) -> settings:
+    """The profile's examples, shared among so many parameters of a test: together they try as many as the profile says."""
+    profile = settings.default
+    assert profile is not None
+    return settings(max_examples=max(least, profile.max_examples // among))
+
 
 #: Eighths: sums and squares of a few are exact, so that only a wrong formula can make results differ.
 TAME_FLOATS = st.integers(-8000, 8000).map(lambda eighths: eighths / 8)

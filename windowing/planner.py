@@ -26,12 +26,12 @@ from windowing.hopping import Grids
 from windowing.kernels.layout import Layout
 from windowing.spec import Pipeline, Window
 
-Command = Literal["run", "kernel", "reference"]
+Command = Literal["run", "kernel"]
 
 #: Bytes taken for a cell whose type does not tell: keys, texts.
 CELL_BYTES = 8
 #: Columns of a stored slice beside keys and partials (start, closed, batch), and of a live row (key, number, start, end, watermark).
-_OWN_COLUMNS: Mapping[Command, int] = {"run": 3, "kernel": 5, "reference": 0}
+_OWN_COLUMNS: Mapping[Command, int] = {"run": 3, "kernel": 5}
 _ARROW: Mapping[str, pa.DataType] = {
     "float64": pa.float64(),
     "int64": pa.int64(),
@@ -155,7 +155,9 @@ class _Planner:
             name: aggregate_for(spec, [self._types[column] for column in spec.columns]) for name, spec in pipeline.aggregates.items()
         }
         self._layout, self._refused = self._stored_layout(refusal)
-        self._command: Command = "run" if self._layout else self._without_tables()
+        self._command: Command = "run" if self._layout else "kernel"
+        for window in pipeline.windows:  # a function that cannot be found is told of here
+            slicer_for(window, pipeline)
 
     def plan(self) -> Plan:
         leaf_bytes = self._leaf_bytes()
@@ -172,15 +174,6 @@ class _Planner:
         except UnsupportedError as err:
             return None, list(dict.fromkeys([*known, ("run", str(err))]))
         return None if known else layout, known
-
-    def _without_tables(self) -> Command:
-        try:
-            for window in self._pipeline.windows:
-                slicer_for(window, self._pipeline)
-        except UnsupportedError as err:
-            self._refused.append(("kernel", str(err)))
-            return "reference"
-        return "kernel"
 
     def _leaf_bytes(self) -> int:
         own = CELL_BYTES * (_OWN_COLUMNS[self._command] + len(self._pipeline.keys))
@@ -240,9 +233,7 @@ class _Planner:
 
     def _choice(self, name: str, spec: AggregateSpec, shape: Shape) -> Choice:
         aggregate = self._aggregates[name]
-        if self._command == "reference":
-            engine, why = "recompute", "the reference engine keeps every row and computes every window anew"
-        elif spec.function == "time_weighted_mean":
+        if spec.function == "time_weighted_mean":
             engine, why = "recompute", "an event weighs as long as it lasts inside the window, so each window weighs its events anew"
         elif shape.listed:
             engine, why = "recompute", shape.listed
@@ -251,7 +242,7 @@ class _Planner:
             why += "; one Python call a combine" if spec.function in OBJECTS else ""
             why += f"; {shape.late}" if shape.late else ""
         if engine == "recompute":
-            combines = engine_cost(engine, shape.n, shape.m) if self._command == "reference" else listed_cost(shape.n)
+            combines = listed_cost(shape.n)
         elif self._layout and shape.n and shape.m:
             combines = stored_cost(shape.n, shape.m)
         else:
@@ -267,8 +258,6 @@ class _Planner:
             why_not = f"{aggregate.name} has no inverse"
         elif not shape.in_order and engine not in ("recompute", "flatfat", "dyadic"):
             allowed, why_not = False, "takes out the oldest only"
-        elif self._command == "reference":
-            why_not = "this engine is there to be compared with"
         elif shape.listed and shape.alone:
             why_not = "no gain, as windows do not overlap"
         else:

@@ -9,10 +9,9 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
-from tests.strategies import rows
+from tests.strategies import rows, shared
 from windowing.aggregates import aggregate_for
 from windowing.algebra import Aggregate, Args
 from windowing.catalogue import parse_aggregate
@@ -83,8 +82,8 @@ def _cases() -> list[Case]:
     return cases
 
 
-#: The cases share the profile's budget of examples.
-EXAMPLES = settings.default.max_examples // 2
 #: Functions whose result for no values is 0 instead of null.
 COUNTS = {"count", "count_distinct", "approx_distinct"}
 CASES = _cases()
+#: The cases share the profile's examples.
+EXAMPLES = shared(len(CASES), 12)

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.windowing.aggregate_cases import CASES, COUNTS, EXAMPLES, Case
@@ -43,11 +43,11 @@ def test_the_whole_catalogue_is_built_and_tested():
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_laws(case: Case):
-    verify(case.aggregate, case.rows, case.plain, examples=EXAMPLES, max_rows=4)
+    verify(case.aggregate, case.rows, case.plain, examples=EXAMPLES.max_examples, max_rows=4)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@settings(max_examples=EXAMPLES)
+@EXAMPLES
 @given(data=st.data())
 def test_any_tree_gives_the_same_to_the_bit_if_exact_and_fills_its_fields(case: Case, data: st.DataObject):
     rows = data.draw(st.lists(case.rows, max_size=9))

@@ -9,10 +9,11 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.windowing.test_columnar import EXAMPLES, assert_same
+from tests.strategies import shared
+from tests.windowing.test_columnar import assert_same
 from windowing.axis import from_us, to_us
 from windowing.columnar import ColumnarEngine
 from windowing.durations import Duration
@@ -68,7 +69,7 @@ def computed(spec: Pipeline, batches: list[list[int]]) -> tuple[list[dict[str, A
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-@EXAMPLES
+@shared(len(WINDOWS), 12)
 @given(minutes=st.lists(MINUTES, min_size=1, max_size=12), cut=st.integers(0, 12), ordered=st.booleans())
 def test_calendars_agree_with_the_oracle(window: str, minutes: list[int], cut: int, ordered: bool):
     spec = pipeline(WINDOWS[window])
@@ -76,7 +77,7 @@ def test_calendars_agree_with_the_oracle(window: str, minutes: list[int], cut: i
     wanted = evaluate(spec, [Record({"t": time}) for time in times])
     found, quarantined = computed(spec, [times[:cut], times[cut:]])
     assert quarantined == wanted.quarantined
-    assert_same([{"k": None, **row} for row in found], [{"k": None, **row} for row in wanted.rows])
+    assert_same(found, wanted.rows, keys=())
 
 
 @pytest.mark.parametrize("batches", [[], [[]]], ids=["at_once", "after_nothing"])
@@ -103,7 +104,7 @@ def first_quarter_hour(after: int, through: int, holds: Callable[[int], bool]) -
 
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("size", ["1 day", "1 month"])
-@settings(max_examples=settings.default.max_examples // 2 if settings.default is not None else 12)
+@shared(2 * len(ZONES), 12)
 @given(minute=st.integers(to_us(datetime(2005, 1, 1, tzinfo=UTC)) // MINUTE, to_us(datetime(2030, 1, 1, tzinfo=UTC)) // MINUTE))
 def test_a_day_lasts_while_the_wall_shows_its_date(zone: str, size: str, minute: int):
     """By neither engine's calendar: the wall clock is read every quarter of an hour."""

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import HISTORIES
+from tests.strategies import HISTORIES, shared
 from tests.windowing.aggregate_cases import CASES, EXAMPLES, Case
 from windowing.aggregates import aggregate_for
 from windowing.algebra import Aggregate, AlgebraError, Field, close, identical, outcome
@@ -63,6 +63,7 @@ def counted(aggregate: Aggregate[Any]) -> tuple[Aggregate[Any], list[int]]:
 
 
 @pytest.mark.parametrize("name", ENGINES)
+@shared(len(ENGINES), 25)
 @given(history=HISTORIES)
 def test_every_history_reads_as_the_window_in_order(name, history):
     engine, window, fed = start(name, JOINED), [], 0
@@ -84,6 +85,7 @@ def test_every_history_reads_as_the_window_in_order(name, history):
 
 
 @pytest.mark.parametrize("name", ENGINES)
+@shared(len(ENGINES), 25)
 @given(history=HISTORIES, data=st.data())
 def test_a_restored_engine_goes_on_as_if_nothing_had_happened(name, history, data):
     """Bits included: float sums of the interrupted and the uninterrupted engine are identical at every query."""
@@ -106,7 +108,7 @@ def test_a_restored_engine_goes_on_as_if_nothing_had_happened(name, history, dat
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@settings(max_examples=EXAMPLES)
+@EXAMPLES
 @given(data=st.data())
 def test_all_admissible_engines_agree_with_recomputation(case: Case, data: st.DataObject):
     rows = data.draw(st.lists(case.rows, min_size=1, max_size=8))

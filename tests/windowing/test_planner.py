@@ -228,16 +228,6 @@ def test_what_run_refuses_is_planned_for_the_kernels(changed, says):
     assert {choice.engine for window in found.windows for choice in window.choices} == {"two_stacks"}
 
 
-def test_what_the_kernels_refuse_is_planned_for_the_reference():
-    window = {"type": "tumbling", "size": "1 hour", "empty": "emit"}
-    found = planned(window, emit="revise")
-    assert found.command == "reference"
-    assert [command for command, _ in found.refused] == ["run", "kernel"]
-    [choice] = found.windows[0].choices
-    assert choice.engine == "recompute"
-    assert {other.why_not for other in choice.alternatives} == {"this engine is there to be compared with"}
-
-
 def test_tuples_that_leave_from_anywhere_never_meet_a_queue():
     delta = {"delta": {"column": "x", "by": 5}}
     found = planned({"type": "sliding", "evict": delta}, {"type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}})

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import shared
 from windowing.reference import Record, evaluate
 from windowing.specfile import parse_pipeline
 
@@ -51,7 +52,7 @@ def records(rows: list[tuple[str, int, int, int | None]]) -> list[Record]:
 
 @pytest.mark.parametrize("emit", ["final", "revise"])
 @pytest.mark.parametrize("window", WINDOWS)
-@settings(max_examples=40, deadline=None)
+@shared(2 * len(WINDOWS), 40)
 @given(rows=ROWS, cut=st.integers(0, 14), disorder=st.integers(0, 4), lateness=st.integers(0, 5))
 def test_rows_and_refusals_once_given_stay(window: str, emit: str, rows: Any, cut: int, disorder: int, lateness: int):
     spec, events = pipeline(window, emit, disorder, lateness), records(rows)
@@ -63,7 +64,7 @@ def test_rows_and_refusals_once_given_stay(window: str, emit: str, rows: Any, cu
 
 
 @pytest.mark.parametrize("window", ["tumbling", "hopping", "session", "snapshot", "long_session"])
-@settings(max_examples=40, deadline=None)
+@shared(5, 40)
 @given(rows=ROWS, lateness=st.integers(0, 5))
 def test_the_last_revision_is_what_enough_patience_would_have_shown(window: str, rows: Any, lateness: int):
     """With ``revise`` the newest version of each window counts the events that ``final`` counts, by another count of the same events."""
@@ -86,7 +87,7 @@ def test_the_last_revision_is_what_enough_patience_would_have_shown(window: str,
         assert [row for row in shown if row not in wanted] == []
 
 
-@settings(max_examples=60, deadline=None)
+@shared(1, 60)
 @given(values=st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=8))
 def test_extremes_put_nan_above_everything(values: list[float]):
     spec = parse_pipeline(
