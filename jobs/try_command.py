@@ -116,6 +116,66 @@ ENGINES: dict[str, Callable[[Pipeline, float], Engine]] = {"kernel": KernelEngin
 DEFAULT_ENGINE = "kernel"
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a pipeline makes of an input.
+
+    Attributes
+    ----------
+    rows
+        As :class:`Results` has them.
+    refused
+        Quarantined rows, in the order of the input.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    refused: Sequence[Refused]
+
+
+def attempt(
+    pipeline: Pipeline,
+    data: bytes,
+    batch_rows: int | None = None,
+    engine: str = DEFAULT_ENGINE,
+    final: bool = True,
+    now: float | None = None,
+) -> Outcome:
+    """Run ``pipeline`` over JSON lines.
+
+    Parameters
+    ----------
+    data
+        The lines.
+    batch_rows
+        Rows per batch; the whole input in one batch unless given.
+    final
+        Whether the watermark goes to infinity at the end of the input.
+    now
+        Seconds since 1970 that ``max_future_skew`` counts from; the present unless given.
+
+    Raises
+    ------
+    WindowmillError
+        Whatever stops the run.
+    UnicodeDecodeError
+        If ``data`` is not UTF-8.
+    """
+    if engine not in ENGINES:
+        raise UnsupportedError(f"--engine {engine}: not available here; use {' or '.join(sorted(ENGINES))}")
+    if batch_rows is not None and batch_rows < 1:
+        raise SpecError(f"--batch-rows {batch_rows}: expected a whole number from 1")
+    rows = _filtered(read_rows(data, pipeline), pipeline)
+    run = ENGINES[engine](pipeline, _latest(pipeline, time.time() if now is None else now))
+    # Conditions look at one row each, so they are settled for all rows at once: a query a batch costs 20 ms and more.
+    masks = holds(conditions_of(pipeline), rows.table)
+    size = batch_rows or max(1, rows.table.num_rows)
+    for start in range(0, rows.table.num_rows, size):
+        run.feed(Batch(rows.table.slice(start, size), {condition: mask.slice(start, size) for condition, mask in masks.items()}))
+    results = run.finish(final=final)
+    late = [Refused(rows.lines[position], reason, None, rows.raw[position]) for position, reason in results.quarantined]
+    return Outcome(results.rows, sorted([*rows.refused, *late], key=lambda row: row.line))
+
+
 def run_try(
     spec_path: str | os.PathLike[str],
     input_path: str | os.PathLike[str],
@@ -125,14 +185,7 @@ def run_try(
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
 ) -> int:
-    """Run the spec over the JSON lines of a file (``-``: standard input): result rows on ``stdout``, then quarantined rows on ``stderr``.
-
-    Parameters
-    ----------
-    batch_rows
-        Rows per batch; the whole input in one batch unless given.
-    final
-        Whether the watermark goes to infinity at the end of the input.
+    """:func:`attempt` on the lines of a file (``-``: standard input): result rows on ``stdout``, then quarantined rows on ``stderr``.
 
     Returns
     -------
@@ -144,32 +197,21 @@ def run_try(
     WindowmillError
         Whatever stops the run; its ``exit_code`` is what the command ends with.
     """
-    if engine not in ENGINES:
-        raise UnsupportedError(f"--engine {engine}: not available here; use {' or '.join(sorted(ENGINES))}")
-    if batch_rows is not None and batch_rows < 1:
-        raise SpecError(f"--batch-rows {batch_rows}: expected a whole number from 1")
     pipeline = load_pipeline(spec_path)
     # A user's own functions are looked for where the command runs, last, so that they hide nothing.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
         data = sys.stdin.buffer.read() if str(input_path) == "-" else Path(input_path).read_bytes()
-        rows = _filtered(read_rows(data, pipeline), pipeline)
     except OSError as err:
         raise SourceError(f"{input_path}: cannot be read ({err.strerror}); give a file of JSON lines") from err
+    try:
+        outcome = attempt(pipeline, data, batch_rows, engine, final)
     except UnicodeDecodeError as err:
         raise SourceError(f"{input_path}: not UTF-8 text ({err.reason} at byte {err.start}); save it as UTF-8") from err
-    run = ENGINES[engine](pipeline, _latest(pipeline))
-    # Conditions look at one row each, so they are settled for all rows at once: a query a batch costs 20 ms and more.
-    masks = holds(conditions_of(pipeline), rows.table)
-    size = batch_rows or max(1, rows.table.num_rows)
-    for start in range(0, rows.table.num_rows, size):
-        run.feed(Batch(rows.table.slice(start, size), {condition: mask.slice(start, size) for condition, mask in masks.items()}))
-    results = run.finish(final=final)
     out, err_out = stdout or sys.stdout, stderr or sys.stderr
-    _write(result_lines(results.rows, pipeline), out)
-    late = [Refused(rows.lines[position], reason, None, rows.raw[position]) for position, reason in results.quarantined]
-    err_out.writelines(line + "\n" for line in refused_lines([*rows.refused, *late]))
+    _write(result_lines(outcome.rows, pipeline), out)
+    err_out.writelines(line + "\n" for line in refused_lines(outcome.refused))
     return 0
 
 
@@ -192,11 +234,11 @@ def _filtered(rows: Rows, pipeline: Pipeline) -> Rows:
     return rows.where(holds([condition], rows.table)[condition])
 
 
-def _latest(pipeline: Pipeline) -> float:
+def _latest(pipeline: Pipeline, now: float) -> float:
     """The greatest event time that is accepted, on the pipeline's axis."""
     skew = pipeline.time.max_future_skew
     if skew is None:
         return float("inf")
     if pipeline.time.unit == "none":
         raise SpecError("time.max_future_skew: an axis with `unit: none` has no present to compare with; leave it out")
-    return int(time.time() * _PER_SECOND[pipeline.time.unit or "us"]) + skew.elapsed()
+    return int(now * _PER_SECOND[pipeline.time.unit or "us"]) + skew.elapsed()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = {"windowing", "checkpoints", "expectations", "jobs", "dags"}
+OURS = {"windowing", "checkpoints", "expectations", "jobs", "dags", "windowmill"}
 ENGINES = {"pyspark", "delta", "deltalake", "great_expectations", "airflow", "duckdb", "pandas"}
 WATCHED = OURS | ENGINES
 ALLOWED = {
@@ -20,6 +20,7 @@ ALLOWED = {
     "jobs": {"windowing", "checkpoints", "expectations", "deltalake", "delta", "pyspark", "duckdb"},
     # Jobs and the ledger are for tasks; that parsing a DAG file loads neither is tested with the DAGs.
     "dags": {"windowing", "airflow", "checkpoints", "jobs"},
+    "windowmill": {"windowing", "jobs"},
 }
 #: Modules that speak to Spark in a package that else does not.
 SPARK_ONLY_IN = {"checkpoints": {"state.py"}}
@@ -63,6 +64,8 @@ def test_spark_is_touched_in_one_module(package):
     [
         ("windowing.specfile", {"numpy", "numba", "pyarrow", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
         ("jobs.cli", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        # Every run of pytest loads the plugin, also those that have nothing to do with pipelines.
+        ("windowmill.testing", {*OURS - {"windowmill"}, "numpy", "numba", "pyarrow", "pandas", "pydantic", "hypothesis", "yaml"}),
         ("jobs.runs", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
         ("jobs.tell", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
     ],

@@ -10,7 +10,7 @@
 Optional are ``deduct(total, oldest)`` (only if exact), ``identity``, and the properties ``commutative`` and ``idempotent``. Partials
 are plain data (null, booleans, numbers, strings, bytes, lists, tuples), since they are stored. A row with a null argument is
 skipped, and a window without rows gives null.
-``windowing.algebra.verify(own.load("shop.aggregates:LongestName"), rows)`` tries the laws.
+``windowmill.testing.check_aggregate("shop.aggregates:LongestName", rows)`` tries the laws.
 """
 
 # ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
@@ -42,7 +42,12 @@ def load(use: str, arguments: int | None = None) -> Aggregate[Own]:
     SpecError
         If the module or name is not found, or the object lacks a function or takes another number of arguments.
     """
-    found = _find(use)
+    return adapt(_find(use), use, arguments)
+
+
+def adapt(found: Any, use: str, arguments: int | None = None) -> Aggregate[Own]:
+    """The aggregate that the object or class ``found`` is; ``use`` is what messages call it. Else as :func:`load`."""
+    found = found() if isinstance(found, type) else found
     for function in ("lift", "combine", "lower"):
         if not callable(getattr(found, function, None)):
             raise SpecError(
@@ -70,7 +75,7 @@ def _find(use: str) -> Any:
         if not hasattr(found, part):
             raise SpecError(f"use: {use!r}: module {module_name!r} has no {name!r}; expected an object with lift, combine and lower")
         found = getattr(found, part)
-    return found() if isinstance(found, type) else found
+    return found
 
 
 def _adapt(use: str, found: Any) -> Aggregate[Own]:

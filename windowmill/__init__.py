@@ -1,0 +1,1 @@
+"""What users of windowmill import in their own tests: :mod:`windowmill.testing`."""
