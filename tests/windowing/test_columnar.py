@@ -279,14 +279,14 @@ REVISED = [name for name, window in WINDOWS.items() if "evict" not in window]
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-@shared(len(WINDOWS))
+@shared(len(WINDOWS), 5)
 @given(**DRAWN)
 def test_points_agree_with_the_oracle(window: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool):
     check(pipeline(WINDOWS[window], disorder=disorder, lateness=lateness), rows, cuts, final)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-@shared(len(WINDOWS))
+@shared(len(WINDOWS), 5)
 @given(**DRAWN)
 def test_intervals_agree_with_the_oracle(window: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool):
     check(pipeline(WINDOWS[window], intervals=True, disorder=disorder, lateness=lateness), rows, cuts, final)
@@ -294,7 +294,7 @@ def test_intervals_agree_with_the_oracle(window: str, rows: list[Row], cuts: lis
 
 @pytest.mark.parametrize("intervals", [False, True])
 @pytest.mark.parametrize("window", REVISED)
-@shared(2 * len(REVISED))
+@shared(2 * len(REVISED), 5)
 @given(**DRAWN)
 def test_revisions_agree_with_the_oracle(
     window: str, intervals: bool, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool
