@@ -24,7 +24,7 @@ from jobs.conditions import columns_of, conditions_of, policies_of
 from jobs.json_blocks import JsonLines, instants, read_blocks
 from windowing.durations import Duration
 from windowing.errors import SourceSchemaError
-from windowing.spec import Pipeline
+from windowing.spec import Custom, Pipeline
 
 SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BLOCK_ROWS = 1 << 14
@@ -76,6 +76,8 @@ class Rows:
 def read_rows(data: bytes, pipeline: Pipeline) -> Rows:
     """Parse JSON lines into the columns that ``pipeline`` reads; a column has one type, inferred from all its rows.
 
+    Custom windows read all columns: which ones their function looks at is not known.
+
     Raises
     ------
     SourceSchemaError
@@ -86,13 +88,15 @@ def read_rows(data: bytes, pipeline: Pipeline) -> Rows:
     if not data.isascii():
         data.decode()
     names, uses = _columns(pipeline)
-    table = read_blocks(data, names, uses)
+    whole = any(isinstance(window, Custom) for window in pipeline.windows)
+    table = None if whole else read_blocks(data, names, uses)
     if table is not None:
         return Rows(table, range(1, table.num_rows + 1), JsonLines(data, range(table.num_rows)))
-    return _read_each(io.StringIO(data.decode(), newline=None), names, uses)
+    return _read_each(io.StringIO(data.decode(), newline=None), names, uses, whole=whole)
 
 
-def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, str]) -> Rows:
+def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, str], whole: bool = False) -> Rows:
+    """The columns ``names`` and, for functions that are told ``whole`` events, all others."""
     numbers: list[int] = []
     raw: list[dict[str, Any]] = []
     refused: list[Refused] = []
@@ -109,12 +113,14 @@ def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, st
             raw.append(row)
         else:
             refused.append(Refused(number, "bad_json", "expected an object of columns", row))
-    known = set().union(*raw) if raw else set(names)
+    known = dict.fromkeys(name for row in raw for name in row) if raw else names
     for name in names:
         if name not in known:
             raise SourceSchemaError(
                 f"column {name!r} is in none of the {len(raw)} rows; the rows have {', '.join(sorted(known))}; correct the spec"
             )
+    if whole:
+        names = list(dict.fromkeys([*names, *known]))
     wrong: dict[int, tuple[str, str]] = {}
     columns = {name: _column(name, [row.get(name) for row in raw], uses.get(name), wrong) for name in names}
     table = pa.table(columns) if columns else pa.table({"": pa.nulls(len(raw))})
