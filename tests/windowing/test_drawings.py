@@ -170,15 +170,17 @@ def test_sliding_windows_hold_what_is_drawn_when_they_fire(anchor: str):
 def test_bars_end_where_tuples_leave(anchor: str):
     [text] = blocks(anchor)
     drawing, evict = Drawing(text), SLIDING[anchor]
-    # What is exactly as old as the eviction's time is still inside; by count and delta the new tuple has taken the place.
-    stays = 1 if "time" in evict else 0
 
     def alive(now: int) -> list[str]:
         lives = [(name, event["t"], event["e"]) for name, event in drawing.events.items()]
-        return [name for name, since, until in lives if since <= now and (until is None or now < until + stays)]
+        return [name for name, since, until in lives if since < now and (until is None or now <= until)]
 
-    for row in drawing.run({"type": "sliding", "evict": evict, "trigger": {"count": 1}}):
-        assert row["held"] == alive(row["window_end"])
+    # A tick sees what stands before it: whoever leaves at that very time has not left yet.
+    rows = drawing.run({"type": "sliding", "evict": evict, "trigger": {"time": 1}})
+    times = [event["t"] for event in drawing.events.values()]
+    ticks = range(min(times) + 1, max(times) + 2)
+    found = {row["window_end"]: row["held"] for row in rows if row["window_end"] in ticks}
+    assert found == {tick: alive(tick) for tick in ticks if alive(tick)}
 
 
 def test_tumbling_windows_with_policies_flush_where_it_is_drawn():
