@@ -60,7 +60,7 @@ def warm() -> float:
     begun = time.perf_counter()
     offsets, none = np.zeros(1, np.int64), np.empty(0, np.int64)
     hopping_windows(
-        np.empty((0, 4), np.int64), offsets, none, none, np.empty((0, 1), np.int64), np.empty((0, 1), np.float64), 1, 1, 0, 0, 0
+        np.empty((0, 5), np.int64), offsets, none, none, np.empty((0, 1), np.int64), np.empty((0, 1), np.float64), 1, 1, 0, 0, 0
     )
     _run(_POINTS, "final")
     _run(_REVISED, "revise")

@@ -30,7 +30,7 @@ def arenas(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
     """The partials of ``table``'s rows, of shapes (n_rows, n_ints) and (n_rows, n_floats); table columns as ``layout.fields``."""
     n_ints, n_floats = layout.widths()
     ints, floats = np.zeros((table.num_rows, n_ints), np.int64), np.zeros((table.num_rows, n_floats), np.float64)
-    for index, (_, i, f, _) in enumerate(layout.program()):
+    for index, (_, i, f, *_) in enumerate(layout.program()):
         fields = {role: table.column(stored.name).combine_chunks() for role, stored in layout.fields_of(index).items()}
         match layout.atoms[index].kind:
             case "rows" | "count":

@@ -1,7 +1,10 @@
 """Combining two partials in the arenas, atom by atom; the left operand is the older one.
 
-A *program* has one line an atom: operation, first int column, first float column, number of int columns. The identity of every
-operation is a row of zeros, but for the ROW columns of the extremes, where −1 says that there is none.
+A partial is a row of two arenas, and functions are told the arenas and the number of the row: a view of a row would cost more than most
+combines do.
+
+A *program* has one line an atom: operation, first int column, first float column, numbers of int and of float columns. The identity of
+every operation is a row of zeros, but for the ROW columns of the extremes, where −1 says that there is none.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ PICKED, TIMES = 1, 1
 CARRY_UNIT = 2.0**1023
 _SPLITTER = 2.0**27 + 1.0
 _SIGN = np.iinfo(np.int64).min
+_UNCOUNTED: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
 
 
 def njit(function: Any) -> Any:
@@ -33,52 +37,120 @@ def njit(function: Any) -> Any:
     return numba.njit(cache=True, nogil=True)(function)
 
 
-@njit
-def set_identity(program: Ints, ints: Ints, floats: Floats) -> None:
-    """Make the row (``ints``, ``floats``) the identity of every atom."""
-    ints[:] = 0
-    floats[:] = 0.0
+def inner(function: Any) -> Any:
+    """Compile what kernels call in their inner loops, and which neither makes arrays nor keeps them.
+
+    Numba counts references to every array that a function takes, atomically; without that (``_nrt``) a combine takes a sixth of the time.
+    """
+    return numba.njit(**_UNCOUNTED)(function)
+
+
+def inlined(function: Any) -> Any:
+    """As :func:`inner`, and compiled into each caller anew, so that an operation that is constant there leaves no branch behind."""
+    return numba.njit(forceinline=True, **_UNCOUNTED)(function)
+
+
+@inner
+def set_identity(program: Ints, ints: Ints, floats: Floats, row: int) -> None:
+    """Make ``row`` the identity of every atom."""
     for line in range(program.shape[0]):
-        operation = program[line, 0]
-        if operation in (GREATEST, LEAST):
-            ints[program[line, 1] + ROW] = -1
-        elif operation in (PICK_GREATEST, PICK_LEAST):
-            ints[program[line, 1] + PICKED] = -1
+        operation, i, f, n_ints, n_floats = program[line, 0], program[line, 1], program[line, 2], program[line, 3], program[line, 4]
+        clear_atom(operation, i, f, n_ints, n_floats, ints, floats, row)
 
 
-@njit
-def _add_sums(f: int, i: int, left_ints: Ints, left: Floats, right_ints: Ints, right: Floats, ints: Ints, floats: Floats) -> None:
+@inlined
+def clear_atom(operation: int, i: int, f: int, n_ints: int, n_floats: int, ints: Ints, floats: Floats, row: int) -> None:
+    """Make ``row`` the identity of one atom."""
+    for column in range(i, i + n_ints):
+        ints[row, column] = 0
+    for column in range(f, f + n_floats):
+        floats[row, column] = 0.0
+    if operation in (GREATEST, LEAST):
+        ints[row, i + ROW] = -1
+    elif operation in (PICK_GREATEST, PICK_LEAST):
+        ints[row, i + PICKED] = -1
+
+
+@inner
+def copy_row(from_ints: Ints, from_floats: Floats, source: int, ints: Ints, floats: Floats, row: int) -> None:
+    """Make ``row`` a copy of row ``source`` of other arenas, or of the same."""
+    for column in range(ints.shape[1]):
+        ints[row, column] = from_ints[source, column]
+    for column in range(floats.shape[1]):
+        floats[row, column] = from_floats[source, column]
+
+
+@inner
+def copy_atom(
+    i: int, f: int, n_ints: int, n_floats: int, from_ints: Ints, from_floats: Floats, source: int, ints: Ints, floats: Floats, row: int
+) -> None:
+    """Copy the columns of one atom."""
+    for column in range(i, i + n_ints):
+        ints[row, column] = from_ints[source, column]
+    for column in range(f, f + n_floats):
+        floats[row, column] = from_floats[source, column]
+
+
+@inner
+def _add_sums(
+    f: int,
+    i: int,
+    left_ints: Ints,
+    left: Floats,
+    older: int,
+    right_ints: Ints,
+    right: Floats,
+    newer: int,
+    ints: Ints,
+    floats: Floats,
+    row: int,
+) -> None:
     """:func:`windowing.numerics.add_sums`."""
-    x, y = left[f], right[f]
+    x, y = left[older, f], right[newer, f]
     total = x + y
     if total - total != 0.0:
-        floats[f], floats[f + 1], ints[i] = total, 0.0, 0
+        floats[row, f], floats[row, f + 1], ints[row, i] = total, 0.0, 0
         return
     part = total - x
-    low = (left[f + 1] + right[f + 1]) + ((x - (total - part)) + (y - part))
+    low = (left[older, f + 1] + right[newer, f + 1]) + ((x - (total - part)) + (y - part))
     high = total + low
     low -= high - total
-    carry = left_ints[i] + right_ints[i]
+    carry = left_ints[older, i] + right_ints[newer, i]
     if high >= CARRY_UNIT:
         high, carry = high - CARRY_UNIT, carry + 1
     elif high <= -CARRY_UNIT:
         high, carry = high + CARRY_UNIT, carry - 1
-    floats[f], floats[f + 1], ints[i] = high, low, carry
+    floats[row, f], floats[row, f + 1], ints[row, i] = high, low, carry
 
 
-@njit
-def _multiply(f: int, i: int, left_ints: Ints, left: Floats, right_ints: Ints, right: Floats, ints: Ints, floats: Floats) -> None:
+@inner
+def _multiply(
+    f: int,
+    i: int,
+    left_ints: Ints,
+    left: Floats,
+    older: int,
+    right_ints: Ints,
+    right: Floats,
+    newer: int,
+    ints: Ints,
+    floats: Floats,
+    row: int,
+) -> None:
     """:func:`windowing.numerics.multiply`; ``ints`` are the number of factors, of zeros among them, and the exponent."""
-    if left_ints[i] == 0 or right_ints[i] == 0:
-        from_ints, source = (right_ints, right) if left_ints[i] == 0 else (left_ints, left)
-        n, zeros, exponent, high, low = from_ints[i], from_ints[i + 1], from_ints[i + 2], source[f], source[f + 1]
-        ints[i], ints[i + 1], ints[i + 2], floats[f], floats[f + 1] = n, zeros, exponent, high, low
+    if right_ints[newer, i] == 0:
+        copy_atom(i, f, 3, 2, left_ints, left, older, ints, floats, row)
         return
-    a, b = left[f], right[f]
-    ints[i], ints[i + 1] = left_ints[i] + right_ints[i], left_ints[i + 1] + right_ints[i + 1]
+    if left_ints[older, i] == 0:
+        copy_atom(i, f, 3, 2, right_ints, right, newer, ints, floats, row)
+        return
+    a, b = left[older, f], right[newer, f]
+    low_a, low_b = left[older, f + 1], right[newer, f + 1]
+    exponent = left_ints[older, i + 2] + right_ints[newer, i + 2]
+    ints[row, i], ints[row, i + 1] = left_ints[older, i] + right_ints[newer, i], left_ints[older, i + 1] + right_ints[newer, i + 1]
     high = a * b
     if high == 0.0 or high - high != 0.0:
-        floats[f], floats[f + 1], ints[i + 2] = high, 0.0, 0
+        floats[row, f], floats[row, f + 1], ints[row, i + 2] = high, 0.0, 0
         return
     split = _SPLITTER * a
     top_a = split - (split - a)
@@ -87,140 +159,210 @@ def _multiply(f: int, i: int, left_ints: Ints, left: Floats, right_ints: Ints, r
     top_b = split - (split - b)
     rest_b = b - top_b
     error = ((top_a * top_b - high) + top_a * rest_b + rest_a * top_b) + rest_a * rest_b
-    low = error + (a * right[f + 1] + left[f + 1] * b)
+    low = error + (a * low_b + low_a * b)
     total = high + low
     low -= total - high
     mantissa, shift = math.frexp(total)
-    ints[i + 2] = left_ints[i + 2] + right_ints[i + 2] + shift
-    floats[f], floats[f + 1] = mantissa, math.ldexp(low, -shift)
+    ints[row, i + 2] = exponent + shift
+    floats[row, f], floats[row, f + 1] = mantissa, math.ldexp(low, -shift)
 
 
-@njit
-def _copy(i: int, n_ints: int, f: int, n_floats: int, from_ints: Ints, source: Floats, ints: Ints, floats: Floats) -> None:
-    for column in range(i, i + n_ints):
-        ints[column] = from_ints[column]
-    for column in range(f, f + n_floats):
-        floats[column] = source[column]
-
-
-@njit
-def _moments4(f: int, i: int, left_ints: Ints, left: Floats, right_ints: Ints, right: Floats, ints: Ints, floats: Floats) -> None:
+@inner
+def _moments4(
+    f: int,
+    i: int,
+    left_ints: Ints,
+    left: Floats,
+    older: int,
+    right_ints: Ints,
+    right: Floats,
+    newer: int,
+    ints: Ints,
+    floats: Floats,
+    row: int,
+) -> None:
     """:func:`windowing.aggregates.spread.combine_moments4`; ``floats`` are anchor, delta, m2, m3, m4."""
-    n_a, n_b = left_ints[i], right_ints[i]
-    if n_a == 0 or n_b == 0:
-        if n_a == 0:
-            _copy(i, 1, f, 5, right_ints, right, ints, floats)
-        else:
-            _copy(i, 1, f, 5, left_ints, left, ints, floats)
+    n_a, n_b = left_ints[older, i], right_ints[newer, i]
+    if n_a == 0:
+        copy_atom(i, f, 1, 5, right_ints, right, newer, ints, floats, row)
+        return
+    if n_b == 0:
+        copy_atom(i, f, 1, 5, left_ints, left, older, ints, floats, row)
         return
     n = float(n_a) + float(n_b)
-    d = (right[f] - left[f]) + (right[f + 1] - left[f + 1])
+    d = (right[newer, f] - left[older, f]) + (right[newer, f + 1] - left[older, f + 1])
     a, b = float(n_a) / n, float(n_b) / n
     between = d * d * (float(n_a) * b)
-    m2_a, m2_b, m3_a, m3_b = left[f + 2], right[f + 2], left[f + 3], right[f + 3]
+    m2_a, m2_b, m3_a, m3_b = left[older, f + 2], right[newer, f + 2], left[older, f + 3], right[newer, f + 3]
     m3 = m3_a + m3_b + between * d * (a - b) + 3.0 * d * (a * m2_b - b * m2_a)
-    m4 = left[f + 4] + right[f + 4] + between * d * d * (a * a - a * b + b * b)
+    m4 = left[older, f + 4] + right[newer, f + 4] + between * d * d * (a * a - a * b + b * b)
     m4 += 6.0 * d * d * (a * a * m2_b + b * b * m2_a) + 4.0 * d * (a * m3_b - b * m3_a)
-    anchor, delta = left[f], left[f + 1] + d * b
-    ints[i] = n_a + n_b
-    floats[f], floats[f + 1], floats[f + 2], floats[f + 3], floats[f + 4] = anchor, delta, m2_a + m2_b + between, m3, m4
+    anchor, delta = left[older, f], left[older, f + 1] + d * b
+    ints[row, i] = n_a + n_b
+    floats[row, f], floats[row, f + 1], floats[row, f + 2] = anchor, delta, m2_a + m2_b + between
+    floats[row, f + 3], floats[row, f + 4] = m3, m4
 
 
-@njit
-def _comoments(f: int, i: int, left_ints: Ints, left: Floats, right_ints: Ints, right: Floats, ints: Ints, floats: Floats) -> None:
+@inner
+def _comoments(
+    f: int,
+    i: int,
+    left_ints: Ints,
+    left: Floats,
+    older: int,
+    right_ints: Ints,
+    right: Floats,
+    newer: int,
+    ints: Ints,
+    floats: Floats,
+    row: int,
+) -> None:
     """:func:`windowing.aggregates.spread.combine_comoments`; ``floats`` are anchor and delta of x and of y, m_xx, m_xy, m_yy."""
-    n_a, n_b = left_ints[i], right_ints[i]
-    if n_a == 0 or n_b == 0:
-        if n_a == 0:
-            _copy(i, 1, f, 7, right_ints, right, ints, floats)
-        else:
-            _copy(i, 1, f, 7, left_ints, left, ints, floats)
+    n_a, n_b = left_ints[older, i], right_ints[newer, i]
+    if n_a == 0:
+        copy_atom(i, f, 1, 7, right_ints, right, newer, ints, floats, row)
+        return
+    if n_b == 0:
+        copy_atom(i, f, 1, 7, left_ints, left, older, ints, floats, row)
         return
     share = float(n_b) / (float(n_a) + float(n_b))
     weight = float(n_a) * share
-    d_x = (right[f] - left[f]) + (right[f + 1] - left[f + 1])
-    d_y = (right[f + 2] - left[f + 2]) + (right[f + 3] - left[f + 3])
-    ints[i] = n_a + n_b
-    floats[f], floats[f + 1] = left[f], left[f + 1] + d_x * share
-    floats[f + 2], floats[f + 3] = left[f + 2], left[f + 3] + d_y * share
-    floats[f + 4] = left[f + 4] + right[f + 4] + d_x * d_x * weight
-    floats[f + 5] = left[f + 5] + right[f + 5] + d_x * d_y * weight
-    floats[f + 6] = left[f + 6] + right[f + 6] + d_y * d_y * weight
+    d_x = (right[newer, f] - left[older, f]) + (right[newer, f + 1] - left[older, f + 1])
+    d_y = (right[newer, f + 2] - left[older, f + 2]) + (right[newer, f + 3] - left[older, f + 3])
+    ints[row, i] = n_a + n_b
+    floats[row, f], floats[row, f + 1] = left[older, f], left[older, f + 1] + d_x * share
+    floats[row, f + 2], floats[row, f + 3] = left[older, f + 2], left[older, f + 3] + d_y * share
+    floats[row, f + 4] = left[older, f + 4] + right[newer, f + 4] + d_x * d_x * weight
+    floats[row, f + 5] = left[older, f + 5] + right[newer, f + 5] + d_x * d_y * weight
+    floats[row, f + 6] = left[older, f + 6] + right[newer, f + 6] + d_y * d_y * weight
 
 
-@njit
-def combine(  # noqa: PLR0915 - one branch an operation
-    program: Ints, left_ints: Ints, left_floats: Floats, right_ints: Ints, right_floats: Floats, ints: Ints, floats: Floats
+@inner
+def combine(
+    program: Ints,
+    left_ints: Ints,
+    left_floats: Floats,
+    older: int,
+    right_ints: Ints,
+    right_floats: Floats,
+    newer: int,
+    ints: Ints,
+    floats: Floats,
+    row: int,
 ) -> None:
-    """Write left ⊕ right into the row (``ints``, ``floats``), which may be either operand.
+    """Write left ⊕ right, row ``older`` of one pair of arenas and ``newer`` of another, into ``row`` of a third, which may be either."""
+    for line in range(program.shape[0]):
+        operation, i, f, n_ints = program[line, 0], program[line, 1], program[line, 2], program[line, 3]
+        combine_atom(operation, i, f, n_ints, left_ints, left_floats, older, right_ints, right_floats, newer, ints, floats, row)
+
+
+@inlined
+def combine_atom(
+    operation: int,
+    i: int,
+    f: int,
+    n_ints: int,
+    left_ints: Ints,
+    left_floats: Floats,
+    older: int,
+    right_ints: Ints,
+    right_floats: Floats,
+    newer: int,
+    ints: Ints,
+    floats: Floats,
+    row: int,
+) -> None:
+    """One line of :func:`combine`.
 
     References
     ----------
     Knuth, The Art of Computer Programming 2, 4.2.2 (two-sum). Chan, Golub and LeVeque (1983), doi:10.1080/00031305.1983.10483115.
     """
-    for line in range(program.shape[0]):
-        operation, i, f = program[line, 0], program[line, 1], program[line, 2]
-        if operation == ADD:
-            for column in range(i, i + program[line, 3]):
-                ints[column] = left_ints[column] + right_ints[column]
-        elif operation == SUM:
-            _add_sums(f, i, left_ints, left_floats, right_ints, right_floats, ints, floats)
-        elif operation == WIDE:
-            # Two limbs of 64 bits, the low one without sign: its sum carries when it comes out smaller than an operand.
-            low = left_ints[i] + right_ints[i]
-            carry = 1 if (low ^ _SIGN) < (left_ints[i] ^ _SIGN) else 0
-            ints[i + 1] = left_ints[i + 1] + right_ints[i + 1] + carry
-            ints[i] = low
-        elif operation in (PICK_GREATEST, PICK_LEAST):
-            take_right = right_ints[i + PICKED] >= 0
-            if take_right and left_ints[i + PICKED] >= 0:
-                if left_ints[i] != right_ints[i]:
-                    take_right = (right_ints[i] > left_ints[i]) == (operation == PICK_GREATEST)
-                else:
-                    take_right = right_ints[i + PICKED] < left_ints[i + PICKED]
-            chosen = right_ints if take_right else left_ints
-            key, row = chosen[i], chosen[i + PICKED]
-            ints[i], ints[i + PICKED] = key, row
-        elif operation == MOMENTS:
-            n, m = left_ints[i], right_ints[i]
-            if m == 0 or n == 0:
-                source_floats = left_floats if m == 0 else right_floats
-                p, q, r = source_floats[f], source_floats[f + 1], source_floats[f + 2]
-                floats[f], floats[f + 1], floats[f + 2] = p, q, r
+    if operation == ADD:
+        for column in range(i, i + n_ints):
+            ints[row, column] = left_ints[older, column] + right_ints[newer, column]
+    elif operation == SUM:
+        _add_sums(f, i, left_ints, left_floats, older, right_ints, right_floats, newer, ints, floats, row)
+    elif operation in (PICK_GREATEST, PICK_LEAST):
+        key, picked, right_key, right_picked = (
+            left_ints[older, i],
+            left_ints[older, i + PICKED],
+            right_ints[newer, i],
+            right_ints[newer, i + PICKED],
+        )
+        take_right = right_picked >= 0
+        if take_right and picked >= 0:
+            take_right = (right_key > key) == (operation == PICK_GREATEST) if right_key != key else right_picked < picked
+        ints[row, i], ints[row, i + PICKED] = (right_key, right_picked) if take_right else (key, picked)
+    elif operation == MOMENTS:
+        n, m = left_ints[older, i], right_ints[newer, i]
+        anchor, mean, m2 = left_floats[older, f], left_floats[older, f + 1], left_floats[older, f + 2]
+        right_anchor, right_mean, right_m2 = right_floats[newer, f], right_floats[newer, f + 1], right_floats[newer, f + 2]
+        if n == 0:
+            anchor, mean, m2 = right_anchor, right_mean, right_m2
+        elif m != 0:
+            # The means are kept relative to an anchor, so that their difference keeps its digits when both are large.
+            delta = (right_anchor - anchor) + (right_mean - mean)
+            whole = float(n) + float(m)
+            m2 = m2 + right_m2 + delta * delta * (float(n) * float(m) / whole)
+            mean += delta * (float(m) / whole)
+        ints[row, i] = n + m
+        floats[row, f], floats[row, f + 1], floats[row, f + 2] = anchor, mean, m2
+    else:
+        _combine_rare(operation, i, f, left_ints, left_floats, older, right_ints, right_floats, newer, ints, floats, row)
+
+
+@inner
+def _combine_rare(
+    operation: int,
+    i: int,
+    f: int,
+    left_ints: Ints,
+    left_floats: Floats,
+    older: int,
+    right_ints: Ints,
+    right_floats: Floats,
+    newer: int,
+    ints: Ints,
+    floats: Floats,
+    row: int,
+) -> None:
+    """The operations that are not worth compiling into every caller."""
+    if operation == WIDE:
+        # Two limbs of 64 bits, the low one without sign: its sum carries when it comes out smaller than an operand.
+        left_low = left_ints[older, i]
+        low = left_low + right_ints[newer, i]
+        carry = 1 if (low ^ _SIGN) < (left_low ^ _SIGN) else 0
+        high = left_ints[older, i + 1] + right_ints[newer, i + 1] + carry
+        ints[row, i], ints[row, i + 1] = low, high
+    elif operation == MOMENTS4:
+        _moments4(f, i, left_ints, left_floats, older, right_ints, right_floats, newer, ints, floats, row)
+    elif operation == COMOMENTS:
+        _comoments(f, i, left_ints, left_floats, older, right_ints, right_floats, newer, ints, floats, row)
+    elif operation == PRODUCT:
+        _multiply(f, i, left_ints, left_floats, older, right_ints, right_floats, newer, ints, floats, row)
+    elif operation in (COUNT_GREATEST, COUNT_LEAST):
+        key, times, right_key, right_times = (
+            left_ints[older, i],
+            left_ints[older, i + TIMES],
+            right_ints[newer, i],
+            right_ints[newer, i + TIMES],
+        )
+        if times > 0 and right_times > 0 and key == right_key:
+            times += right_times
+        elif right_times > 0 and (times == 0 or (right_key > key) == (operation == COUNT_GREATEST)):
+            key, times = right_key, right_times
+        ints[row, i], ints[row, i + TIMES] = key, times
+    else:
+        take_right = right_ints[newer, i + ROW] >= 0
+        if take_right and left_ints[older, i + ROW] >= 0:
+            if left_ints[older, i + KEY] != right_ints[newer, i + KEY]:
+                take_right = (right_ints[newer, i + KEY] > left_ints[older, i + KEY]) == (operation == GREATEST)
+            elif left_ints[older, i + AT] != right_ints[newer, i + AT]:
+                take_right = right_ints[newer, i + AT] < left_ints[older, i + AT]
             else:
-                # The means are kept relative to an anchor, so that their difference keeps its digits when both are large.
-                delta = (right_floats[f] - left_floats[f]) + (right_floats[f + 1] - left_floats[f + 1])
-                whole = float(n) + float(m)
-                m2 = left_floats[f + 2] + right_floats[f + 2] + delta * delta * (float(n) * float(m) / whole)
-                mean = left_floats[f + 1] + delta * (float(m) / whole)
-                anchor = left_floats[f]
-                floats[f], floats[f + 1], floats[f + 2] = anchor, mean, m2
-            ints[i] = n + m
-        elif operation == MOMENTS4:
-            _moments4(f, i, left_ints, left_floats, right_ints, right_floats, ints, floats)
-        elif operation == COMOMENTS:
-            _comoments(f, i, left_ints, left_floats, right_ints, right_floats, ints, floats)
-        elif operation == PRODUCT:
-            _multiply(f, i, left_ints, left_floats, right_ints, right_floats, ints, floats)
-        elif operation in (COUNT_GREATEST, COUNT_LEAST):
-            a, b = left_ints[i + TIMES], right_ints[i + TIMES]
-            if a > 0 and b > 0 and left_ints[i] == right_ints[i]:
-                ints[i], ints[i + TIMES] = left_ints[i], a + b
-            else:
-                right_wins = (right_ints[i] > left_ints[i]) == (operation == COUNT_GREATEST)
-                take_right = b > 0 and (a == 0 or right_wins)
-                chosen = right_ints if take_right else left_ints
-                key, times = chosen[i], chosen[i + TIMES]
-                ints[i], ints[i + TIMES] = key, times
+                take_right = right_ints[newer, i + TIE] < left_ints[older, i + TIE]
+        if take_right:
+            copy_atom(i, f, 4, 0, right_ints, right_floats, newer, ints, floats, row)
         else:
-            take_right = right_ints[i + ROW] >= 0
-            if take_right and left_ints[i + ROW] >= 0:
-                if left_ints[i + KEY] != right_ints[i + KEY]:
-                    take_right = (right_ints[i + KEY] > left_ints[i + KEY]) == (operation == GREATEST)
-                elif left_ints[i + AT] != right_ints[i + AT]:
-                    take_right = right_ints[i + AT] < left_ints[i + AT]
-                else:
-                    take_right = right_ints[i + TIE] < left_ints[i + TIE]
-            chosen = right_ints if take_right else left_ints
-            key, at, tie, row = chosen[i + KEY], chosen[i + AT], chosen[i + TIE], chosen[i + ROW]
-            ints[i + KEY], ints[i + AT], ints[i + TIE], ints[i + ROW] = key, at, tie, row
+            copy_atom(i, f, 4, 0, left_ints, left_floats, older, ints, floats, row)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels.combine import Floats, Ints, combine, njit, set_identity
+from windowing.kernels.combine import Floats, Ints, combine, copy_row, njit, set_identity
 
 #: ``closed`` of a slice whose rows count in every window that holds it.
 NEVER_CLOSED = np.iinfo(np.int64).min
@@ -103,7 +103,7 @@ def _sweep(
     count = 0
     # Suffix aggregates of the front stack live beside the slices they begin at; only a writing sweep needs them.
     suffix_ints, suffix_floats = np.empty_like(ints if write else ints[:0]), np.empty_like(floats if write else floats[:0])
-    back_ints, back_floats = np.empty(ints.shape[1], np.int64), np.empty(floats.shape[1], np.float64)
+    back_ints, back_floats = np.empty((1, ints.shape[1]), np.int64), np.empty((1, floats.shape[1]), np.float64)
     for key in range(len(offsets) - 1):
         first, stop = offsets[key], offsets[key + 1]
         if first == stop:
@@ -112,12 +112,12 @@ def _sweep(
         for row in range(first, stop):
             restricted |= closed[row] > after
         low = high = middle = first
-        set_identity(program, back_ints, back_floats)
+        set_identity(program, back_ints, back_floats, 0)
         end = origin + ((max(after, starts[first]) - size - origin) // hop + 1) * hop + size
         while end <= through:
             while high < stop and starts[high] < end:
                 if write and not restricted:
-                    combine(program, back_ints, back_floats, ints[high], floats[high], back_ints, back_floats)
+                    combine(program, back_ints, back_floats, 0, ints, floats, high, back_ints, back_floats, 0)
                 high += 1
             while low < high and starts[low] < end - size:
                 low += 1
@@ -126,38 +126,30 @@ def _sweep(
                     break
                 end = origin + ((starts[high] - size - origin) // hop + 1) * hop + size
                 low = middle = high
-                set_identity(program, back_ints, back_floats)
+                set_identity(program, back_ints, back_floats, 0)
                 continue
             if restricted:
                 # Late rows leave and enter in no fixed order: combine anew, a key at a time, only in the batch that brings them.
                 holds = False
-                set_identity(program, back_ints, back_floats)
+                set_identity(program, back_ints, back_floats, 0)
                 for row in range(low, high):
                     if closed[row] < end:
                         holds = True
                         if write:
-                            combine(program, back_ints, back_floats, ints[row], floats[row], back_ints, back_floats)
+                            combine(program, back_ints, back_floats, 0, ints, floats, row, back_ints, back_floats, 0)
                 if not holds:
                     end += hop
                     continue
                 if write:
-                    out_ints[count], out_floats[count] = back_ints, back_floats
+                    copy_row(back_ints, back_floats, 0, out_ints, out_floats, count)
             elif write:
                 if low >= middle:
-                    suffix_ints[high - 1], suffix_floats[high - 1] = ints[high - 1], floats[high - 1]
+                    copy_row(ints, floats, high - 1, suffix_ints, suffix_floats, high - 1)
                     for row in range(high - 2, low - 1, -1):
-                        combine(
-                            program,
-                            ints[row],
-                            floats[row],
-                            suffix_ints[row + 1],
-                            suffix_floats[row + 1],
-                            suffix_ints[row],
-                            suffix_floats[row],
-                        )
+                        combine(program, ints, floats, row, suffix_ints, suffix_floats, row + 1, suffix_ints, suffix_floats, row)
                     middle = high
-                    set_identity(program, back_ints, back_floats)
-                combine(program, suffix_ints[low], suffix_floats[low], back_ints, back_floats, out_ints[count], out_floats[count])
+                    set_identity(program, back_ints, back_floats, 0)
+                combine(program, suffix_ints, suffix_floats, low, back_ints, back_floats, 0, out_ints, out_floats, count)
             if write:
                 keys[count], ends[count] = key, end
             count += 1

@@ -101,10 +101,10 @@ class Layout:
         return cls(atoms, (), results, of_rows=True)
 
     def program(self) -> npt.NDArray[np.int64]:
-        """One line an atom: operation, first int column, first float column, number of int columns; shape (n_atoms, 4)."""
+        """One line an atom: operation, first int column, first float column, numbers of int and of float columns; shape (n_atoms, 5)."""
         lines, ints, floats = [], 0, 0
         for operation, n_ints, n_floats in self._operations():
-            lines.append((operation, ints, floats, n_ints))
+            lines.append((operation, ints, floats, n_ints, n_floats))
             ints, floats = ints + n_ints, floats + n_floats
         return np.array(lines, np.int64)
 

@@ -21,7 +21,7 @@ def lift(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
     """A partial for each row of ``table``, which is sorted by key and (time, tie_break, arrival); arenas as of ``arenas``."""
     n_ints, n_floats = layout.widths()
     ints, floats = np.zeros((table.num_rows, n_ints), np.int64), np.zeros((table.num_rows, n_floats), np.float64)
-    for atom, (_, i, f, width) in zip(layout.atoms, layout.program(), strict=True):
+    for atom, (_, i, f, width, *_) in zip(layout.atoms, layout.program(), strict=True):
         columns = [table.column(name).combine_chunks() for name in atom.columns]
         _lift(atom, columns, _counted(atom, columns, table), ints[:, i : i + width], floats[:, f:])
     return ints, floats

@@ -39,7 +39,7 @@ def lower(layout: Layout, ints: Ints, floats: Floats, table: pa.Table, overflow:
 
 def _lower(result: Result, layout: Layout, ints: Ints, floats: Floats, table: pa.Table) -> pa.Array:
     program = layout.program()
-    _, i, f, _ = program[result.atoms[0]]
+    _, i, f, *_ = program[result.atoms[0]]
     n, moments = ints[:, i], floats[:, f:]
     match result.function:
         case "count":
@@ -47,7 +47,7 @@ def _lower(result: Result, layout: Layout, ints: Ints, floats: Floats, table: pa
         case "sum" | "mean":
             return _summed(result, layout, n, program[result.atoms[1]], ints, floats)
         case "weighted_mean":
-            _, j, g, _ = program[result.atoms[1]]
+            _, j, g, *_ = program[result.atoms[1]]
             weights = sum_value(floats[:, g], floats[:, g + 1], ints[:, j])
             return pa.array(sum_over(floats[:, f], floats[:, f + 1], n, weights), mask=weights == 0.0)
         case "product" | "geometric_mean":
@@ -84,7 +84,7 @@ def _too_great(result: Result, value: object) -> AggregateOverflowError:
 
 
 def _summed(result: Result, layout: Layout, n: Ints, line: Ints, ints: Ints, floats: Floats) -> pa.Array:
-    _, j, g, _ = line
+    _, j, g, *_ = line
     kind = layout.atoms[result.atoms[1]].kind
     if kind == "sum_float":
         parts = (floats[:, g], floats[:, g + 1], ints[:, j])
@@ -160,7 +160,7 @@ def _paired(function: str, n: Ints, moments: Floats) -> pa.Array:
 
 
 def _bins(n: Ints, line: Ints, ints: Ints) -> pa.Array:
-    _, i, _, bins = line
+    _, i, _, bins, _ = line
     counts = np.ascontiguousarray(ints[:, i : i + bins]).reshape(-1)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(counts), int(bins))
     return pc.if_else(pa.array(n > 0), lists.cast(pa.list_(pa.int64())), pa.scalar(None, pa.list_(pa.int64())))

@@ -16,9 +16,12 @@ Tangwongsan, Hirzel and Schneider (2017), Low-latency sliding-window aggregation
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from windowing.kernels.combine import Floats, Ints, combine, njit, set_identity
+from windowing.kernels import combine as op
+from windowing.kernels.combine import Floats, Ints, clear_atom, combine, combine_atom, copy_atom, inlined, inner, njit, set_identity
 
 
 @njit
@@ -57,18 +60,50 @@ def fifo_ranges(
     longest = 0
     for window in range(len(lo)):
         longest = max(longest, hi[window] - lo[window])
+        if hi[window] <= lo[window]:
+            set_identity(program, out_ints, out_floats, window)
     front_ints, front_floats = np.empty((longest, ints.shape[1]), np.int64), np.empty((longest, floats.shape[1]), np.float64)
-    back_ints, back_floats = np.empty(ints.shape[1], np.int64), np.empty(floats.shape[1], np.float64)
+    back_ints, back_floats = np.empty((1, ints.shape[1]), np.int64), np.empty((1, floats.shape[1]), np.float64)
     flips = np.full(len(offsets) - 1, -1, np.int64)
+    given = (ints, floats, sequence, offsets, lo, hi, middles)
+    stacks, out = (front_ints, front_floats, back_ints, back_floats), (out_ints, out_floats, flips)
+    for line in range(len(program)):
+        _one_atom(program[line], given, stacks, out)
+    return flips
+
+
+@inner
+def _one_atom(line: Ints, given: Any, stacks: Any, out: Any) -> None:
+    """All windows of one atom. Where a call of :func:`_sweep` gives constants, it is compiled for them, and runs up to twice as fast."""
+    i, f = line[1], line[2]
+    if line[0] == op.ADD and line[3] == 1:
+        _sweep(op.ADD, i, f, 1, 0, given, stacks, out)
+    elif line[0] == op.MOMENTS:
+        _sweep(op.MOMENTS, i, f, 1, 3, given, stacks, out)
+    elif line[0] == op.PICK_GREATEST:
+        _sweep(op.PICK_GREATEST, i, f, 2, 0, given, stacks, out)
+    elif line[0] == op.PICK_LEAST:
+        _sweep(op.PICK_LEAST, i, f, 2, 0, given, stacks, out)
+    else:
+        _sweep(line[0], i, f, line[3], line[4], given, stacks, out)
+
+
+@inlined
+def _sweep(operation: int, i: int, f: int, n_ints: int, n_floats: int, given: Any, stacks: Any, out: Any) -> None:
+    ints, floats, sequence, offsets, lo, hi, middles = given
+    front_ints, front_floats, back_ints, back_floats = stacks
+    out_ints, out_floats, flips = out
     for key in range(len(offsets) - 1):
         middle, base, low, reached = middles[key], -1, -1, -1
         for window in range(offsets[key], offsets[key + 1]):
             first, stop = lo[window], hi[window]
             if first >= stop:
-                set_identity(program, out_ints[window], out_floats[window])
                 continue
             if first < low or stop < reached or (base < 0 <= middle and stop < middle):
-                _fold(program, ints, floats, sequence, first, stop, out_ints[window], out_floats[window])
+                clear_atom(operation, i, f, n_ints, n_floats, out_ints, out_floats, window)
+                for place in range(first, stop):
+                    leaf = sequence[place]
+                    combine_atom(operation, i, f, n_ints, out_ints, out_floats, window, ints, floats, leaf, out_ints, out_floats, window)
                 continue
             low = first
             if first >= middle or base < 0:
@@ -76,39 +111,26 @@ def fifo_ranges(
                     middle = stop
                     flips[key] = window
                 base = first
-                _stack(program, ints, floats, sequence, first, middle, front_ints, front_floats)
-                set_identity(program, back_ints, back_floats)
+                # The front's row p holds the leaves from base + p to the middle combined.
+                copy_atom(i, f, n_ints, n_floats, ints, floats, sequence[middle - 1], front_ints, front_floats, middle - 1 - base)
+                for row in range(middle - 2 - base, -1, -1):
+                    leaf = sequence[base + row]
+                    combine_atom(
+                        operation, i, f, n_ints, ints, floats, leaf, front_ints, front_floats, row + 1, front_ints, front_floats, row
+                    )
+                clear_atom(operation, i, f, n_ints, n_floats, back_ints, back_floats, 0)
                 reached = middle
             for place in range(reached, stop):
                 leaf = sequence[place]
-                combine(program, back_ints, back_floats, ints[leaf], floats[leaf], back_ints, back_floats)
+                combine_atom(operation, i, f, n_ints, back_ints, back_floats, 0, ints, floats, leaf, back_ints, back_floats, 0)
             reached = stop
             top = first - base
             if reached == middle:
-                out_ints[window], out_floats[window] = front_ints[top], front_floats[top]
+                copy_atom(i, f, n_ints, n_floats, front_ints, front_floats, top, out_ints, out_floats, window)
             else:
-                combine(program, front_ints[top], front_floats[top], back_ints, back_floats, out_ints[window], out_floats[window])
-    return flips
-
-
-@njit
-def _stack(
-    program: Ints, ints: Ints, floats: Floats, sequence: Ints, first: int, stop: int, front_ints: Ints, front_floats: Floats
-) -> None:
-    """Fill the front: row p holds the leaves from ``first + p`` to ``stop`` combined."""
-    last = stop - 1 - first
-    front_ints[last], front_floats[last] = ints[sequence[stop - 1]], floats[sequence[stop - 1]]
-    for row in range(last - 1, -1, -1):
-        leaf = sequence[first + row]
-        combine(program, ints[leaf], floats[leaf], front_ints[row + 1], front_floats[row + 1], front_ints[row], front_floats[row])
-
-
-@njit
-def _fold(program: Ints, ints: Ints, floats: Floats, sequence: Ints, first: int, stop: int, out_ints: Ints, out_floats: Floats) -> None:
-    set_identity(program, out_ints, out_floats)
-    for place in range(first, stop):
-        leaf = sequence[place]
-        combine(program, out_ints, out_floats, ints[leaf], floats[leaf], out_ints, out_floats)
+                combine_atom(
+                    operation, i, f, n_ints, front_ints, front_floats, top, back_ints, back_floats, 0, out_ints, out_floats, window
+                )
 
 
 @njit
@@ -119,5 +141,4 @@ def add_members(program: Ints, ints: Ints, floats: Floats, offsets: Ints, member
     """
     for window in range(len(offsets) - 1):
         for place in range(offsets[window], offsets[window + 1]):
-            leaf = members[place]
-            combine(program, out_ints[window], out_floats[window], ints[leaf], floats[leaf], out_ints[window], out_floats[window])
+            combine(program, out_ints, out_floats, window, ints, floats, members[place], out_ints, out_floats, window)
