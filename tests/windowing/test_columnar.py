@@ -119,6 +119,8 @@ SCHEMA = pa.schema(
 class Longest:
     """The longest name, the earliest of equals: neither commutative nor known to the kernels."""
 
+    result = "string"
+
     def lift(self, name: str) -> str:
         return name
 

@@ -277,7 +277,9 @@ class GridSlicer:
             self._first, self._last = np.append(self._first, np.full(missing, AFTER)), np.append(self._last, np.full(missing, BEFORE))
 
     def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
-        return earliest(leaves, applied.kept, leaves.time, 0 if self._revise else clock.lateness)
+        # Windows that hold nothing end before the next row's do.
+        at = np.full(len(leaves), clock.closed, np.int64) if self._empty else leaves.time
+        return earliest(leaves, applied.kept, at, 0 if self._revise else clock.lateness)
 
     def snapshot(self) -> dict[str, pa.Table]:
         keys = pa.table({"middle_end": self._middle_end, "first": self._first, "last": self._last})

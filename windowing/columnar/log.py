@@ -1,0 +1,262 @@
+"""State as rows of an append-only log: what a store of typed columns keeps of windows over live rows.
+
+::
+
+    kind  says                                                      the last of them counts by
+    key   what each window remembers of a key, and when it is due    key
+    row   a live row, and how each window holds it                   number
+    gone  the row of this number is live no more                     number
+
+A batch adds what it has changed and nothing else: rows that came, rows that went, keys that were touched. Whoever reads the log gets
+the state of any batch by leaving out what later ones have added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowing.columnar.keyed import live_columns, slicer_for
+from windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK, Keys, plain
+from windowing.errors import StateError
+from windowing.kernels.combine import Bools, Ints
+from windowing.kernels.lift import condition_column
+from windowing.spec import Pipeline
+
+#: Columns of every entry: what it is, the batch that added it, from which watermark on its key has work to do.
+KIND, BATCH, DUE = "_kind", "_batch", "_due"
+#: Columns of a row: its number in the order of arrival, its event, the watermark that it met.
+_OWN = {NUMBER: "_number", TIME: "_time", UNTIL: "_until", WATERMARK: "_watermark"}
+ROW, GONE, KEY_KIND = "row", "gone", "key"
+#: An entry that is no state yet: a row that has just arrived.
+FRESH = "fresh"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The state of some keys as it was read: tables as of :meth:`~windowing.columnar.keyed.KeyedWindows.snapshot`, and due watermarks."""
+
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    due: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table of a window's: of keys, or of the rows that it holds in one way.
+
+    Attributes
+    ----------
+    place
+        Its name among the tables of a snapshot.
+    held
+        Column of the log that says which rows it tells of; empty for a table of keys.
+    columns
+        Column of the log by column, beside the number of a row.
+    """
+
+    place: str
+    held: str
+    columns: Mapping[str, str]
+
+
+class StateLog:
+    """The log of one pipeline.
+
+    Parameters
+    ----------
+    types
+        Arrow type of each of the source's columns.
+    conditions
+        The spec's conditions.
+
+    Attributes
+    ----------
+    schema
+        Of an entry.
+    """
+
+    def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str]) -> None:
+        self._keys = {name: types[name] for name in pipeline.keys}
+        labels = _Labels([*pipeline.keys, KIND, BATCH, DUE, *_OWN.values()])
+        self._live = {name: name if name in self._keys else labels.of(name) for name in live_columns(pipeline, types)}
+        self._conditions = {condition_column(text): f"_where_{index}" for index, text in enumerate(conditions)}
+        fields = [*self._keys.items(), (KIND, pa.string()), *((name, pa.int64()) for name in (BATCH, DUE, *_OWN.values()))]
+        fields += [(label, types[name]) for name, label in self._live.items() if name not in self._keys]
+        fields += [(label, pa.bool_()) for label in self._conditions.values()]
+        self._tables: list[_Table] = []
+        for index, window in enumerate(pipeline.windows):
+            for name, table in slicer_for(window, pipeline).snapshot().items():
+                held = "" if name == "keys" else f"_{window.name}__{name}"
+                columns = {
+                    column: f"{held or f'_{window.name}'}__{column}" for column in table.column_names if not held or column != "number"
+                }
+                self._tables.append(_Table(f"window {index} {name}", held, columns))
+                fields += [(held, pa.bool_())] if held else []
+                fields += [(label, table.schema.field(column).type) for column, label in columns.items()]
+        self.schema = pa.schema(fields)
+
+    def columns_of_fresh(self) -> list[tuple[str, str]]:
+        """(source column, column of the log) of what a fresh row brings beside its own columns; keys come first."""
+        return [(name, name) for name in self._keys] + [(name, label) for name, label in self._live.items() if name not in self._keys]
+
+    @property
+    def conditions(self) -> Mapping[str, str]:
+        """Column of the log by the condition's column among live rows."""
+        return self._conditions
+
+    def key_columns(self, entries: pa.Table) -> dict[str, pa.Array]:
+        """The key columns of ``entries``, as windows take them."""
+        return {name: plain(entries.column(name)) for name in self._keys}
+
+    def rows(self, entries: pa.Table, key: Ints) -> pa.Table:
+        """``entries`` that are rows, in the order of arrival, as live rows; ``key`` are the indices of their keys."""
+        live = {name: plain(entries.column(label)) for name, label in self._live.items()}
+        live |= {name: plain(entries.column(label)) for name, label in self._conditions.items()}
+        return pa.table({**live, KEY: key, **{name: plain(entries.column(label)) for name, label in _OWN.items()}})
+
+    def read(self, entries: pa.Table) -> Stored:
+        """The state that ``entries`` tell of, in any order, all of them of each of their keys.
+
+        Raises
+        ------
+        StateError
+            If a key has rows and nothing that says what windows remember of it.
+        """
+        if not entries.num_rows:
+            return Stored()
+        keys = Keys(pa.table({name: column[:0] for name, column in self.key_columns(entries).items()}))
+        key = keys.learn(self.key_columns(entries), entries.num_rows)
+        kind, batch = entries.column(KIND), entries.column(BATCH).to_numpy()
+        rows = _latest(np.flatnonzero(_equal(kind, ROW) | _equal(kind, GONE)), entries.column(_OWN[NUMBER]).to_numpy(), batch)
+        rows = rows[_equal(kind, ROW)[rows]]
+        marks = _latest(np.flatnonzero(_equal(kind, KEY_KIND)), key, batch)
+        if len(marks) < len(keys):
+            raise StateError(
+                f"state: {len(keys) - len(marks)} of {len(keys)} keys have rows, but no entry of their own; rebuild it from the source"
+            )
+        of_rows, of_keys = entries.take(pa.array(rows)), entries.take(pa.array(marks))
+        tables = {"rows": self.rows(of_rows, key[rows]), "keys": keys.table}
+        for table in self._tables:
+            entries = of_rows.filter(of_rows.column(table.held)) if table.held else of_keys
+            columns = {column: entries.column(label).combine_chunks() for column, label in table.columns.items()}
+            tables[table.place] = pa.table(columns | ({"number": plain(entries.column(_OWN[NUMBER]))} if table.held else {}))
+        return Stored(tables, of_keys.column(DUE).to_numpy())
+
+    def changes(self, before: Stored, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
+        """The entries that lead from ``before`` to ``after``; columns as ``schema``.
+
+        Parameters
+        ----------
+        after
+            As of :meth:`~windowing.columnar.keyed.KeyedWindows.snapshot`; its keys begin with those of ``before``.
+        due
+            For each key of ``after`` the watermark from which on it has work to do.
+        """
+        rows, old = after["rows"], before.tables.get("rows")
+        found = [self._key_entries(before, after, due, batch)]
+        held = self._held(after, rows.column(NUMBER).to_numpy())
+        changed = np.ones(rows.num_rows, np.bool_)
+        if old is not None:
+            was = self._held(before.tables, old.column(NUMBER).to_numpy())
+            place, known = _find(old.column(NUMBER).to_numpy(), rows.column(NUMBER).to_numpy())
+            changed = ~known
+            for label, column in held.items():
+                changed[known] |= _differ(column.filter(pa.array(known)), was[label].take(pa.array(place[known])))
+            gone = np.flatnonzero(~_find(rows.column(NUMBER).to_numpy(), old.column(NUMBER).to_numpy())[1])
+            going = old.take(pa.array(gone))
+            found.append(self._entries(GONE, batch, self._cells(after, going.column(KEY)) | {_OWN[NUMBER]: going.column(NUMBER)}))
+        chosen = pa.array(np.flatnonzero(changed))
+        kept = rows.take(chosen)
+        cells = {label: kept.column(name) for name, label in (*self._live.items(), *self._conditions.items(), *_OWN.items())}
+        cells |= {label: column.take(chosen) for label, column in held.items()}
+        found.append(self._entries(ROW, batch, cells | self._cells(after, kept.column(KEY))))
+        return pa.concat_tables(found)
+
+    def _key_entries(self, before: Stored, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
+        cells: dict[str, pa.Array] = {DUE: pa.array(due)}
+        changed = np.ones(len(due), np.bool_)
+        n_before = len(before.due)
+        changed[:n_before] = due[:n_before] != before.due
+        for table in self._tables:
+            for column, label in () if table.held else table.columns.items():
+                cells[label] = after[table.place].column(column).combine_chunks()
+                if n_before:
+                    changed[:n_before] |= _differ(cells[label][:n_before], before.tables[table.place].column(column).combine_chunks())
+        chosen = pa.array(np.flatnonzero(changed))
+        return self._entries(KEY_KIND, batch, {label: column.take(chosen) for label, column in cells.items()} | self._cells(after, chosen))
+
+    def _held(self, tables: Mapping[str, pa.Table], numbers: Ints) -> dict[str, pa.Array]:
+        """How windows hold the rows with these ``numbers``, by column of the log."""
+        found: dict[str, pa.Array] = {}
+        for table in self._tables:
+            if table.held:
+                holding = tables[table.place]
+                at, known = _find(holding.column("number").to_numpy(), numbers)
+                found[table.held] = pa.array(known)
+                index = pa.array(at, mask=~known)
+                found |= {label: holding.column(column).combine_chunks().take(index) for column, label in table.columns.items()}
+        return found
+
+    def _cells(self, after: Mapping[str, pa.Table], key: pa.ChunkedArray | pa.Array) -> dict[str, pa.Array]:
+        return {name: after["keys"].column(name).combine_chunks().take(plain(key)) for name in self._keys}
+
+    def _entries(self, kind: str, batch: int, cells: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+        n = len(next(iter(cells.values()))) if cells else 0
+        whole = {**cells, KIND: pa.array([kind] * n, pa.string()), BATCH: pa.array(np.full(n, batch, np.int64))}
+        arrays = [
+            whole[name].cast(type_) if name in whole else pa.nulls(n, type_)
+            for name, type_ in zip(self.schema.names, self.schema.types, strict=True)
+        ]
+        return pa.table(arrays, schema=self.schema)
+
+
+class _Labels:
+    """Column names that any Parquet reader takes, each once; Spark does not tell upper from lower case."""
+
+    def __init__(self, taken: Sequence[str]) -> None:
+        self._taken = {name.lower() for name in taken}
+
+    def of(self, name: str) -> str:
+        label = re.sub(r"\W", "_", name)
+        while label.lower() in self._taken:
+            label += "_"
+        self._taken.add(label.lower())
+        return label
+
+
+def _equal(column: pa.ChunkedArray, value: str) -> Bools:
+    return np.asarray(pc.equal(column, value).to_numpy(), np.bool_)
+
+
+def _latest(places: Ints, by: Ints, batch: Ints) -> Ints:
+    """Of those ``places`` that agree in ``by`` the one of the latest batch; in ascending order of ``by``."""
+    order = places[np.lexsort((batch[places], by[places]))]
+    ordered = by[order]
+    return order[np.append(ordered[1:] != ordered[:-1], True)] if len(order) else order
+
+
+def _find(among: Ints, wanted: Ints) -> tuple[Ints, Bools]:
+    """Where each of ``wanted`` stands ``among`` different numbers, and whether it does."""
+    if not len(among):
+        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
+    order = np.argsort(among, kind="stable")
+    place = np.minimum(np.searchsorted(among[order], wanted), len(among) - 1)
+    return order[place], among[order][place] == wanted
+
+
+def _differ(new: pa.Array, old: pa.Array) -> Bools:
+    """Where two columns of one length differ; null equals null, and a float equals the one with the same bits."""
+    if pa.types.is_nested(new.type):
+        return np.array([a != b for a, b in zip(new.to_pylist(), old.to_pylist(), strict=True)], np.bool_)
+    if pa.types.is_floating(new.type):
+        new, old = (pa.array(column.to_numpy(zero_copy_only=False).view(np.int64)) for column in (new, old))
+    unequal = pc.fill_null(pc.not_equal(new, old), False)
+    return np.asarray(pc.or_(unequal, pc.xor(new.is_valid(), old.is_valid())).to_numpy(zero_copy_only=False), np.bool_)
+
+
+__all__ = ["BATCH", "DUE", "FRESH", "GONE", "KIND", "ROW", "StateLog", "Stored"]

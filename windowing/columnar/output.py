@@ -1,0 +1,101 @@
+"""Result rows with the columns and types of a sink."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from windowing.aggregates import aggregate_for, own
+from windowing.catalogue import AggregateSpec
+from windowing.columnar.objects import OBJECTS, value_type
+from windowing.columnar.results import Chunk, Column
+from windowing.errors import SpecError
+from windowing.kernels.layout import Layout
+from windowing.slicing.windows import NO_START, NO_TRIGGER
+from windowing.spec import Pipeline
+
+_NAMED = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
+#: A user's aggregate that does not say what it gives (attribute ``result``) gives JSON text.
+_ANYTHING = pa.string()
+
+
+def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """Arrow type of each aggregate over source columns of ``types``.
+
+    Raises
+    ------
+    SpecError
+        If a column does not exist or has a type that the aggregate cannot take.
+    """
+    where = f"pipeline {pipeline.pipeline}: aggregates"
+    numeric = {name: spec for name, spec in pipeline.aggregates.items() if spec.function not in (*OBJECTS, "time_weighted_mean")}
+    found = {result.name: result.type for result in Layout.over_rows(numeric, types, where).results}
+    for name, spec in pipeline.aggregates.items():
+        missing = next((column for column in spec.columns if column not in types), None)
+        if missing is not None:
+            raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
+        if spec.function == "time_weighted_mean":
+            found[name] = pa.float64()
+        elif spec.function in OBJECTS:
+            kinds = [types[column] for column in spec.columns]
+            found[name] = _type(aggregate_for(spec, [value_type(kind) for kind in kinds]).result, kinds)
+    return {name: found[name] for name in pipeline.aggregates}
+
+
+def _type(result: str, kinds: list[pa.DataType]) -> pa.DataType:
+    if result.startswith("list<"):
+        return pa.list_(_type(result[len("list<") : -1], kinds))
+    return kinds[-1] if result == "same" and kinds else _NAMED.get(result, _ANYTHING)
+
+
+def gives_json(spec: AggregateSpec) -> bool:
+    """Whether the aggregate's results are JSON texts, since nothing says of which type they are."""
+    return spec.use is not None and own.load(spec.use).result not in _NAMED
+
+
+def result_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Columns of the sink: keys, window, its bounds, trigger, revision, the aggregates in the spec's order, batch."""
+    bound = pa.timestamp("us", "UTC") if pipeline.time.unit is None else pa.int64()
+    own = [("window", pa.string()), ("window_start", bound), ("window_end", bound), ("trigger", pa.int64()), ("revision", pa.int64())]
+    keys = [(name, types[name]) for name in pipeline.keys]
+    return pa.schema([*keys, *own, *result_types(pipeline, types).items(), ("batch", pa.int64())])
+
+
+def result_rows(chunk: Chunk, pipeline: Pipeline, keys: pa.Table, schema: pa.Schema, batch: int | None) -> pa.Table:
+    """The rows of ``chunk``; ``keys`` are the key columns by key index."""
+    windows = chunk.windows
+    n = len(windows)
+    cells: dict[str, pa.Array] = {name: keys.column(name).combine_chunks().take(pa.array(windows.key)) for name in pipeline.keys}
+    cells |= {
+        "window": pa.repeat(pipeline.windows[chunk.window].name, n),
+        "window_start": pa.array(windows.start, mask=windows.start == NO_START),
+        "window_end": pa.array(windows.end),
+        "trigger": pa.array(windows.trigger, mask=windows.trigger == NO_TRIGGER),
+        "revision": pa.array(windows.revision),
+        "batch": pa.nulls(n, pa.int64()) if batch is None else pa.repeat(batch, n),
+    }
+    for name, spec in pipeline.aggregates.items():
+        cells[name] = _typed(chunk.values[name], schema.field(name).type, as_json=gives_json(spec))
+    return pa.table([cells[name].cast(kind) for name, kind in zip(schema.names, schema.types, strict=True)], schema=schema)
+
+
+def _typed(column: Column, kind: pa.DataType, *, as_json: bool) -> pa.Array:
+    if not isinstance(column, list):
+        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if as_json:
+        return pa.array([None if value is None else _text(value) for value in column], kind)
+    return pa.array(column, _plain(kind)).cast(kind)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """As what objects of a column's type come back: instants are integers along the axis."""
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    return pa.int64() if pa.types.is_timestamp(kind) else kind

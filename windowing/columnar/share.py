@@ -1,0 +1,106 @@
+"""A batch's work on a share of the keys: entries of the state's log and fresh rows in, result rows and new entries out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowing.columnar.keyed import KeyedWindows, Step
+from windowing.columnar.log import FRESH, KIND, StateLog
+from windowing.columnar.output import result_rows
+from windowing.columnar.rows import NUMBER, TIME, WATERMARK
+from windowing.kernels.combine import Bools, Ints
+from windowing.spec import Pipeline
+from windowing.watermark import BEFORE, Clock
+
+
+@dataclass(frozen=True)
+class Share:
+    """What every share of a batch's keys is worked on by; small, and the same for all of them.
+
+    Attributes
+    ----------
+    schema
+        Of result rows.
+    clock
+        As the batch leaves it; ``since`` is the watermark as the batch found it.
+    batch
+        Number of the batch; null where there are none.
+    final
+        Whether the input ends with the batch: then there is no state to be kept.
+    """
+
+    pipeline: Pipeline
+    log: StateLog
+    schema: pa.Schema
+    clock: Clock
+    batch: int | None
+    final: bool = False
+
+    def work(self, entries: pa.Table) -> Worked:
+        """Apply the fresh rows among ``entries``, the others of which are all that the log has of some keys."""
+        windows = KeyedWindows(self.pipeline)
+        fresh = np.asarray(pc.equal(entries.column(KIND), FRESH).to_numpy(), np.bool_)
+        stored = self.log.read(entries.filter(pa.array(~fresh)))
+        if stored.tables:
+            windows.restore(stored.tables)
+        rows = self._arrived(entries.filter(pa.array(fresh)), windows)
+        steps = [windows.advance(rows, int(rows.column(NUMBER)[0].as_py()) if rows.num_rows else np.iinfo(np.int64).max, self.clock)]
+        if self.final:
+            steps.append(windows.advance(None, np.iinfo(np.int64).max, self.clock.passed().end()))
+        keys = windows.keys.table if windows.keys is not None else pa.table({})
+        changes = None
+        if self.batch is not None and not self.final:
+            changes = self.log.changes(stored, windows.snapshot(), steps[-1].due, self.batch)
+        refused = np.concatenate([step.refused for step in steps])
+        taken = ~np.isin(rows.column(NUMBER).to_numpy(), refused)
+        late = _late(rows) & taken
+        return Worked(self, steps, keys, changes, refused, int(taken.sum()), int(late.sum()))
+
+    def _arrived(self, entries: pa.Table, windows: KeyedWindows) -> pa.Table:
+        """Fresh ``entries`` as live rows in the order of arrival; a watermark that is not told is at least that of the row before."""
+        entries = entries.sort_by("_number")
+        key = windows.learn(self.log.key_columns(entries), entries.num_rows)
+        rows = self.log.rows(entries, key)
+        told = pc.fill_null(rows.column(WATERMARK), BEFORE).to_numpy()
+        met = np.maximum.accumulate(np.concatenate(([self.clock.since], told)))[1:]
+        return rows.set_column(rows.schema.get_field_index(WATERMARK), WATERMARK, pa.array(met))
+
+
+@dataclass(frozen=True)
+class Worked:
+    """What a share of the keys has come to.
+
+    Attributes
+    ----------
+    keys
+        Key columns by key index.
+    changes
+        Entries for the log; none where no state is kept.
+    refused
+        Numbers of the fresh rows that came too late.
+    applied, late
+        How many fresh rows were not refused, and how many of those were behind the watermark.
+    """
+
+    share: Share
+    steps: list[Step]
+    keys: pa.Table
+    changes: pa.Table | None
+    refused: Ints
+    applied: int
+    late: int
+
+    def results(self) -> Iterator[pa.Table]:
+        """Result rows, in pieces."""
+        for step in self.steps:
+            for chunk in step.chunks:
+                yield result_rows(chunk, self.share.pipeline, self.keys, self.share.schema, self.share.batch)
+
+
+def _late(rows: pa.Table) -> Bools:
+    return np.asarray(rows.column(TIME).to_numpy() < rows.column(WATERMARK).to_numpy(), np.bool_)
