@@ -9,7 +9,7 @@ STAMPS := .venv/stamps
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo up down test faults fuzz bench-setup bench-incremental bench-try bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo up down test faults fuzz bench bench-setup bench-try bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,8 +35,8 @@ faults: setup ## Kill runs at random instants, again and again (about 15 minutes
 fuzz: setup ## Try 10,000 examples of every property of windows and aggregates (hours)
 	HYPOTHESIS_PROFILE=fuzz $(PY) -m pytest --timeout=0 tests/windowing tests/jobs/test_rows.py tests/checkpoints/test_codec.py
 
-bench-incremental: setup ## Time small runs after a short and after a ten times longer history (about 5 minutes)
-	$(PY) -m benchmarks.incremental
+bench: bench-setup ## Compare with Spark, Flink, DuckDB and polars, and write docs/benchmarks.md (more than an hour)
+	$(PY) -m benchmarks
 
 bench-try: setup ## Time `windowmill try` on a million rows, and what starting it costs (about 2 minutes)
 	$(PY) -m benchmarks.try_rows

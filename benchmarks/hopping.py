@@ -9,8 +9,6 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks import measurement
 from benchmarks.events import MINUTE_US, Events, Flights
 from benchmarks.measurement import Figure, Measurement
@@ -39,11 +37,11 @@ def main(arguments: list[str] | None = None) -> Measurement:
     parser.add_argument("--flights", action="store_true", help="the flights of the example in place of generated events")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), metavar="WAY", help=f"of {', '.join(WAYS)}")
     given = parser.parse_args(arguments)
-    console = Console()
+    console = measurement.terminal()
     workload: Events | Flights = Flights() if given.flights else Events(given.rows, given.keys, given.minutes, zipf=given.zipf)
     sizes = f"{given.size} minutes every {given.hop}" if given.hop > 1 else f"{given.size} minutes every minute"
     measured = Measurement("hopping", "count, mean, max and stddev of windows", f"{workload.describe()}; {sizes}")
-    console.print(measured.workload, highlight=False)
+    console.print(measured.workload)
     events = workload.land(given.folder.absolute() / "events")
     task = {"events": str(events), "size_us": given.size * MINUTE_US, "hop_us": given.hop * MINUTE_US}
     entries = [Entry(label, engine, way, task, textbook) for label, (engine, way, textbook, _, _) in WAYS.items() if label in given.ways]
@@ -52,18 +50,16 @@ def main(arguments: list[str] | None = None) -> Measurement:
             race.compete(given.repetitions)
         measured.take(list(race.results.values()))
         measured.notes += agreements(race)
-    for label, result in race.results.items():
-        if label != OURS and OURS in race.results:
+    if OURS in race.results:
+        ours = race.results[OURS]
+        for label, result in race.results.items():
             _, _, _, least, most = WAYS[label]
-            measured.figures.append(_figure(label, ratios(race.results[OURS], result), least, most))
+            if most is not None:  # this peer is faster
+                measured.figures.append(Figure(f"{OURS} / {label}", ratios(result, ours), most=most))
+            elif label != OURS:
+                measured.figures.append(Figure.faster(ours, result, least=least))
     measured.finish(console, given.results)
     return measured
-
-
-def _figure(label: str, values: list[float], least: float | None, most: float | None) -> Figure:
-    if most is not None:  # the peer is faster: the ratio the other way round
-        return Figure(f"windowmill / {label}", [1 / value for value in values], most=most)
-    return Figure(f"{label} / windowmill", values, least=least)
 
 
 def agreements(race: Race) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.race import ROOT, Result, spread
+from benchmarks.race import ROOT, Result, ratios, seconds_of, spread
 
 FOLDER = ROOT / ".bench"
 RESULTS = ROOT / "benchmarks/results.jsonl"
@@ -30,7 +30,8 @@ _PEERS = ("apache-flink", "duckdb", "polars")
 class Figure:
     """A ratio, or another number, with what is to be reached.
 
-    ``values`` come one from each round; ``most`` or ``least`` bounds their median.
+    ``values`` come one from each round; ``most`` or ``least`` bounds their median. ``at_least``: the other way was stopped before its end,
+    so that the values are lower bounds.
     """
 
     name: str
@@ -38,6 +39,14 @@ class Figure:
     least: float | None = None
     most: float | None = None
     unit: str = "×"
+    at_least: bool = False
+
+    @classmethod
+    def faster(cls, ours: Result, theirs: Result, *, least: float | None = None) -> Figure:
+        """How many times as long as ours theirs takes."""
+        stopped = theirs.over is not None and not theirs.seconds
+        values = [theirs.over / seconds for seconds in ours.seconds] if stopped and theirs.over else ratios(ours, theirs)
+        return cls(f"{theirs.label} / {ours.label}", values, least=least, at_least=stopped)
 
     @property
     def reached(self) -> bool | None:
@@ -45,7 +54,14 @@ class Figure:
         if not self.values or (self.least is None and self.most is None):
             return None
         median = statistics.median(self.values)
+        if self.at_least and self.least is not None and median < self.least:
+            return None
         return (self.least is None or median >= self.least) and (self.most is None or median <= self.most)
+
+    @property
+    def value(self) -> str:
+        """The values with their unit."""
+        return f"{'more than ' if self.at_least else ''}{spread(self.values)} {self.unit}" if self.values else "not measured"
 
     @property
     def goal(self) -> str:
@@ -73,7 +89,9 @@ class Measurement:
         self.load.append(os.getloadavg()[0])
         self._tell(console)
         record = asdict(self) | {
-            "figures": [asdict(figure) | {"reached": figure.reached} for figure in self.figures],
+            "figures": [
+                asdict(figure) | {"reached": figure.reached, "value": figure.value, "goal": figure.goal} for figure in self.figures
+            ],
             "command": f"python -m benchmarks.{self.name} {' '.join(sys.argv[1:])}".strip(),
             "taken": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": machine(),
@@ -93,20 +111,15 @@ class Measurement:
             console.print(table)
         for figure in self.figures:
             verdict = {True: "reached", False: "NOT reached", None: ""}[figure.reached]
-            value = f"{spread(figure.values)} {figure.unit}" if figure.values else "not measured"
-            console.print(f"{figure.name}: {value}  {figure.goal} {verdict}".rstrip(), highlight=False)
+            console.print(f"{figure.name}: {figure.value}  {figure.goal} {verdict}".rstrip())
         for note in self.notes:
-            console.print(note, highlight=False)
-        console.print(f"load average {self.load[0]:.1f} before, {self.load[-1]:.1f} after", highlight=False)
+            console.print(note)
+        console.print(f"load average {self.load[0]:.1f} before, {self.load[-1]:.1f} after")
 
 
-def seconds_of(result: dict[str, Any]) -> str:
-    """An entry's seconds as tables give them."""
-    if "over" in result:
-        return f"more than {result['over']:.0f}"
-    if "error" in result:
-        return "failed"
-    return spread(result["seconds"]) if result.get("seconds") else ""
+def terminal() -> Console:
+    """A console for progress lines and summaries, which does not break lines."""
+    return Console(soft_wrap=True, highlight=False)
 
 
 def options(description: str | None, *, rows: int, keys: int) -> argparse.ArgumentParser:

@@ -140,9 +140,11 @@ class Race:
 
     def __enter__(self) -> Race:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the processes end with this one
         return self
 
     def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
         for engine in self._engines.values():
             engine.stop()
 
@@ -209,3 +211,12 @@ def ratios(ours: Result, theirs: Result) -> list[float]:
 def spread(values: Sequence[float]) -> str:
     """Median, least and greatest."""
     return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+
+
+def seconds_of(result: dict[str, Any]) -> str:
+    """An entry's seconds as tables give them."""
+    if "over" in result:
+        return f"more than {result['over']:.0f}"
+    if "error" in result:
+        return "failed"
+    return spread(result["seconds"]) if result.get("seconds") else ""

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from benchmarks.events import SCHEMA
 from jobs import aggregate, spark_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 #: Aggregates of the benchmarks as windowmill names them and as Spark does.
 SPEC_AGGREGATES = {"n": {"count": "v"}, "mean": {"mean": "v"}, "top": {"max": "v"}, "sd": {"stddev_samp": "v"}}
@@ -123,4 +124,34 @@ class Streaming(Frame):
         return source
 
 
-WAYS = {"windowmill hopping": WindowmillHopping, "spark hopping": SparkHopping, "structured streaming hopping": Streaming}
+class WindowmillTuples(Frame):
+    """``aggregate`` with an eviction policy; every tuple triggers."""
+
+    def rows(self) -> DataFrame:
+        window = {"name": "w", "type": "sliding", "evict": {"count": self._task["count"]}, "trigger": {"count": 1}}
+        pipeline = spec(window) | {"aggregates": {name: SPEC_AGGREGATES[name] for name in ("top", "sd")}}
+        return aggregate(self.events, pipeline).select("k", "trigger", "top", "sd")
+
+
+class SparkTuples(Frame):
+    """A window frame of rows."""
+
+    def rows(self) -> DataFrame:
+        return self.events.select("k", *self._aggregates())
+
+    def write(self, path: str) -> None:
+        trigger = (F.row_number().over(Window.partitionBy("k").orderBy("ts")) - 1).cast("long").alias("trigger")
+        self.events.select("k", trigger, *self._aggregates()).write.mode("overwrite").parquet(path)
+
+    def _aggregates(self) -> list[Column]:
+        frame = Window.partitionBy("k").orderBy("ts").rowsBetween(1 - self._task["count"], Window.currentRow)
+        return [F.max("v").over(frame).alias("top"), F.stddev_samp("v").over(frame).alias("sd")]
+
+
+WAYS = {
+    "windowmill hopping": WindowmillHopping,
+    "spark hopping": SparkHopping,
+    "structured streaming hopping": Streaming,
+    "windowmill tuples": WindowmillTuples,
+    "spark tuples": SparkTuples,
+}

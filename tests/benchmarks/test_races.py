@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import hopping
+from benchmarks import hopping, memory, race
 from benchmarks.events import Events
 from benchmarks.measurement import Figure
 from benchmarks.race import Result, ratios
@@ -56,3 +60,31 @@ def test_rows_that_differ_are_found(tmp_path, change, missing, wrong):
     paths = tmp_path / "expected", tmp_path / "actual"
     found = compare(*paths, key=("k", "window_end"), exact=("n", "top"), floats=("mean", "sd"))
     assert (found.missing, found.wrong, found.same) == (missing, wrong, not missing and not wrong)
+
+
+def test_what_was_stopped_is_a_lower_bound():
+    figure = Figure.faster(Result("ours", [10.0, 12.0], [0, 1]), Result("slow", over=240.0), least=20)
+    assert (figure.value, figure.reached) == ("more than 22 (20 to 24) ×", True)
+    assert Figure.faster(Result("ours", [20.0], [0]), Result("slow", over=240.0), least=20).reached is None
+
+
+def test_an_engine_that_exceeds_the_limit_is_stopped_and_the_others_go_on(tmp_path, monkeypatch):
+    monkeypatch.setitem(race.PYTHONS, "tests.benchmarks.sleepers", Path(sys.executable))
+    entries = [race.Entry(way, "tests.benchmarks.sleepers", way, {}) for way in ("quick", "slow", "broken")]
+    with race.Race(entries, tmp_path, limit=2, budget=10, say=lambda _: None) as contest:
+        contest.compete(2)
+    quick, slow, broken = contest.results.values()
+    assert (len(quick.seconds), quick.out) == (2, False)
+    assert (slow.over, slow.seconds) == (2, [])
+    assert broken.error == "ValueError: cannot do it"
+
+
+def test_the_memory_of_a_process_and_its_children_is_seen():
+    command = [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as parent:
+        with memory.Watch(parent.pid) as watch:
+            while len(memory.session_processes(parent.pid)) < 2 or not watch.peak_bytes:
+                time.sleep(0.01)
+        parent.communicate(b"\n")
+    assert watch.at_peak.keys() == {"Python"}
+    assert watch.peak_bytes > 1 << 20

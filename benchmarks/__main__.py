@@ -1,0 +1,49 @@
+"""All benchmarks, one after the other, and the report: ``make bench``, or ``python -m benchmarks NAME…`` for some of them."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+
+from benchmarks.race import PYTHONS, ROOT
+
+#: Name -> module and options.
+BENCHMARKS = {
+    "hopping": ["hopping"],
+    "hopping-many-keys": ["hopping", "--keys", "100000", "--hop", "10"],
+    "hopping-skewed": ["hopping", "--zipf", "1.2", "--ways", "windowmill", "Spark window", "DuckDB by hand", "polars"],
+    "hopping-20-million": ["hopping", "--rows", "20000000", "--ways", "windowmill", "Spark window", "DuckDB by hand", "polars"],
+    "hopping-flights": ["hopping", "--flights", "--size", "1440", "--hop", "60"],
+    "overlap": ["overlap"],
+    "tuples": ["tuples"],
+    "incremental": ["incremental"],
+    "small-runs": ["small_runs"],
+    "memory": ["memory"],
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all of them by default")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    failed = []
+    for number, name in enumerate(names, 1):
+        print(f"\n[{number} of {len(names)}] {name}", flush=True)
+        begun = time.monotonic()
+        module, *options = BENCHMARKS[name]
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{module}", *options], cwd=ROOT, check=False).returncode:
+            failed.append(name)
+        print(f"{name}: {time.monotonic() - begun:.0f} s in all", flush=True)
+    subprocess.run([PYTHONS["benchmarks.peer_ways"], "-m", "benchmarks.report"], cwd=ROOT, check=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

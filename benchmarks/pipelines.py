@@ -1,0 +1,102 @@
+"""Real pipelines over generated events: a Delta source that grows, and runs on the warm session of this process."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from rich.console import Console
+
+from checkpoints.places import Places
+from checkpoints.state import BATCH, SLICE
+from jobs import runs
+from jobs.maintenance import maintain
+from jobs.progress import Progress
+from jobs.runs import Done
+from windowing.hopping import Grids
+from windowing.spec import Pipeline
+from windowing.specfile import parse_pipeline
+
+MINUTE_US = 60_000_000
+START_US = 1_700_000_040_000_000
+#: Most rows of one landed version; a history lands in many, as it would have.
+VERSION_ROWS = 500_000
+
+
+class Growing:
+    """A pipeline below ``folder`` over events (k, t, v) that follow each other evenly, values uniform in [0, 1)."""
+
+    def __init__(
+        self, folder: Path, windows: Sequence[dict[str, Any]], aggregates: dict[str, Any], *, keys: int, rows_per_minute: int
+    ) -> None:
+        self.folder, self.rng, self.rows = folder, np.random.default_rng(7), 0
+        self.keys, self.rows_per_minute = keys, rows_per_minute
+        self.pipeline: Pipeline = parse_pipeline(
+            {
+                "pipeline": folder.name,
+                "source": {"path": self.source},
+                "keys": ["k"],
+                "time": {"column": "t", "disorder": "1 minute"},
+                "windows": list(windows),
+                "aggregates": aggregates,
+                "sink": {"path": self.sink},
+            }
+        )
+
+    @property
+    def source(self) -> str:
+        return str(self.folder / "source")
+
+    @property
+    def sink(self) -> str:
+        return str(self.folder / "sink")
+
+    @property
+    def now_us(self) -> int:
+        """Event time of the next event."""
+        return START_US + self.rows * MINUTE_US // self.rows_per_minute
+
+    def land(self, rows: int) -> None:
+        """Append ``rows`` events that follow those before, in one version."""
+        t = START_US + (self.rows + np.arange(rows)) * MINUTE_US // self.rows_per_minute
+        events = {"k": self.rng.integers(0, self.keys, rows), "t": pa.array(t, pa.timestamp("us", "UTC")), "v": self.rng.random(rows)}
+        write_deltalake(self.source, pa.table(events), mode="append")
+        self.rows += rows
+
+    def land_history(self, rows: int) -> None:
+        """Land a history in versions, take it in one batch as a new user would, and compact the state."""
+        versions = max(20, -(-rows // VERSION_ROWS))
+        for version in range(versions):
+            self.land((version + 1) * rows // versions - version * rows // versions)
+        runs.backfill(self.pipeline, quiet(), begin=START_US - 1, end=self.now_us)
+        maintain(self.pipeline, quiet())
+
+    def run(self) -> tuple[float, Done, int]:
+        """One run: seconds, what it did, Spark-side commits."""
+        tables = [self.sink, Places.of(self.pipeline).state]
+        before = [DeltaTable(path).version() for path in tables]
+        begun = time.perf_counter()
+        [done] = runs.run(self.pipeline, quiet())
+        seconds = time.perf_counter() - begun
+        return seconds, done, sum(DeltaTable(path).version() - version for path, version in zip(tables, before, strict=True))
+
+    def restored_rows(self, done: Done) -> int:
+        """State rows that the run ``done`` read: earlier batches' slices of the windows that it completed."""
+        import pyarrow.dataset as ds
+
+        assert done.plan.emitted is not None
+        assert done.commit.emitted is not None
+        first = Grids.of(self.pipeline).first_slice_after(done.plan.emitted)
+        wanted = (ds.field(BATCH) < done.plan.batch) & (ds.field(SLICE) >= first) & (ds.field(SLICE) < done.commit.emitted)
+        return int(DeltaTable(Places.of(self.pipeline).state).to_pyarrow_dataset().count_rows(filter=wanted))
+
+
+def quiet() -> Progress:
+    """Progress that nobody sees."""
+    return Progress(Console(file=io.StringIO()))
