@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,7 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.race import ROOT, Result, ratios, seconds_of, spread
+from benchmarks.race import ROOT, Result, cpu_of, ratios, seconds_of, spread
 
 FOLDER = ROOT / ".bench"
 RESULTS = ROOT / "benchmarks/results.jsonl"
@@ -93,6 +94,7 @@ class Measurement:
                 asdict(figure) | {"reached": figure.reached, "value": figure.value, "goal": figure.goal} for figure in self.figures
             ],
             "command": f"python -m benchmarks.{self.name} {' '.join(sys.argv[1:])}".strip(),
+            "commit": commit(),
             "taken": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": machine(),
             "versions": versions(),
@@ -104,10 +106,10 @@ class Measurement:
     def _tell(self, console: Console) -> None:
         if self.results:
             table = Table(title=f"{self.title}: {self.workload}", title_justify="left")
-            for column in ("", "seconds, median (least to greatest)", "rounds"):
+            for column in ("", "seconds, median (least to greatest)", "of processor time", "rounds"):
                 table.add_column(column)
             for result in self.results:
-                table.add_row(result["label"], seconds_of(result), str(len(result.get("seconds", []))))
+                table.add_row(result["label"], seconds_of(result), cpu_of(result), str(len(result.get("seconds", []))))
             console.print(table)
         for figure in self.figures:
             verdict = {True: "reached", False: "NOT reached", None: ""}[figure.reached]
@@ -138,6 +140,12 @@ def place(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="for events and scratch files (default %(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file to append the record to (default %(default)s)")
     return parser
+
+
+def commit() -> str:
+    """The commit of the code that was measured, marked if files differ from it."""
+    said = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return said.stdout.strip() or "unknown"
 
 
 def machine() -> dict[str, Any]:

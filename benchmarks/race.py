@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import cpu_seconds
+
 ROOT = Path(__file__).parents[1]
 #: Module of an engine's ways -> its Python.
 PYTHONS = {
@@ -44,11 +46,12 @@ class Entry:
 
 @dataclass
 class Result:
-    """Seconds of an entry's counted rounds."""
+    """Seconds of an entry's counted rounds, and how much processor time all its processes took."""
 
     label: str
     seconds: list[float] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     over: float | None = None
     error: str | None = None
@@ -158,8 +161,10 @@ class Race:
                 result = self.results[entry.label]
                 if result.out or sum(result.seconds) > self.budget:
                     continue
+                before = cpu_seconds(self.engine_of(entry).pid)
                 reply = self._ask(entry, "run")
                 if "seconds" in reply:
+                    result.cpu_seconds.append(round(cpu_seconds(self.engine_of(entry).pid) - before, 2))
                     result.seconds.append(reply["seconds"])
                     result.rounds.append(round_)
                     result.facts |= reply["facts"]
@@ -220,3 +225,8 @@ def seconds_of(result: dict[str, Any]) -> str:
     if "error" in result:
         return "failed"
     return spread(result["seconds"]) if result.get("seconds") else ""
+
+
+def cpu_of(result: dict[str, Any]) -> str:
+    """An entry's processor time as tables give it; empty where the process does other things, too."""
+    return f"{statistics.median(result['cpu_seconds']):.3g}" if result.get("cpu_seconds") else ""

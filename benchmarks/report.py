@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib import pyplot as plt
 
-from benchmarks.race import ROOT, seconds_of
+from benchmarks.race import ROOT, cpu_of, seconds_of
 
 PAGE, PLOT = ROOT / "docs/benchmarks.md", ROOT / "docs/images/benchmarks.svg"
 #: Order of the benchmarks in the page.
@@ -24,6 +24,7 @@ pair the rounds. A first round, not counted, writes all result rows, which are c
 
 Reading Parquet is in every time, starting a JVM in none. Results go to `noop` (Spark), `blackhole` (Flink), sums (DuckDB) or
 memory (polars).
+Processor time is that of all threads and processes together: on a busy machine it says more than the seconds do.
 DuckDB and polars work in one process without shuffle, executors or rows handed from one to another: they show the limit of the machine.
 Spark's ways run on the session that windowmill configures: two threads, 4 GiB, two shuffle partitions, adaptive execution.
 Structured Streaming keeps its state in RocksDB; Flink has a parallelism of 2, object reuse, 1 GiB of managed memory.
@@ -57,14 +58,15 @@ def section(record: dict[str, Any]) -> str:
     """A measurement as Markdown."""
     machine, load = record["machine"], record["load"]
     lines = [f"\n## {record['title'].capitalize()}\n", f"{record['workload'].capitalize()}.\n"]
-    lines += ["| | seconds: median (least to greatest) | rounds |", "|---|---|---|"]
-    lines += [f"| {result['label']} | {seconds_of(result)} | {len(result.get('seconds', []))} |" for result in record["results"]]
+    lines += ["| | seconds: median (least to greatest) | of processor time | rounds |", "|---|---|---|---|"]
+    lines += [f"| {r['label']} | {seconds_of(r)} | {cpu_of(r)} | {len(r.get('seconds', []))} |" for r in record["results"]]
     lines += ["", "| ratio, round by round | median (least to greatest) | to be reached | |", "|---|---|---|---|"]
     verdicts = {True: "reached", False: "not reached", None: ""}
     lines += [f"| {f['name']} | {f['value']} | {f['goal']} | {verdicts[f['reached']]} |" for f in record["figures"]]
     lines += ["", *(f"- {note}" for note in record["notes"]), ""]
     lines += [
-        f"`{record['command']}`, {record['taken'][:10]}, {machine['cores']} cores of {machine['processor']}, {machine['memory_gib']} GiB; "
+        f"`{record['command']}` at commit {record['commit']}, {record['taken'][:10]}, "
+        f"{machine['cores']} cores of {machine['processor']}, {machine['memory_gib']} GiB; "
         f"load average {load[0]:.1f} before and {load[-1]:.1f} after. "
         + ", ".join(f"{name} {version}" for name, version in record["versions"].items())
         + ".\n"

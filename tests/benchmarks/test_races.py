@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import hopping, memory, race
+from benchmarks import hopping, processes, race
 from benchmarks.events import Events
 from benchmarks.measurement import Figure
 from benchmarks.race import Result, ratios
@@ -79,11 +79,25 @@ def test_an_engine_that_exceeds_the_limit_is_stopped_and_the_others_go_on(tmp_pa
     assert broken.error == "ValueError: cannot do it"
 
 
+def test_processor_time_counts_children_that_have_ended():
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    command = [
+        sys.executable,
+        "-c",
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); print(flush=True); input()",
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as parent:
+        parent.stdout.readline()
+        taken = processes.cpu_seconds(parent.pid)
+        parent.communicate(b"\n")
+    assert taken >= 0.3
+
+
 def test_the_memory_of_a_process_and_its_children_is_seen():
     command = [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as parent:
-        with memory.Watch(parent.pid) as watch:
-            while len(memory.session_processes(parent.pid)) < 2 or not watch.peak_bytes:
+        with processes.MemoryWatch(parent.pid) as watch:
+            while len(processes.session_processes(parent.pid)) < 2 or not watch.peak_bytes:
                 time.sleep(0.01)
         parent.communicate(b"\n")
     assert watch.at_peak.keys() == {"Python"}

@@ -1,0 +1,61 @@
+"""What a session of processes uses, as /proc tells: Spark's workers leave their parent's process group, but not its session."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+SECONDS_BETWEEN = 0.1
+
+
+def session_processes(session: int) -> dict[Path, list[str]]:
+    """Folders in /proc of a session's processes, with the fields of ``stat`` that follow the name."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                found[stat.parent] = fields
+    return found
+
+
+def cpu_seconds(session: int) -> float:
+    """Processor time of a session's processes so far, of those that have ended included."""
+    ticks = sum(sum(map(int, fields[11:15])) for fields in session_processes(session).values())
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class MemoryWatch:
+    """Looks ten times a second at the memory of a session's processes, until its context ends."""
+
+    def __init__(self, session: int) -> None:
+        self.peak_bytes = 0
+        self.at_peak: dict[str, int] = {}
+        self._session, self._done = session, threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> MemoryWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(SECONDS_BETWEEN):
+            found: dict[str, int] = {}
+            for process in session_processes(self._session):
+                with suppress(OSError, StopIteration):  # it ended meanwhile
+                    name = "JVM" if (process / "comm").read_text().startswith("java") else "Python"
+                    found[name] = found.get(name, 0) + _resident_bytes(process)
+            if sum(found.values()) > self.peak_bytes:
+                self.peak_bytes, self.at_peak = sum(found.values()), found
+
+
+def _resident_bytes(process: Path) -> int:
+    """Bytes in memory, a page that n processes share counted as an nth of it (the kernel's "proportional set size")."""
+    line = next(line for line in (process / "smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
+    return int(line.split()[1]) * 1024
