@@ -13,7 +13,7 @@ grids = st.builds(Grid, st.integers(1, 40), st.integers(1, 40), st.integers(-100
 instants = st.integers(-500, 500)
 
 
-def every(grid: Grid, low: int = -800, high: int = 800) -> list[tuple[int, int]]:
+def every(grid: Grid, low: int = -1_000, high: int = 1_000) -> list[tuple[int, int]]:
     return [(grid.start(k), grid.end(k)) for k in range(low, high) if low < grid.start(k) < high]
 
 

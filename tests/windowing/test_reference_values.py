@@ -33,6 +33,7 @@ def aggregate(written: dict[str, Any], values: list[Any], *names: str) -> Any:
         ({"sum": "v"}, [1e16, 1.0, -1e16], 1.0),
         ({"mean": "v"}, [1e308, 1e308], 1e308),
         ({"geometric_mean": "v"}, [1, 10, 100], pytest.approx(10.0)),
+        ({"geometric_mean": "v"}, [5], 5.0),
         ({"geometric_mean": "v"}, [-1, 10], pytest.approx(math.nan, nan_ok=True)),
         ({"product": "v"}, [1e-200, 1e-200, 1e300, 1e200], pytest.approx(1e100)),
         ({"product": "v"}, [math.inf, 1e-320, -1.0], -math.inf),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -92,7 +93,8 @@ def _geometric_mean(values: Sequence[Any]) -> float:
         return math.nan
     if 0 in values or math.inf in values:
         return 0.0 if 0 in values else math.inf
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
+    with localcontext(prec=40):  # far beyond a float's digits, so that the mean of a single value is that value
+        return float((sum((Decimal(value).ln() for value in values), Decimal(0)) / len(values)).exp())
 
 
 def _weighted_mean(pairs: Sequence[tuple[Any, Any]]) -> float | None:
