@@ -104,6 +104,12 @@ def ranges_cost(n: float | None, m: float | None, *, alone: bool) -> Cost:
     )
 
 
+def tree_cost(n: float | None, m: float | None) -> Cost:
+    """Combines per window of :func:`windowing.kernels.flatfat.tree_windows`, over rows of which m enter and m leave."""
+    cost = engine_cost("flatfat", n, m)
+    return Cost(f"{cost.formula}; in a batch that completes w windows of a key, up to n/w more", cost.value)
+
+
 def listed_cost(n: float | None) -> Cost:
     """Combines per window of :func:`windowing.kernels.ranges.add_members` and of clipped means, leaf by leaf."""
     return Cost("n", n)
@@ -195,8 +201,8 @@ def _policy_shape(window: Sliding | Tumbling) -> Shape:
     m = min(fires, n) if n and fires else fires
     new = f"{m} tuples" if m else "those since the trigger before"
     alone = n is not None and fires is not None and fires >= n
-    listed = "tuples leave from anywhere; those that are left are combined one by one" if evict.delta is not None else ""
-    return Shape("tuples", why, held, new, n, m, in_order=not listed, alone=alone, listed=listed, state=f"{held}, {waiting}", state_rows=n)
+    in_order = evict.delta is None
+    return Shape("tuples", why, held, new, n, m, in_order=in_order, alone=alone, state=f"{held}, {waiting}", state_rows=n)
 
 
 def _kind(policy: Policy) -> str:

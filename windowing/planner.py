@@ -18,7 +18,7 @@ from windowing.algebra import Aggregate
 from windowing.catalogue import AggregateSpec
 from windowing.columnar.keyed import slicer_for
 from windowing.columnar.objects import OBJECTS
-from windowing.costs import Cost, Shape, count_slices, describe, engine_cost, listed_cost, ranges_cost, rows_shape, stored_cost
+from windowing.costs import Cost, Shape, count_slices, describe, engine_cost, listed_cost, ranges_cost, rows_shape, stored_cost, tree_cost
 from windowing.durations import Duration
 from windowing.engines import ENGINES, admissible
 from windowing.errors import SpecError, UnsupportedError
@@ -239,10 +239,14 @@ class _Planner:
             engine, why = "recompute", shape.listed
         else:
             engine, why = "two_stacks", "what leaves is the oldest, and any associative aggregate will do"
+            if not shape.in_order:
+                engine, why = "flatfat", "tuples leave from anywhere; only what stands above them in the tree is combined anew"
             why += "; one Python call a combine" if spec.function in OBJECTS else ""
             why += f"; {shape.late}" if shape.late else ""
         if engine == "recompute":
             combines = listed_cost(shape.n)
+        elif engine == "flatfat":
+            combines = tree_cost(shape.n, shape.m)
         elif self._layout and shape.n and shape.m:
             combines = stored_cost(shape.n, shape.m)
         else:
@@ -267,6 +271,8 @@ class _Planner:
 
 def _recompute(shape: Shape, stored: bool) -> str:
     n, m = shape.n, shape.m
+    if not shape.in_order:
+        return "cheaper only in windows of a few tuples"
     if shape.alone:
         return "half the combines; one kernel serves all windows of a run" if stored else "the same, as windows do not overlap"
     if n is None or m is None:
@@ -284,7 +290,7 @@ _WHY_NOT: Mapping[str, Callable[[Shape, bool], str]] = {
     "daba": lambda _shape, _stored: "evens out the flips; a batch computes its windows together, so none waits for a flip",
     "epochs": lambda _shape, _stored: "as cheap, with flips at fixed places of the axis; no kernel has it",
     "flatfat": lambda shape, _stored: (
-        "lets tuples leave from anywhere; " + ("here the oldest leaves" if shape.in_order else "no kernel has it")
+        "lets tuples leave from anywhere; " + ("here the oldest leaves" if shape.in_order else "its kernel takes what a delta evicts only")
     ),
     "dyadic": lambda _shape, stored: (
         "would read 2·log2 n nodes a key from the state, not n slices; runs store slices only" if stored else "no kernel has it"

@@ -16,16 +16,17 @@ from windowing.errors import UnsupportedError
 from windowing.kernels import policies as kernel
 from windowing.kernels.columns import float64_of, int64_of, valid_of
 from windowing.kernels.combine import Bools, Floats, Ints
+from windowing.kernels.flatfat import PENDING, ring_changes
 from windowing.kernels.lift import condition_column
 from windowing.slicing.calendars import Steps, origin_of, zone_named
-from windowing.slicing.windows import Applied, Leaves, Windows, earliest
+from windowing.slicing.windows import Applied, Leaves, Ring, Windows, earliest, runs
 from windowing.spec import Delta, Pipeline, Policy, Sliding, Tumbling
 from windowing.watermark import AFTER, BEFORE, Clock
 
 _NONE = np.empty(0, np.int64)
 _STATE = ("last", "ticked", "tick", "fired", "inserted", "full", "has_base", "base")
 _FRESH = {"last": BEFORE, "ticked": BEFORE, "tick": AFTER}
-_KEPT = ("last_number", "applied", "middle")
+_KEPT = ("last_number", "applied", "middle", "capacity")
 
 
 def _kind(policy: Policy | None) -> int:
@@ -71,8 +72,9 @@ class PolicySlicer:
             np.int64,
         )
         self._states, self._bases = np.empty((0, len(_STATE)), np.int64), np.empty(0, np.float64)
-        self._last_number, self._applied, self._middle = _NONE, _NONE, _NONE
-        self._held, self._waiting = _NONE, _NONE
+        self._last_number, self._applied, self._middle, self._capacity = _NONE, _NONE, _NONE, _NONE
+        self._held, self._waiting, self._slots = _NONE, _NONE, _NONE
+        self._from_anywhere = self._evict.delta is not None and self._trigger is not None
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         self._grow(leaves.n_keys)
@@ -114,30 +116,29 @@ class PolicySlicer:
         alive = np.zeros(len(sequence), np.bool_)
         kept = (self._states, self._bases, alive)
         fixed = (self._settings, listed, *deltas, offsets, n_held, *rows)
-        counts, nothing = np.zeros(2, np.int64), (np.empty((0, 7), np.int64), _NONE)
-        from_middle = self._evict.delta is not None and self._trigger is not None
-        if self._steps is None and not from_middle:
+        counts, nothing = np.zeros(3, np.int64), (np.empty((0, 8), np.int64), _NONE)
+        if self._steps is None:
             # Without ticks a tuple fires once at most.
-            counts[0] = len(sequence)
+            counts[:2] = len(sequence)
         else:
             kernel.apply_policies(*fixed, *(array.copy() for array in kept), *progress, False, counts, *nothing)
-        out, members = np.empty((counts[0], 7), np.int64), np.empty(counts[1], np.int64)
+        out, removed = np.empty((counts[0], 8), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0
-        kernel.apply_policies(*fixed, *kept, *progress, True, counts, out, members)
-        out = out[: counts[0]]
-        key = np.ascontiguousarray(out[:, 0])
+        kernel.apply_policies(*fixed, *kept, *progress, True, counts, out, removed)
+        key, start, end, number, lo, hi, gone_from, gone_to = (np.ascontiguousarray(column) for column in out[: counts[0]].T)
         keys = np.unique(key)
+        if self._from_anywhere:
+            slots_of = np.full(len(leaves), PENDING, np.int64)
+            slots_of[leaves.find(self._held)] = self._slots
+            slots, gone = slots_of[sequence], np.stack((gone_from, gone_to), axis=1)
+            *columns, places = ring_changes(runs(key), keys, offsets[keys], hi, gone, removed, slots, self._capacity)
+            self._slots = slots[alive]
+            capacity, front, span, empty, change_offsets, changed = columns
+            ring = Ring(capacity, front, span, empty, change_offsets, changed, np.where(places < 0, -1, sequence[places]))
+            return Windows.of(key, start, end, trigger=number, ring=ring), alive
         self._begins = offsets[:-1] - (self._applied - n_held)
         middles = np.where(self._middle[keys] < 0, -1, self._middle[keys] + self._begins[keys])
-        windows = Windows.of(
-            key,
-            *(np.ascontiguousarray(out[:, column]) for column in (1, 2)),
-            trigger=np.ascontiguousarray(out[:, 3]),
-            ranges=(sequence, np.ascontiguousarray(out[:, 4]), np.ascontiguousarray(out[:, 5])),
-            middles=middles,
-            members=(np.concatenate(([0], out[:, 6])).astype(np.int64), sequence[members]),
-        )
-        return windows, alive
+        return Windows.of(key, start, end, trigger=number, ranges=(sequence, lo, hi), middles=middles), alive
 
     def _remember(self, leaves: Leaves, sequence: Ints, offsets: Ints, n_held: Ints, alive: Bools, known: Bools, ready: Bools) -> None:
         self._held, self._waiting = leaves.number[sequence[alive]], leaves.number[known & ~ready]
@@ -177,23 +178,26 @@ class PolicySlicer:
             fresh[:, kernel.FULL] = self._settings[kernel.EVICT] == kernel.TIME
             self._states = np.concatenate((self._states, fresh))
             self._bases = np.append(self._bases, np.zeros(missing))
-            self._last_number, self._applied, self._middle = (
+            self._last_number, self._applied, self._middle, self._capacity = (
                 np.append(column, np.full(missing, fill, np.int64))
-                for column, fill in ((self._last_number, -1), (self._applied, 0), (self._middle, -1))
+                for column, fill in ((self._last_number, -1), (self._applied, 0), (self._middle, -1), (self._capacity, 0))
             )
 
     def snapshot(self) -> dict[str, pa.Table]:
         states = {name: np.ascontiguousarray(self._states[:, column]) for column, name in enumerate(_STATE)}
         kept = {name: getattr(self, f"_{name}") for name in _KEPT}
-        rows = {"held": pa.table({"number": self._held}), "waiting": pa.table({"number": self._waiting})}
+        held = {"number": self._held} | ({"slot": self._slots} if self._from_anywhere else {})
+        rows = {"held": pa.table(held), "waiting": pa.table({"number": self._waiting})}
         return {"keys": pa.table(states | kept | {"float_base": self._bases}), **rows}
 
     def restore(self, tables: dict[str, pa.Table]) -> None:
         keys = tables["keys"]
         self._states = np.stack([keys.column(name).to_numpy() for name in _STATE], axis=1)
-        self._last_number, self._applied, self._middle = (keys.column(name).to_numpy().copy() for name in _KEPT)
+        self._last_number, self._applied, self._middle, self._capacity = (keys.column(name).to_numpy().copy() for name in _KEPT)
         self._bases = keys.column("float_base").to_numpy().copy()
         self._held, self._waiting = (tables[name].column("number").to_numpy() for name in ("held", "waiting"))
+        if self._from_anywhere:
+            self._slots = tables["held"].column("slot").to_numpy()
 
 
 def _values(delta: Delta | None, table: pa.Table, sequence: Ints) -> tuple[tuple[Floats, Ints, Bools], tuple[float, int, bool]]:

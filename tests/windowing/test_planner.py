@@ -16,7 +16,7 @@ from tests.windowing.aggregate_cases import CASES
 from tests.windowing.test_engines import JOINED, counted
 from windowing.axis import Edges
 from windowing.catalogue import parse_aggregate
-from windowing.costs import count_slices, describe, engine_cost, ranges_cost, rows_shape, stored_cost
+from windowing.costs import count_slices, describe, engine_cost, ranges_cost, rows_shape, stored_cost, tree_cost
 from windowing.engines import ENGINES, admissible, build
 from windowing.errors import SpecError
 from windowing.hopping import Grids
@@ -69,7 +69,7 @@ def test_an_engine_combines_at_most_as_often_as_is_said(name, n, m):
 COUNTING = """
 import json, sys
 import numpy as np
-from windowing.kernels import hopping, ranges
+from windowing.kernels import flatfat, hopping, ranges
 
 calls = 0
 def counting(module, name):
@@ -79,7 +79,7 @@ def counting(module, name):
         calls += 1
         inner(*operands)
     setattr(module, name, combine)
-counting(hopping, "combine"), counting(ranges, "combine_atom")
+counting(hopping, "combine"), counting(ranges, "combine_atom"), counting(flatfat, "combine_atom")
 
 program = np.array([[0, 0, 0, 1, 0]])
 def ones(rows):
@@ -93,7 +93,11 @@ for n, m in json.loads(sys.argv[1]):
     stored, calls = calls, 0
     lo, offsets = np.arange(windows) * m, np.array([0, windows])
     ranges.fifo_ranges(program, *ones(leaves), np.arange(leaves), offsets, lo, lo + n, np.array([-1]), *ones(windows))
-    found.append((windows, len(ends), stored, calls))
+    rows, calls = calls, 0
+    hi, gone = lo + n, np.stack((np.maximum(lo - m, 0), lo), axis=1)
+    fresh = offsets, np.zeros(1, int), np.zeros(1, int), hi, gone, np.arange(leaves), np.full(leaves, flatfat.PENDING), np.zeros(1, int)
+    flatfat.tree_windows(program, *ones(leaves), *flatfat.ring_changes(*fresh), *ones(windows))
+    found.append((windows, len(ends), stored, rows, calls - n))
 print(json.dumps(found))
 """
 
@@ -104,7 +108,7 @@ def test_kernels_combine_as_often_as_is_said():
     command = [sys.executable, "-c", COUNTING, json.dumps(shapes)]
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment, timeout=300)
-    for (n, m), (windows, ends, stored, rows) in zip(shapes, json.loads(done.stdout), strict=True):
+    for (n, m), (windows, ends, stored, rows, trees) in zip(shapes, json.loads(done.stdout), strict=True):
         said = stored_cost(n, m).value
         assert said is not None
         assert ends >= windows - 1
@@ -112,6 +116,10 @@ def test_kernels_combine_as_often_as_is_said():
         said = ranges_cost(n, m, alone=n == m).value
         assert said is not None
         assert rows / windows == pytest.approx(said, rel=0.05)
+        said = tree_cost(n, m).value
+        assert said is not None
+        # Changes that are neighbours share the nodes above them.
+        assert said / 5 <= trees / windows <= said
 
 
 @pytest.mark.parametrize(
@@ -232,8 +240,8 @@ def test_tuples_that_leave_from_anywhere_never_meet_a_queue():
     delta = {"delta": {"column": "x", "by": 5}}
     found = planned({"type": "sliding", "evict": delta}, {"type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}})
     anywhere, queue = found.windows
-    assert (engines_of(anywhere), engines_of(queue)) == ({"n": "recompute"}, {"n": "two_stacks"})
-    assert [other.engine for other in anywhere.choices[0].alternatives if other.allowed] == ["flatfat", "dyadic"]
+    assert (engines_of(anywhere), engines_of(queue)) == ({"n": "flatfat"}, {"n": "two_stacks"})
+    assert [other.engine for other in anywhere.choices[0].alternatives if other.allowed] == ["recompute", "dyadic"]
     assert (queue.shape.n, queue.shape.m, queue.shape.state_rows) == (50, 10, 50)
     assert queue.choices[0].combines.value == pytest.approx(18.6)
 

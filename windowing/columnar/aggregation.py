@@ -15,6 +15,7 @@ from windowing.columnar.results import Column
 from windowing.kernels.clipped import clipped_means
 from windowing.kernels.columns import float64_of, int64_of, valid_of
 from windowing.kernels.combine import Bools, Floats, Ints
+from windowing.kernels.flatfat import tree_windows
 from windowing.kernels.layout import Layout
 from windowing.kernels.lift import condition_column, lift
 from windowing.kernels.lower import lower
@@ -55,23 +56,16 @@ class Lifted:
 
     def combine(self, windows: Windows) -> tuple[dict[str, Column], Ints]:
         """Every aggregate of each window, and the flips that :func:`~windowing.kernels.ranges.fifo_ranges` tells of."""
-        aggregation, ints, floats = self.aggregation, self.ints, self.floats
-        out_ints = np.empty((len(windows), ints.shape[1]), np.int64)
-        out_floats = np.empty((len(windows), floats.shape[1]), np.float64)
-        flips = fifo_ranges(
-            aggregation.program,
-            ints,
-            floats,
-            windows.sequence,
-            windows.group_offsets,
-            windows.lo,
-            windows.hi,
-            windows.middles,
-            out_ints,
-            out_floats,
-        )
-        if len(windows.members):
-            add_members(aggregation.program, ints, floats, windows.member_offsets, windows.members, out_ints, out_floats)
+        aggregation, flips = self.aggregation, windows.middles
+        out_ints = np.empty((len(windows), self.ints.shape[1]), np.int64)
+        out_floats = np.empty((len(windows), self.floats.shape[1]), np.float64)
+        given, out = (aggregation.program, self.ints, self.floats), (out_ints, out_floats)
+        if windows.ring is not None:
+            tree_windows(*given, *windows.ring.columns, *out)
+        else:
+            flips = fifo_ranges(*given, windows.sequence, windows.group_offsets, windows.lo, windows.hi, windows.middles, *out)
+            if len(windows.members):
+                add_members(*given, windows.member_offsets, windows.members, *out)
         found: dict[str, Column] = dict(lower(aggregation.layout, out_ints, out_floats, self.leaves.table))
         found |= {name: self._clipped(spec, windows) for name, spec in aggregation.clipped.items()}
         found |= {name: column.compute(self.objects[name], windows) for name, column in aggregation.objects.items()}
@@ -83,6 +77,7 @@ class Lifted:
         counted: Bools = valid_of(column)
         if spec.where is not None:
             counted = counted & (int64_of(table.column(condition_column(spec.where)).combine_chunks()) != 0)
+        members = windows.ring.members() if windows.ring is not None else (windows.member_offsets, windows.members)
         means, missing = clipped_means(
             float64_of(column),
             counted,
@@ -93,7 +88,6 @@ class Lifted:
             windows.sequence,
             windows.lo,
             windows.hi,
-            windows.member_offsets,
-            windows.members,
+            *members,
         )
         return pa.array(means, mask=missing)

@@ -10,8 +10,9 @@ import pyarrow as pa
 from windowing.aggregates import aggregate_for
 from windowing.algebra import Aggregate
 from windowing.catalogue import AggregateSpec
+from windowing.engines.flatfat import FlatFat
 from windowing.kernels.lift import condition_column
-from windowing.slicing.windows import Leaves, Windows
+from windowing.slicing.windows import Leaves, Ring, Windows
 
 #: Functions of the catalogue whose partials no arena holds.
 OBJECTS = ("count_distinct", "approx_distinct", "collect", "collect_distinct", "concat", "top_k", "bottom_k", "quantile", "use")
@@ -49,6 +50,8 @@ class ObjectColumn:
     def compute(self, partials: Sequence[Any], windows: Windows) -> list[Any]:
         """The result of each window, where leaf i has ``partials[i]``."""
         aggregate = self._aggregate
+        if windows.ring is not None:
+            return [aggregate.lower(partial) for partial in _trees(aggregate, partials, windows.ring)]
         found = _ranges(aggregate, partials, windows)
         offsets, members = windows.member_offsets.tolist(), windows.members.tolist()
         if members:
@@ -92,6 +95,25 @@ def _ranges(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows
                 back = combine(back, leaves[place])
             found[window] = front[first - base] if stop == middle else combine(front[first - base], back)
             reached = stop
+    return found
+
+
+def _trees(aggregate: Aggregate[Any], partials: Sequence[Any], ring: Ring) -> list[Any]:
+    """FlatFAT on the slots that :func:`windowing.kernels.flatfat.tree_windows` uses."""
+    offsets = ring.change_offsets.tolist()
+    slots, leaves = ring.slots.tolist(), ring.leaves.tolist()
+    tree: FlatFat[Any] = FlatFat(aggregate.combine, [None])
+    found = []
+    for window, (capacity, front, span, fresh) in enumerate(zip(*(column.tolist() for column in ring.columns[:4]), strict=True)):
+        if fresh:
+            tree = FlatFat(aggregate.combine, [None] * max(capacity, 1))
+        changed = slice(offsets[window], offsets[window + 1])
+        tree.update({slot: partials[leaf] if leaf >= 0 else None for slot, leaf in zip(slots[changed], leaves[changed], strict=True)})
+        if front + span <= capacity:
+            total = tree.aggregate()
+        else:
+            total = aggregate.combine(tree.suffix(front), tree.prefix(front + span - 1 - capacity))
+        found.append(aggregate.identity if total is None else total)
     return found
 
 

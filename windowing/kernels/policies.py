@@ -1,8 +1,8 @@
 """Eviction and trigger policies, key by key: tuples applied one by one, in the order of the open SPL runtime.
 
 On a new tuple: 1. due ticks fire; 2. a delta trigger fires, before the tuple evicts or enters; 3. eviction; 4. insertion; 5. a count
-trigger fires with the tuple inside. What a trigger sees is noted as a range of the key's sequence of tuples; where a delta has evicted from
-the middle, tuple by tuple.
+trigger fires with the tuple inside. What a trigger sees is noted as a range of the key's sequence of tuples; where a delta evicts from
+the middle, as what has been removed from it.
 
 References
 ----------
@@ -11,6 +11,7 @@ IBMStreams/OSStreams, src/cpp/SPL/Runtime/Window (the rules).
 
 from __future__ import annotations
 
+import heapq
 from typing import Any
 
 import numpy as np
@@ -59,13 +60,25 @@ def _exceeds(whole: bool, value: Floats, value_int: Ints, place: int, base: floa
 
 
 @njit
-def _forget(settings: Ints, state: Ints, cursor: Ints, alive: Bools) -> None:
-    alive[cursor[HEAD] : cursor[TAIL]] = False
-    cursor[HEAD], cursor[HELD] = cursor[TAIL], 0
+def _forget(settings: Ints, state: Ints, cursor: Ints, alive: Bools, write: bool, counts: Ints, removed: Ints) -> None:
+    for place in range(cursor[HEAD], cursor[TAIL]):
+        if alive[place]:
+            _remove(cursor, alive, place, write, counts, removed)
+    cursor[HEAD] = cursor[TAIL]
     state[LAST], state[TICKED], state[TICK] = BEFORE, BEFORE, AFTER
     state[FIRED] = state[INSERTED] = state[HAS_BASE] = state[BASE] = 0
     # A time window counts as full from the start.
     state[FULL] = 1 if settings[EVICT] == TIME else 0
+
+
+@njit
+def _remove(cursor: Ints, alive: Bools, place: int, write: bool, counts: Ints, removed: Ints) -> None:
+    """Take a tuple out of wherever it stands, and note it."""
+    alive[place] = False
+    cursor[HELD] -= 1
+    if write:
+        removed[counts[1]] = place
+    counts[1] += 1
 
 
 @njit
@@ -92,32 +105,22 @@ def _fire(
     state: Ints,
     cursor: Ints,
     time: Ints,
-    alive: Bools,
     key: int,
     at: int,
     write: bool,
     counts: Ints,
     out: Ints,
-    members: Ints,
 ) -> None:
-    """Note a trigger: key, start, end, number, range, and where its listed tuples end."""
+    """Note a trigger: key, start, end, number, lo and hi, and from where to where tuples have been removed since the last."""
     if settings[PARTIAL] or state[FULL]:
         row = counts[0]
         if write:
             out[row, 0], out[row, 1], out[row, 2], out[row, 3] = key, BEFORE, at, state[FIRED]
             if cursor[HELD] > 0:
                 out[row, 1] = time[cursor[HEAD]]
-            out[row, 4], out[row, 5] = (cursor[HEAD], cursor[TAIL]) if settings[EVICT] != DELTA or settings[TRIGGER] == NONE else (0, 0)
-        if settings[EVICT] == DELTA and settings[TRIGGER] != NONE:
-            if write:
-                place = counts[1]
-                for row_alive in range(cursor[HEAD], cursor[TAIL]):
-                    if alive[row_alive]:
-                        members[place] = row_alive
-                        place += 1
-            counts[1] += cursor[HELD]
-        if write:
-            out[row, 6] = counts[1]
+            out[row, 4], out[row, 5] = cursor[HEAD], cursor[TAIL]
+            out[row, 6], out[row, 7] = counts[2], counts[1]
+        counts[2] = counts[1]
         counts[0] += 1
     state[FIRED] += 1
 
@@ -135,14 +138,13 @@ def _fire_ticks(
     write: bool,
     counts: Ints,
     out: Ints,
-    members: Ints,
 ) -> None:
     while state[TICK] <= through and state[TICK] < AFTER:
         tick = state[TICK]
         _expire(settings, cursor, time, alive, tick)
         if cursor[HELD] > 0 or settings[EMPTY]:
             state[TICKED] = tick
-            _fire(settings, state, cursor, time, alive, key, tick, write, counts, out, members)
+            _fire(settings, state, cursor, time, key, tick, write, counts, out)
         if settings[TRIGGER] == NONE:
             _drop_until(cursor, alive, cursor[TAIL])
         # An empty window needs no tick before the next tuple comes.
@@ -163,16 +165,16 @@ def _advance(
     write: bool,
     counts: Ints,
     out: Ints,
-    members: Ints,
+    removed: Ints,
 ) -> None:
     """Fire the ticks up to ``at``, and forget the key if it has been idle for too long by then (or is said to be ``fresh``)."""
     known = state[LAST] > BEFORE
     if known and (fresh or (settings[IDLE] < AFTER and at - state[LAST] > settings[IDLE])):
         through = state[LAST] + settings[IDLE]
-        _fire_ticks(settings, listed, state, cursor, time, alive, key, through, write, counts, out, members)
-        _forget(settings, state, cursor, alive)
+        _fire_ticks(settings, listed, state, cursor, time, alive, key, through, write, counts, out)
+        _forget(settings, state, cursor, alive, write, counts, removed)
     else:
-        _fire_ticks(settings, listed, state, cursor, time, alive, key, at, write, counts, out, members)
+        _fire_ticks(settings, listed, state, cursor, time, alive, key, at, write, counts, out)
 
 
 @njit
@@ -202,7 +204,7 @@ def apply_policies(  # noqa: PLR0915 - the order of a tuple's five steps is the 
     write: bool,
     counts: Ints,
     out: Ints,
-    members: Ints,
+    removed: Ints,
 ) -> None:
     """Apply each key's tuples, then advance to ``watermark``; ``states``, ``bases`` and ``alive`` are left as they come out.
 
@@ -218,17 +220,26 @@ def apply_policies(  # noqa: PLR0915 - the order of a tuple's five steps is the 
         Of each tuple; ``fresh`` ones find their key forgotten, values not ``known`` are null or NaN.
     greatest
         The greatest event time of the whole input, where ticks over windows that never empty stop once the input has ``ended``.
-    counts, out, members
-        Rows and listed tuples noted; written only where ``write``.
+    counts, out, removed
+        Triggers and removed tuples noted, and what of the latter the last trigger knew; written only where ``write``.
     """
+    by_delta = settings[EVICT] == DELTA and settings[TRIGGER] != NONE
     for key in range(len(offsets) - 1):
         state = states[key]
         first = offsets[key]
         cursor = np.array([first, first + held[key], held[key]])
         alive[first : first + held[key]] = True
+        counts[2] = counts[1]
+        # A delta evicts the least values first, so those that stay are never looked at.
+        least = [
+            (evict_value[place], evict_int[place], place) for place in range(first, first + held[key]) if by_delta and evict_known[place]
+        ]
+        heapq.heapify(least)
         for place in range(first + held[key], offsets[key + 1]):
             at = time[place]
-            _advance(settings, listed, state, cursor, time, alive, key, at, fresh[place], write, counts, out, members)
+            _advance(settings, listed, state, cursor, time, alive, key, at, fresh[place], write, counts, out, removed)
+            if cursor[HELD] == 0:
+                least.clear()
             if settings[TICKS] and state[TICK] == AFTER:
                 state[TICK] = tick_after(settings, listed, at)
             flush = False
@@ -239,7 +250,7 @@ def apply_policies(  # noqa: PLR0915 - the order of a tuple's five steps is the 
                         wholes[0], evict_value, evict_int, place, evict_value[head], evict_int[head], deltas[0], whole_deltas[0]
                     )
                 if flush:
-                    _fire(settings, state, cursor, time, alive, key, at, write, counts, out, members)
+                    _fire(settings, state, cursor, time, key, at, write, counts, out)
                     _drop_until(cursor, alive, cursor[TAIL])
             else:
                 _expire(settings, cursor, time, alive, at)
@@ -247,23 +258,17 @@ def apply_policies(  # noqa: PLR0915 - the order of a tuple's five steps is the 
                     if state[HAS_BASE] and _exceeds(
                         wholes[1], trigger_value, trigger_int, place, bases[key], state[BASE], deltas[1], whole_deltas[1]
                     ):
-                        _fire(settings, state, cursor, time, alive, key, at, write, counts, out, members)
+                        _fire(settings, state, cursor, time, key, at, write, counts, out)
                         state[HAS_BASE] = 0
                     if not state[HAS_BASE]:
                         state[HAS_BASE], state[BASE], bases[key] = 1, trigger_int[place], trigger_value[place]
-                if settings[EVICT] == DELTA:
-                    if evict_known[place]:
-                        for old in range(cursor[HEAD], cursor[TAIL]):
-                            if (
-                                alive[old]
-                                and evict_known[old]
-                                and _exceeds(
-                                    wholes[0], evict_value, evict_int, place, evict_value[old], evict_int[old], deltas[0], whole_deltas[0]
-                                )
-                            ):
-                                alive[old] = False
-                                cursor[HELD] -= 1
-                                state[FULL] = 1
+                if by_delta and evict_known[place]:
+                    while len(least) > 0 and _exceeds(
+                        wholes[0], evict_value, evict_int, place, least[0][0], least[0][1], deltas[0], whole_deltas[0]
+                    ):
+                        _remove(cursor, alive, heapq.heappop(least)[2], write, counts, removed)
+                        state[FULL] = 1
+                    heapq.heappush(least, (evict_value[place], evict_int[place], place))
                 elif settings[EVICT] == COUNT and cursor[HELD] == settings[EVICT_COUNT]:
                     _drop_until(cursor, alive, cursor[HEAD] + 1)
             alive[place] = True
@@ -280,20 +285,20 @@ def apply_policies(  # noqa: PLR0915 - the order of a tuple's five steps is the 
             else:
                 flush = False
             if flush or (settings[TRIGGER] == COUNT and state[INSERTED] % settings[TRIGGER_COUNT] == 0):
-                _fire(settings, state, cursor, time, alive, key, at, write, counts, out, members)
+                _fire(settings, state, cursor, time, key, at, write, counts, out)
             if flush:
                 _drop_until(cursor, alive, cursor[TAIL])
             state[LAST] = at
         if not ended:
             if watermark > BEFORE:
-                _advance(settings, listed, state, cursor, time, alive, key, watermark, False, write, counts, out, members)
+                _advance(settings, listed, state, cursor, time, alive, key, watermark, False, write, counts, out, removed)
         elif settings[TICKS] and state[LAST] > BEFORE:
             last_tick = tick_after(settings, listed, greatest)
-            _advance(settings, listed, state, cursor, time, alive, key, last_tick, False, write, counts, out, members)
+            _advance(settings, listed, state, cursor, time, alive, key, last_tick, False, write, counts, out, removed)
             while state[TICK] < AFTER and cursor[HELD] > 0 and settings[AGE] < AFTER:
                 _expire(settings, cursor, time, alive, state[TICK])
                 if cursor[HELD] > 0:
-                    _advance(settings, listed, state, cursor, time, alive, key, state[TICK], False, write, counts, out, members)
+                    _advance(settings, listed, state, cursor, time, alive, key, state[TICK], False, write, counts, out, removed)
 
 
 @njit

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.kernels.combine import Bools, Ints
+from windowing.kernels.flatfat import ring_members
 from windowing.watermark import AFTER, Clock
 
 #: ``start`` of a window that holds nothing; ``trigger`` of a window that is no policy's.
@@ -60,6 +61,38 @@ class Leaves:
 
 
 @dataclass(frozen=True)
+class Ring:
+    """Windows whose leaves leave in any order, as changes of circular leaves; see :func:`windowing.kernels.flatfat.ring_changes`.
+
+    Attributes
+    ----------
+    capacity, front, span, fresh
+        Of each window: slots of its ring, the oldest leaf's slot, slots from there to the youngest's, and whether it holds only what its
+        changes bring.
+    change_offsets, slots, leaves
+        Window w is as the one before, but for ``slots[change_offsets[w]:change_offsets[w + 1]]``; −1 empties a slot.
+    """
+
+    capacity: Ints
+    front: Ints
+    span: Ints
+    fresh: Bools
+    change_offsets: Ints
+    slots: Ints
+    leaves: Ints
+
+    def members(self) -> tuple[Ints, Ints]:
+        """All leaves of each window, listed: where they begin, and the leaves from the oldest to the youngest."""
+        offsets, leaves = ring_members(*self.columns)
+        return offsets, leaves
+
+    @property
+    def columns(self) -> tuple[Ints, Ints, Ints, Bools, Ints, Ints, Ints]:
+        """The attributes, in their order."""
+        return self.capacity, self.front, self.span, self.fresh, self.change_offsets, self.slots, self.leaves
+
+
+@dataclass(frozen=True)
 class Windows:
     """Windows to be aggregated, those of a key side by side.
 
@@ -75,6 +108,8 @@ class Windows:
         For each group, in order, where the front of its two stacks ended before, as an index into ``sequence``; −1 for none.
     member_offsets, members
         Further leaves of window w: ``members[member_offsets[w]:member_offsets[w + 1]]``.
+    ring
+        What says which leaves the windows hold instead of all these, where they leave in any order.
     """
 
     key: Ints
@@ -89,6 +124,7 @@ class Windows:
     middles: Ints
     member_offsets: Ints
     members: Ints
+    ring: Ring | None
 
     def __len__(self) -> int:
         return len(self.key)
@@ -106,8 +142,9 @@ class Windows:
         ranges: tuple[Ints, Ints, Ints] | None = None,
         middles: Ints | None = None,
         members: tuple[Ints, Ints] | None = None,
+        ring: Ring | None = None,
     ) -> Self:
-        """Windows of ``ranges`` (sequence, lo, hi), of ``members`` (offsets, leaves), of both, or of nothing."""
+        """Windows of ``ranges`` (sequence, lo, hi), of ``members`` (offsets, leaves), of both, of a ``ring``, or of nothing."""
         n, zero = len(key), np.zeros(len(key), np.int64)
         sequence, lo, hi = ranges if ranges is not None else (_NONE, zero, zero)
         offsets, listed = members if members is not None else (np.zeros(n + 1, np.int64), _NONE)
@@ -124,6 +161,7 @@ class Windows:
             np.full(len(runs(key if group is None else group)) - 1, -1, np.int64) if middles is None else middles,
             offsets,
             listed,
+            ring,
         )
 
     @classmethod

@@ -1,0 +1,336 @@
+"""Windows that leaves enter in order and leave in any: FlatFAT on circular leaves, over the arenas.
+
+::
+
+    ring     │ 9 │ ⊥ │ 3 │ 2 │       places in the sequence of leaves, ⊥ where one has left; the window runs from front over the
+                   F   …   B         end of the array to back: here 3, 2, 9 is suffix(front) ⊕ prefix(back), else the root is it
+    tree             1
+                 2       3           node v holds node 2v ⊕ node 2v + 1; a side without leaves costs no combine
+               4   5   6   7         slot s is node capacity + s
+
+Which leaf is in which slot depends on the windows alone, not on aggregates: :func:`ring_changes` says it once for all of them, and as slots
+are kept from batch to batch, partials are combined in one order however the input was cut. :func:`tree_windows` writes the changes of
+each window as one batch: what is to be combined is listed first, each inner node once, and then done atom by atom.
+
+References
+----------
+Tangwongsan, Hirzel, Schneider and Wu (2015), General incremental sliding-window aggregation, PVLDB 8(7), sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from windowing.kernels import combine as op
+from windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine_atom, copy_atom, inlined, inner, njit
+
+#: A leaf's slot, if it has none yet, or none any more.
+PENDING, GONE = -1, -2
+#: Fewest slots of a ring.
+LEAST = 4
+#: Instead of a right operand: the left one is a leaf, or a node, and is copied.
+_LEAF, _NODE = -1, -2
+#: Lines of work that are listed before they are done, if one window has no more.
+_LISTED = 2048
+
+
+@njit
+def ring_changes(  # noqa: PLR0915 - leaving, making room and entering share the ring
+    offsets: Ints, keys: Ints, begins: Ints, hi: Ints, gone: Ints, removed: Ints, slots: Ints, capacities: Ints
+) -> Any:
+    """Give every leaf that enters a slot, and say for each window what changes in the ring.
+
+    A ring that is full with at most 3/4 of its slots in use is compacted, else it is doubled; below a quarter it is halved.
+
+    Parameters
+    ----------
+    offsets, keys, begins
+        The windows ``offsets[g]:offsets[g + 1]`` are those of key ``keys[g]``, whose leaves begin at place ``begins[g]`` of the sequence.
+    hi, gone, removed
+        Window w has met its key's leaves before place ``hi[w]``; since the window before, those at
+        ``removed[gone[w, 0]:gone[w, 1]]`` have left.
+    slots, capacities
+        Of each place of the sequence, ``PENDING`` where no window has met the leaf yet; of each key, 0 where it has no ring. Moved on.
+
+    Returns
+    -------
+    tuple
+        Of each window: capacity, front, number of slots from front to back, and whether the tree begins empty; where its changes begin;
+        of each change the slot; and the place of the leaf that comes there (−1: ⊥). Where a slot changes twice the last counts.
+    """
+    n = len(hi)
+    capacity, front, span, fresh = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_)
+    change_offsets, count = np.zeros(n + 1, np.int64), 0
+    changes = np.empty((2 * n + len(removed) + 16, 2), np.int64)
+    ring, packed = np.full(LEAST, -1, np.int64), np.empty(LEAST, np.int64)
+    for group in range(len(keys)):
+        size, first_window = capacities[keys[group]], offsets[group]
+        if size > len(ring):
+            ring, packed = np.empty(size, np.int64), np.empty(size, np.int64)
+        ring[:size] = -1
+        head = held = length = 0
+        for place in range(begins[group], hi[first_window]):
+            slot = slots[place]
+            if slot >= 0:
+                ring[slot] = place
+                head = slot if held == 0 else head
+                held, length = held + 1, ((slot - head) & (size - 1)) + 1
+        met = begins[group]
+        for window in range(first_window, offsets[group + 1]):
+            most = gone[window, 1] - gone[window, 0] + held + hi[window] - met
+            if count + most > len(changes):
+                grown = np.empty((2 * (count + most), 2), np.int64)
+                grown[:count] = changes[:count]
+                changes = grown
+            for index in range(gone[window, 0], gone[window, 1]):
+                place = removed[index]
+                slot, slots[place] = slots[place], GONE
+                if slot >= 0:
+                    ring[slot] = -1
+                    changes[count, 0], changes[count, 1] = slot, -1
+                    count, held = count + 1, held - 1
+            entering = 0
+            for place in range(met, hi[window]):
+                entering += 1 if slots[place] == PENDING else 0
+            if held == 0:
+                head = length = 0
+            else:
+                while ring[head] < 0:
+                    head, length = (head + 1) & (size - 1), length - 1
+                while ring[(head + length - 1) & (size - 1)] < 0:
+                    length -= 1
+            fresh[window] = window == first_window
+            if length + entering > size or (size > LEAST and 4 * (held + entering) < size):
+                fresh[window] = True
+                rank = 0
+                for step in range(length):
+                    place = ring[(head + step) & (size - 1)]
+                    if place >= 0:
+                        packed[rank] = place
+                        rank += 1
+                size = max(size, LEAST)
+                while 4 * (held + entering) > 3 * size:
+                    size *= 2
+                while size > LEAST and 4 * (held + entering) < size:
+                    size //= 2
+                if size > len(ring):
+                    ring, kept = np.empty(size, np.int64), packed
+                    packed = np.empty(size, np.int64)
+                    packed[:held] = kept[:held]
+                ring[:size] = -1
+                head, length = 0, held
+                for slot in range(held):
+                    ring[slot], slots[packed[slot]] = packed[slot], slot
+            if fresh[window]:
+                count = change_offsets[window]
+                for step in range(length):
+                    slot = (head + step) & (size - 1)
+                    if ring[slot] >= 0:
+                        changes[count, 0], changes[count, 1] = slot, ring[slot]
+                        count += 1
+            for place in range(met, hi[window]):
+                if slots[place] == PENDING:
+                    slot = (head + length) & (size - 1)
+                    ring[slot], slots[place] = place, slot
+                    changes[count, 0], changes[count, 1] = slot, place
+                    count, held, length = count + 1, held + 1, length + 1
+            met = max(met, hi[window])
+            capacity[window], front[window], span[window], change_offsets[window + 1] = size, head, length, count
+        capacities[keys[group]] = size
+    return capacity, front, span, fresh, change_offsets, changes[:count, 0].copy(), changes[:count, 1].copy()
+
+
+@njit
+def ring_members(capacity: Ints, front: Ints, span: Ints, fresh: Bools, change_offsets: Ints, slots: Ints, leaves: Ints) -> Any:
+    """The leaves of each window, one by one from front to back: where they begin, and the leaves themselves."""
+    n, largest = len(capacity), 1
+    for window in range(n):
+        largest = max(largest, capacity[window])
+    ring = np.full(largest, -1, np.int64)
+    offsets, members, count = np.zeros(n + 1, np.int64), np.empty(16, np.int64), 0
+    for window in range(n):
+        if fresh[window]:
+            ring[:] = -1
+        for index in range(change_offsets[window], change_offsets[window + 1]):
+            ring[slots[index]] = leaves[index]
+        if count + span[window] > len(members):
+            grown = np.empty(2 * (count + span[window]), np.int64)
+            grown[:count] = members[:count]
+            members = grown
+        for step in range(span[window]):
+            leaf = ring[(front[window] + step) & (capacity[window] - 1)]
+            if leaf >= 0:
+                members[count] = leaf
+                count += 1
+        offsets[window + 1] = count
+    return offsets, members[:count]
+
+
+@njit
+def tree_windows(
+    program: Ints,
+    ints: Ints,
+    floats: Floats,
+    capacity: Ints,
+    front: Ints,
+    span: Ints,
+    fresh: Bools,
+    change_offsets: Ints,
+    slots: Ints,
+    leaves: Ints,
+    out_ints: Ints,
+    out_floats: Floats,
+) -> None:
+    """Combine each window's leaves into ``out_ints`` and ``out_floats``; arguments as :func:`ring_changes` gives them.
+
+    ``leaves`` are rows of ``ints`` and ``floats``; −1 empties the slot.
+    """
+    n, largest = len(capacity), 1
+    for window in range(n):
+        largest = max(largest, capacity[window])
+    full, stamps, level = np.zeros(2 * largest, np.bool_), np.full(2 * largest, -1, np.int64), np.empty(largest, np.int64)
+    node_ints, node_floats = np.empty((2 * largest + 1, ints.shape[1]), np.int64), np.empty((2 * largest + 1, floats.shape[1]), np.float64)
+    work, work_ends, roots = np.empty((_LISTED, 3), np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    given, nodes, out = (ints, floats), (node_ints, node_floats), (out_ints, out_floats)
+    listed = begun = 0
+    for window in range(n):
+        size, first, last = capacity[window], change_offsets[window], change_offsets[window + 1]
+        depth = 1
+        while 1 << depth < size:
+            depth += 1
+        most = min((last - first) * (depth + 1), last - first + size) + 2 * depth + 2
+        if listed + most > len(work):
+            for line in range(len(program)):
+                _one_atom(program[line], begun, window, work, work_ends, roots, given, nodes, out)
+            listed, begun = 0, window
+            if most > len(work):
+                work = np.empty((most, 3), np.int64)
+        if fresh[window]:
+            full[: 2 * size] = False
+        changed = slots[first:last], leaves[first:last]
+        listed, roots[window] = _list_work(window, size, front[window], span[window], changed, (full, stamps, level), work, listed)
+        work_ends[window] = listed
+    for line in range(len(program)):
+        _one_atom(program[line], begun, n, work, work_ends, roots, given, nodes, out)
+
+
+@inner
+def _list_work(window: int, size: int, front: int, span: int, changed: Any, tree: Any, work: Ints, listed: int) -> Any:
+    """List what ``window`` combines as (node, left, right), after ``listed`` lines.
+
+    Returns
+    -------
+    tuple
+        How many lines there are then, and the node that is the result, −1 for none.
+    """
+    # Beside the nodes there are two rows for passing results: 0 and 2 · size.
+    (slots, leaves), (full, stamps, level) = changed, tree
+    n_level = 0
+    for index in range(len(slots)):
+        node = size + slots[index]
+        full[node] = leaves[index] >= 0
+        if full[node]:
+            listed = _list(work, listed, node, leaves[index], _LEAF)
+        n_level = _touch(node >> 1, window, stamps, level, n_level)
+    while n_level > 0:
+        n_above = 0
+        for index in range(n_level):
+            node = level[index]
+            left, right = 2 * node, 2 * node + 1
+            if full[left] and full[right]:
+                listed = _list(work, listed, node, left, right)
+            elif full[left] or full[right]:
+                listed = _list(work, listed, node, left if full[left] else right, _NODE)
+            full[node] = full[left] or full[right]
+            n_above = _touch(node >> 1, window, stamps, level, n_above)
+        n_level = n_above
+    if span == 0:
+        return listed, -1
+    if front + span <= size:
+        return listed, 1
+    suffix = node = size + front
+    while node > 1:
+        if node & 1 == 0 and full[node + 1]:
+            listed = _list(work, listed, 0, suffix, node + 1)
+            suffix = 0
+        node >>= 1
+    # Back is slot front + span - 1 - size.
+    prefix = node = front + span - 1
+    while node > 1:
+        if node & 1 == 1 and full[node - 1]:
+            listed = _list(work, listed, 2 * size, node - 1, prefix)
+            prefix = 2 * size
+        node >>= 1
+    return _list(work, listed, 0, suffix, prefix), 0
+
+
+@inlined
+def _list(work: Ints, listed: int, node: int, left: int, right: int) -> Any:
+    work[listed, 0], work[listed, 1], work[listed, 2] = node, left, right
+    return listed + 1
+
+
+@inlined
+def _touch(node: int, window: int, stamps: Ints, level: Ints, n_level: int) -> Any:
+    """Put ``node`` on the level to be repaired, unless it is there already, or is above the root."""
+    if node > 0 and stamps[node] != window:
+        stamps[node] = window
+        level[n_level] = node
+        return n_level + 1
+    return n_level
+
+
+@inner
+def _one_atom(line: Ints, begun: int, ended: int, work: Ints, work_ends: Ints, roots: Ints, given: Any, nodes: Any, out: Any) -> None:
+    """The listed work of one atom. As in :mod:`windowing.kernels.ranges`, calls with constants are compiled for them."""
+    i, f = line[1], line[2]
+    if line[0] == op.ADD and line[3] == 1:
+        _do(op.ADD, i, f, 1, 0, begun, ended, work, work_ends, roots, given, nodes, out)
+    elif line[0] == op.MOMENTS:
+        _do(op.MOMENTS, i, f, 1, 3, begun, ended, work, work_ends, roots, given, nodes, out)
+    elif line[0] == op.PICK_GREATEST:
+        _do(op.PICK_GREATEST, i, f, 2, 0, begun, ended, work, work_ends, roots, given, nodes, out)
+    elif line[0] == op.PICK_LEAST:
+        _do(op.PICK_LEAST, i, f, 2, 0, begun, ended, work, work_ends, roots, given, nodes, out)
+    else:
+        _do(line[0], i, f, line[3], line[4], begun, ended, work, work_ends, roots, given, nodes, out)
+
+
+@inlined
+def _do(
+    operation: int,
+    i: int,
+    f: int,
+    n_ints: int,
+    n_floats: int,
+    begun: int,
+    ended: int,
+    work: Ints,
+    work_ends: Ints,
+    roots: Ints,
+    given: Any,
+    nodes: Any,
+    out: Any,
+) -> None:
+    ints, floats = given
+    node_ints, node_floats = nodes
+    out_ints, out_floats = out
+    done = 0
+    for window in range(begun, ended):
+        for index in range(done, work_ends[window]):
+            node, left, right = work[index, 0], work[index, 1], work[index, 2]
+            if right >= 0:
+                combine_atom(
+                    operation, i, f, n_ints, node_ints, node_floats, left, node_ints, node_floats, right, node_ints, node_floats, node
+                )
+            elif right == _LEAF:
+                copy_atom(i, f, n_ints, n_floats, ints, floats, left, node_ints, node_floats, node)
+            else:
+                copy_atom(i, f, n_ints, n_floats, node_ints, node_floats, left, node_ints, node_floats, node)
+        done = work_ends[window]
+        if roots[window] < 0:
+            clear_atom(operation, i, f, n_ints, n_floats, out_ints, out_floats, window)
+        else:
+            copy_atom(i, f, n_ints, n_floats, node_ints, node_floats, roots[window], out_ints, out_floats, window)
