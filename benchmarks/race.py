@@ -79,7 +79,7 @@ class Engine:
             stdout=subprocess.PIPE,
             stderr=self._log,
             cwd=ROOT,
-            env={**os.environ, **environment},
+            env={**os.environ, "POLARS_MAX_THREADS": "2", **environment},  # the others are told by their ways
             start_new_session=True,  # so that it can be stopped together with its JVM and workers
         )
 

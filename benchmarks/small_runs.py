@@ -15,6 +15,7 @@ from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.pipelines import Growing
 from benchmarks.race import Result, ratios
+from benchmarks.spark_ways import session
 
 WINDOWS = (
     {"name": "hour", "type": "hopping", "size": "1 hour", "hop": "5 minutes"},
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
     workload = f"{given.rows:,} new rows of {KEYS} keys after {days:.1f} days of history, and after ten times as much"
     measured = Measurement("small_runs", "runs over few rows, 12 and 24 windows at a time", workload)
     given.folder.mkdir(parents=True, exist_ok=True)
+    session()  # one that will live long; the first run would start one for a small batch
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
         pipelines = {
             name: Growing(Path(scratch).absolute() / name, WINDOWS, AGGREGATES, keys=KEYS, rows_per_minute=ROWS_PER_MINUTE)

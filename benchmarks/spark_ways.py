@@ -24,14 +24,15 @@ SPARK_AGGREGATES = ("count(v) AS n", "avg(v) AS mean", "max(v) AS top", "stddev_
 #: Later than every window of every workload.
 END_US = 1 << 52
 COLUMNS = ("k", "window_end", "n", "mean", "top", "sd")
-STREAM_CONF = {
+CONF = {
+    "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    "spark.sql.streaming.metricsEnabled": "false",
 }
 
 
 def session() -> SparkSession:
-    return spark_session("windowmill benchmarks", conf=STREAM_CONF)
+    """The session of windowmill on two threads, as the peers have them; streams keep their state in RocksDB."""
+    return spark_session("windowmill benchmarks", master="local[2]", conf=CONF)
 
 
 def spec(window: dict[str, Any]) -> dict[str, Any]:
