@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import textwrap
 from pathlib import Path
 
 # Airflow reads its settings when it is imported, so this stands before any test module's imports.
@@ -48,3 +49,17 @@ def write_spec(tmp_path: Path):
         return path
 
     return write
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Puts a script in the place of the windowmill command."""
+
+    from dags import process
+
+    def put(body: str) -> None:
+        (tmp_path / "pretended_command.py").write_text("import json, os, signal, sys, time\n" + textwrap.dedent(body))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setattr(process, "COMMAND", "pretended_command")
+
+    return put

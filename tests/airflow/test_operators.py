@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 import threading
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ import pytest
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from dags import process
 from dags.operators import AnnounceOperator, MaintainOperator, MicroBatchOperator
 from dags.process import JobFailedError
 
@@ -24,18 +22,6 @@ CONTEXT = {
     "data_interval_start": datetime(2013, 2, 1, tzinfo=UTC),
     "data_interval_end": datetime(2013, 2, 2, tzinfo=UTC),
 }
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch):
-    """Puts a script in the place of the windowmill command."""
-
-    def put(body: str) -> None:
-        (tmp_path / "pretended_command.py").write_text("import json, os, signal, sys, time\n" + textwrap.dedent(body))
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        monkeypatch.setattr(process, "COMMAND", "pretended_command")
-
-    return put
 
 
 def test_a_micro_batch_runs_its_command_and_returns_the_summary(command, write_spec):

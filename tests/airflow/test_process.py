@@ -22,18 +22,6 @@ pytestmark = pytest.mark.dag
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def command(tmp_path, monkeypatch):
-    """Puts a script in the place of the windowmill command."""
-
-    def put(body: str) -> None:
-        (tmp_path / "pretended_command.py").write_text("import json, os, signal, sys, time\n" + textwrap.dedent(body))
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        monkeypatch.setattr(process, "COMMAND", "pretended_command")
-
-    return put
-
-
 def test_messages_come_line_by_line_and_the_summary_last(command):
     command("""
         print("first", file=sys.stderr)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from statistics import mean
 
 import pytest
 
-from tests.windowing.test_engines import JOINED, counted
+from tests.windowing.test_engines import counts
 from windowing.costs import engine_cost
-from windowing.engines import ENGINES, build
+from windowing.engines import ENGINES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 
@@ -20,28 +19,6 @@ def table(heading: str) -> list[list[str]]:
     """Cells of the rows of the table whose first column is headed ``heading``."""
     [rows] = re.findall(rf"^\| {re.escape(heading)} \|.*\n\|[-|]+\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
     return [[cell.strip().strip("`") for cell in row.strip("|").split("|")] for row in rows.splitlines()]
-
-
-def counts(name: str, n: int, m: int) -> list[int]:
-    """Combines of each window of ``n`` leaves that slides by ``m``, once all leaves have been turned over.
-
-    As many windows as make whole turns of every engine, of its stacks or its ring.
-    """
-    aggregate, tally = counted(JOINED)
-    engine = build(name, aggregate, **({"length": n} if name == "epochs" else {}))
-    found, turned = [], math.ceil(n / m)
-    for _ in range(n):
-        engine.insert(("",))
-    for window in range(turned + (384 if n < 512 else 2048)):
-        tally[0] = 0
-        for _ in range(m):
-            engine.evict()
-        for _ in range(m):
-            engine.insert(("",))
-        engine.query()
-        if window >= turned:
-            found.append(tally[0])
-    return found
 
 
 COUNTED = table("n, m")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,28 @@ def counted(aggregate: Aggregate[Any]) -> tuple[Aggregate[Any], list[int]]:
         | {"combine": counting(aggregate.combine), "deduct": counting(aggregate.deduct) if aggregate.deduct else None}
     )
     return copy, tally
+
+
+def counts(name: str, n: int, m: int) -> list[int]:
+    """Combines of each window of ``n`` leaves that slides by ``m``, once all leaves have been turned over.
+
+    As many windows as make whole turns of every engine, of its stacks or its ring.
+    """
+    aggregate, tally = counted(JOINED)
+    engine = build(name, aggregate, **({"length": n} if name == "epochs" else {}))
+    found, turned = [], math.ceil(n / m)
+    for _ in range(n):
+        engine.insert(("",))
+    for window in range(turned + (384 if n < 512 else 2048)):
+        tally[0] = 0
+        for _ in range(m):
+            engine.evict()
+        for _ in range(m):
+            engine.insert(("",))
+        engine.query()
+        if window >= turned:
+            found.append(tally[0])
+    return found
 
 
 @pytest.mark.parametrize("name", ENGINES)
