@@ -52,6 +52,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "count_one": {"type": "count", "count": 1},
     "pairs": {"type": "custom", "function": "tests.windowing.test_columnar:pairs"},
     "until_large": {"type": "custom", "function": "tests.windowing.test_columnar:until_large"},
+    "nested": {"type": "custom", "function": "tests.windowing.test_columnar:nested"},
 }
 WINDOWS |= SHAPES
 AGGREGATES: dict[str, dict[str, Any]] = {
@@ -146,6 +147,14 @@ def until_large(state: tuple[int, list[int]] | None, columns: dict[str, Any]) ->
     value = columns["v"] or 0
     ends = still_open[:1] if value > 2 else still_open[-1:] if value < -2 else []
     return (heard + 1, [number for number in still_open if number not in ends]), begins, ends
+
+
+def nested(still_open: list[int] | None, columns: dict[str, Any]) -> tuple[list[int], int, list[int]]:
+    """A window begins at each row and ends where the flag holds with others, in no order, or where it does not hold, the youngest first."""
+    numbers = still_open or [0]
+    ends = [*numbers[1::2], *numbers[::2]] if columns["flag"] else numbers[:-3:-1] if columns["flag"] is False else []
+    # The last of the state is the number of the window that begins with the row to come.
+    return [*(number for number in numbers if number not in ends), numbers[-1] + 1], 1, ends
 
 
 class Row(NamedTuple):

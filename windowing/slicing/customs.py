@@ -22,7 +22,7 @@ import pyarrow as pa
 from windowing.errors import SpecError, StateError
 from windowing.kernels import policies as kernel
 from windowing.kernels.combine import Ints
-from windowing.slicing.windows import Applied, Leaves, Windows, earliest
+from windowing.slicing.windows import Applied, Leaves, Windows, earliest, runs
 from windowing.spec import Custom, Pipeline
 from windowing.watermark import Clock
 
@@ -60,8 +60,8 @@ class Told:
         The function's own.
     rows, begun
         How many rows it was told of, and how many windows have begun.
-    low
-        The latest first row of a window that ended in order; one that begins before it is listed row by row.
+    chains
+        First row of the latest window of each chain, and where the front of the chain's two stacks ends (−1 for none).
     open
         First row of each open window, by number.
     """
@@ -69,7 +69,7 @@ class Told:
     state: Any = None
     rows: int = 0
     begun: int = 0
-    low: int = 0
+    chains: list[tuple[int, int]] = field(default_factory=list)
     open: dict[int, int] = field(default_factory=dict)
 
     def tell(self, function: WindowFunction, columns: Mapping[str, Any], time: int) -> list[tuple[int, int]]:
@@ -86,13 +86,32 @@ class Told:
             ended.append((number, self.open.pop(number)))
         return ended
 
+    def chain_of(self, first: int, least: int) -> int:
+        """Put a window that ends now, and begins at row ``first``, into a chain from the ``least``-th on.
+
+        Windows of a chain begin one after the other, as they end one after the other, and so share two stacks. The chain taken is the
+        one whose latest window begins nearest before this one: there are then as many chains as windows nest in each other.
+
+        Examples
+        --------
+        >>> told = Told()
+        >>> [told.chain_of(first, 0) for first in (0, 2, 1, 3)]
+        [0, 0, 1, 0]
+        """
+        fitting = [(low, -chain) for chain, (low, _) in enumerate(self.chains) if chain >= least and low <= first]
+        chain = -max(fitting)[1] if fitting else len(self.chains)
+        if chain == len(self.chains):
+            self.chains.append((first, -1))
+        self.chains[chain] = first, self.chains[chain][1]
+        return chain
+
     def dump(self) -> str:
-        return json.dumps([_plain(self.state), self.rows, self.begun, self.low, list(self.open.items())])
+        return json.dumps([_plain(self.state), self.rows, self.begun, self.chains, list(self.open.items())])
 
     @classmethod
     def load(cls, text: str) -> Told:
-        state, rows, begun, low, opened = json.loads(text)
-        return cls(_unplain(state), rows, begun, low, dict(map(tuple, opened)))
+        state, rows, begun, chains, opened = json.loads(text)
+        return cls(_unplain(state), rows, begun, [(low, middle) for low, middle in chains], dict(map(tuple, opened)))
 
 
 def _plain(value: Any) -> Any:
@@ -128,7 +147,6 @@ class CustomSlicer:
         self._settings = np.array([kernel.COUNT, kernel.COUNT, 1, kernel.AFTER, 1, 1, 0, kernel.AFTER, 0, 0, 1], np.int64)
         self._told: list[Told] = []
         self._held, self._waiting, self._last = _NONE, _NONE, _NONE
-        self._middle = _NONE
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         self._grow(leaves.n_keys)
@@ -153,7 +171,7 @@ class CustomSlicer:
         offsets = np.searchsorted(leaves.key[sequence], np.arange(leaves.n_keys + 1)).astype(np.int64)
         n_held = np.bincount(leaves.key[held], minlength=leaves.n_keys)
         self._begins = offsets[:-1] - (np.array([told.rows for told in self._told], np.int64) - n_held)
-        key, end, lo, hi, in_order = self._tell(leaves, np.flatnonzero(ready))
+        key, chain, end, lo, hi = self._tell(leaves, np.flatnonzero(ready), sequence)
         places = np.arange(len(sequence))
         oldest = np.array([min(told.open.values(), default=told.rows) for told in self._told], np.int64) + self._begins
         live = places >= oldest[leaves.key[sequence]]
@@ -163,50 +181,55 @@ class CustomSlicer:
         kept = known & ~ready
         kept[sequence[live]] = True
         kept[leaves.find(self._last[self._last >= 0])] = True
-        lo, hi = lo + self._begins[key], hi + self._begins[key]
-        first, ordered = leaves.time[sequence[lo]], in_order != 0
-        keys = np.unique(key[ordered])
-        complete = Windows.of(
-            key[ordered],
-            first[ordered],
-            end[ordered],
-            ranges=(sequence, lo[ordered], hi[ordered]),
-            middles=np.where(self._middle[keys] < 0, -1, self._middle[keys] + self._begins[keys]),
+        self._n_chains = max((len(told.chains) for told in self._told), default=0)
+        group = key * self._n_chains + chain
+        at = runs(group)[:-1]
+        middles = np.array([self._told[k].chains[c][1] for k, c in zip(key[at].tolist(), chain[at].tolist(), strict=True)], np.int64)
+        windows = Windows.of(
+            key,
+            leaves.time[sequence[lo]],
+            end,
+            group=group,
+            ranges=(sequence, lo, hi),
+            middles=np.where(middles < 0, -1, middles + self._begins[key[at]]),
         )
-        offsets = np.concatenate(([0], np.cumsum(hi[~ordered] - lo[~ordered]))).astype(np.int64)
-        listed = [sequence[a:b] for a, b in zip(lo[~ordered].tolist(), hi[~ordered].tolist(), strict=True)]
-        others = Windows.of(key[~ordered], first[~ordered], end[~ordered], members=(offsets, np.concatenate([_NONE, *listed])))
-        return Applied(accepted, leaves.new & ~accepted, kept, [complete, others])
+        return Applied(accepted, leaves.new & ~accepted, kept, [windows])
 
-    def _tell(self, leaves: Leaves, rows: Ints) -> Ints:
+    def _tell(self, leaves: Leaves, rows: Ints, sequence: Ints) -> Ints:
         """Tell each key's function of ``rows``.
 
         Returns
         -------
         int64 array, shape (5, n_windows)
-            Key, end, lo, hi and whether it is in order of each window that ends; rows are counted from the first ever told of.
+            Key, chain, end, lo and hi of each window that ends, those of a chain side by side; bounds are indexes into ``sequence``.
         """
         names = [name for name in leaves.table.column_names if not name.startswith(OWN_PREFIX)]
         cells = leaves.table.select(names).take(pa.array(rows)).to_pylist()
-        found = []
+        starts = leaves.time[sequence].tolist()
+        found: list[tuple[int, int, int, int, int]] = []
+        # Windows of equal bounds come out in the order in which they were told of, so a later one takes no chain before an earlier one's.
+        taken: dict[tuple[int, int, int], int] = {}
         for columns, key, time in zip(cells, leaves.key[rows].tolist(), leaves.time[rows].tolist(), strict=True):
-            told = self._told[key]
+            told, begins = self._told[key], int(self._begins[key])
             for _, first in told.tell(self._function, columns, time):
-                found.append((key, time + 1, first, told.rows, first >= told.low))
-                told.low = max(told.low, first)
+                bounds = key, starts[first + begins], time
+                chain = taken[bounds] = told.chain_of(first, taken.get(bounds, 0))
+                found.append((key, chain, time + 1, first + begins, told.rows + begins))
+        found.sort(key=lambda window: window[:2])
         return np.ascontiguousarray(np.array(found, np.int64).reshape(-1, 5).T)
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
         made = flips >= 0
-        if made.any():
-            keys = windows.key[windows.group_offsets[:-1]][made]
-            self._middle[keys] = windows.hi[flips[made]] - self._begins[keys]
+        groups = windows.group[windows.group_offsets[:-1]][made].tolist()
+        for group, middle in zip(groups, windows.hi[flips[made]].tolist(), strict=True):
+            key, chain = divmod(group, self._n_chains)
+            chains = self._told[key].chains
+            chains[chain] = chains[chain][0], middle - int(self._begins[key])
 
     def _grow(self, n_keys: int) -> None:
         missing = n_keys - len(self._told)
         self._told += [Told() for _ in range(missing)]
         self._last = np.append(self._last, np.full(missing, -1, np.int64))
-        self._middle = np.append(self._middle, np.full(missing, -1, np.int64))
 
     def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:  # noqa: ARG002 - rows in open windows wait for no instant
         return earliest(leaves, np.isin(leaves.number, self._waiting), leaves.time, clock.lateness)
@@ -214,10 +237,10 @@ class CustomSlicer:
     def snapshot(self) -> dict[str, pa.Table]:
         told = pa.array([told.dump() for told in self._told], pa.string())
         rows = {"held": pa.table({"number": self._held}), "waiting": pa.table({"number": self._waiting})}
-        return {"keys": pa.table({"told": told, "last": self._last, "middle": self._middle}), **rows}
+        return {"keys": pa.table({"told": told, "last": self._last}), **rows}
 
     def restore(self, tables: dict[str, pa.Table]) -> None:
         keys = tables["keys"]
         self._told = [Told.load(text) for text in keys.column("told").to_pylist()]
-        self._last, self._middle = (keys.column(name).to_numpy().copy() for name in ("last", "middle"))
+        self._last = keys.column("last").to_numpy().copy()
         self._held, self._waiting = (tables[name].column("number").to_numpy() for name in ("held", "waiting"))
