@@ -143,7 +143,7 @@ class Policy(_Part):
     """When tuples leave a window, or when it is evaluated: exactly one of the four kinds."""
 
     count: Annotated[int, Field(gt=0)] | None = None
-    time: FixedDuration | None = None
+    time: PositiveDuration | None = None
     delta: Delta | None = None
     punctuation: str | None = None
 
@@ -253,6 +253,8 @@ class Sliding(_Window):
     def _no_punctuation(self) -> Self:
         if self.evict.punctuation is not None or self.trigger.punctuation is not None:
             raise ValueError("expected count, time or delta; punctuation closes tumbling windows only")
+        if self.evict.time is not None and self.evict.time.months:
+            raise ValueError(f"evict.time: got {self.evict.time}; expected an age of fixed length, such as 30 days; months have none")
         return self
 
 

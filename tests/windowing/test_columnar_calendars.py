@@ -35,6 +35,8 @@ WINDOWS: dict[str, dict[str, Any]] = {
     "days": {"type": "cumulative", "size": "3 months", "step": "1 month", "timezone": "Europe/Berlin"},
     "empty": {"type": "tumbling", "size": "1 day", "timezone": "Europe/Berlin", "empty": "emit"},
     "daily_ticks": {"type": "sliding", "evict": {"count": 3}, "trigger": {"time": "1 day"}, "origin": "2024-03-01T06:00:00Z"},
+    "monthly_ticks": {"type": "sliding", "evict": {"time": "7 days"}, "trigger": {"time": "1 month"}, "origin": "2024-01-31"},
+    "flushed_months": {"type": "tumbling", "evict": {"time": "1 month"}, "timezone": "America/New_York", "empty": "emit"},
     "flushed_days": {"type": "tumbling", "evict": {"time": "1 day"}, "timezone": "Europe/Berlin"},
 }
 #: Minutes around the clock changes of Berlin, New York and Lord Howe in 2024, and around the ends of months.

@@ -79,6 +79,11 @@ def test_a_spec_as_written(tmp_path):
             "type: sliding, evict: {delta: {column: delay, by: -1}}",
             r"windows.0.evict.delta.by: got -1",
         ),
+        (
+            "type: hopping, size: 1 hour 30 minutes, hop: PT30M",
+            "type: sliding, evict: {time: 1 month}, trigger: {time: 1 month}",
+            r"evict.time: got 1 month; expected an age of fixed length, such as 30 days",
+        ),
         ("keys: [k]", "keys: !!python/object/apply:os.system [x]", r"not readable as YAML"),
     ],
 )

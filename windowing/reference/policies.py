@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from windowing.durations import Duration
-from windowing.errors import UnsupportedError
 from windowing.reference.events import AFTER, Event, Fired, Span
 from windowing.reference.grids import ticks
 from windowing.spec import Delta, Policy, Sliding, Tumbling
@@ -37,7 +36,7 @@ class Policies:
         self._greatest = greatest
         period = self._trigger.time if self._trigger else self._evict.time
         self._train = ticks(window, period, integer_axis) if period else None
-        self._age = _length(self._evict.time) if self._evict.time and self._trigger else math.inf
+        self._age = self._evict.time.elapsed() if self._evict.time and self._trigger else math.inf
         self._waiting: list[Event] = []
         self._forget()
 
@@ -141,12 +140,6 @@ class Policies:
     def _flush(self, at: int) -> Iterator[Fired]:
         yield from self._fire(at)
         self._window = []
-
-
-def _length(duration: Duration) -> int:
-    if duration.months:
-        raise UnsupportedError(f"evict.time: got {duration}; an age in months has no fixed length; write it in days")
-    return duration.elapsed()
 
 
 def _cell(event: Event, delta: Delta) -> Any:
