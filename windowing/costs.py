@@ -73,14 +73,14 @@ _COSTS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
     "two_stacks": ("2m + 1", lambda _n, m: 2 * m + 1),
     "daba": ("4m + 1", lambda _n, m: 4 * m + 1),
     "epochs": ("2m + 1", lambda _n, m: 2 * m + 1),
-    "flatfat": ("2m(1 + ⌈log2(n/2m)⌉) + log2 n", lambda n, m: _flatfat(n, 2 * m)),
+    "flatfat": ("2m(1 + ⌈log2(n/2m)⌉) + log2 n", lambda n, m: _flatfat(n, 2 * m) + math.ceil(math.log2(n))),
     "dyadic": ("3m + 2·log2 n", lambda n, m: 3 * m + 2 * math.log2(n)),
 }
 
 
 def _flatfat(n: float, changes: float) -> float:
     capacity = 1 << max(0, math.ceil(math.log2(n)))
-    return changes * (1 + max(0, math.ceil(math.log2(capacity / changes)))) + math.log2(capacity)
+    return changes * (1 + max(0, math.ceil(math.log2(capacity / changes))))
 
 
 def engine_cost(engine: str, n: float | None, m: float | None) -> Cost:
@@ -106,8 +106,10 @@ def ranges_cost(n: float | None, m: float | None, *, alone: bool) -> Cost:
 
 def tree_cost(n: float | None, m: float | None) -> Cost:
     """Combines per window of :func:`windowing.kernels.flatfat.tree_windows`, over rows of which m enter and m leave."""
-    cost = engine_cost("flatfat", n, m)
-    return Cost(f"{cost.formula}; in a batch that completes w windows of a key, up to n/w more", cost.value)
+    return Cost(
+        "2m(1 + ⌈log2(n/2m)⌉); in a batch that completes w windows of a key, up to n/w more",
+        round(_flatfat(n, 2 * m), 2) if n and m else None,
+    )
 
 
 def listed_cost(n: float | None) -> Cost:

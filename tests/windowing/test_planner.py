@@ -82,7 +82,8 @@ for n, m in json.loads(sys.argv[1]):
     rows, calls = calls, 0
     hi, gone = lo + n, np.stack((np.maximum(lo - m, 0), lo), axis=1)
     fresh = offsets, np.zeros(1, int), np.zeros(1, int), hi, gone, np.arange(leaves), np.full(leaves, flatfat.PENDING), np.zeros(1, int)
-    flatfat.tree_windows(program, *ones(leaves), *flatfat.ring_changes(*fresh), *ones(windows))
+    ring = flatfat.ring_changes(*fresh)
+    flatfat.tree_windows(program, *ones(leaves), *ring[:1], *ring[3:], *ones(windows))
     found.append((windows, len(ends), stored, rows, calls - n))
 print(json.dumps(found))
 """

@@ -25,7 +25,7 @@ class Fed:
     def __init__(self, n_keys: int, n_leaves: int) -> None:
         self.values = np.random.default_rng(3).normal(1e6, 1.0, n_leaves)
         self.ints, self.floats = np.ones((n_leaves, 6), np.int64), np.zeros((n_leaves, 3))
-        self.ints[:, 2] = self.ints[:, 4] = self.values * 1000
+        self.ints[:, 2] = self.ints[:, 4] = self.values * 1e9
         self.ints[:, 3] = np.arange(n_leaves)
         self.floats[:, 0] = self.values
         self.n_keys, self.fed = n_keys, [0] * n_keys
@@ -69,7 +69,7 @@ class Fed:
         self.held = [{leaf: slot_of[leaf] for leaf in held} for held in self.held]
         ring = Ring(*columns, np.array([leaves[place] if place >= 0 else -1 for place in places], np.int64))
         ints, floats = np.empty((len(wanted), 6), np.int64), np.empty((len(wanted), 3))
-        tree_windows(PROGRAM, self.ints, self.floats, *ring.columns, ints, floats)
+        tree_windows(PROGRAM, self.ints, self.floats, ring.capacity, ring.fresh, ring.change_offsets, ring.slots, ring.leaves, ints, floats)
         return wanted, ring, ints, floats
 
 
@@ -87,7 +87,7 @@ def test_windows_hold_what_has_entered_and_not_left(steps: list[list[Step]], cut
         assert (greatest, times) == ((max(leaves, key=lambda leaf: whole.values[leaf]), 1) if leaves else (-1, 0))
         if leaves:
             anchor, mean, m2 = floats[window]
-            assert anchor == whole.values[leaves[0]]
+            assert anchor in whole.values[leaves]
             assert anchor + mean == pytest.approx(np.mean(whole.values[leaves]), rel=1e-14)
             assert m2 == pytest.approx(np.var(whole.values[leaves]) * n, rel=1e-8, abs=1e-8)
     parts, fed = [], Fed(len(steps), n_leaves)
@@ -111,5 +111,5 @@ def test_a_ring_fits_its_window():
     """Doubled when full, compacted where a quarter is empty, halved below a quarter in use."""
     fed = Fed(1, 1000)
     _, ring, *_ = fed.batch([[(100, []), (1, []), (0, list(range(70))), (0, [0] * 25), (200, []), (0, [1] * 203)]])
-    assert ring.capacity.tolist() == [256, 256, 64, 16, 512, 8]
+    assert ring.capacity.tolist() == [128, 128, 64, 16, 256, 8]
     assert np.diff(ring.members()[0]).tolist() == [100, 101, 31, 6, 206, 3]

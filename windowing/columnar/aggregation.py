@@ -61,7 +61,8 @@ class Lifted:
         out_floats = np.empty((len(windows), self.floats.shape[1]), np.float64)
         given, out = (aggregation.program, self.ints, self.floats), (out_ints, out_floats)
         if windows.ring is not None:
-            tree_windows(*given, *windows.ring.columns, *out)
+            ring = windows.ring
+            tree_windows(*given, ring.capacity, ring.fresh, ring.change_offsets, ring.slots, ring.leaves, *out)
         else:
             flips = fifo_ranges(*given, windows.sequence, windows.group_offsets, windows.lo, windows.hi, windows.middles, *out)
             if len(windows.members):

@@ -99,12 +99,13 @@ def _ranges(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows
 
 
 def _trees(aggregate: Aggregate[Any], partials: Sequence[Any], ring: Ring) -> list[Any]:
-    """FlatFAT on the slots that :func:`windowing.kernels.flatfat.tree_windows` uses."""
+    """FlatFAT on the slots that :func:`windowing.kernels.flatfat.tree_windows` uses; here the order round the ring counts."""
     offsets = ring.change_offsets.tolist()
     slots, leaves = ring.slots.tolist(), ring.leaves.tolist()
     tree: FlatFat[Any] = FlatFat(aggregate.combine, [None])
     found = []
-    for window, (capacity, front, span, fresh) in enumerate(zip(*(column.tolist() for column in ring.columns[:4]), strict=True)):
+    shapes = zip(*(column.tolist() for column in (ring.capacity, ring.front, ring.span, ring.fresh)), strict=True)
+    for window, (capacity, front, span, fresh) in enumerate(shapes):
         if fresh:
             tree = FlatFat(aggregate.combine, [None] * max(capacity, 1))
         changed = slice(offsets[window], offsets[window + 1])

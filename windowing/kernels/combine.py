@@ -290,10 +290,10 @@ def combine_atom(
             right_ints[newer, i],
             right_ints[newer, i + PICKED],
         )
-        take_right = right_picked >= 0
-        if take_right and picked >= 0:
-            take_right = (right_key > key) == (operation == PICK_GREATEST) if right_key != key else right_picked < picked
-        ints[row, i], ints[row, i + PICKED] = (right_key, right_picked) if take_right else (key, picked)
+        # Without branches: which operand wins is anybody's guess.
+        wins = right_key > key if operation == PICK_GREATEST else right_key < key
+        take_right = (right_picked >= 0) & ((picked < 0) | wins | ((right_key == key) & (right_picked < picked)))
+        ints[row, i], ints[row, i + PICKED] = right_key if take_right else key, right_picked if take_right else picked
     elif operation == MOMENTS:
         n, m = left_ints[older, i], right_ints[newer, i]
         anchor, mean, m2 = left_floats[older, f], left_floats[older, f + 1], left_floats[older, f + 2]

@@ -2,8 +2,8 @@
 
 ::
 
-    ring     │ 9 │ ⊥ │ 3 │ 2 │       places in the sequence of leaves, ⊥ where one has left; the window runs from front over the
-                   F   …   B         end of the array to back: here 3, 2, 9 is suffix(front) ⊕ prefix(back), else the root is it
+    ring     │ 9 │ ⊥ │ 3 │ 2 │       places in the sequence of leaves, ⊥ where one has left; the window runs from front to back,
+               B       F             here over the end of the array: 3, 2, 9
     tree             1
                  2       3           node v holds node 2v ⊕ node 2v + 1; a side without leaves costs no combine
                4   5   6   7         slot s is node capacity + s
@@ -110,8 +110,9 @@ def ring_changes(  # noqa: PLR0915 - leaving, making room and entering share the
                     if place >= 0:
                         packed[rank] = place
                         rank += 1
-                size = max(size, LEAST)
-                while 4 * (held + entering) > 3 * size:
+                if 4 * (held + entering) > 3 * size:
+                    size = max(2 * size, LEAST)
+                while size < held + entering:
                     size *= 2
                 while size > LEAST and 4 * (held + entering) < size:
                     size //= 2
@@ -174,8 +175,6 @@ def tree_windows(
     ints: Ints,
     floats: Floats,
     capacity: Ints,
-    front: Ints,
-    span: Ints,
     fresh: Bools,
     change_offsets: Ints,
     slots: Ints,
@@ -185,85 +184,70 @@ def tree_windows(
 ) -> None:
     """Combine each window's leaves into ``out_ints`` and ``out_floats``; arguments as :func:`ring_changes` gives them.
 
-    ``leaves`` are rows of ``ints`` and ``floats``; −1 empties the slot.
+    ``leaves`` are rows of ``ints`` and ``floats``; −1 empties the slot. The result is the root, wherever the window begins in the ring: an
+    atom gives the same in any order, but for rounding, and that too is the same in any cut of the input.
     """
-    n, largest = len(capacity), 1
+    n, largest, most = len(capacity), 1, _LISTED
     for window in range(n):
         largest = max(largest, capacity[window])
+        most = max(most, _most_work(capacity[window], change_offsets[window + 1] - change_offsets[window]))
     full, stamps, level = np.zeros(2 * largest, np.bool_), np.full(2 * largest, -1, np.int64), np.empty(largest, np.int64)
-    node_ints, node_floats = np.empty((2 * largest + 1, ints.shape[1]), np.int64), np.empty((2 * largest + 1, floats.shape[1]), np.float64)
-    work, work_ends, roots = np.empty((_LISTED, 3), np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    node_ints, node_floats = np.empty((2 * largest, ints.shape[1]), np.int64), np.empty((2 * largest, floats.shape[1]), np.float64)
+    work, work_ends, held = np.empty((most, 3), np.int64), np.empty(n, np.int64), np.empty(n, np.bool_)
+    ring, tree, listed = (capacity, fresh, change_offsets, slots, leaves), (full, stamps, level), (work, work_ends, held)
     given, nodes, out = (ints, floats), (node_ints, node_floats), (out_ints, out_floats)
-    listed = begun = 0
-    for window in range(n):
-        size, first, last = capacity[window], change_offsets[window], change_offsets[window + 1]
-        depth = 1
-        while 1 << depth < size:
-            depth += 1
-        most = min((last - first) * (depth + 1), last - first + size) + 2 * depth + 2
-        if listed + most > len(work):
-            for line in range(len(program)):
-                _one_atom(program[line], begun, window, work, work_ends, roots, given, nodes, out)
-            listed, begun = 0, window
-            if most > len(work):
-                work = np.empty((most, 3), np.int64)
-        if fresh[window]:
-            full[: 2 * size] = False
-        changed = slots[first:last], leaves[first:last]
-        listed, roots[window] = _list_work(window, size, front[window], span[window], changed, (full, stamps, level), work, listed)
-        work_ends[window] = listed
-    for line in range(len(program)):
-        _one_atom(program[line], begun, n, work, work_ends, roots, given, nodes, out)
+    begun = 0
+    while begun < n:
+        ended = _list_work(begun, ring, tree, listed)
+        for line in range(len(program)):
+            _one_atom(program[line], begun, ended, listed, given, nodes, out)
+        begun = ended
+
+
+@inlined
+def _most_work(size: int, changes: int) -> Any:
+    """Lines of work that a window of ``size`` slots may need."""
+    depth = 1
+    while 1 << depth < size:
+        depth += 1
+    return min(changes * (depth + 1), changes + size)
 
 
 @inner
-def _list_work(window: int, size: int, front: int, span: int, changed: Any, tree: Any, work: Ints, listed: int) -> Any:
-    """List what ``window`` combines as (node, left, right), after ``listed`` lines.
-
-    Returns
-    -------
-    tuple
-        How many lines there are then, and the node that is the result, −1 for none.
-    """
-    # Beside the nodes there are two rows for passing results: 0 and 2 · size.
-    (slots, leaves), (full, stamps, level) = changed, tree
-    n_level = 0
-    for index in range(len(slots)):
-        node = size + slots[index]
-        full[node] = leaves[index] >= 0
-        if full[node]:
-            listed = _list(work, listed, node, leaves[index], _LEAF)
-        n_level = _touch(node >> 1, window, stamps, level, n_level)
-    while n_level > 0:
-        n_above = 0
-        for index in range(n_level):
-            node = level[index]
-            left, right = 2 * node, 2 * node + 1
-            if full[left] and full[right]:
-                listed = _list(work, listed, node, left, right)
-            elif full[left] or full[right]:
-                listed = _list(work, listed, node, left if full[left] else right, _NODE)
-            full[node] = full[left] or full[right]
-            n_above = _touch(node >> 1, window, stamps, level, n_above)
-        n_level = n_above
-    if span == 0:
-        return listed, -1
-    if front + span <= size:
-        return listed, 1
-    suffix = node = size + front
-    while node > 1:
-        if node & 1 == 0 and full[node + 1]:
-            listed = _list(work, listed, 0, suffix, node + 1)
-            suffix = 0
-        node >>= 1
-    # Back is slot front + span - 1 - size.
-    prefix = node = front + span - 1
-    while node > 1:
-        if node & 1 == 1 and full[node - 1]:
-            listed = _list(work, listed, 2 * size, node - 1, prefix)
-            prefix = 2 * size
-        node >>= 1
-    return _list(work, listed, 0, suffix, prefix), 0
+def _list_work(begun: int, ring: Any, tree: Any, out: Any) -> Any:
+    """List what windows from ``begun`` on combine, as (node, left, right), while there is room; the window after the last of them."""
+    capacity, fresh, change_offsets, slots, leaves = ring
+    full, stamps, level = tree
+    work, work_ends, held = out
+    listed = 0
+    for window in range(begun, len(capacity)):
+        size, first, last = capacity[window], change_offsets[window], change_offsets[window + 1]
+        if listed + _most_work(size, last - first) > len(work):
+            return window
+        if fresh[window]:
+            full[: max(2, 2 * size)] = False
+        n_level = 0
+        for index in range(first, last):
+            node = size + slots[index]
+            full[node] = leaves[index] >= 0
+            if full[node]:
+                listed = _list(work, listed, node, leaves[index], _LEAF)
+            n_level = _touch(node >> 1, window, stamps, level, n_level)
+        while n_level > 0:
+            n_above = 0
+            for index in range(n_level):
+                node = level[index]
+                left, right = 2 * node, 2 * node + 1
+                if full[left] and full[right]:
+                    listed = _list(work, listed, node, left, right)
+                elif full[left] or full[right]:
+                    listed = _list(work, listed, node, left if full[left] else right, _NODE)
+                full[node] = full[left] or full[right]
+                n_above = _touch(node >> 1, window, stamps, level, n_above)
+            n_level = n_above
+        held[window] = full[1]
+        work_ends[window] = listed
+    return len(capacity)
 
 
 @inlined
@@ -283,19 +267,19 @@ def _touch(node: int, window: int, stamps: Ints, level: Ints, n_level: int) -> A
 
 
 @inner
-def _one_atom(line: Ints, begun: int, ended: int, work: Ints, work_ends: Ints, roots: Ints, given: Any, nodes: Any, out: Any) -> None:
+def _one_atom(line: Ints, begun: int, ended: int, listed: Any, given: Any, nodes: Any, out: Any) -> None:
     """The listed work of one atom. As in :mod:`windowing.kernels.ranges`, calls with constants are compiled for them."""
     i, f = line[1], line[2]
     if line[0] == op.ADD and line[3] == 1:
-        _do(op.ADD, i, f, 1, 0, begun, ended, work, work_ends, roots, given, nodes, out)
+        _do(op.ADD, i, f, 1, 0, begun, ended, listed, given, nodes, out)
     elif line[0] == op.MOMENTS:
-        _do(op.MOMENTS, i, f, 1, 3, begun, ended, work, work_ends, roots, given, nodes, out)
+        _do(op.MOMENTS, i, f, 1, 3, begun, ended, listed, given, nodes, out)
     elif line[0] == op.PICK_GREATEST:
-        _do(op.PICK_GREATEST, i, f, 2, 0, begun, ended, work, work_ends, roots, given, nodes, out)
+        _do(op.PICK_GREATEST, i, f, 2, 0, begun, ended, listed, given, nodes, out)
     elif line[0] == op.PICK_LEAST:
-        _do(op.PICK_LEAST, i, f, 2, 0, begun, ended, work, work_ends, roots, given, nodes, out)
+        _do(op.PICK_LEAST, i, f, 2, 0, begun, ended, listed, given, nodes, out)
     else:
-        _do(line[0], i, f, line[3], line[4], begun, ended, work, work_ends, roots, given, nodes, out)
+        _do(line[0], i, f, line[3], line[4], begun, ended, listed, given, nodes, out)
 
 
 @inlined
@@ -307,13 +291,12 @@ def _do(
     n_floats: int,
     begun: int,
     ended: int,
-    work: Ints,
-    work_ends: Ints,
-    roots: Ints,
+    listed: Any,
     given: Any,
     nodes: Any,
     out: Any,
 ) -> None:
+    work, work_ends, held = listed
     ints, floats = given
     node_ints, node_floats = nodes
     out_ints, out_floats = out
@@ -330,7 +313,7 @@ def _do(
             else:
                 copy_atom(i, f, n_ints, n_floats, node_ints, node_floats, left, node_ints, node_floats, node)
         done = work_ends[window]
-        if roots[window] < 0:
-            clear_atom(operation, i, f, n_ints, n_floats, out_ints, out_floats, window)
+        if held[window]:
+            copy_atom(i, f, n_ints, n_floats, node_ints, node_floats, 1, out_ints, out_floats, window)
         else:
-            copy_atom(i, f, n_ints, n_floats, node_ints, node_floats, roots[window], out_ints, out_floats, window)
+            clear_atom(operation, i, f, n_ints, n_floats, out_ints, out_floats, window)

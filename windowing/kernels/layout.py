@@ -80,7 +80,8 @@ class Layout:
         for name, spec in pipeline.aggregates.items():
             if spec.function not in STORED:
                 raise UnsupportedError(f"{where}.{name}: {spec.function} does not run on Spark yet; these do: {', '.join(sorted(STORED))}")
-        atoms, results = _atoms(pipeline.aggregates, types, where)
+        # How many rows a slice has is stored whether an aggregate asks for it or not.
+        atoms, results = _atoms(pipeline.aggregates, types, where, always=(Atom("rows"),))
         if not {atom.kind for atom in atoms} <= STORED_KINDS:
             raise UnsupportedError(f"{where}: sums of decimals do not run on Spark yet; cast the column to double in a view of the source")
         return cls(atoms, tuple(_stored_fields(atoms, pipeline, types)), results)
@@ -106,7 +107,7 @@ class Layout:
         for operation, n_ints, n_floats in self._operations():
             lines.append((operation, ints, floats, n_ints, n_floats))
             ints, floats = ints + n_ints, floats + n_floats
-        return np.array(lines, np.int64)
+        return np.array(lines, np.int64).reshape(-1, 5)
 
     def widths(self) -> tuple[int, int]:
         """Number of int and of float columns of a partial."""
@@ -127,8 +128,9 @@ def _atoms(
     types: Mapping[str, pa.DataType],
     where: str,
     taken_as: Mapping[str, Mapping[str, pa.DataType]] | None = None,
+    always: tuple[Atom, ...] = (),
 ) -> tuple[tuple[Atom, ...], tuple[Result, ...]]:
-    atoms: dict[Atom, int] = {Atom("rows"): 0}
+    atoms = {atom: place for place, atom in enumerate(always)}
     results = []
     for name, spec in aggregates.items():
         missing = next((column for column in spec.columns if column not in types), None)

@@ -83,13 +83,8 @@ class Ring:
 
     def members(self) -> tuple[Ints, Ints]:
         """All leaves of each window, listed: where they begin, and the leaves from the oldest to the youngest."""
-        offsets, leaves = ring_members(*self.columns)
+        offsets, leaves = ring_members(self.capacity, self.front, self.span, self.fresh, self.change_offsets, self.slots, self.leaves)
         return offsets, leaves
-
-    @property
-    def columns(self) -> tuple[Ints, Ints, Ints, Bools, Ints, Ints, Ints]:
-        """The attributes, in their order."""
-        return self.capacity, self.front, self.span, self.fresh, self.change_offsets, self.slots, self.leaves
 
 
 @dataclass(frozen=True)
