@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -93,7 +94,7 @@ class Measurement:
             "figures": [
                 asdict(figure) | {"reached": figure.reached, "value": figure.value, "goal": figure.goal} for figure in self.figures
             ],
-            "command": f"python -m benchmarks.{self.name} {' '.join(sys.argv[1:])}".strip(),
+            "command": command(self.name, sys.argv[1:]),
             "commit": commit(),
             "taken": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": machine(),
@@ -140,6 +141,13 @@ def place(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="for events and scratch files (default %(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file to append the record to (default %(default)s)")
     return parser
+
+
+def command(name: str, arguments: Sequence[str]) -> str:
+    """The command that measures the same again, without the places of this machine."""
+    places = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    rest = place(places).parse_known_args(arguments)[1]
+    return shlex.join(["python", "-m", f"benchmarks.{name}", *rest])
 
 
 def commit() -> str:

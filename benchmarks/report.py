@@ -8,8 +8,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from matplotlib import pyplot as plt
-
 from benchmarks.race import ROOT, cpu_of, seconds_of
 
 PAGE, PLOT = ROOT / "docs/benchmarks.md", ROOT / "docs/images/benchmarks.svg"
@@ -28,9 +26,9 @@ Processor time is that of all threads and processes together: on a busy machine 
 DuckDB and polars work in one process without shuffle, executors or rows handed from one to another: they show the limit of the machine.
 Spark's ways run on the session that windowmill configures: two threads, 4 GiB, two shuffle partitions, adaptive execution.
 Structured Streaming keeps its state in RocksDB; Flink has a parallelism of 2, object reuse, 1 GiB of managed memory.
-
-![Seconds by way](images/benchmarks.svg)
 """
+PICTURE = "\n![Seconds by way](images/benchmarks.svg)\n"
+DRAWN = ("hopping", "tuples")
 
 
 def main() -> None:
@@ -40,9 +38,11 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, default=PLOT, help="plot to write (default %(default)s)")
     given = parser.parse_args()
     records = latest(given.results)
-    given.page.write_text(HEAD + "".join(map(section, records)))
-    draw([record for record in records if record["name"] in ("hopping", "tuples")], given.plot)
-    print(f"{given.page} and {given.plot}: {len(records)} measurements")
+    drawn = [record for record in records if record["name"] in DRAWN]
+    if drawn:
+        draw(drawn, given.plot)
+    given.page.write_text(page(records))
+    print(f"{given.page}: {len(records)} measurements, {len(drawn)} of them drawn in {given.plot}")
 
 
 def latest(path: Path) -> list[dict[str, Any]]:
@@ -54,13 +54,19 @@ def latest(path: Path) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda record: ORDER.index(record["name"]))
 
 
+def page(records: list[dict[str, Any]]) -> str:
+    """The page in Markdown."""
+    picture = PICTURE if any(record["name"] in DRAWN for record in records) else ""
+    return HEAD + picture + "".join(map(section, records))
+
+
 def section(record: dict[str, Any]) -> str:
     """A measurement as Markdown."""
     machine, load = record["machine"], record["load"]
     lines = [f"\n## {record['title'].capitalize()}\n", f"{record['workload'].capitalize()}.\n"]
     lines += ["| | seconds: median (least to greatest) | of processor time | rounds |", "|---|---|---|---|"]
     lines += [f"| {r['label']} | {seconds_of(r)} | {cpu_of(r)} | {len(r.get('seconds', []))} |" for r in record["results"]]
-    lines += ["", "| ratio, round by round | median (least to greatest) | to be reached | |", "|---|---|---|---|"]
+    lines += ["", "| figure, round by round | median (least to greatest) | to be reached | |", "|---|---|---|---|"]
     verdicts = {True: "reached", False: "not reached", None: ""}
     lines += [f"| {f['name']} | {f['value']} | {f['goal']} | {verdicts[f['reached']]} |" for f in record["figures"]]
     lines += ["", *(f"- {note}" for note in record["notes"]), ""]
@@ -76,6 +82,8 @@ def section(record: dict[str, Any]) -> str:
 
 def draw(records: list[dict[str, Any]], path: Path) -> None:
     """Median seconds of each way as bars on a logarithmic axis, from least to greatest as whiskers; a workload each."""
+    from matplotlib import pyplot as plt  # only the peers' environment has it
+
     figure, axes = plt.subplots(len(records), 1, figsize=(9, 1 + sum(0.45 * len(r["results"]) + 0.9 for r in records)), squeeze=False)
     for axis, record in zip(axes[:, 0], records, strict=True):
         taken = [result for result in record["results"] if result.get("seconds") or "over" in result]

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import hopping, processes, race
+from benchmarks import hopping, measurement, processes, race, report
 from benchmarks.events import Events
-from benchmarks.measurement import Figure
+from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Result, ratios
 from benchmarks.rows import compare
 
@@ -102,3 +102,23 @@ def test_the_memory_of_a_process_and_its_children_is_seen():
         parent.communicate(b"\n")
     assert watch.at_peak.keys() == {"Python"}
     assert watch.peak_bytes > 1 << 20
+
+
+def test_the_page_tells_the_latest_measurement_of_each_workload(tmp_path):
+    for seconds in ([4.0], [2.0, 2.0, 3.0]):
+        measured = Measurement("hopping", "windows", "few events")
+        measured.take([Result("windowmill", seconds, list(range(len(seconds)))), Result("slow", over=60.0)])
+        measured.figures = [Figure.faster(Result("windowmill", seconds, list(range(len(seconds)))), Result("slow", over=60.0), least=20)]
+        measured.finish(measurement.terminal(), tmp_path / "results.jsonl")
+    records = report.latest(tmp_path / "results.jsonl")
+    page = report.page(records)
+    assert len(records) == 1
+    assert "| windowmill | 2 (2 to 3) |  | 3 |" in page
+    assert "| slow | more than 60 |  | 0 |" in page
+    assert "| slow / windowmill | more than 30 (20 to 30) × | ≥ 20 | reached |" in page
+    assert f"pyspark {records[0]['versions']['pyspark']}" in page
+
+
+def test_recorded_commands_name_no_places():
+    told = measurement.command("hopping", ["--rows", "10", "--folder", "/here", "--ways", "Spark window", "--results=/there"])
+    assert told == "python -m benchmarks.hopping --rows 10 --ways 'Spark window'"
