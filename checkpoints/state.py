@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from windowing.columnar.slices import BATCH, CLOSED, SLICE
 from windowing.errors import StateError
 from windowing.kernels.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Columns beside the keys and the partials: start of the slice; the windows it counts in end after ``_closed`` (null: all); batch.
-SLICE, CLOSED, BATCH = "_slice", "_closed", "_batch"
-
-
 #: A batch's few slices should not leave as many files as Spark has partitions.
 ROWS_PER_FILE = 1_000_000
 
 
 def state_schema(keys: dict[str, pa.DataType], layout: Layout) -> pa.Schema:
-    """Columns of the state table."""
+    """Columns of the state table: keys, start of the slice, ``_closed`` (windows that end later count it; null: all), batch, partials."""
     own = [(SLICE, pa.int64()), (CLOSED, pa.int64()), (BATCH, pa.int64())]
     return pa.schema([*keys.items(), *own, *((stored.name, stored.type) for stored in layout.fields)])
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from checkpoints.ledger import Plan
-from checkpoints.state import SLICE, SliceTable, state_schema
+from checkpoints.state import SliceTable, state_schema
 from jobs import arrival, stages
 from jobs.delta_log import AddedFile, SourceTable, added_files
 from jobs.quarantine import set_aside
-from jobs.sink import spread
 from jobs.sources import Columns, read_rows
 from jobs.staging import Staged
+from windowing.columnar.slices import SliceStage, WindowStage
 from windowing.errors import WindowmillError
 from windowing.hopping import Grids
 from windowing.kernels.layout import Layout
@@ -23,7 +25,7 @@ from windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _BEFORE_ALL = -(1 << 62)
 #: Source bytes up to which a batch is little: starting tasks and JVMs costs more than the work itself.
@@ -62,21 +64,15 @@ class Batch:
     def state_schema(self) -> pa.Schema:
         return state_schema(self.keys, self.layout)
 
-    def anchors(self) -> Mapping[str, float]:
-        """Per column of floating-point moments, the value of its range that is nearest to zero: never worse than none at all."""
-        wanted = {atom.columns[0] for atom in self.layout.atoms if atom.kind == "moments"}
-        found = {}
-        for column in wanted:
-            lows = [file.lowest[column] for file in self.files if isinstance(file.lowest.get(column), int | float)]
-            highs = [file.highest[column] for file in self.files if isinstance(file.highest.get(column), int | float)]
-            if lows and len(lows) == len(highs):
-                found[column] = float(max(0, min(lows)) or min(0, max(highs)))
-        return found
+    @property
+    def slice_stage(self) -> SliceStage:
+        pipeline = self.pipeline
+        return SliceStage(pipeline.keys, pipeline.time.tie_break, self.layout, self.grids.edges, self.plan.batch, self.state_schema)
 
 
 @dataclass
 class Applied:
-    """A batch applied: result rows and new slices (cached in Spark), the rows set aside, and what was counted.
+    """A batch applied: result rows and new slices (one pass, cached in Spark), the rows set aside, and what was counted.
 
     ``seen`` and ``emitted`` are the pipeline's progress once the batch is committed; ``windows`` gives per window name the rows and the
     first and last window end, all of them in (``after``, ``through``].
@@ -86,6 +82,7 @@ class Applied:
     emitted: int | None
     after: int
     through: int
+    cached: DataFrame | None = None
     rows: DataFrame | None = None
     slices: DataFrame | None = None
     quarantined: Staged | None = None
@@ -101,9 +98,8 @@ class Applied:
 
     def release(self) -> None:
         """Free what Spark has cached and what was staged."""
-        for frame in (self.rows, self.slices):
-            if frame is not None:
-                frame.unpersist()
+        if self.cached is not None:
+            self.cached.unpersist()
         if self.quarantined is not None:
             self.quarantined.drop()
 
@@ -156,34 +152,48 @@ def restore(batch: Batch, arrived: Arrived, table: SliceTable) -> DataFrame | No
 def apply(batch: Batch, arrived: Arrived, restored: DataFrame | None, staging: str) -> Applied:
     """Lift the rows into slices, combine them with the restored ones into complete windows, set aside what cannot be applied."""
     plan, done = batch.plan, Applied(arrived.seen, arrived.emitted, arrived.after, arrived.through)
-    lifted = None
+    slices = batch.slice_stage
+    packed = [] if restored is None else [stages.pack(restored, slices)]
+    judged = None
     if arrived.rows is not None and arrived.survey is not None:
+        done.rows_read = arrived.survey.rows
         judged = _judge(batch, arrived)
-        lifted = stages.lift(
-            judged, batch.pipeline.keys, batch.layout, batch.grids.edges, batch.pipeline.time.tie_break, batch.anchors(), plan.batch
-        ).persist()
-        counts = lifted.agg(
-            F.sum(batch.layout.fields[0].name).alias("rows"), F.sum("_late_rows").alias("late"), F.count("*").alias("slices")
-        ).head()
-        assert counts is not None
-        done.rows_read, done.rows_applied = arrived.survey.rows, counts["rows"] or 0
-        done.rows_late, done.new_slices = counts["late"] or 0, counts["slices"]
+        packed.append(stages.lift(judged, slices))
+    if packed:
+        stage = WindowStage(slices, batch.grids.named, arrived.after, arrived.through, _keep_from(batch, arrived), batch.sink_schema)
+        every = reduce(DataFrame.unionByName, packed)
+        done.cached = stages.windows_and_slices(every, stage, _partitions(every.sparkSession, batch)).persist()
+        _count(done)
+        if done.windows:
+            done.rows = done.cached.where(F.col("window").isNotNull()).select(*map(stages.quoted, batch.sink_schema.names))
+        if plan.builds_state and done.new_slices:
+            done.slices = stages.unpacked(done.cached, slices)
+    if judged is not None:
         if done.rows_applied < done.rows_read:
             done.quarantined = set_aside(judged, Columns.of(plan.source_schema).struct.names, batch.pipeline, plan, f"{staging}/quarantine")
         _check_balance(batch, done)
-    if lifted is not None and plan.builds_state and done.new_slices:
-        keep = lifted if arrived.emitted is None else lifted.where(F.col(SLICE) >= batch.grids.first_slice_after(arrived.emitted))
-        done.slices = keep
-    slices = [frame.select(*batch.state_schema.names) for frame in (restored, lifted) if frame is not None]
-    after, through = arrived.after, arrived.through
-    if slices and through > after and (after == _BEFORE_ALL or batch.grids.any_end(after, through)):
-        stage = stages.WindowStage(
-            batch.pipeline.keys, batch.layout, batch.grids.named, after, through, plan.batch, batch.instants, batch.sink_schema
-        )
-        every = slices[0] if len(slices) == 1 else slices[0].unionByName(slices[1])
-        done.rows = stages.windows(every, stage, _partitions(every.sparkSession, batch)).persist()
-        done.windows = spread(done.rows)
     return done
+
+
+def _keep_from(batch: Batch, arrived: Arrived) -> int | None:
+    """The earliest slice that later windows need."""
+    if not batch.plan.builds_state:
+        return None
+    return _BEFORE_ALL if arrived.emitted is None else batch.grids.first_slice_after(arrived.emitted)
+
+
+def _count(done: Applied) -> None:
+    """Compute the batch: result rows by window, with their first and last end, and the rows and slices they come from."""
+    assert done.cached is not None
+    end = F.unix_micros("window_end") if dict(done.cached.dtypes)["window_end"] == "timestamp" else F.col("window_end")
+    sums = [F.sum(name).alias(name) for name in (stages.ROWS, stages.LATE_ROWS, stages.SLICES)]
+    spans = [F.count("*").alias("n"), F.min(end).alias("low"), F.max(end).alias("high")]
+    for found in done.cached.groupBy("window").agg(*spans, *sums).collect():
+        if found["window"] is not None:
+            done.windows[found["window"]] = (found["n"], found["low"], found["high"])
+        else:
+            done.rows_applied, done.rows_late = found[stages.ROWS] or 0, found[stages.LATE_ROWS] or 0
+            done.new_slices = found[stages.SLICES] or 0
 
 
 def _partitions(spark: SparkSession, batch: Batch) -> int:

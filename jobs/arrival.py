@@ -15,8 +15,9 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from jobs.sources import FILE, REASON, ROW, TIME
+from jobs.sources import FILE, REASON, ROW
 from windowing.axis import Edges, Grid
+from windowing.columnar.slices import CLOSED, LATE, TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 #: Smallest block, in rows; larger batches get larger blocks, so that the survey that comes to the driver stays small.
 BLOCK_ROWS = 4_096
 MAX_BLOCKS = 50_000
-
-#: Columns that judging adds: whether the row came behind the watermark; the instant through which windows were closed to it, or null.
-LATE, CLOSED = "_late", "_closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +70,13 @@ def survey(rows: DataFrame, *, seen: int | None, disorder: int, expected_rows: i
 
 
 def judge(rows: DataFrame, found: Survey, *, disorder: int, lateness: int, grids: Sequence[Grid]) -> DataFrame:
-    """Add ``_late`` and ``_closed``, and the reason ``too_late`` where no window of ``grids`` was open any more.
+    """Where rows came late, add ``_late`` and ``_closed``, and the reason ``too_late`` where no window of ``grids`` was open any more.
 
-    ``_closed`` is null when every window that holds the row was open to it; else a slice edge: the row counts in the windows that
-    end after it.
+    ``_late`` tells whether the row came behind the watermark. ``_closed`` is null when every window that holds the row was open to it;
+    else a slice edge: the row counts in the windows that end after it.
     """
     if not found.behind:
-        return rows.withColumn(LATE, F.lit(False)).withColumn(CLOSED, F.lit(None).cast("long"))
+        return rows
     block = F.floor(F.col(ROW) / found.block_rows)
     file, number, seen_before = zip(*found.behind, strict=True)
     before = rows.sparkSession.createDataFrame(pa.table({FILE: pa.array(file, pa.int32()), "_block": number, "_before": seen_before}))
@@ -94,7 +92,7 @@ def judge(rows: DataFrame, found: Survey, *, disorder: int, lateness: int, grids
 def judge_by(rows: DataFrame, emitted: int | None, *, lateness: int, grids: Sequence[Grid]) -> DataFrame:
     """As :func:`judge`, where the orchestrator vouches for the watermark: every row of a batch found windows closed through ``emitted``."""
     if emitted is None:
-        return rows.withColumn(LATE, F.lit(False)).withColumn(CLOSED, F.lit(None).cast("long"))
+        return rows
     return _close(rows, F.lit(emitted), F.lit(emitted + lateness), grids)
 
 

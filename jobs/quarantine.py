@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from jobs.sources import REASON, TIME, VERSION
+from jobs.sources import REASON, VERSION
 from jobs.stages import quoted
 from jobs.staging import Staged
+from windowing.columnar.slices import TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
-from pyspark.sql import functions as F
 
 from windowing.axis import from_us
 from windowing.errors import SinkError
@@ -55,10 +54,3 @@ def publish(
 
 def _literal(bound: int, instants: bool) -> str:
     return f"TIMESTAMP '{from_us(bound):%Y-%m-%d %H:%M:%S.%f} UTC'" if instants else str(bound)
-
-
-def spread(rows: DataFrame) -> dict[str, tuple[int, int, int]]:
-    """Rows, first and last window end on the axis, by window name."""
-    end = F.unix_micros("window_end") if dict(rows.dtypes)["window_end"] == "timestamp" else F.col("window_end")
-    found = rows.groupBy("window").agg(F.count("*").alias("n"), F.min(end).alias("low"), F.max(end).alias("high")).collect()
-    return {row["window"]: (row["n"], row["low"], row["high"]) for row in found}

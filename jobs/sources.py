@@ -14,14 +14,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, IntegralType, StructType
 
 from jobs.delta_log import AddedFile, SourceTable
+from windowing.columnar.slices import TIME
 from windowing.errors import SourceSchemaError
 from windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Columns that reading adds: event time on the axis; position of the row's file and of the row in it; Delta version; why it is set aside.
-TIME, FILE, ROW, VERSION, REASON = "_time", "_file", "_row", "_version", "_reason"
+#: Columns that reading adds beside the event time on the axis: places of its file and in the file; Delta version; why it is set aside.
+FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
 _ADDED = (TIME, FILE, ROW, VERSION, REASON)
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.kernels.combine import AT, KEY, ROW, TIE, Bools, Floats, Ints
-from windowing.kernels.layout import Layout
-from windowing.kernels.lower import lower
+from windowing.errors import AggregateOverflowError
+from windowing.kernels.combine import AT, KEY, PICKED, ROW, TIE, TIMES, Bools, Floats, Ints
+from windowing.kernels.layout import NUMBERS, Layout
 
 
 def key_offsets(table: pa.Table, keys: Sequence[str]) -> Ints:
@@ -30,33 +30,100 @@ def arenas(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
     """The partials of ``table``'s rows, of shapes (n_rows, n_ints) and (n_rows, n_floats); table columns as ``layout.fields``."""
     n_ints, n_floats = layout.widths()
     ints, floats = np.zeros((table.num_rows, n_ints), np.int64), np.zeros((table.num_rows, n_floats), np.float64)
-    for index, (_, i, f, *_) in enumerate(layout.program()):
+    for index, (_, i, f, width, _) in enumerate(layout.program()):
+        atom = layout.atoms[index]
         fields = {role: table.column(stored.name).combine_chunks() for role, stored in layout.fields_of(index).items()}
-        match layout.atoms[index].kind:
-            case "rows" | "count":
-                ints[:, i] = int64_of(fields[""])
+        match atom.kind:
+            case kind if kind in NUMBERS:
+                whole, fractional = _roles(kind)
+                for column, role in enumerate(whole):
+                    ints[:, i + column] = int64_of(fields[role])
+                for column, role in enumerate(fractional):
+                    floats[:, f + column] = float64_of(fields[role])
             case "sum_int":
                 ints[:, i] = int64_of(fields[""])
                 ints[:, i + 1] = ints[:, i] >> 63
-            case "sum_float":
-                floats[:, f], floats[:, f + 1] = float64_of(fields["sum"]), float64_of(fields["error"])
-            case "moments":
-                ints[:, i] = int64_of(fields["n"])
-                for column, role in enumerate(("anchor", "mean", "m2")):
-                    floats[:, f + column] = float64_of(fields[role])
+            case "sum_decimal":
+                ints[:, i : i + 2] = limbs_of(fields[""])
+            case "histogram":
+                ints[:, i : i + width] = int64_of(fields[""].flatten()).reshape(-1, width)
+            case "count_least" | "count_greatest":
+                ints[:, i], ints[:, i + TIMES] = order_key(fields["value"]), int64_of(fields["times"])
             case _:
-                decisive = fields.get(
-                    "by", fields.get("at") if len(layout.atoms[index].columns) == 1 and "at" in fields else fields["value"]
-                )
+                decisive = fields.get("by", fields.get("at") if atom.place_decides else fields["value"])
                 ints[:, i + KEY] = order_key(decisive)
                 if "at" in fields:
                     ints[:, i + AT] = int64_of(fields["at"])
-                    ranks = dense_ranks([column for role, column in fields.items() if role.startswith("tie")])
+                    # Partials of one slice stand in the order of their arrival, which settles what tie_break leaves open.
+                    ranks = dense_ranks([column for role, column in fields.items() if role.startswith("tie")]) * table.num_rows
+                    ranks = ranks + np.arange(table.num_rows)
                     # `last`: of equal times the later one wins, not the earlier one as among equal values of arg_max.
-                    ints[:, i + TIE] = -ranks if "by" not in fields and layout.atoms[index].kind == "greatest" else ranks
+                    ints[:, i + TIE] = -ranks if atom.place_decides and atom.kind == "greatest" else ranks
                 # A null in the deciding column: no row counted here.
                 ints[:, i + ROW] = np.where(valid_of(decisive), np.arange(table.num_rows), -1)
     return ints, floats
+
+
+def stored(
+    layout: Layout, ints: Ints, floats: Floats, table: pa.Table, *, time: str | None = None, ties: Sequence[str] = ()
+) -> dict[str, pa.Array]:
+    """The partials (``ints``, ``floats``) as the columns ``layout.fields``: what :func:`arenas` reads.
+
+    Parameters
+    ----------
+    ints, floats
+        Arenas of ``layout`` where ``table`` holds stored partials, of ``layout.lifting`` where it holds rows.
+    table
+        What the partials point into.
+    time, ties
+        Columns of ``table`` where it holds rows.
+
+    Raises
+    ------
+    AggregateOverflowError
+        If an integer sum does not fit.
+    """
+    of_rows = time is not None
+    program = (layout.lifting if of_rows else layout).program()
+    found: dict[str, pa.Array] = {}
+    for index, (_, i, f, width, _) in enumerate(program):
+        atom, fields = layout.atoms[index], layout.fields_of(index)
+        match atom.kind:
+            case kind if kind in NUMBERS:
+                whole, fractional = _roles(kind)
+                found |= {fields[role].name: pa.array(ints[:, i + column]) for column, role in enumerate(whole)}
+                found |= {fields[role].name: pa.array(floats[:, f + column]) for column, role in enumerate(fractional)}
+            case "sum_int":
+                if (ints[:, i + 1] != ints[:, i] >> 63).any():
+                    raise AggregateOverflowError(
+                        f"the sum of {atom.columns[0]!r} left the range of a 64-bit integer within one slice; "
+                        "cast the column to double in a view of the source"
+                    )
+                found[fields[""].name] = pa.array(ints[:, i])
+            case "sum_decimal":
+                found[fields[""].name] = decimals_of(ints[:, i : i + 2], fields[""].type)
+            case "histogram":
+                bins = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(ints[:, i : i + width]).reshape(-1)), int(width))
+                found[fields[""].name] = bins.cast(fields[""].type)
+            case "count_least" | "count_greatest":
+                times = ints[:, i + TIMES]
+                source = table.column(atom.columns[0] if of_rows else fields["value"].name).combine_chunks()
+                found[fields["value"].name] = value_of_key(ints[:, i], times == 0, source)
+                found[fields["times"].name] = pa.array(times)
+            case _:
+                rows = ints[:, i + (PICKED if of_rows else ROW)]
+                places = pa.array(rows, mask=rows < 0)
+                sources = {"by": atom.columns[0], "value": atom.columns[-1], "at": time, **{f"tie{n}": tie for n, tie in enumerate(ties)}}
+                for role, field in fields.items():
+                    column = table.column(sources[role] if of_rows else field.name).combine_chunks()
+                    found[field.name] = column.take(places).cast(field.type)
+    return found
+
+
+def _roles(kind: str) -> tuple[list[str], list[str]]:
+    """Roles of an atom's int and float columns."""
+    whole = [role for role, stored_as in NUMBERS[kind] if pa.types.is_integer(stored_as)]
+    return whole, [role for role, _ in NUMBERS[kind][len(whole) :]]
 
 
 def order_key(column: pa.Array) -> Ints:
@@ -73,12 +140,26 @@ def order_key(column: pa.Array) -> Ints:
     return np.asarray(pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy(), np.int64)
 
 
+def value_of_key(keys: Ints, missing: Bools, column: pa.Array) -> pa.Array:
+    """The values of ``column`` whose :func:`order_key` within it are ``keys``; null where ``missing``."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        values = np.where(
+            keys == np.iinfo(np.int64).max, np.nan, (keys ^ ((keys >> 63) & np.int64(0x7FFF_FFFF_FFFF_FFFF))).view(np.float64)
+        )
+        return pa.array(values, mask=missing).cast(kind)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_timestamp(kind):
+        return pa.array(keys, mask=missing).cast(kind)
+    ranked = column.drop_null().unique().sort()
+    return ranked.take(pa.array(keys - 1, mask=missing))
+
+
 def dense_ranks(columns: list[pa.Array]) -> Ints | int:
+    """Place of each row among the different rows in order, from 0."""
     if not columns:
         return 0
-    if len(columns) == 1:
-        return order_key(columns[0])
-    keys = np.stack([order_key(column) for column in columns], axis=1)
+    # Nulls come first.
+    keys = np.stack([part for column in columns for part in (valid_of(column).astype(np.int64), order_key(column))], axis=1)
     order = np.lexsort(keys.T[::-1])
     changed = np.any(keys[order[1:]] != keys[order[:-1]], axis=1)
     ranks = np.zeros(len(keys), np.int64)
@@ -99,4 +180,18 @@ def valid_of(column: pa.Array) -> Bools:
     return np.array(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
 
 
-__all__ = ["arenas", "dense_ranks", "float64_of", "int64_of", "key_offsets", "lower", "order_key", "valid_of"]
+def limbs_of(column: pa.Array) -> Ints:
+    """The unscaled 128-bit integers of decimals, shape (n, 2): low limb, high limb; nulls as 0."""
+    values = np.frombuffer(column.buffers()[1], np.int64, count=2 * (column.offset + len(column))).reshape(-1, 2)[column.offset :]
+    return np.where(valid_of(column)[:, None], values, 0)
+
+
+def decimals_of(limbs: Ints, kind: pa.Decimal128Type) -> pa.Array:
+    """The inverse of :func:`limbs_of`; raises ``AggregateOverflowError`` for more digits than ``kind`` has."""
+    buffer = pa.py_buffer(np.ascontiguousarray(limbs))
+    array = pa.Array.from_buffers(kind, len(limbs), [None, buffer])
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as err:
+        raise AggregateOverflowError("a sum of decimals has more than 38 digits; cast the column to double in the source") from err
+    return array

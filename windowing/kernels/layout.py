@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +19,18 @@ from windowing.errors import SpecError, UnsupportedError
 from windowing.kernels.recipes import OPERATIONS, RECIPES, ROW_OPERATIONS, Atom
 from windowing.spec import Pipeline
 
-#: Atoms that state tables hold; aggregates made of others are kept as rows.
-STORED_KINDS = {"rows", "count", "sum_int", "sum_float", "moments", "least", "greatest"}
+_INT, _FLOAT = pa.int64(), pa.float64()
+#: Stored columns of the atoms that are numbers, by role: the kernels' int columns, then their float columns.
+NUMBERS: Mapping[str, tuple[tuple[str, pa.DataType], ...]] = {
+    **dict.fromkeys(("rows", "count"), (("", _INT),)),
+    **dict.fromkeys(("sum_float", "sum_product", "sum_weight"), (("carry", _INT), ("sum", _FLOAT), ("error", _FLOAT))),
+    "moments": (("n", _INT), *((role, _FLOAT) for role in ("anchor", "mean", "m2"))),
+    "moments4": (("n", _INT), *((role, _FLOAT) for role in ("anchor", "mean", "m2", "m3", "m4"))),
+    "comoments": (("n", _INT), *((role, _FLOAT) for role in ("anchor_x", "mean_x", "anchor_y", "mean_y", "m_xx", "m_xy", "m_yy"))),
+    **dict.fromkeys(("product", "magnitude"), (("n", _INT), ("zeros", _INT), ("exponent", _INT), ("mantissa", _FLOAT), ("error", _FLOAT))),
+}
 #: Aggregates that give back a value of the column as it is.
 _PICKING = ("min", "max", "arg_min", "arg_max", "first", "last", "bool_and", "bool_or")
-#: Aggregates made of stored atoms.
-STORED = (
-    *("arg_max", "arg_min", "bool_and", "bool_or", "count", "first", "last", "max", "mean", "min", "range"),
-    *("stddev_pop", "stddev_samp", "sum", "var_pop", "var_samp"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +81,10 @@ class Layout:
         """
         where = f"pipeline {pipeline.pipeline}: aggregates"
         for name, spec in pipeline.aggregates.items():
-            if spec.function not in STORED:
-                raise UnsupportedError(f"{where}.{name}: {spec.function} does not run on Spark yet; these do: {', '.join(sorted(STORED))}")
+            if spec.function not in RECIPES:
+                raise UnsupportedError(f"{where}.{name}: {spec.function} does not run on Spark yet; these do: {', '.join(sorted(RECIPES))}")
         # How many rows a slice has is stored whether an aggregate asks for it or not.
         atoms, results = _atoms(pipeline.aggregates, types, where, always=(Atom("rows"),))
-        if not {atom.kind for atom in atoms} <= STORED_KINDS:
-            raise UnsupportedError(f"{where}: sums of decimals do not run on Spark yet; cast the column to double in a view of the source")
         return cls(atoms, tuple(_stored_fields(atoms, pipeline, types)), results)
 
     @classmethod
@@ -95,11 +96,13 @@ class Layout:
         SpecError
             As of :meth:`of`.
         """
-        # Truth counts as 0 and 1, but an extreme of it stays a truth.
-        numbers = {name: pa.int64() if pa.types.is_boolean(kind) else kind for name, kind in types.items()}
-        of_numbers = {name: spec for name, spec in aggregates.items() if spec.function not in _PICKING}
-        atoms, results = _atoms(aggregates, types, where, dict.fromkeys(of_numbers, numbers))
+        atoms, results = _atoms(aggregates, types, where)
         return cls(atoms, (), results, of_rows=True)
+
+    @property
+    def lifting(self) -> Layout:
+        """The same atoms over rows, from which the stored partials are made."""
+        return replace(self, fields=(), of_rows=True)
 
     def program(self) -> npt.NDArray[np.int64]:
         """One line an atom: operation, first int column, first float column, numbers of int and of float columns; shape (n_atoms, 5)."""
@@ -124,12 +127,10 @@ class Layout:
 
 
 def _atoms(
-    aggregates: Mapping[str, AggregateSpec],
-    types: Mapping[str, pa.DataType],
-    where: str,
-    taken_as: Mapping[str, Mapping[str, pa.DataType]] | None = None,
-    always: tuple[Atom, ...] = (),
+    aggregates: Mapping[str, AggregateSpec], types: Mapping[str, pa.DataType], where: str, always: tuple[Atom, ...] = ()
 ) -> tuple[tuple[Atom, ...], tuple[Result, ...]]:
+    # Truth counts as 0 and 1, but an extreme of it stays a truth.
+    numbers = {name: pa.int64() if pa.types.is_boolean(kind) else kind for name, kind in types.items()}
     atoms = {atom: place for place, atom in enumerate(always)}
     results = []
     for name, spec in aggregates.items():
@@ -137,7 +138,7 @@ def _atoms(
         if missing is not None:
             raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
         try:
-            kinds = (taken_as or {}).get(name, types)
+            kinds = types if spec.function in _PICKING else numbers
             needed, result_type = RECIPES[spec.function](spec, [kinds[column] for column in spec.columns])
         except TypeError as err:
             raise SpecError(f"{where}.{name}: {err}") from err
@@ -158,12 +159,16 @@ def _stored_fields(atoms: tuple[Atom, ...], pipeline: Pipeline, types: Mapping[s
 
 
 def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> list[tuple[str, pa.DataType]]:
-    if atom.kind in ("rows", "count", "sum_int"):
+    if atom.kind in NUMBERS:
+        return list(NUMBERS[atom.kind])
+    if atom.kind == "sum_int":
         return [("", pa.int64())]
-    if atom.kind == "sum_float":
-        return [("sum", pa.float64()), ("error", pa.float64())]
-    if atom.kind == "moments":
-        return [("n", pa.int64()), ("anchor", pa.float64()), ("mean", pa.float64()), ("m2", pa.float64())]
+    if atom.kind == "sum_decimal":
+        return [("", pa.decimal128(38, types[atom.columns[0]].scale))]
+    if atom.kind == "histogram":
+        return [("", pa.list_(pa.int64()))]
+    if atom.kind in ("count_least", "count_greatest"):
+        return [("value", types[atom.columns[0]]), ("times", pa.int64())]
     roles = [("by", types[atom.columns[0]])] if len(atom.columns) == 2 else []
     if atom.ordered:
         roles += [("at", pa.int64()), *((f"tie{i}", types[column]) for i, column in enumerate(pipeline.time.tie_break))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from windowing.kernels.columns import float64_of, int64_of, order_key, valid_of
+from windowing.kernels.columns import float64_of, int64_of, limbs_of, order_key, valid_of
 from windowing.kernels.combine import CARRY_UNIT, PICKED, TIMES, Bools, Floats, Ints
 from windowing.kernels.layout import Atom, Layout
 
@@ -48,7 +48,7 @@ def _lift(atom: Atom, columns: list[pa.Array], counted: Bools, ints: Ints, float
             ints[:, 0] = np.where(counted, int64_of(columns[0]), 0)
             ints[:, 1] = ints[:, 0] >> 63
         case "sum_decimal":
-            ints[:] = np.where(counted[:, None], _limbs(columns[0]), 0)
+            ints[:] = np.where(counted[:, None], limbs_of(columns[0]), 0)
         case "sum_float":
             _lift_sum(np.where(counted, float64_of(columns[0]), 0.0), ints, floats)
         case "sum_weight":
@@ -115,9 +115,3 @@ def _lift_bins(edges: Floats, value: Floats, counted: Bools, ints: Ints) -> None
     inside = counted & (value >= edges[0]) & (value <= edges[-1])
     rows = np.flatnonzero(inside)
     ints[rows, np.minimum(np.searchsorted(edges, value[rows], side="right") - 1, bins - 1)] = 1
-
-
-def _limbs(column: pa.Array) -> Ints:
-    """The unscaled 128-bit integers of decimals, shape (n, 2): low limb, high limb."""
-    values = np.frombuffer(column.buffers()[1], np.int64, count=2 * (column.offset + len(column)))
-    return values.reshape(-1, 2)[column.offset :]

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from windowing.errors import AggregateOverflowError
 from windowing.kernels.combine import CARRY_UNIT, PICKED, ROW, TIMES, Floats, Ints
 from windowing.kernels.layout import Layout, Result
+from windowing.kernels.recipes import MEAN_DIGITS
 
 _MASK = (1 << 64) - 1
 _MEAN = Context(prec=38)
@@ -104,14 +105,16 @@ def _summed(result: Result, layout: Layout, n: Ints, line: Ints, ints: Ints, flo
 
 
 def _decimals(result: Result, n: Ints, low: Ints, high: Ints) -> pa.Array:
-    scale, kind = result.type.scale, result.type
+    kind = result.type
+    scale = kind.scale - (MEAN_DIGITS if result.function == "mean" else 0)
     totals = [
         Decimal((int(upper) << 64) + (int(lower) & _MASK)).scaleb(-scale, _MEAN) if count else None
         for count, lower, upper in zip(n, low, high, strict=True)
     ]
     if result.function == "mean":
-        quotients = [None if total is None else _MEAN.divide(total, Decimal(int(count))) for total, count in zip(totals, n, strict=True)]
-        return pa.array(quotients)
+        unit = Decimal(1).scaleb(-kind.scale)
+        means = (None if total is None else _MEAN.divide(total, Decimal(int(count))) for total, count in zip(totals, n, strict=True))
+        return pa.array([None if mean is None else mean.quantize(unit, context=_MEAN) for mean in means], kind)
     try:
         return pa.array(totals, kind)
     except pa.ArrowInvalid as err:

@@ -75,6 +75,9 @@ class Atom:
         return self.ordered and len(self.columns) == 1
 
 
+#: Fractional digits of a mean of decimals, more than its column has: as of Spark's avg.
+MEAN_DIGITS = 4
+
 Recipe = Callable[[AggregateSpec, list[pa.DataType]], tuple[list[Atom], pa.DataType]]
 
 
@@ -96,7 +99,14 @@ def _sum(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.
 
 def _mean(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
     atoms, result = _sum(spec, types)
-    return atoms, result if pa.types.is_decimal(result) else pa.float64()
+    if not pa.types.is_decimal(result):
+        return atoms, pa.float64()
+    if result.scale > 38 - MEAN_DIGITS:
+        raise TypeError(
+            f"mean of column {spec.columns[0]!r} of type {types[0]}; expected at most {38 - MEAN_DIGITS} fractional digits, cast it in "
+            "a view of the source"
+        )
+    return atoms, pa.decimal128(38, result.scale + MEAN_DIGITS)
 
 
 def _require_float(spec: AggregateSpec, kind: pa.DataType) -> None:

@@ -1,0 +1,287 @@
+"""Rows into slices, slices into windows, both over whole columns: what an executor does between Spark's scan, shuffle and sink.
+
+::
+
+    rows ─ lift ─▶ slices ─ pack ─▶ │ shuffle by key │ ─ unpack, merge ─▶ slices of whole keys ─▶ windows
+                                                                             └─▶ the batch's own slices, for the state
+
+A *packed* row holds a key's slices as one list a column: a shuffle then moves and sorts thousands of rows instead of millions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowing.axis import Edges, Grid
+from windowing.columnar.rows import key_codes, without_minus_zero
+from windowing.kernels.columns import arenas, int64_of, key_offsets, order_key, stored, valid_of
+from windowing.kernels.combine import Ints
+from windowing.kernels.hopping import NEVER_CLOSED, hopping_windows
+from windowing.kernels.layout import Layout
+from windowing.kernels.lift import lift as lift_rows
+from windowing.kernels.lower import lower
+from windowing.kernels.slices import along_axis, by_key, combine_runs, runs, slice_starts
+
+#: Columns of a row to be lifted, beside those of the source: its event time; the instant through which windows were closed to it, or null;
+#: whether it came behind the watermark.
+TIME, CLOSED, LATE = "_time", "_closed", "_late"
+#: Columns of a slice beside the keys, ``CLOSED`` and the partials: its start, and the batch that it came with.
+SLICE, BATCH = "_slice", "_batch"
+#: Columns of a packed row beside the keys and lists: its place among those of its key; rows lifted and late ones among them.
+PLACE, ROWS, LATE_ROWS = "_place", "_rows", "_late_rows"
+
+#: Rows lifted together. Many, so that rows of a slice meet; what they take in memory is about 150 bytes each.
+CHUNK_ROWS = 1_000_000
+#: Slices gathered before windows are computed: enough to make a call's fixed cost vanish.
+CHUNK_SLICES = 200_000
+#: Slices of a packed row: a key with more of them takes several, since Spark holds a row in one piece of memory.
+MAX_PACKED = 8_192
+#: Rows, or slices, of an Arrow batch that goes out.
+BATCH_ROWS = 200_000
+
+
+@dataclass(frozen=True)
+class SliceStage:
+    """How a pipeline's rows become slices; small and picklable.
+
+    Attributes
+    ----------
+    schema
+        Columns of a slice: the keys, ``SLICE``, ``CLOSED``, ``BATCH``, the partials.
+    """
+
+    keys: tuple[str, ...]
+    ties: tuple[str, ...]
+    layout: Layout
+    edges: Edges
+    batch: int
+    schema: pa.Schema
+
+    @property
+    def packed_schema(self) -> pa.Schema:
+        """Columns of packed slices."""
+        own = [(PLACE, pa.int64()), (ROWS, pa.int64()), (LATE_ROWS, pa.int64())]
+        return pa.schema([*(self.schema.field(key) for key in self.keys), *own, *self.lists])
+
+    @property
+    def lists(self) -> list[pa.Field]:
+        """The columns that packing makes lists of."""
+        return [pa.field(field.name, pa.list_(field.type)) for field in self.schema if field.name not in self.keys]
+
+
+@dataclass(frozen=True)
+class WindowStage:
+    """How slices become result rows; small and picklable.
+
+    Attributes
+    ----------
+    after, through
+        Windows that end in (after, through] are wanted.
+    keep_from
+        The batch's slices from here on are wanted for the state; null: none.
+    schema
+        Columns of a result row.
+    """
+
+    slices: SliceStage
+    grids: tuple[tuple[str, Grid], ...]
+    after: int
+    through: int
+    keep_from: int | None
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Combined:
+    """What packed slices of some whole keys came to.
+
+    Attributes
+    ----------
+    windows
+        Result rows, a table a window of the spec.
+    slices
+        The batch's slices for the state, packed; none unless wanted.
+    rows, late_rows, n_slices
+        Rows lifted, those of them that came late, and the slices that they are in.
+    """
+
+    windows: list[pa.Table]
+    slices: pa.Table | None
+    rows: int
+    late_rows: int
+    n_slices: int
+
+
+def lifted(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
+    """Rows in, packed slices out; ``first_place`` orders them among those of other callers."""
+    for place, table in enumerate(_chunks(batches), first_place):
+        yield _pack(stage, *_lift(stage, table), place, late=pc.sum(table.column(LATE)).as_py() if LATE in table.column_names else 0)
+
+
+def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
+    """Slices in, as the state has them, packed slices out."""
+    for place, table in enumerate(_chunks(batches), first_place):
+        codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
+        order, offsets = by_key(codes, n_keys)
+        yield _pack(stage, table.select(stage.schema.names).take(pa.array(order)), offsets, place, lifted_rows=False)
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= CHUNK_ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows = [], 0
+    if rows:
+        yield pa.Table.from_batches(waiting)
+
+
+def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
+    """Slices in (key, start, closed) order, and where each key's begin."""
+    if any(atom.ordered for atom in stage.layout.atoms):
+        rows = rows.take(pa.array(_by_time(rows, stage.ties)))
+    codes, n_keys = key_codes([rows.column(key) for key in stage.keys], rows.num_rows)
+    trains = np.array(stage.edges.trains, np.int64).reshape(-1, 2)
+    starts = slice_starts(int64_of(rows.column(TIME).combine_chunks()), trains[:, 0].copy(), trains[:, 1].copy())
+    closed = _closed_of(rows)
+    order, offsets = by_key(codes, n_keys)
+    along_axis(order, offsets, starts, closed, closed)
+    places = pa.array(order)
+    inputs = [name for name in rows.column_names if name not in (CLOSED, LATE)]
+    ordered, starts, closed = rows.select(inputs).take(places).combine_chunks(), starts[order], closed[order]
+    bounds = runs(offsets, starts, closed, closed)
+    ints, floats = combine_runs(stage.layout.lifting.program(), bounds, *lift_rows(stage.layout.lifting, ordered))
+    first = pa.array(bounds[:-1])
+    columns: dict[str, pa.Array] = {key: without_minus_zero(ordered.column(key).take(first)) for key in stage.keys}
+    columns |= {SLICE: pa.array(starts[bounds[:-1]]), CLOSED: _nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
+    columns |= stored(stage.layout, ints, floats, ordered, time=TIME, ties=stage.ties)
+    table = pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+    return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)
+
+
+def _by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
+    """Rows in (time, tie_break, arrival) order, nulls first."""
+    order = np.arange(rows.num_rows)
+    for tie in reversed(ties):
+        column = rows.column(tie).combine_chunks()
+        for ranks in (order_key(column), valid_of(column)):
+            order = order[np.argsort(ranks[order], kind="stable")]
+    return order[np.argsort(int64_of(rows.column(TIME).combine_chunks())[order], kind="stable")]
+
+
+def _pack(stage: SliceStage, slices: pa.Table, offsets: Ints, place: int, *, lifted_rows: bool = True, late: int = 0) -> pa.Table:
+    """One row for each key's slices ``offsets[k]:offsets[k + 1]``, or several for a key of very many."""
+    counts = np.diff(offsets)
+    if len(counts) and counts.max() > MAX_PACKED:
+        cuts = [np.arange(a, b, MAX_PACKED) for a, b in pairwise(offsets)]
+        offsets = np.append(np.concatenate(cuts), offsets[-1])
+    n = len(offsets) - 1
+    firsts, bounds = pa.array(offsets[:-1]), pa.array(offsets, pa.int32())
+    columns = {key: slices.column(key).combine_chunks().take(firsts) for key in stage.keys}
+    columns |= {field.name: pa.ListArray.from_arrays(bounds, slices.column(field.name).combine_chunks()) for field in stage.lists}
+    lifts = int64_of(slices.column(stage.layout.fields[0].name).combine_chunks())
+    # Counts of rows stand in one packed row each: their sum counts every row once.
+    columns[ROWS] = pa.array(np.add.reduceat(lifts, offsets[:-1]) if lifted_rows and n else np.zeros(n, np.int64))
+    columns[LATE_ROWS] = pa.array(np.append([late], np.zeros(max(n - 1, 0), np.int64))[:n].astype(np.int64))
+    columns[PLACE] = pa.repeat(place, n)
+    return pa.table([columns[field.name] for field in stage.packed_schema], schema=stage.packed_schema)
+
+
+def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Combined]:
+    """Packed slices, sorted by key and ``PLACE``, in; what whole keys came to out."""
+    for table in _whole_keys(batches, stage.slices):
+        yield _combine(stage, table)
+
+
+def _combine(stage: WindowStage, table: pa.Table) -> Combined:
+    keys, layout = stage.slices.keys, stage.slices.layout
+    lengths = np.diff(table.column(SLICE).chunk(0).offsets.to_numpy())
+    rows_before = np.append(0, np.cumsum(lengths)).astype(np.int64)
+    first_of_key = key_offsets(table, keys)
+    offsets = rows_before[first_of_key]
+    slices = pa.table({field.name: table.column(field.name).chunk(0).flatten() for field in stage.slices.lists})
+    starts, closed, batches = (int64_of(slices.column(SLICE).chunk(0)), _closed_of(slices), int64_of(slices.column(BATCH).chunk(0)))
+    order = np.arange(len(starts))
+    if along_axis(order, offsets, starts, closed, batches):
+        slices, starts, closed, batches = slices.take(pa.array(order)).combine_chunks(), starts[order], closed[order], batches[order]
+    ints, floats = arenas(layout, slices)
+    bounds = runs(offsets, starts, closed, batches)
+    if len(bounds) <= len(starts):
+        ints, floats = combine_runs(layout.program(), bounds, ints, floats)
+        firsts = bounds[:-1]
+        starts, closed, batches = starts[firsts], closed[firsts], batches[firsts]
+        offsets = np.searchsorted(firsts, offsets).astype(np.int64)
+    windows = []
+    for name, grid in stage.grids:
+        key, ends, out_ints, out_floats, overflow = hopping_windows(
+            layout.program(), offsets, starts, closed, ints, floats, grid.size, grid.hop, grid.origin, stage.after, stage.through
+        )
+        if len(key):
+            columns = {column: table.column(column).take(pa.array(first_of_key[key])) for column in keys}
+            columns |= lower(layout, out_ints, out_floats, slices, overflow)
+            windows.append(_result_rows(stage, columns, name, grid, ends))
+    own = batches == stage.slices.batch
+    kept = None
+    if stage.keep_from is not None:
+        chosen = own & (starts >= stage.keep_from)
+        fields = stored(layout, ints[chosen], floats[chosen], slices)
+        fields |= {SLICE: pa.array(starts[chosen]), CLOSED: _nulled(closed[chosen]), BATCH: pa.array(batches[chosen])}
+        counts = np.add.reduceat(np.append(chosen, False).astype(np.int64), offsets[:-1])
+        of_key = pa.array(np.repeat(first_of_key[:-1], counts))
+        fields |= {column: table.column(column).take(of_key) for column in keys}
+        kept_slices = pa.table([_plain(fields[field.name]).cast(field.type) for field in stage.slices.schema], schema=stage.slices.schema)
+        kept = _pack(stage.slices, kept_slices, np.append(0, np.cumsum(counts[counts > 0])).astype(np.int64), 0, lifted_rows=False)
+    return Combined(windows, kept, pc.sum(table.column(ROWS)).as_py(), pc.sum(table.column(LATE_ROWS)).as_py(), int(own.sum()))
+
+
+def _result_rows(stage: WindowStage, columns: dict[str, pa.Array], name: str, grid: Grid, ends: Ints) -> pa.Table:
+    n = len(ends)
+    columns |= {"window": pa.repeat(name, n), "window_start": pa.array(ends - grid.size), "window_end": pa.array(ends)}
+    columns |= {"trigger": pa.nulls(n, pa.int64()), "revision": pa.repeat(0, n), "batch": pa.repeat(stage.slices.batch, n)}
+    return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+
+
+def _whole_keys(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterator[pa.Table]:
+    """Gather packed slices into tables that never cut a key's in two."""
+    waiting: list[pa.RecordBatch] = []
+    gathered = 0
+    for batch in batches:
+        waiting.append(batch)
+        gathered += n_slices(batch)
+        if gathered >= CHUNK_SLICES and stage.keys:
+            table = pa.Table.from_batches(waiting)
+            cut = int(key_offsets(table, stage.keys)[-2])
+            if cut:
+                yield table.slice(0, cut).combine_chunks()
+                waiting = table.slice(cut).combine_chunks().to_batches()
+            gathered = sum(n_slices(batch) for batch in waiting)
+    if waiting and (table := pa.Table.from_batches(waiting)).num_rows:
+        yield table.combine_chunks()
+
+
+def n_slices(packed: pa.Table | pa.RecordBatch) -> int:
+    """Slices in all of the packed rows."""
+    return int(pc.sum(pc.list_value_length(packed.column(SLICE))).as_py() or 0)
+
+
+def _closed_of(table: pa.Table) -> Ints:
+    if CLOSED not in table.column_names:
+        return np.full(table.num_rows, NEVER_CLOSED, np.int64)
+    return np.array(pc.fill_null(table.column(CLOSED).combine_chunks(), int(NEVER_CLOSED)).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _nulled(closed: Ints) -> pa.Array:
+    return pa.array(closed, mask=closed == NEVER_CLOSED)
+
+
+def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

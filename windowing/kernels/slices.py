@@ -1,0 +1,117 @@
+"""Rows put into slices: grouped by key, ordered along the axis, and combined where they belong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from windowing.kernels import combine as op
+from windowing.kernels.combine import Floats, Ints, combine_atom, copy_atom, inlined, inner, njit
+
+
+@njit
+def slice_starts(time: Ints, periods: Ints, phases: Ints) -> Ints:
+    """:meth:`windowing.axis.Edges.slice_start` of each instant."""
+    starts = np.empty(len(time), np.int64)
+    for row in range(len(time)):
+        t = time[row]
+        start = t - (t - phases[0]) % periods[0]
+        for train in range(1, len(periods)):
+            start = max(start, t - (t - phases[train]) % periods[train])
+        starts[row] = start
+    return starts
+
+
+@njit
+def by_key(codes: Ints, n_keys: int) -> Any:
+    """Rows in the order of their key's code, else as they stand; and where each key's rows begin, shape (n_keys + 1,)."""
+    offsets = np.zeros(n_keys + 1, np.int64)
+    for code in codes:
+        offsets[code + 1] += 1
+    for key in range(n_keys):
+        offsets[key + 1] += offsets[key]
+    place, order = offsets[:-1].copy(), np.empty(len(codes), np.int64)
+    for row in range(len(codes)):
+        order[place[codes[row]]] = row
+        place[codes[row]] += 1
+    return order, offsets
+
+
+@njit
+def along_axis(order: Ints, offsets: Ints, starts: Ints, closed: Ints, batches: Ints) -> bool:
+    """Put each key's rows of ``order`` into (start, closed, batch) order, equal ones as they stand; whether anything moved.
+
+    Rows come nearly in order, so that a key whose rows are in order costs one look at each.
+    """
+    moved = False
+    for key in range(len(offsets) - 1):
+        ascending = True
+        for place in range(offsets[key] + 1, offsets[key + 1]):
+            a, b = order[place - 1], order[place]
+            if starts[a] != starts[b]:
+                ascending = starts[a] < starts[b]
+            elif closed[a] != closed[b]:
+                ascending = closed[a] < closed[b]
+            else:
+                ascending = batches[a] <= batches[b]
+            if not ascending:
+                break
+        if ascending:
+            continue
+        moved = True
+        rows = order[offsets[key] : offsets[key + 1]]
+        for column in (batches, closed, starts):
+            rows = rows[np.argsort(column[rows], kind="mergesort")]
+        order[offsets[key] : offsets[key + 1]] = rows
+    return moved
+
+
+@njit
+def runs(offsets: Ints, starts: Ints, closed: Ints, batches: Ints) -> Ints:
+    """Where each run of rows of one key, start, closed and batch begins, and the number of rows; shape (n_runs + 1,)."""
+    bounds, n = np.empty(len(starts) + 1, np.int64), 0
+    for key in range(len(offsets) - 1):
+        for row in range(offsets[key], offsets[key + 1]):
+            first = row == offsets[key]
+            if first or starts[row] != starts[row - 1] or closed[row] != closed[row - 1] or batches[row] != batches[row - 1]:
+                bounds[n] = row
+                n += 1
+    bounds[n] = len(starts)
+    return bounds[: n + 1].copy()
+
+
+@njit
+def combine_runs(program: Ints, bounds: Ints, ints: Ints, floats: Floats) -> Any:
+    """The rows of each run combined in their order; arenas of a row a run."""
+    n = len(bounds) - 1
+    out_ints, out_floats = np.empty((n, ints.shape[1]), np.int64), np.empty((n, floats.shape[1]), np.float64)
+    for line in range(len(program)):
+        _one_atom(program[line], bounds, (ints, floats), (out_ints, out_floats))
+    return out_ints, out_floats
+
+
+@inner
+def _one_atom(line: Ints, bounds: Ints, given: Any, out: Any) -> None:
+    """All runs of one atom; calls that give constants are compiled for them, as in :mod:`windowing.kernels.ranges`."""
+    i, f = line[1], line[2]
+    if line[0] == op.ADD and line[3] == 1:
+        _fold(op.ADD, i, f, 1, 0, bounds, given, out)
+    elif line[0] == op.MOMENTS:
+        _fold(op.MOMENTS, i, f, 1, 3, bounds, given, out)
+    elif line[0] == op.SUM:
+        _fold(op.SUM, i, f, 1, 2, bounds, given, out)
+    elif line[0] == op.PICK_GREATEST:
+        _fold(op.PICK_GREATEST, i, f, 2, 0, bounds, given, out)
+    else:
+        _fold(line[0], i, f, line[3], line[4], bounds, given, out)
+
+
+@inlined
+def _fold(operation: int, i: int, f: int, n_ints: int, n_floats: int, bounds: Ints, given: Any, out: Any) -> None:
+    ints, floats = given
+    out_ints, out_floats = out
+    for run in range(len(bounds) - 1):
+        copy_atom(i, f, n_ints, n_floats, ints, floats, bounds[run], out_ints, out_floats, run)
+        for row in range(bounds[run] + 1, bounds[run + 1]):
+            combine_atom(operation, i, f, n_ints, out_ints, out_floats, run, ints, floats, row, out_ints, out_floats, run)
