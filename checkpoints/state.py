@@ -5,11 +5,15 @@ One row per key, slice and batch that touched it; readers combine. This is the o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 
+from windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND
 from windowing.columnar.slices import BATCH, CLOSED, SLICE
 from windowing.errors import StateError
 from windowing.kernels.layout import Layout
@@ -27,12 +31,35 @@ def state_schema(keys: dict[str, pa.DataType], layout: Layout) -> pa.Schema:
     return pa.schema([*keys.items(), *own, *((stored.name, stored.type) for stored in layout.fields)])
 
 
-class SliceTable:
-    """The slices of one pipeline at ``path``."""
+class _StateTable:
+    """Rows that batches append and never change."""
 
     def __init__(self, spark: SparkSession, path: str, schema: pa.Schema) -> None:
         self._spark, self._path, self._schema = spark, path, schema
         self._exists = DeltaTable.is_deltatable(path)
+
+    def remember(self, rows: DataFrame, count: int, *, app_id: str, batch: int, metadata: str) -> int:
+        """Append a batch's rows in one commit and give the table's version; a repeated batch changes nothing."""
+        (
+            rows.select(*self._schema.names)
+            .coalesce(max(1, count // ROWS_PER_FILE))
+            .write.format("delta")
+            .mode("append")
+            .option("txnAppId", app_id)
+            .option("txnVersion", batch)
+            .option("userMetadata", metadata)
+            .save(self._path)
+        )
+        # Delta skips a version it has seen without a word, and reports a lost race as success: ask what the table holds now.
+        table = DeltaTable(self._path)
+        if (table.transaction_version(app_id) or 0) < batch:
+            raise StateError(f"state {self._path}: the commit of batch {batch} did not land; run again")
+        self._exists = True
+        return table.version()
+
+
+class SliceTable(_StateTable):
+    """The slices of one pipeline at ``path``."""
 
     def restore(self, *, before_batch: int, first_slice: int, last_slice: int) -> DataFrame | None:
         """Slices that start in [``first_slice``, ``last_slice``) as the batches before ``before_batch`` left them; none at first.
@@ -50,21 +77,66 @@ class SliceTable:
             .select(*self._schema.names)
         )
 
-    def remember(self, slices: DataFrame, count: int, *, app_id: str, batch: int, metadata: str) -> int:
-        """Append a batch's slices in one commit and give the table's version; a repeated batch changes nothing."""
-        (
-            slices.select(*self._schema.names)
-            .coalesce(max(1, count // ROWS_PER_FILE))
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", app_id)
-            .option("txnVersion", batch)
-            .option("userMetadata", metadata)
-            .save(self._path)
-        )
-        # Delta skips a version it has seen without a word, and reports a lost race as success: ask what the table holds now.
-        table = DeltaTable(self._path)
-        if (table.transaction_version(app_id) or 0) < batch:
-            raise StateError(f"state {self._path}: the commit of batch {batch} did not land; run again")
-        self._exists = True
-        return table.version()
+
+class LogTable(_StateTable):
+    """The log of one pipeline's live rows at ``path``; see :mod:`windowing.columnar.log`."""
+
+    def restore(self, touched: DataFrame | None, keys: Sequence[str], *, before_batch: int, watermark: int) -> DataFrame | None:
+        """All entries of the keys that are ``touched`` or due by ``watermark``, as the batches before ``before_batch`` left them.
+
+        Parameters
+        ----------
+        touched
+            New rows, if there are any.
+        """
+        if not self._exists:
+            return None
+        from pyspark.sql import functions as F
+
+        log = self._spark.read.format("delta").load(self._path).where(F.col(BATCH) < before_batch).select(*self._schema.names)
+        if not keys:
+            return log
+        columns = [F.col(_quoted(key)) for key in keys]
+        latest = log.where(F.col(KIND) == KEY_ENTRY).groupBy(*columns).agg(F.max_by(DUE, BATCH).alias(DUE))
+        wanted = latest.where(F.col(DUE) <= watermark).select(*columns)
+        if touched is not None:
+            wanted = touched.select(*columns).unionByName(wanted).distinct()
+        alike = [log[_quoted(key)].eqNullSafe(wanted[_quoted(key)]) for key in keys]
+        return log.join(wanted, reduce(and_, alike), "left_semi")
+
+
+def is_log(path: str) -> bool:
+    """Whether the state table at ``path`` is a log of live rows; else it holds slices."""
+    return KIND in DeltaTable(path).schema().to_arrow().names
+
+
+def compact_log(path: str, before_batch: int) -> int:
+    """Rewrite the log at ``path`` without what later entries have superseded, in one commit; how many entries went. No JVM.
+
+    Entries of ``before_batch`` itself, which an attempt that died may have left, stay as they are.
+    """
+    table = DeltaTable(path)
+    schema = pa.schema(table.schema().to_arrow())
+    keys = [f'"{name}"' for name in schema.names[: schema.get_field_index(KIND)]]
+    names = ", ".join(f'"{name}"' for name in schema.names)
+    # Rows are told apart by their numbers, keys by their columns: each partition of the window holds the entries of one of them.
+    by = ", ".join([f"CASE WHEN {KIND} = '{KEY_ENTRY}' THEN -1 ELSE _number END", *keys])
+    query = f"""
+        SELECT {names} FROM (
+            SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) AS age FROM log WHERE {BATCH} < {before_batch}
+        ) WHERE age = 1 AND {KIND} <> '{GONE}'
+        UNION ALL SELECT {names} FROM log WHERE {BATCH} >= {before_batch}
+    """
+    kept = QueryBuilder().register("log", table).execute(query)
+    before = _rows(table)
+    write_deltalake(path, kept, mode="overwrite", commit_properties=CommitProperties(max_commit_retries=0))
+    return before - _rows(DeltaTable(path))
+
+
+def _rows(table: DeltaTable) -> int:
+    actions = table.get_add_actions(flatten=True)
+    return sum(actions.column(actions.schema.names.index("num_records")).to_pylist())
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from windowing.errors import MachineError
-from windowing.spec import Custom, Hopping, Pipeline, Sliding, Tumbling, Window
+from windowing.spec import Count, Custom, Hopping, Pipeline, Sliding, Tumbling, Window
 
 Origin = Literal["spec", "always"]
 Severity = Literal["critical", "warning", "info"]
@@ -138,8 +138,9 @@ def _is_policy(window: Window) -> bool:
 
 
 def _ends_can_coincide(window: Window) -> bool:
-    # A user's function may close several windows at one event; and 29, 30 and 31 January plus a month are all the last of February.
-    return isinstance(window, Custom) or (isinstance(window, Hopping) and bool(window.size.months) and not window.hop.months)
+    # A user's function may close several windows at one event; a row that comes late between two start times may give the next count
+    # window the end of the one before; and 29, 30 and 31 January plus a month are all the last of February.
+    return isinstance(window, Custom | Count) or (isinstance(window, Hopping) and bool(window.size.months) and not window.hop.months)
 
 
 def _always(pipeline: Pipeline, columns: list[str]) -> Iterable[tuple[str, dict[str, Any]]]:

@@ -1,8 +1,11 @@
-"""Applying a batch: its rows judged by arrival, lifted into slices, and combined with restored slices into the windows now complete."""
+"""Applying a batch: its rows judged by arrival, and brought together with restored state into the windows that are now complete.
+
+Windows that a fixed grid cuts, and aggregates whose partials are numbers, go by slices; all others by live rows (:mod:`jobs.live`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -11,17 +14,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from checkpoints.ledger import Plan
-from checkpoints.state import SliceTable, state_schema
-from jobs import arrival, stages
+from checkpoints.state import LogTable, SliceTable, state_schema
+from jobs import arrival, live, stages
 from jobs.delta_log import AddedFile, SourceTable, added_files
 from jobs.quarantine import set_aside
-from jobs.sources import Columns, read_rows
+from jobs.sources import REASON, Columns, event_end, read_rows
 from jobs.staging import Staged
 from windowing.columnar.slices import SliceStage, WindowStage
-from windowing.errors import WindowmillError
-from windowing.hopping import Grids
+from windowing.errors import UnsupportedError, WindowmillError
+from windowing.hopping import Grids, check_sliceable
 from windowing.kernels.layout import Layout
 from windowing.spec import Pipeline
+from windowing.watermark import BEFORE, Clock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,23 +37,46 @@ LITTLE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
+class Slices:
+    """How a pipeline is cut into slices, and what a slice holds."""
+
+    grids: Grids
+    layout: Layout
+
+
+def slices_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Slices | None:
+    """The slices of a pipeline over columns of ``types``; none if its windows or aggregates need live rows.
+
+    Raises
+    ------
+    SpecError
+        If the aggregates do not fit the columns.
+    """
+    try:
+        check_sliceable(pipeline)
+        return Slices(Grids.of(pipeline), Layout.of(pipeline, types))
+    except UnsupportedError:
+        return None
+
+
+@dataclass(frozen=True)
 class Batch:
-    """What a batch works with: the spec's grids and layout, the source's files, and the windows that it may emit."""
+    """What a batch works with: the source's files, and how the spec is computed: by ``slices``, or by ``live`` rows."""
 
     pipeline: Pipeline
     plan: Plan
     source: SourceTable
     files: Sequence[AddedFile]
-    grids: Grids
-    layout: Layout
-    keys: dict[str, pa.DataType]
+    columns: Columns
+    slices: Slices | None
+    live: live.LiveRows | None
 
     @classmethod
     def of(cls, pipeline: Pipeline, plan: Plan, source: SourceTable) -> Batch:
-        types = Columns.of(plan.source_schema).arrow
+        columns = Columns.of(plan.source_schema)
         files = added_files(source, plan.from_version, plan.to_version)
-        keys = {key: types[key] for key in pipeline.keys}
-        return cls(pipeline, plan, source, files, Grids.of(pipeline), Layout.of(pipeline, types), keys)
+        slices = slices_of(pipeline, columns.arrow)
+        return cls(pipeline, plan, source, files, columns, slices, None if slices else live.LiveRows.of(pipeline, columns.arrow))
 
     @property
     def instants(self) -> bool:
@@ -58,21 +85,33 @@ class Batch:
 
     @property
     def sink_schema(self) -> pa.Schema:
-        return stages.sink_schema(self.keys, self.layout, instants=self.instants)
+        if self.live is not None:
+            return self.live.schema
+        assert self.slices is not None
+        return stages.sink_schema(self._keys, self.slices.layout, instants=self.instants)
 
-    @property
-    def state_schema(self) -> pa.Schema:
-        return state_schema(self.keys, self.layout)
+    def state(self, spark: SparkSession, path: str) -> SliceTable | LogTable:
+        """The pipeline's state table."""
+        if self.live is not None:
+            return LogTable(spark, path, self.live.log.schema)
+        assert self.slices is not None
+        return SliceTable(spark, path, state_schema(self._keys, self.slices.layout))
 
     @property
     def slice_stage(self) -> SliceStage:
-        pipeline = self.pipeline
-        return SliceStage(pipeline.keys, pipeline.time.tie_break, self.layout, self.grids.edges, self.plan.batch, self.state_schema)
+        assert self.slices is not None
+        pipeline, layout = self.pipeline, self.slices.layout
+        schema = state_schema(self._keys, layout)
+        return SliceStage(pipeline.keys, pipeline.time.tie_break, layout, self.slices.grids.edges, self.plan.batch, schema)
+
+    @property
+    def _keys(self) -> dict[str, pa.DataType]:
+        return {key: self.columns.arrow[key] for key in self.pipeline.keys}
 
 
 @dataclass
 class Applied:
-    """A batch applied: result rows and new slices (one pass, cached in Spark), the rows set aside, and what was counted.
+    """A batch applied: result rows and new rows of state (one pass, cached in Spark), the rows set aside, and what was counted.
 
     ``seen`` and ``emitted`` are the pipeline's progress once the batch is committed; ``windows`` gives per window name the rows and the
     first and last window end, all of them in (``after``, ``through``].
@@ -84,12 +123,12 @@ class Applied:
     through: int
     cached: DataFrame | None = None
     rows: DataFrame | None = None
-    slices: DataFrame | None = None
+    state: DataFrame | None = None
     quarantined: Staged | None = None
     rows_read: int = 0
     rows_applied: int = 0
     rows_late: int = 0
-    new_slices: int = 0
+    new_state: int = 0
     windows: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
@@ -124,7 +163,9 @@ def arrive(spark: SparkSession, batch: Batch) -> Arrived:
     if batch.files:
         rows = read_rows(spark, batch.source, batch.files, batch.pipeline, now_us=plan.now_us)
         expected = sum(file.rows or 0 for file in batch.files)
-        survey = arrival.survey(rows, seen=plan.seen, disorder=time.disorder.elapsed(), expected_rows=expected)
+        # A revision is brought by a row at the watermark that it met.
+        every = batch.pipeline.emit == "revise"
+        survey = arrival.survey(rows, seen=plan.seen, disorder=time.disorder.elapsed(), expected_rows=expected, every=every)
         seen = survey.seen
     lateness = time.lateness.elapsed()
     complete = None if seen is None else seen - time.disorder.elapsed() - lateness
@@ -134,40 +175,35 @@ def arrive(spark: SparkSession, batch: Batch) -> Arrived:
     if plan.action == "backfill":
         limit = emitted if plan.builds_state else plan.emitted
         begin, end = plan.range
+        if batch.live is not None and plan.builds_state:
+            # Live rows cannot stop before what they have seen: windows after the range that are complete come with it.
+            return Arrived(rows, survey, seen, emitted, begin, begin if emitted is None else max(begin, emitted))
         through = begin if limit is None else max(begin, min(end, limit))
         return Arrived(rows, survey, seen, through if plan.builds_state else plan.emitted, begin, through)
     after = _BEFORE_ALL if plan.emitted is None else plan.emitted
     return Arrived(rows, survey, seen, emitted if emitted is not None else plan.emitted, after, after if emitted is None else emitted)
 
 
-def restore(batch: Batch, arrived: Arrived, table: SliceTable) -> DataFrame | None:
-    """The slices that the windows now complete need; none for a backfill, which works from the source alone."""
-    if batch.plan.action == "backfill" or arrived.after == _BEFORE_ALL or not batch.grids.any_end(arrived.after, arrived.through):
+def restore(batch: Batch, arrived: Arrived, table: SliceTable | LogTable) -> DataFrame | None:
+    """The state that the new rows and the windows now complete need; none for a backfill, which works from the source alone."""
+    plan = batch.plan
+    if plan.action == "backfill" or arrived.after == _BEFORE_ALL:
         return None
-    return table.restore(
-        before_batch=batch.plan.batch, first_slice=batch.grids.first_slice_after(arrived.after), last_slice=arrived.through
-    )
+    if isinstance(table, LogTable):
+        touched = None if arrived.rows is None else arrived.rows.where(F.col(REASON).isNull())
+        return table.restore(touched, batch.pipeline.keys, before_batch=plan.batch, watermark=_clock(batch, arrived).watermark)
+    assert batch.slices is not None
+    grids = batch.slices.grids
+    if not grids.any_end(arrived.after, arrived.through):
+        return None
+    return table.restore(before_batch=plan.batch, first_slice=grids.first_slice_after(arrived.after), last_slice=arrived.through)
 
 
 def apply(batch: Batch, arrived: Arrived, restored: DataFrame | None, staging: str) -> Applied:
-    """Lift the rows into slices, combine them with the restored ones into complete windows, set aside what cannot be applied."""
+    """Bring rows and restored state together in complete windows, and set aside what cannot be applied."""
     plan, done = batch.plan, Applied(arrived.seen, arrived.emitted, arrived.after, arrived.through)
-    slices = batch.slice_stage
-    packed = [] if restored is None else [stages.pack(restored, slices)]
-    judged = None
-    if arrived.rows is not None and arrived.survey is not None:
-        done.rows_read = arrived.survey.rows
-        judged = _judge(batch, arrived)
-        packed.append(stages.lift(judged, slices))
-    if packed:
-        stage = WindowStage(slices, batch.grids.named, arrived.after, arrived.through, _keep_from(batch, arrived), batch.sink_schema)
-        every = reduce(DataFrame.unionByName, packed)
-        done.cached = stages.windows_and_slices(every, stage, _partitions(every.sparkSession, batch)).persist()
-        _count(done)
-        if done.windows:
-            done.rows = done.cached.where(F.col("window").isNotNull()).select(*map(stages.quoted, batch.sink_schema.names))
-        if plan.builds_state and done.new_slices:
-            done.slices = stages.unpacked(done.cached, slices)
+    done.rows_read = arrived.survey.rows if arrived.survey is not None else 0
+    judged = _by_slices(batch, arrived, restored, done) if batch.live is None else _by_live_rows(batch, arrived, restored, done)
     if judged is not None:
         if done.rows_applied < done.rows_read:
             done.quarantined = set_aside(judged, Columns.of(plan.source_schema).struct.names, batch.pipeline, plan, f"{staging}/quarantine")
@@ -175,11 +211,93 @@ def apply(batch: Batch, arrived: Arrived, restored: DataFrame | None, staging: s
     return done
 
 
+def _by_slices(batch: Batch, arrived: Arrived, restored: DataFrame | None, done: Applied) -> DataFrame | None:
+    """The rows judged, if there are any."""
+    slices = batch.slice_stage
+    packed = [] if restored is None else [stages.pack(restored, slices)]
+    judged = None
+    if arrived.rows is not None:
+        judged = _judge(batch, arrived)
+        packed.append(stages.lift(judged, slices))
+    if packed:
+        assert batch.slices is not None
+        stage = WindowStage(slices, batch.slices.grids.named, arrived.after, arrived.through, _keep_from(batch, arrived), batch.sink_schema)
+        every = reduce(DataFrame.unionByName, packed)
+        done.cached = stages.windows_and_slices(every, stage, _partitions(every.sparkSession, batch)).persist()
+        _count(done)
+        if done.windows:
+            done.rows = done.cached.where(F.col("window").isNotNull()).select(*map(stages.quoted, batch.sink_schema.names))
+        if batch.plan.builds_state and done.new_state:
+            done.state = stages.unpacked(done.cached, slices)
+    return judged
+
+
+def _by_live_rows(batch: Batch, arrived: Arrived, restored: DataFrame | None, done: Applied) -> DataFrame | None:
+    """The rows judged, if there are any."""
+    rows, entries = None, [] if restored is None else [restored]
+    assert batch.live is not None
+    if arrived.rows is not None:
+        rows = _numbered(batch, arrived)
+        entries.append(batch.live.fresh(rows))
+    if not entries:
+        return None
+    every = reduce(DataFrame.unionByName, entries)
+    plan = batch.plan
+    partitions = max(_partitions(every.sparkSession, batch), -(-done.rows_read // live.ROWS_PER_PARTITION))
+    worked = batch.live.work(
+        every,
+        _clock(batch, arrived),
+        plan.batch,
+        partitions,
+        keep=plan.builds_state,
+        ends=(arrived.after, arrived.through) if plan.action == "backfill" else None,
+    )
+    done.cached = worked.persist()
+    found = live.count(done.cached)
+    done.windows, done.rows_applied, done.rows_late, done.new_state = found.windows, found.applied, found.late, found.entries
+    if done.windows:
+        done.rows = live.results(done.cached)
+    if plan.builds_state and done.new_state:
+        done.state = live.entries(done.cached)
+    if rows is None or not found.refused:
+        return rows
+    late = done.cached.where(F.col(live.REFUSED).isNotNull()).select(
+        F.col(live.REFUSED).alias("_number"), F.lit("too_late").alias("_refused")
+    )
+    return rows.join(late, "_number", "left").withColumn(REASON, F.coalesce(REASON, "_refused"))
+
+
+def _numbered(batch: Batch, arrived: Arrived) -> DataFrame:
+    """The rows with the end of their event, the watermark that they met, and their number in the order of all that have ever arrived."""
+    survey, time = arrived.survey, batch.pipeline.time
+    assert survey is not None
+    assert arrived.rows is not None
+    rows = arrived.rows.withColumn("_until", event_end(batch.pipeline, batch.columns))
+    if time.watermark == "data_interval_end":
+        since = _clock(batch, arrived).since
+        rows = rows.withColumn("_watermark", F.lit(None if since == BEFORE else since).cast("long"))
+    else:
+        rows = arrival.met(rows, survey, disorder=time.disorder.elapsed())
+    return rows.withColumn("_number", arrival.number(survey, batch.plan.batch))
+
+
+def _clock(batch: Batch, arrived: Arrived) -> Clock:
+    """Progress as the batch leaves it, over live rows."""
+    plan, time = batch.plan, batch.pipeline.time
+    lateness = time.lateness.elapsed()
+    since = BEFORE if plan.emitted is None or plan.action == "backfill" else plan.emitted + lateness
+    if time.watermark == "data_interval_end":
+        vouched = plan.interval_end if plan.interval_end is not None else None if plan.emitted is None else plan.emitted + lateness
+        return Clock(0, lateness, seen=BEFORE if vouched is None else vouched, since=since)
+    return Clock(time.disorder.elapsed(), lateness, seen=BEFORE if arrived.seen is None else arrived.seen, since=since)
+
+
 def _keep_from(batch: Batch, arrived: Arrived) -> int | None:
     """The earliest slice that later windows need."""
     if not batch.plan.builds_state:
         return None
-    return _BEFORE_ALL if arrived.emitted is None else batch.grids.first_slice_after(arrived.emitted)
+    assert batch.slices is not None
+    return _BEFORE_ALL if arrived.emitted is None else batch.slices.grids.first_slice_after(arrived.emitted)
 
 
 def _count(done: Applied) -> None:
@@ -193,7 +311,7 @@ def _count(done: Applied) -> None:
             done.windows[found["window"]] = (found["n"], found["low"], found["high"])
         else:
             done.rows_applied, done.rows_late = found[stages.ROWS] or 0, found[stages.LATE_ROWS] or 0
-            done.new_slices = found[stages.SLICES] or 0
+            done.new_state = found[stages.SLICES] or 0
 
 
 def _partitions(spark: SparkSession, batch: Batch) -> int:
@@ -205,12 +323,13 @@ def _partitions(spark: SparkSession, batch: Batch) -> int:
 
 def _judge(batch: Batch, arrived: Arrived) -> DataFrame:
     time = batch.pipeline.time
+    assert batch.slices is not None
     assert arrived.rows is not None
     assert arrived.survey is not None
     if time.watermark == "data_interval_end":
-        return arrival.judge_by(arrived.rows, batch.plan.emitted, lateness=time.lateness.elapsed(), grids=batch.grids.grids)
+        return arrival.judge_by(arrived.rows, batch.plan.emitted, lateness=time.lateness.elapsed(), grids=batch.slices.grids.grids)
     return arrival.judge(
-        arrived.rows, arrived.survey, disorder=time.disorder.elapsed(), lateness=time.lateness.elapsed(), grids=batch.grids.grids
+        arrived.rows, arrived.survey, disorder=time.disorder.elapsed(), lateness=time.lateness.elapsed(), grids=batch.slices.grids.grids
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 #: Smallest block, in rows; larger batches get larger blocks, so that the survey that comes to the driver stays small.
 BLOCK_ROWS = 4_096
 MAX_BLOCKS = 50_000
+#: Bits of a row's number that count the rows of a batch; those above them count batches.
+_BATCH_SHIFT = 43
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class Survey:
         Greatest event time after the batch; null if no row ever had one.
     behind
         (file, block, greatest event time before the block) of the blocks that hold rows behind the watermark.
+    starts
+        For each file, in order, a number above the places of all rows in the files before it, counted on from theirs.
     """
 
     rows: int
@@ -46,10 +51,14 @@ class Survey:
     seen: int | None
     block_rows: int
     behind: tuple[tuple[int, int, int], ...]
+    starts: tuple[int, ...]
 
 
-def survey(rows: DataFrame, *, seen: int | None, disorder: int, expected_rows: int = 0) -> Survey:
-    """Survey ``rows`` of one batch that follows others which have seen event times up to ``seen``."""
+def survey(rows: DataFrame, *, seen: int | None, disorder: int, expected_rows: int = 0, every: bool = False) -> Survey:
+    """Survey ``rows`` of one batch that follows others which have seen event times up to ``seen``.
+
+    ``every`` takes all blocks for behind, where what each row has met matters.
+    """
     block_rows = max(BLOCK_ROWS, expected_rows // MAX_BLOCKS)
     usable = F.when(F.col(REASON).isNull(), F.col(TIME))
     blocks = (
@@ -62,11 +71,15 @@ def survey(rows: DataFrame, *, seen: int | None, disorder: int, expected_rows: i
         if block["high"] is None:
             continue
         through = block["high"] if seen is None else max(seen, block["high"])
-        if block["low"] < through - disorder:
+        if every or block["low"] < through - disorder:
             behind.append((block[FILE], block["block"], block["low"] if seen is None else seen))
         seen = through
     read, usable_rows = sum(block["rows"] for block in blocks), sum(block["usable"] for block in blocks)
-    return Survey(read, read - usable_rows, seen, block_rows, tuple(behind))
+    ends = dict.fromkeys(range(1 + max((block[FILE] for block in blocks), default=-1)), 0)
+    for block in blocks:
+        ends[block[FILE]] = max(ends[block[FILE]], (block["block"] + 1) * block_rows)
+    starts = (0, *accumulate(ends.values()))[:-1]
+    return Survey(read, read - usable_rows, seen, block_rows, tuple(behind), starts)
 
 
 def judge(rows: DataFrame, found: Survey, *, disorder: int, lateness: int, grids: Sequence[Grid]) -> DataFrame:
@@ -87,6 +100,26 @@ def judge(rows: DataFrame, found: Survey, *, disorder: int, lateness: int, grids
     late = joined.where(F.col("_before").isNotNull()).withColumn("_seen", seen)
     behind = _close(late, F.col("_seen") - F.lit(disorder + lateness), F.col("_seen") - F.lit(disorder), grids).drop("_seen")
     return orderly.unionByName(behind).drop("_block", "_before")
+
+
+def met(rows: DataFrame, found: Survey, *, disorder: int) -> DataFrame:
+    """Add ``_watermark``, the watermark that each row met, to those in blocks that are behind; to others null."""
+    if not found.behind:
+        return rows.withColumn("_watermark", F.lit(None).cast("long"))
+    file, number, seen_before = zip(*found.behind, strict=True)
+    before = rows.sparkSession.createDataFrame(pa.table({FILE: pa.array(file, pa.int32()), "_block": number, "_before": seen_before}))
+    joined = rows.withColumn("_block", F.floor(F.col(ROW) / found.block_rows)).join(F.broadcast(before), [FILE, "_block"], "left")
+    others = joined.where(F.col("_before").isNull()).withColumn("_watermark", F.lit(None).cast("long"))
+    earlier = Window.partitionBy(FILE, "_block").orderBy(ROW).rowsBetween(Window.unboundedPreceding, -1)
+    seen = F.greatest(F.col("_before"), F.max(F.when(F.col(REASON).isNull(), F.col(TIME))).over(earlier))
+    behind = joined.where(F.col("_before").isNotNull()).withColumn("_watermark", seen - F.lit(disorder))
+    return others.unionByName(behind).drop("_block", "_before")
+
+
+def number(found: Survey, batch: int) -> Column:
+    """A number for each row, ascending in the order of arrival over all batches."""
+    starts = F.lit(list(found.starts)) if found.starts else F.array(F.lit(0))
+    return F.lit(batch << _BATCH_SHIFT) + starts[F.col(FILE)].cast("long") + F.col(ROW)
 
 
 def judge_by(rows: DataFrame, emitted: int | None, *, lateness: int, grids: Sequence[Grid]) -> DataFrame:

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from checkpoints.lease import lease
 from checkpoints.ledger import Ledger
 from checkpoints.places import Places
-from checkpoints.state import SLICE
+from checkpoints.state import SLICE, compact_log, is_log
 from jobs import planning, staging
 from jobs.progress import Progress
 from jobs.runs import LEASE_WAIT_SECONDS
@@ -44,7 +44,9 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
         for name, path in (("state", places.state), ("sink", pipeline.sink.path if pipeline.sink else None), *_own(places)):
             if path is not None and DeltaTable.is_deltatable(path):
                 with progress.step(name, f"tidy {path}"):
-                    done.append(_tidy(name, path, _expiry(pipeline, ledger) if name == "state" else None))
+                    log = name == "state" and is_log(path)
+                    superseded = compact_log(path, len(ledger.batches()) - (ledger.open_batch is not None)) if log else 0
+                    done.append(_tidy(name, path, None if log or name != "state" else _expiry(pipeline, ledger), superseded))
     lines = [
         f"{kept.table}: {kept.rows_expired:,} rows expired, {kept.files_before} files now {kept.files_after}, "
         f"{kept.files_vacuumed} old files removed"
@@ -66,9 +68,9 @@ def _expiry(pipeline: Pipeline, ledger: Ledger) -> str | None:
     return f"{SLICE} < {Grids.of(pipeline).first_slice_after(last.outcome.emitted)}"
 
 
-def _tidy(name: str, path: str, expired: str | None) -> Kept:
+def _tidy(name: str, path: str, expired: str | None, superseded: int) -> Kept:
     before = len(DeltaTable(path).file_uris())
-    rows = _count(DeltaTable(path).delete(expired), "num_deleted_rows") if expired else 0
+    rows = _count(DeltaTable(path).delete(expired), "num_deleted_rows") if expired else superseded
     DeltaTable(path).optimize.compact()
     removed = DeltaTable(path).vacuum(retention_hours=RETENTION_HOURS, dry_run=False)
     return Kept(name, rows, before, len(DeltaTable(path).file_uris()), len(removed))

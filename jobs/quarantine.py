@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 DETAILS = {
     "null_time": "the time column is null",
     "bad_time": "the time column cannot be read as a timestamp",
+    "end_before_time": "the event ends before it begins",
     "future_time": "later than max_future_skew after the run's own time",
-    "too_late": "every window that holds the row had been closed when it arrived",
+    "too_late": "every window that holds the row had been closed, or its place in the order had been passed, when it arrived",
 }
 
 

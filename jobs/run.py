@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame
 
 from checkpoints.ledger import Commit, Ledger, Plan
 from checkpoints.places import Places
-from checkpoints.state import SliceTable
 from expectations import docs, history
 from expectations.engine import preload
 from expectations.gate import Verdict, validate
@@ -68,15 +67,15 @@ class _Steps:
         with progress.step("start", "Spark"):
             new_bytes = sum(file.size_bytes for file in self.batch.files)
             self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < apply.LITTLE_BYTES)
-        self.slices = SliceTable(self.spark, places.state, self.batch.state_schema)
+        self.state = self.batch.state(self.spark, places.state)
 
     def restore(self) -> tuple[apply.Arrived, DataFrame | None]:
-        with self.progress.step("restore", "what the new rows complete, and the slices that it needs"):
+        with self.progress.step("restore", "what the new rows complete, and the state that it needs"):
             arrived = apply.arrive(self.spark, self.batch)
-            return arrived, apply.restore(self.batch, arrived, self.slices)
+            return arrived, apply.restore(self.batch, arrived, self.state)
 
     def apply(self, arrived: apply.Arrived, restored: DataFrame | None) -> apply.Applied:
-        with self.progress.step("apply", "new rows into slices, slices into windows"):
+        with self.progress.step("apply", "new rows and restored state into windows"):
             self.applied = apply.apply(self.batch, arrived, restored, self.staging)
             return self.applied
 
@@ -120,11 +119,11 @@ class _Steps:
 
     def remember(self, result: apply.Applied) -> int | None:
         """One idempotent commit to the state."""
-        with self.progress.step("remember", f"{result.new_slices if result.slices is not None else 0} slices"):
-            if result.slices is None:
+        with self.progress.step("remember", f"{result.new_state if result.state is not None else 0} rows of state"):
+            if result.state is None:
                 return None
-            return self.slices.remember(
-                result.slices, result.new_slices, app_id=f"{self.app}/state", batch=self.plan.batch, metadata=self.metadata
+            return self.state.remember(
+                result.state, result.new_state, app_id=f"{self.app}/state", batch=self.plan.batch, metadata=self.metadata
             )
 
     def commit(self, result: apply.Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Done:
@@ -176,7 +175,7 @@ class _Steps:
             rows_late=result.rows_late,
             rows_quarantined=result.quarantined.rows if result.quarantined else 0,
             rows_published=sum(published.values()),
-            slices=result.new_slices,
+            slices=result.new_state,
             windows=published,
             window_end_min=min((low for _, low, _ in result.windows.values()), default=None),
             window_end_max=max((high for _, _, high in result.windows.values()), default=None),

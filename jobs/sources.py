@@ -48,32 +48,33 @@ class Columns:
         """Every column that the spec names must exist; raises ``SourceSchemaError`` naming the field and the nearest column."""
         known = set(self.struct.names)
         wanted = [(f"keys.{i}", name) for i, name in enumerate(pipeline.keys)]
-        wanted += [
-            ("time.column", pipeline.time.column),
-            *((f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break)),
-        ]
+        wanted += [(f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break)]
+        axis = [("time.column", pipeline.time.column), *([("time.end", pipeline.time.end)] if pipeline.time.end else [])]
+        for index, window in enumerate(pipeline.windows):
+            policies = {"evict": getattr(window, "evict", None), "trigger": getattr(window, "trigger", None)}
+            wanted += [
+                (f"windows.{index}.{name}.delta.column", policy.delta.column)
+                for name, policy in policies.items()
+                if policy and policy.delta
+            ]
+        wanted += axis
         for where, name in wanted:
             if name not in known:
                 raise SourceSchemaError(
                     f"pipeline {pipeline.pipeline}: {where}: {place} has no column {name!r}; its columns are {', '.join(sorted(known))}"
                 )
-        kind = self.type_of(pipeline.time.column)
+        for where, name in axis:
+            self._check_axis(pipeline, where, name)
+
+    def _check_axis(self, pipeline: Pipeline, where: str, name: str) -> None:
+        kind, place = self.type_of(name), f"pipeline {pipeline.pipeline}: {where}"
         whole = isinstance(kind, IntegralType)
         if whole and pipeline.time.unit is None:
-            raise SourceSchemaError(
-                f"pipeline {pipeline.pipeline}: time.column: {pipeline.time.column!r} is {kind.simpleString()}; say what it "
-                "counts with time.unit (us, ms, s or none)"
-            )
+            raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; say what it counts with time.unit (us, ms, s or none)")
         if pipeline.time.unit is not None and not whole:
-            raise SourceSchemaError(
-                f"pipeline {pipeline.pipeline}: time.unit: {pipeline.time.column!r} is {kind.simpleString()}, not an "
-                "integer; leave time.unit out"
-            )
+            raise SourceSchemaError(f"{place}: time.unit: {name!r} is {kind.simpleString()}, not an integer; leave time.unit out")
         if not whole and kind.typeName() not in ("timestamp", "timestamp_ntz", "date", "string"):
-            raise SourceSchemaError(
-                f"pipeline {pipeline.pipeline}: time.column: {pipeline.time.column!r} is {kind.simpleString()}; expected a "
-                "timestamp, a date or an integer"
-            )
+            raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; expected a timestamp, a date or an integer")
 
 
 def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:
@@ -127,21 +128,35 @@ def _order(files: Sequence[AddedFile]) -> pa.Table:
 
 
 def event_time(pipeline: Pipeline, columns: Columns, now_us: int) -> tuple[Column, Column]:
-    """A row's event time on the axis, and ``null_time``, ``bad_time`` or ``future_time`` where it has none that can be used."""
-    raw, kind = F.col(_quoted(pipeline.time.column)), columns.type_of(pipeline.time.column)
-    if isinstance(kind, IntegralType):
-        time = raw.cast("long")
-    elif kind.typeName() == "date":
-        time = F.unix_micros(raw.cast("timestamp"))
-    else:
-        time = F.unix_micros(raw.try_cast("timestamp") if kind.typeName() == "string" else raw.cast("timestamp"))
-    reason = F.when(raw.isNull(), F.lit("null_time")).when(time.isNull(), F.lit("bad_time"))
+    """A row's event time on the axis, and why it has none that can be used: a key of :data:`jobs.quarantine.DETAILS`."""
+    time, until = _on_axis(pipeline.time.column, columns), event_end(pipeline, columns)
+    names = [name for name in (pipeline.time.column, pipeline.time.end) if name is not None]
+    missing, unreadable = F.lit(False), F.lit(False)
+    for name in names:
+        missing, unreadable = missing | F.col(_quoted(name)).isNull(), unreadable | _on_axis(name, columns).isNull()
+    reason = F.when(missing, F.lit("null_time")).when(unreadable, F.lit("bad_time"))
+    if pipeline.time.end is not None:
+        reason = reason.when(until < time, F.lit("end_before_time"))
     skew = pipeline.time.max_future_skew
     if skew is not None and pipeline.time.unit != "none":
         units = {"us": 1, "ms": 1_000, "s": 1_000_000, None: 1}[pipeline.time.unit]
         latest = now_us // units + skew.elapsed()
         reason = reason.when(time > F.lit(latest), F.lit("future_time"))
     return time, reason
+
+
+def event_end(pipeline: Pipeline, columns: Columns) -> Column:
+    """Where a row's event ends on the axis; of a point its time."""
+    return _on_axis(pipeline.time.end or pipeline.time.column, columns)
+
+
+def _on_axis(name: str, columns: Columns) -> Column:
+    raw, kind = F.col(_quoted(name)), columns.type_of(name)
+    if isinstance(kind, IntegralType):
+        return raw.cast("long")
+    if kind.typeName() == "date":
+        return F.unix_micros(raw.cast("timestamp"))
+    return F.unix_micros(raw.try_cast("timestamp") if kind.typeName() == "string" else raw.cast("timestamp"))
 
 
 def _physical(struct: StructType, table: SourceTable) -> tuple[StructType, dict[str, str]]:

@@ -54,6 +54,7 @@ WINDOWS = [
     {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "20 minutes"},
 ]
 Row = dict[str, Any]
+PLACE = ("window", "window_end", "trigger", "revision", "window_start")
 
 
 def quiet() -> Progress:
@@ -125,8 +126,8 @@ class Bench:
     def rows(self) -> list[Row]:
         """The sink, without the number of the batch, in the reference's order."""
         table = DeltaTable(self.sink).to_pyarrow_table()
-        bounds = {name: table.column(name).cast(pa.int64()) for name in ("window_start", "window_end")}
-        for name, column in bounds.items():
+        instants = {field.name: table.column(field.name).cast(pa.int64()) for field in table.schema if pa.types.is_timestamp(field.type)}
+        for name, column in instants.items():
             table = table.set_column(table.schema.get_field_index(name), name, column)
         found = table.drop_columns(["batch"]).to_pylist()
         return sorted(found, key=lambda row: place(self.pipeline, row))
@@ -138,7 +139,7 @@ class Bench:
 
 def place(pipeline: Pipeline, row: Row) -> tuple[Any, ...]:
     """Where a result row belongs: one place a row, so that equal tables sort equally."""
-    return tuple((value is not None, value) for value in (*(row[key] for key in pipeline.keys), row["window"], row["window_end"]))
+    return tuple((value is not None, value) for value in (*(row[key] for key in pipeline.keys), *(row[name] for name in PLACE)))
 
 
 def expected(pipeline: Pipeline, rows: Sequence[Row], *, final: bool = False) -> reference.Outcome:

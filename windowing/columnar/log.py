@@ -32,7 +32,7 @@ from windowing.spec import Pipeline
 KIND, BATCH, DUE = "_kind", "_batch", "_due"
 #: Columns of a row: its number in the order of arrival, its event, the watermark that it met.
 _OWN = {NUMBER: "_number", TIME: "_time", UNTIL: "_until", WATERMARK: "_watermark"}
-ROW, GONE, KEY_KIND = "row", "gone", "key"
+ROW, GONE, KEY_ENTRY = "row", "gone", "key"
 #: An entry that is no state yet: a row that has just arrived.
 FRESH = "fresh"
 
@@ -134,7 +134,7 @@ class StateLog:
         kind, batch = entries.column(KIND), entries.column(BATCH).to_numpy()
         rows = _latest(np.flatnonzero(_equal(kind, ROW) | _equal(kind, GONE)), entries.column(_OWN[NUMBER]).to_numpy(), batch)
         rows = rows[_equal(kind, ROW)[rows]]
-        marks = _latest(np.flatnonzero(_equal(kind, KEY_KIND)), key, batch)
+        marks = _latest(np.flatnonzero(_equal(kind, KEY_ENTRY)), key, batch)
         if len(marks) < len(keys):
             raise StateError(
                 f"state: {len(keys) - len(marks)} of {len(keys)} keys have rows, but no entry of their own; rebuild it from the source"
@@ -188,7 +188,7 @@ class StateLog:
                 if n_before:
                     changed[:n_before] |= _differ(cells[label][:n_before], before.tables[table.place].column(column).combine_chunks())
         chosen = pa.array(np.flatnonzero(changed))
-        return self._entries(KEY_KIND, batch, {label: column.take(chosen) for label, column in cells.items()} | self._cells(after, chosen))
+        return self._entries(KEY_ENTRY, batch, {label: column.take(chosen) for label, column in cells.items()} | self._cells(after, chosen))
 
     def _held(self, tables: Mapping[str, pa.Table], numbers: Ints) -> dict[str, pa.Array]:
         """How windows hold the rows with these ``numbers``, by column of the log."""
@@ -259,4 +259,4 @@ def _differ(new: pa.Array, old: pa.Array) -> Bools:
     return np.asarray(pc.or_(unequal, pc.xor(new.is_valid(), old.is_valid())).to_numpy(zero_copy_only=False), np.bool_)
 
 
-__all__ = ["BATCH", "DUE", "FRESH", "GONE", "KIND", "ROW", "StateLog", "Stored"]
+__all__ = ["BATCH", "DUE", "FRESH", "GONE", "KEY_ENTRY", "KIND", "ROW", "StateLog", "Stored"]

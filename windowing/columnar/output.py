@@ -64,7 +64,7 @@ def result_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Sc
     return pa.schema([*keys, *own, *result_types(pipeline, types).items(), ("batch", pa.int64())])
 
 
-def result_rows(chunk: Chunk, pipeline: Pipeline, keys: pa.Table, schema: pa.Schema, batch: int | None) -> pa.Table:
+def result_rows(chunk: Chunk, pipeline: Pipeline, keys: pa.Table, schema: pa.Schema, batch: int) -> pa.Table:
     """The rows of ``chunk``; ``keys`` are the key columns by key index."""
     windows = chunk.windows
     n = len(windows)
@@ -75,7 +75,7 @@ def result_rows(chunk: Chunk, pipeline: Pipeline, keys: pa.Table, schema: pa.Sch
         "window_end": pa.array(windows.end),
         "trigger": pa.array(windows.trigger, mask=windows.trigger == NO_TRIGGER),
         "revision": pa.array(windows.revision),
-        "batch": pa.nulls(n, pa.int64()) if batch is None else pa.repeat(batch, n),
+        "batch": pa.repeat(batch, n),
     }
     for name, spec in pipeline.aggregates.items():
         cells[name] = _typed(chunk.values[name], schema.field(name).type, as_json=gives_json(spec))

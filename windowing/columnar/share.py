@@ -29,16 +29,19 @@ class Share:
     clock
         As the batch leaves it; ``since`` is the watermark as the batch found it.
     batch
-        Number of the batch; null where there are none.
+        Number of the batch.
+    keep
+        Whether later batches go on from this one's state.
     final
-        Whether the input ends with the batch: then there is no state to be kept.
+        Whether the input ends with the batch.
     """
 
     pipeline: Pipeline
     log: StateLog
     schema: pa.Schema
     clock: Clock
-    batch: int | None
+    batch: int
+    keep: bool = True
     final: bool = False
 
     def work(self, entries: pa.Table) -> Worked:
@@ -54,7 +57,7 @@ class Share:
             steps.append(windows.advance(None, np.iinfo(np.int64).max, self.clock.passed().end()))
         keys = windows.keys.table if windows.keys is not None else pa.table({})
         changes = None
-        if self.batch is not None and not self.final:
+        if self.keep:
             changes = self.log.changes(stored, windows.snapshot(), steps[-1].due, self.batch)
         refused = np.concatenate([step.refused for step in steps])
         taken = ~np.isin(rows.column(NUMBER).to_numpy(), refused)

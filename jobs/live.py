@@ -1,0 +1,195 @@
+"""Windows over live rows on Spark: whatever looks at each row again, one pass over each key's entries and its new rows.
+
+One shuffle brings all of a key together, the kernels work on whole Spark partitions, and result rows and new entries for the state leave
+in the same pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from jobs.conditions import conditions_of
+from jobs.sources import REASON
+from windowing.columnar.log import FRESH, KIND, StateLog
+from windowing.columnar.output import result_schema
+from windowing.columnar.share import Share
+from windowing.spec import Pipeline
+from windowing.watermark import Clock
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: Columns of what a share of the keys gives: a result row, an entry for the state, the number of a row that came too late, counts.
+RESULT, ENTRY, REFUSED, APPLIED, LATE = "result", "entry", "refused", "applied", "late"
+#: Rows of a table that leaves a worker at once.
+_CHUNK_ROWS = 100_000
+#: Fresh rows that a worker takes at once; more keys to a partition would only take more memory.
+ROWS_PER_PARTITION = 1_000_000
+
+
+@dataclass(frozen=True)
+class LiveRows:
+    """A pipeline over live rows of given columns.
+
+    Attributes
+    ----------
+    log
+        How its state is laid out.
+    schema
+        Of result rows.
+    """
+
+    pipeline: Pipeline
+    log: StateLog
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> LiveRows:
+        """Raises ``SpecError`` where the spec does not fit columns of these ``types``."""
+        return cls(pipeline, StateLog(pipeline, types, conditions_of(pipeline)), result_schema(pipeline, types))
+
+    def fresh(self, rows: DataFrame) -> DataFrame:
+        """Rows with a usable event time as entries; ``rows`` have their number, event and the watermark that they met."""
+        own = {KIND: F.lit(FRESH), **{name: F.col(name) for name in ("_number", "_time", "_until", "_watermark")}}
+        own |= {label: F.col(_quoted(name)) for name, label in self.log.columns_of_fresh()}
+        own |= {
+            label: F.coalesce(F.expr(condition), F.lit(False))
+            for condition, label in zip(conditions_of(self.pipeline), self.log.conditions.values(), strict=True)
+        }
+        chosen = rows.where(F.col(REASON).isNull())
+        return chosen.select(
+            *(
+                own.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
+                for field in from_arrow_schema(self.log.schema).fields
+            )
+        )
+
+    def work(
+        self,
+        entries: DataFrame,
+        clock: Clock,
+        batch: int,
+        partitions: int,
+        *,
+        keep: bool = False,
+        final: bool = False,
+        ends: tuple[int, int] | None = None,
+    ) -> DataFrame:
+        """What becomes of ``entries``; columns are those that this module names, all but one or two of them null in each row.
+
+        Parameters
+        ----------
+        clock
+            As of :class:`windowing.columnar.share.Share`, and likewise ``batch``, ``keep`` and ``final``.
+        ends
+            Only windows that end in this range (begin, end] are given.
+        """
+        share = Share(self.pipeline, self.log, self.schema, clock, batch, keep=keep, final=final)
+        keys = [_alike(F.col(_quoted(name)), dtype) for name, dtype in entries.select(*map(_quoted, self.pipeline.keys)).dtypes]
+        by_key = entries.repartition(partitions, *keys) if keys else entries.coalesce(1)
+        return by_key.mapInArrow(partial(_work, share, self.out_schema, ends), from_arrow_schema(self.out_schema))
+
+    @property
+    def out_schema(self) -> pa.Schema:
+        """Columns of what ``work`` gives."""
+        counts = [(name, pa.int64()) for name in (REFUSED, APPLIED, LATE)]
+        return pa.schema([(RESULT, pa.struct(list(self.schema))), (ENTRY, pa.struct(list(self.log.schema))), *counts])
+
+
+def results(worked: DataFrame) -> DataFrame:
+    """The result rows of what ``work`` gave."""
+    return worked.where(F.col(RESULT).isNotNull()).select(f"{RESULT}.*")
+
+
+def entries(worked: DataFrame) -> DataFrame:
+    """The new entries of what ``work`` gave."""
+    return worked.where(F.col(ENTRY).isNotNull()).select(f"{ENTRY}.*")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What ``work`` has come to.
+
+    Attributes
+    ----------
+    windows
+        Result rows, first and last window end, by window name.
+    """
+
+    windows: Mapping[str, tuple[int, int, int]]
+    applied: int
+    late: int
+    refused: int
+    entries: int
+
+
+def count(worked: DataFrame) -> Counts:
+    """Compute ``worked``, which is cached, and count it."""
+    end = F.col(f"{RESULT}.window_end")
+    end = F.unix_micros(end) if dict(worked.select(end).dtypes)["window_end"] == "timestamp" else end
+    spans = [F.count("*").alias("n"), F.min(end).alias("low"), F.max(end).alias("high")]
+    sums = [F.sum(APPLIED).alias(APPLIED), F.sum(LATE).alias(LATE), F.count(REFUSED).alias(REFUSED), F.count(ENTRY).alias(ENTRY)]
+    windows: dict[str, tuple[int, int, int]] = {}
+    others = dict.fromkeys((APPLIED, LATE, REFUSED, ENTRY), 0)
+    for row in worked.groupBy(F.col(f"{RESULT}.window").alias("window")).agg(*spans, *sums).collect():
+        if row["window"] is not None:
+            windows[row["window"]] = (row["n"], row["low"], row["high"])
+        else:
+            others = {name: row[name] or 0 for name in others}
+    return Counts(windows, others[APPLIED], others[LATE], others[REFUSED], others[ENTRY])
+
+
+def _work(share: Share, schema: pa.Schema, ends: tuple[int, int] | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All entries of some keys in, in any order; runs in an executor over one Spark partition."""
+    arrived = list(batches)
+    if not any(batch.num_rows for batch in arrived):
+        return
+    # Spark says of columns whether they may be null, and has names of its own for the items of lists.
+    table = pa.Table.from_batches(arrived).cast(share.log.schema).combine_chunks()
+    del arrived
+    worked = share.work(table)
+    del table
+    for rows in worked.results():
+        chosen = rows if ends is None else _ending_in(rows, *ends)
+        yield from _column(chosen, RESULT, schema)
+    if worked.changes is not None:
+        yield from _column(worked.changes, ENTRY, schema)
+    if len(worked.refused):
+        yield from _whole({REFUSED: pa.array(worked.refused)}, schema)
+    yield from _whole({APPLIED: pa.array([worked.applied]), LATE: pa.array([worked.late])}, schema)
+
+
+def _ending_in(rows: pa.Table, begin: int, end: int) -> pa.Table:
+    at = rows.column("window_end").cast(pa.int64())
+    return rows.filter(pc.and_(pc.greater(at, begin), pc.less_equal(at, end)))
+
+
+def _column(table: pa.Table, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in table.to_batches(_CHUNK_ROWS):
+        if batch.num_rows:
+            yield from _whole({name: pa.StructArray.from_arrays(batch.columns, fields=list(schema.field(name).type))}, schema)
+
+
+def _whole(columns: Mapping[str, pa.Array], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    n = len(next(iter(columns.values())))
+    yield pa.record_batch([columns[field.name] if field.name in columns else pa.nulls(n, field.type) for field in schema], schema=schema)
+
+
+def _alike(key: Column, dtype: str) -> Column:
+    """``key`` such that equal keys come to one partition: −0.0 is 0.0."""
+    return key + F.lit(0.0).cast(dtype) if dtype in ("float", "double") else key
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+__all__: Sequence[str] = ("APPLIED", "LATE", "REFUSED", "RESULT", "ROWS_PER_PARTITION", "LiveRows", "entries", "results")

@@ -1,0 +1,50 @@
+"""Bringing a user's own modules (aggregates, window functions) to executors on other machines."""
+
+from __future__ import annotations
+
+import importlib
+import site
+import sysconfig
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from windowing.spec import Custom, Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def ship_modules(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Give every executor the modules that ``pipeline`` names, unless it has them: they are installed, or it is on this machine.
+
+    A module in a package takes its whole package with it.
+    """
+    if spark.sparkContext.master.startswith("local[") or spark.sparkContext.master == "local":
+        return
+    for name in sorted({place.partition(":")[0].partition(".")[0] for place in _places(pipeline)}):
+        origin = importlib.import_module(name).__spec__
+        places = [Path(place) for place in (origin.submodule_search_locations or [origin.origin] if origin else []) if place]
+        for place in places:
+            if not _installed(place):
+                spark.sparkContext.addPyFile(str(place if place.is_file() else _zipped(place)))
+
+
+def _places(pipeline: Pipeline) -> list[str]:
+    functions = [window.function for window in pipeline.windows if isinstance(window, Custom)]
+    return functions + [spec.use for spec in pipeline.aggregates.values() if spec.use is not None]
+
+
+def _installed(place: Path) -> bool:
+    roots = [*site.getsitepackages(), sysconfig.get_path("stdlib")]
+    return any(place.is_relative_to(root) for root in roots)
+
+
+def _zipped(package: Path) -> Path:
+    """The package's Python files as a zip that can be imported; Spark names what it ships by the file, and ships each name once."""
+    target = Path(tempfile.mkdtemp(prefix="windowmill-")) / f"{package.name}.zip"
+    with zipfile.ZipFile(target, "w") as archive:
+        for file in sorted(package.rglob("*.py")):
+            archive.write(file, Path(package.name) / file.relative_to(package))
+    return target

@@ -1,0 +1,107 @@
+"""Windows over live rows on Spark against the reference engine, however the input is cut into versions and batches."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.spark.harness import Bench, differences, events, expected, quiet
+
+pytestmark = pytest.mark.spark
+
+AGGREGATES: dict[str, Any] = {
+    "n": {"count": "*"},
+    "big": {"count": "*", "where": "v > 50"},
+    "total": {"sum": "v"},
+    "spread": {"stddev_samp": "v"},
+    "worst": {"arg_max": ["v", "label"]},
+    "closing": {"last": "v"},
+    "kinds": {"count_distinct": "label"},
+    "labels": {"collect": "label"},
+    "half": {"quantile": {"column": "i", "q": 0.5}},
+    "when": {"max": "t"},
+}
+POLICIES = [
+    {"name": "last_5", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
+    {"name": "ticks", "type": "sliding", "evict": {"time": "31 minutes"}, "trigger": {"time": "10 minutes"}},
+    {"name": "jumps", "type": "sliding", "evict": {"delta": {"column": "i", "by": 2}}, "trigger": {"delta": {"column": "v", "by": 10}}},
+    {"name": "flush", "type": "tumbling", "evict": {"punctuation": "v > 50"}},
+]
+SHAPES = [
+    {"name": "visits", "type": "session", "gap": "4 minutes", "max_size": "1 hour"},
+    {"name": "spans", "type": "snapshot"},
+    {"name": "three", "type": "count", "count": 3},
+    {"name": "steps", "type": "cumulative", "size": "1 hour", "step": "15 minutes"},
+    {"name": "days", "type": "tumbling", "size": "1 day", "timezone": "Europe/Vienna"},
+]
+CASES = {
+    "policies": {"windows": POLICIES},
+    "shapes": {"windows": SHAPES},
+    "revised": {"windows": [*SHAPES[:1], *SHAPES[3:]], "emit": "revise"},
+    "no keys": {"windows": [POLICIES[0], SHAPES[0]], "keys": []},
+    "objects over grids": {"windows": [{"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"}]},
+}
+
+
+def landed(bench: Bench, seed: int, rows: list[dict[str, Any]], versions: int) -> list[Any]:
+    cuts = sorted(random.Random(seed).sample(range(1, len(rows)), versions - 1))
+    done = []
+    for begin, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+        bench.land(rows[begin:end])
+        done += bench.run()
+    return done
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, case):
+    rows = events(11, 500)
+    bench = Bench(tmp_path, {"aggregates": AGGREGATES} | CASES[case])
+    done = landed(bench, 5, rows, 4)
+    want = expected(bench.pipeline, rows)
+    assert want.rows, "the reference emitted nothing, so nothing was compared"
+    assert differences(bench.rows(), want.rows) == []
+    assert sum(d.commit.rows_read for d in done) == len(rows)
+    assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
+    assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
+
+
+def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_path):
+    from jobs import runs
+
+    rows = events(12, 500)
+    bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
+    landed(bench, 6, rows[:400], 2)
+    before = bench.rows()
+    ends = sorted(row["window_end"] for row in before)
+    done = runs.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
+    assert 0 < done.commit.rows_published < len(before)
+    assert differences(bench.rows(), before) == []
+    landed(bench, 7, rows[400:], 2)
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+def test_a_first_batch_that_is_a_backfill_builds_the_state(spark, tmp_path):
+    from jobs import runs
+
+    rows = events(13, 400)
+    bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
+    bench.land(rows[:300])
+    middle = sorted(row["t"] for row in rows[:300] if row["t"] is not None)[150]
+    runs.backfill(bench.pipeline, quiet(), begin=0, end=middle)
+    bench.land(rows[300:])
+    bench.run()
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+def test_maintenance_keeps_only_what_counts(spark, tmp_path):
+    from jobs.maintenance import maintain
+
+    rows = events(14, 400)
+    bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
+    landed(bench, 8, rows[:300], 4)
+    kept = {row["table"]: row for row in maintain(bench.pipeline, quiet()).data}
+    assert kept["state"]["rows_expired"] > 0
+    landed(bench, 9, rows[300:], 2)
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
