@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.windowing.test_columnar import CUTS, EXAMPLES, SCHEMA, WINDOWS, Row, assert_same, computed, pipeline, streams
+from tests.strategies import shared
+from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
 from windowing.columnar.log import BATCH, DUE, FRESH, GONE, KIND, ROW, StateLog
 from windowing.columnar.output import result_schema
 from windowing.columnar.share import Share
@@ -91,8 +92,8 @@ def few(window: dict[str, Any], **options: Any) -> Pipeline:
 
 @pytest.mark.parametrize("emit", ["final", "revise"])
 @pytest.mark.parametrize("window", WINDOWS)
-@EXAMPLES
-@given(rows=streams(), cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 4), intervals=st.booleans(), later=st.integers(1, 60))
+@shared(2 * len(WINDOWS), 3)
+@given(rows=STREAMS, cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 4), intervals=st.booleans(), later=st.integers(1, 60))
 def test_batches_over_a_log_equal_one_run(
     window: str, emit: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, intervals: bool, later: int
 ):
