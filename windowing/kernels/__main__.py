@@ -55,6 +55,26 @@ def _run(windows: list[dict[str, Any]], emit: str) -> None:
     engine.finish(final=True)
 
 
+def _slice() -> None:
+    """The kernels of runs on Spark, over slices that come in order and not, with and without late rows."""
+    from windowing.columnar import slices
+    from windowing.hopping import Grids
+    from windowing.kernels.layout import Layout
+    from windowing.specfile import parse_pipeline
+
+    windows = [{"name": "w", "type": "hopping", "size": 5, "hop": 2}]
+    spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
+    pipeline = parse_pipeline(spec)
+    layout, grids = Layout.of(pipeline, {"t": pa.int64(), "v": pa.float64()}), Grids.of(pipeline)
+    own = [(name, pa.int64()) for name in (slices.SLICE, slices.CLOSED, slices.BATCH)]
+    stage = slices.SliceStage((), (), layout, grids.edges, 0, pa.schema([*own, *((stored.name, stored.type) for stored in layout.fields)]))
+    rows = pa.table({slices.TIME: [3, 1, 3], slices.CLOSED: pa.array([None, None, 2], pa.int64()), "v": [1.0, 2.0, 3.0]})
+    packed = [batch for table in slices.lifted(stage, rows.to_batches(), 0) for batch in table.to_batches()]
+    names = ("window", "window_start", "window_end", "trigger", "revision", "mean", "batch")
+    types = (pa.string(), *[pa.int64()] * 4, pa.float64(), pa.int64())
+    list(slices.combined(slices.WindowStage(stage, grids.named, -9, 9, -9, pa.schema(list(zip(names, types, strict=True)))), packed * 2))
+
+
 def warm() -> float:
     """Compile (or load) the kernels; seconds it took."""
     begun = time.perf_counter()
@@ -62,6 +82,7 @@ def warm() -> float:
     hopping_windows(
         np.empty((0, 5), np.int64), offsets, none, none, np.empty((0, 1), np.int64), np.empty((0, 1), np.float64), 1, 1, 0, 0, 0
     )
+    _slice()
     _run(_POINTS, "final")
     _run(_REVISED, "revise")
     return time.perf_counter() - begun
