@@ -9,7 +9,7 @@ STAMPS := .venv/stamps
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo up down test faults fuzz bench bench-setup bench-try bench-kernels bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo up down test cases faults fuzz bench bench-setup bench-try bench-kernels bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ down: setup ## Stop the example's Airflow
 
 test: check ## Run every check and every test (under 15 minutes)
 	$(PY) -m pytest -m "spark or dag or demo"
+
+cases: setup ## Run every case of other engines on Spark too (about 5 minutes)
+	WINDOWMILL_CASES=all $(PY) -m pytest tests/spark/test_cases.py
 
 faults: setup ## Kill runs at random instants, again and again (about 15 minutes)
 	WINDOWMILL_KILLS=40 $(PY) -m pytest --timeout=2400 tests/faults

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +13,18 @@ from pyspark.sql import functions as F
 
 from checkpoints.state import state_schema
 from jobs import stages
-from jobs.arrival import judge, survey
+from jobs.apply import Slices, slices_of
+from jobs.arrival import Survey, judge, met, survey
 from jobs.conditions import columns_of, conditions_of
-from jobs.sources import FILE, REASON, ROW, Columns, event_time
+from jobs.live import REFUSED, ROWS_PER_PARTITION, LiveRows, results
+from jobs.shipping import ship_modules
+from jobs.sources import FILE, REASON, ROW, Columns, event_end, event_time
+from windowing.columnar.keyed import live_columns
 from windowing.columnar.slices import TIME, SliceStage, WindowStage
 from windowing.errors import SpecError
-from windowing.hopping import Grids, check_sliceable
-from windowing.kernels.layout import Layout
-from windowing.spec import Pipeline
+from windowing.spec import Pipeline, Sliding
 from windowing.specfile import load_pipeline, parse_pipeline
+from windowing.watermark import BEFORE, Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 _BEFORE_ALL, _AFTER_ALL = -(1 << 62), 1 << 62
 #: The whole input is one batch.
 _BATCH = 0
+#: Column of an event's end on the axis; bits of a row's number that count the rows of a Spark partition.
+UNTIL, _ROW_BITS = "_until", 33
 
 
 def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, Any] | str | os.PathLike[str], *, arrival: str | None = None) -> DataFrame:
@@ -58,50 +64,136 @@ def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, Any] | str | os.PathL
     ------
     SpecError
         If the spec is wrong, or does not fit the columns of ``df``.
-    UnsupportedError
-        If the windows or aggregates do not run on Spark yet.
     """
     pipeline = load_pipeline(spec) if isinstance(spec, str | os.PathLike) else parse_pipeline(spec)
+    return evaluate(df, pipeline, arrival=arrival).rows
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What a pipeline makes of a bounded input.
+
+    Attributes
+    ----------
+    rows
+        Result rows, as :func:`aggregate` gives them.
+    refused
+        Place of arrival and reason of the rows that count nowhere; none unless the input has an order of arrival.
+    """
+
+    rows: DataFrame
+    refused: DataFrame | None
+
+
+def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, final: bool = True, now_us: int | None = None) -> Evaluated:
+    """The engine of :func:`aggregate`.
+
+    Parameters
+    ----------
+    arrival
+        As of :func:`aggregate`.
+    final
+        Whether the input ends with ``df``; else only the windows are given that are complete by what ``df`` has shown.
+    now_us
+        Microseconds since 1970 that ``max_future_skew`` counts from; the present unless given.
+
+    Raises
+    ------
+    SpecError
+        If the spec does not fit the columns of ``df``.
+    """
     columns = Columns(df.schema)
     columns.check(pipeline, "the DataFrame")
-    check_sliceable(pipeline)
-    return _over_slices(_usable(df, pipeline, columns, arrival), pipeline, columns)
-
-
-def _over_slices(rows: DataFrame, pipeline: Pipeline, columns: Columns) -> DataFrame:
-    grids, layout = Grids.of(pipeline), Layout.of(pipeline, columns.arrow)
-    keys = {key: columns.arrow[key] for key in pipeline.keys}
-    slices = SliceStage(pipeline.keys, pipeline.time.tie_break, layout, grids.edges, _BATCH, state_schema(keys, layout))
-    schema = stages.sink_schema(keys, layout, instants=pipeline.time.unit is None)
-    stage = WindowStage(slices, grids.named, _BEFORE_ALL, _AFTER_ALL, None, schema)
-    return stages.windows(stages.lift(rows, slices), stage, int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2))
-
-
-def _usable(df: DataFrame, pipeline: Pipeline, columns: Columns, arrival: str | None) -> DataFrame:
-    """The rows with their event time, and why those count nowhere that do not; judged by their arrival if there is an order of it."""
     if arrival is not None and arrival not in df.columns:
         raise SpecError(f"arrival: the DataFrame has no column {arrival!r}; its columns are {', '.join(sorted(df.columns))}")
-    instant, reason = event_time(pipeline, columns, time.time_ns() // 1_000)
+    instant, reason = event_time(pipeline, columns, time.time_ns() // 1_000 if now_us is None else now_us)
     rows = (df if arrival is None else df.orderBy(stages.quoted(arrival))).withColumns({TIME: instant, REASON: reason})
-    if arrival is None or pipeline.time.watermark == "data_interval_end":
-        return rows
-    return _judged(rows, pipeline)
+    slices = slices_of(pipeline, columns.arrow)
+    found = None
+    if slices is None or arrival is not None:
+        rows = rows.withColumn(UNTIL, event_end(pipeline, columns))
+        rows, found = _placed(rows, pipeline, columns, arrival)
+    if slices is not None:
+        return _over_slices(rows, pipeline, columns, slices, found, arrival, final=final)
+    return _over_live_rows(rows, pipeline, columns, found, arrival, final=final)
 
 
-def _judged(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
-    axis, disorder, grids = pipeline.time, pipeline.time.disorder.elapsed(), Grids.of(pipeline).grids
+def _placed(rows: DataFrame, pipeline: Pipeline, columns: Columns, arrival: str | None) -> tuple[DataFrame, Survey | None]:
+    """The rows with their places, which are those of their arrival if there is an order of it; and then the survey of it."""
     place = F.monotonically_increasing_id()
     # The number of the Spark partition is above the row's position in it, which has 33 bits.
-    placed = rows.withColumns({FILE: F.shiftright(place, 33).cast("int"), ROW: place.bitwiseAND((1 << 33) - 1)})
-    found = survey(placed, seen=None, disorder=disorder)
+    placed = rows.withColumns({FILE: F.shiftright(place, _ROW_BITS).cast("int"), ROW: place.bitwiseAND((1 << _ROW_BITS) - 1)})
+    if arrival is None or pipeline.time.watermark == "data_interval_end":
+        return placed, None
+    options: dict[str, Any] = {"seen": None, "disorder": pipeline.time.disorder.elapsed(), "every": pipeline.emit == "revise"}
+    found = survey(placed, **options)
     if found.behind:
         # Whether a row is late depends on all rows before it, so from here on their places must not change: sort them once.
-        placed = placed.select(*map(stages.quoted, _needed(pipeline)), TIME, FILE, ROW, REASON).localCheckpoint()
-        found = survey(placed, seen=None, disorder=disorder)
-    return judge(placed, found, disorder=disorder, lateness=axis.lateness.elapsed(), grids=grids)
+        placed = placed.select(*map(stages.quoted, _needed(pipeline, columns, arrival)), TIME, UNTIL, FILE, ROW, REASON).localCheckpoint()
+        found = survey(placed, **options)
+    return placed, found
 
 
-def _needed(pipeline: Pipeline) -> list[str]:
+def _over_slices(
+    rows: DataFrame, pipeline: Pipeline, columns: Columns, slices: Slices, found: Survey | None, arrival: str | None, *, final: bool
+) -> Evaluated:
+    axis = pipeline.time
+    if found is not None and found.behind:
+        rows = judge(rows, found, disorder=axis.disorder.elapsed(), lateness=axis.lateness.elapsed(), grids=slices.grids.grids)
+    through = _AFTER_ALL if final else _BEFORE_ALL
+    if not final and found is not None and found.seen is not None:
+        through = found.seen - axis.disorder.elapsed() - axis.lateness.elapsed()
+    keys = {key: columns.arrow[key] for key in pipeline.keys}
+    schema = state_schema(keys, slices.layout)
+    stage = SliceStage(pipeline.keys, axis.tie_break, slices.layout, slices.grids.edges, _BATCH, schema)
+    sink_schema = stages.sink_schema(keys, slices.layout, instants=axis.unit is None)
+    windows = WindowStage(stage, slices.grids.named, _BEFORE_ALL, through, None, sink_schema)
+    results = stages.windows(stages.lift(rows, stage), windows, _partitions(rows))
+    return Evaluated(results, None if arrival is None else _unusable(rows, arrival))
+
+
+def _over_live_rows(
+    rows: DataFrame, pipeline: Pipeline, columns: Columns, found: Survey | None, arrival: str | None, *, final: bool
+) -> Evaluated:
+    ship_modules(rows.sparkSession, pipeline)
+    way, axis = LiveRows.of(pipeline, columns.arrow), pipeline.time
+    numbered = rows.withColumn("_number", F.shiftleft(F.col(FILE).cast("long"), _ROW_BITS) + F.col(ROW))
+    if found is None:
+        numbered = numbered.withColumn("_watermark", F.lit(None).cast("long"))
+        clock = Clock(0, axis.lateness.elapsed(), moves=False, seen=_greatest(rows) if final and _ticks_for_ever(pipeline) else BEFORE)
+    else:
+        numbered = met(numbered, found, disorder=axis.disorder.elapsed())
+        clock = Clock(axis.disorder.elapsed(), axis.lateness.elapsed(), seen=BEFORE if found.seen is None else found.seen)
+    fewest = 1 if found is None else -(-found.rows // ROWS_PER_PARTITION)
+    worked = way.work(way.fresh(numbered), clock, _BATCH, max(_partitions(rows), fewest), final=final)
+    if arrival is None:
+        return Evaluated(results(worked), None)
+    worked = worked.persist()
+    numbers = worked.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias("_number"))
+    late = numbered.join(numbers, "_number").select(stages.quoted(arrival), F.lit("too_late").alias(REASON))
+    return Evaluated(results(worked), _unusable(rows, arrival).unionByName(late))
+
+
+def _unusable(rows: DataFrame, arrival: str) -> DataFrame:
+    return rows.where(F.col(REASON).isNotNull()).select(stages.quoted(arrival), REASON)
+
+
+def _ticks_for_ever(pipeline: Pipeline) -> bool:
+    """Whether a window's ticks only stop at the greatest event time of the whole input."""
+    sliding = [window for window in pipeline.windows if isinstance(window, Sliding)]
+    return any(window.trigger.time is not None and window.evict.time is None for window in sliding)
+
+
+def _greatest(rows: DataFrame) -> int:
+    found = rows.where(F.col(REASON).isNull()).agg(F.max(TIME)).head()
+    return BEFORE if found is None or found[0] is None else int(found[0])
+
+
+def _partitions(rows: DataFrame) -> int:
+    return int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
+
+
+def _needed(pipeline: Pipeline, columns: Columns, arrival: str) -> list[str]:
     conditions = (columns_of(condition) for condition in conditions_of(pipeline))
-    arguments = (aggregate.columns for aggregate in pipeline.aggregates.values())
-    return list(dict.fromkeys([*pipeline.keys, *pipeline.time.tie_break, *chain(*arguments), *chain(*conditions)]))
+    live = live_columns(pipeline, columns.arrow)
+    return list(dict.fromkeys([*pipeline.keys, *live, *chain(*conditions), arrival]))

@@ -109,8 +109,14 @@ class KernelEngine:
         return Results(*self._engine.finish(final=final))
 
 
+def _spark_engine(pipeline: Pipeline, latest: float) -> Engine:
+    from jobs.try_spark import SparkEngine  # the others need no pyspark
+
+    return SparkEngine(pipeline, latest)
+
+
 #: Engines by the name that ``--engine`` takes; each is built with the pipeline and the latest event time that is accepted.
-ENGINES: dict[str, Callable[[Pipeline, float], Engine]] = {"kernel": KernelEngine, "reference": ReferenceEngine}
+ENGINES: dict[str, Callable[[Pipeline, float], Engine]] = {"kernel": KernelEngine, "reference": ReferenceEngine, "spark": _spark_engine}
 
 #: What the product computes with. The oracle keeps every row and is there to be compared with.
 DEFAULT_ENGINE = "kernel"

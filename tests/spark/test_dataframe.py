@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from jobs import aggregate
 from tests.spark.harness import SCHEMA, Bench, differences, events, expected, place
-from windowing.errors import SourceSchemaError, SpecError, UnsupportedError
+from windowing.errors import SourceSchemaError, SpecError
 from windowing.specfile import parse_pipeline
 
 pytestmark = pytest.mark.spark
@@ -52,6 +52,22 @@ def test_rows_that_come_late_in_the_order_of_arrival_count_as_in_runs(spark, tmp
     assert differences(_rows(pipeline, aggregate(mixed, pipeline, arrival="i")), want.rows) == []
 
 
+@pytest.mark.parametrize("arrival", [None, "i"], ids=["unordered", "in_order"])
+def test_windows_over_live_rows(spark, tmp_path, arrival):
+    ordered = [dict(row, i=n) for n, row in enumerate(events(65, 600))]
+    windows = [
+        {"name": "last_3", "type": "sliding", "evict": {"count": 3}, "trigger": {"time": "30 minutes"}},
+        {"name": "visits", "type": "session", "gap": "4 minutes"},
+    ]
+    time = {"column": "t", "tie_break": ["id"], "disorder": "5 minutes" if arrival else "1000 hours", "lateness": "8 minutes"}
+    aggregates = {"n": {"count": "*"}, "average": {"mean": "v"}, "labels": {"collect": "label"}}
+    pipeline = Bench(tmp_path, {"time": time, "windows": windows, "aggregates": aggregates}).pipeline
+    mixed = _frame(spark, random.Random(65).sample(ordered, len(ordered))).repartition(3)
+    want = expected(pipeline, ordered, final=True)
+    assert ("too_late" in {reason for _, reason in want.quarantined}) == (arrival is not None)
+    assert differences(_rows(pipeline, aggregate(mixed, pipeline, arrival=arrival)), want.rows) == []
+
+
 def test_nothing_runs_before_an_action(spark):
     spec = {
         "pipeline": "lazy",
@@ -79,5 +95,3 @@ def test_spec_of_every_form_and_its_errors(spark, tmp_path):
         aggregate(frame, Bench(tmp_path, {"aggregates": {"n": {"mean": "x"}}}).pipeline)
     with pytest.raises(SpecError, match="arrival: the DataFrame has no column 'came'"):
         aggregate(frame, path, arrival="came")
-    with pytest.raises(UnsupportedError, match=r"windows\.0: .*session"):
-        aggregate(frame, Bench(tmp_path, {"windows": [{"name": "w", "type": "session", "gap": "1 hour"}]}).pipeline)

@@ -1,0 +1,72 @@
+"""The Spark engine of ``windowmill try``: ``aggregate`` over all rows, in the order of their lines."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.dataframe import evaluate
+from jobs.session import spark_session
+from jobs.try_command import Batch, Results
+from windowing.columnar.output import gives_json
+from windowing.columnar.results import Column, ResultTable, key_ranks
+from windowing.columnar.rows import Keys, plain
+from windowing.spec import Pipeline
+
+_PLACE = "_place"
+_MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000, None: 1}
+
+
+class SparkEngine:
+    """Gathers rows until the input ends, since its results depend on no cut."""
+
+    def __init__(self, pipeline: Pipeline, latest: float) -> None:
+        self._pipeline = pipeline
+        self._tables: list[pa.Table] = []
+        skew, unit = pipeline.time.max_future_skew, pipeline.time.unit
+        bounded = skew is not None and latest != math.inf
+        self._now_us = (int(latest) - skew.elapsed()) * _MICROSECONDS[unit] if bounded and skew is not None and unit != "none" else None
+
+    def feed(self, batch: Batch) -> None:
+        self._tables.append(batch.rows)
+
+    def finish(self, *, final: bool) -> Results:
+        if not self._tables:
+            return Results([], [])
+        rows = pa.concat_tables(self._tables)
+        rows = rows.append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
+        typed = [pa.field(field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in rows.schema]
+        frame = spark_session("windowmill try", brief=True).createDataFrame(rows.cast(pa.schema(typed)))
+        found = evaluate(frame, self._pipeline, arrival=_PLACE, final=final, now_us=self._now_us)
+        assert found.refused is not None
+        refused = sorted((row[_PLACE], row["_reason"]) for row in found.refused.collect())
+        return Results(self._in_order(found.rows.toArrow().drop_columns(["batch"])), refused)
+
+    def _in_order(self, table: pa.Table) -> ResultTable:
+        cells = {name: plain(table.column(name)) for name in table.column_names}
+        order = np.arange(table.num_rows)
+        names = np.array(sorted(window.name for window in self._pipeline.windows))
+        window = np.searchsorted(names, np.array(cells["window"].to_pylist(), names.dtype)) if len(order) else order
+        sorting = [_numbers(cells[name]) for name in ("window_start", "revision", "trigger", "window_end")]
+        if self._pipeline.keys:
+            own = {name: cells[name] for name in self._pipeline.keys}
+            keys = Keys(pa.table({name: column[:0] for name, column in own.items()}))
+            key = keys.learn(own, table.num_rows)
+            sorting += [window, key_ranks(keys.table)[key]]
+        else:
+            sorting.append(window)
+        order = np.lexsort(sorting)
+        columns: dict[str, Column] = {name: column.take(pa.array(order)) for name, column in cells.items()}
+        for name, spec in self._pipeline.aggregates.items():
+            if gives_json(spec):
+                texts: list[Any] = columns[name].to_pylist()  # type: ignore[union-attr]
+                columns[name] = [None if text is None else json.loads(text) for text in texts]
+        return ResultTable(columns, table.num_rows)
+
+
+def _numbers(column: pa.Array) -> np.ndarray:
+    return np.asarray(column.cast(pa.int64()).fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False))
