@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 
+from checkpoints.appending import LITTLE_ROWS, append_once
 from windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND
 from windowing.columnar.slices import BATCH, CLOSED, SLICE
 from windowing.errors import StateError
@@ -40,16 +41,19 @@ class _StateTable:
 
     def remember(self, rows: DataFrame, count: int, *, app_id: str, batch: int, metadata: str) -> int:
         """Append a batch's rows in one commit and give the table's version; a repeated batch changes nothing."""
-        (
-            rows.select(*self._schema.names)
-            .coalesce(max(1, count // ROWS_PER_FILE))
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", app_id)
-            .option("txnVersion", batch)
-            .option("userMetadata", metadata)
-            .save(self._path)
-        )
+        chosen = rows.select(*self._schema.names)
+        if self._exists and count <= LITTLE_ROWS:
+            append_once(self._path, chosen.toArrow(), app_id=app_id, version=batch, metadata=metadata)
+        else:
+            (
+                chosen.coalesce(max(1, count // ROWS_PER_FILE))
+                .write.format("delta")
+                .mode("append")
+                .option("txnAppId", app_id)
+                .option("txnVersion", batch)
+                .option("userMetadata", metadata)
+                .save(self._path)
+            )
         # Delta skips a version it has seen without a word, and reports a lost race as success: ask what the table holds now.
         table = DeltaTable(self._path)
         if (table.transaction_version(app_id) or 0) < batch:

@@ -62,6 +62,8 @@ class _Steps:
         # Of this attempt alone: another may be at the same batch where no lease keeps it out, as on object storage.
         self.staging = f"{places.root}/.staging/{uuid.uuid4().hex[:12]}"
         self.applied: apply.Applied | None = None
+        #: The result rows, where they came to this process to be validated.
+        self.collected: pa.Table | None = None
         preload()
         self.batch = apply.Batch.of(pipeline, plan, read_source_table(pipeline.source.path))  # type: ignore[union-attr, arg-type]
         with progress.step("start", "Spark"):
@@ -84,6 +86,7 @@ class _Steps:
         with self.progress.step("validate", f"{result.row_count} rows against the expectations"):
             small = result.row_count <= MAX_ROWS_IN_PANDAS
             rows = self._no_rows() if result.rows is None else result.rows.toArrow() if small else result.rows
+            self.collected = rows if small else None
             verdict = validate(rows, self.pipeline, columns=self.batch.sink_schema.names, count=result.row_count)
             self._record(verdict)
         self.progress.say(f"  {verdict.describe()}")
@@ -106,14 +109,19 @@ class _Steps:
                 result.quarantined.append_to(self.places.quarantine, app_id=f"{self.app}/quarantine", version=plan.batch)
             if ruling == "discard" or (result.rows is None and plan.batch > 0 and plan.builds_state):
                 return None
+            path: str = self.pipeline.sink.path  # type: ignore[union-attr, assignment]
+            replaces = None if plan.builds_state else (result.after, result.through)
+            rows = result.rows if result.rows is not None else self.spark.createDataFrame(self._no_rows())
+            if self.collected is not None and sink.takes_table(path, result.row_count, replaces):
+                rows = self.collected
             return sink.publish(
-                result.rows if result.rows is not None else self.spark.createDataFrame(self._no_rows()),
+                rows,
                 result.row_count,
-                self.pipeline.sink.path,  # type: ignore[union-attr, arg-type]
+                path,
                 app_id=f"{self.app}/sink",
                 batch=plan.batch,
                 metadata=self.metadata,
-                replaces=None if plan.builds_state else (result.after, result.through),
+                replaces=replaces,
                 instants=self.batch.instants,
             )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
+from checkpoints.appending import LITTLE_ROWS, append_once
 from windowing.axis import from_us
 from windowing.errors import SinkError
 
@@ -17,12 +19,22 @@ ROWS_PER_FILE = 1_000_000
 
 
 def publish(
-    rows: DataFrame, count: int, path: str, *, app_id: str, batch: int, metadata: str, replaces: tuple[int, int] | None, instants: bool
+    rows: DataFrame | pa.Table,
+    count: int,
+    path: str,
+    *,
+    app_id: str,
+    batch: int,
+    metadata: str,
+    replaces: tuple[int, int] | None,
+    instants: bool,
 ) -> int:
     """Write ``rows`` as batch ``batch`` and give the sink's version.
 
     Parameters
     ----------
+    rows
+        A table where they are few and the sink is there already (:func:`takes_table`), else a DataFrame.
     replaces
         (begin, end] of the window ends whose rows are replaced (a backfill of a running pipeline); by default rows are appended.
     instants
@@ -33,6 +45,25 @@ def publish(
     SinkError
         If the commit did not land.
     """
+    if isinstance(rows, pa.Table):
+        append_once(path, rows, app_id=app_id, version=batch, metadata=metadata)
+    else:
+        _write(rows, count, path, app_id=app_id, batch=batch, metadata=metadata, replaces=replaces, instants=instants)
+    table = DeltaTable(path)
+    # Delta skips a version it has seen without a word, and reports a lost race as success: ask what the table holds now.
+    if (table.transaction_version(app_id) or 0) < batch:
+        raise SinkError(f"sink {path}: the commit of batch {batch} did not land; run again")
+    return table.version()
+
+
+def takes_table(path: str, count: int, replaces: tuple[int, int] | None) -> bool:
+    """Whether :func:`publish` takes ``count`` rows as a table: a commit without Spark, which creates no sink and replaces no rows."""
+    return replaces is None and count <= LITTLE_ROWS and DeltaTable.is_deltatable(path)
+
+
+def _write(
+    rows: DataFrame, count: int, path: str, *, app_id: str, batch: int, metadata: str, replaces: tuple[int, int] | None, instants: bool
+) -> None:
     writer = (
         rows.coalesce(max(1, count // ROWS_PER_FILE))
         .write.format("delta")
@@ -45,11 +76,6 @@ def publish(
     else:
         begin, end = (_literal(bound, instants) for bound in replaces)
         writer.mode("overwrite").option("replaceWhere", f"window_end > {begin} AND window_end <= {end}").save(path)
-    table = DeltaTable(path)
-    # Delta skips a version it has seen without a word, and reports a lost race as success: ask what the table holds now.
-    if (table.transaction_version(app_id) or 0) < batch:
-        raise SinkError(f"sink {path}: the commit of batch {batch} did not land; run again")
-    return table.version()
 
 
 def _literal(bound: int, instants: bool) -> str:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 import pyarrow.fs as pa_fs
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import TableNotFoundError
+from deltalake import write_deltalake
+
+from checkpoints.appending import append_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,15 +31,12 @@ class Staged:
 
     def append_to(self, path: str, *, app_id: str, version: int) -> None:
         """Append to the Delta table at ``path`` in one commit; a version of ``app_id`` that is there already changes nothing."""
-        if _transaction(path, app_id) >= version:
-            return
-        _prepare(path)
-        once = CommitProperties(app_transactions=[Transaction(app_id, version)])
-        write_deltalake(path, self._stream(), mode="append", schema_mode="merge", commit_properties=once)
+        append_once(path, self._stream(), app_id=app_id, version=version, widen=True)
 
     def replace(self, path: str) -> None:
         """Make the rows the whole content of the Delta table at ``path``."""
-        _prepare(path)
+        if "://" not in path:
+            Path(path).mkdir(parents=True, exist_ok=True)
         write_deltalake(path, self._stream(), mode="overwrite", schema_mode="overwrite")
 
     def drop(self) -> None:
@@ -53,19 +51,6 @@ def _filesystem(folder: str) -> tuple[pa_fs.FileSystem, str]:
     if "://" in folder:
         return pa_fs.FileSystem.from_uri(folder)
     return pa_fs.LocalFileSystem(), str(Path(folder).absolute())
-
-
-def _prepare(path: str) -> None:
-    if "://" not in path:
-        Path(path).mkdir(parents=True, exist_ok=True)
-
-
-def _transaction(path: str, app_id: str) -> int:
-    try:
-        version = DeltaTable(path).transaction_version(app_id)
-    except TableNotFoundError:
-        return -1
-    return -1 if version is None else version
 
 
 def clear(folder: str) -> None:
