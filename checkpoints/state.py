@@ -1,6 +1,7 @@
 """The state table: slices of partials per key, appended by every batch, read back for the windows that are still to come.
 
-One row per key, slice and batch that touched it; readers combine. This is the only module that touches state tables.
+One row per key, slice and batch that touched it; readers combine. This is the only module that reads and writes state tables for runs;
+:mod:`checkpoints.inspection` shows them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 
 from checkpoints.appending import LITTLE_ROWS, append_once
-from windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND
+from windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF
 from windowing.columnar.slices import BATCH, CLOSED, SLICE
 from windowing.errors import StateError
 from windowing.kernels.layout import Layout
@@ -121,23 +122,28 @@ def compact_log(path: str, before_batch: int) -> int:
     """
     table = DeltaTable(path)
     schema = pa.schema(table.schema().to_arrow())
-    keys = [f'"{name}"' for name in schema.names[: schema.get_field_index(KIND)]]
+    keys = schema.names[: schema.get_field_index(KIND)]
     names = ", ".join(f'"{name}"' for name in schema.names)
-    # Rows are told apart by their numbers, keys by their columns: each partition of the window holds the entries of one of them.
-    by = ", ".join([f"CASE WHEN {KIND} = '{KEY_ENTRY}' THEN -1 ELSE _number END", *keys])
     query = f"""
-        SELECT {names} FROM (
-            SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) AS age FROM log WHERE {BATCH} < {before_batch}
-        ) WHERE age = 1 AND {KIND} <> '{GONE}'
+        SELECT {names} FROM ({latest_entries("log", keys, f"{BATCH} < {before_batch}")}) WHERE {KIND} <> '{GONE}'
         UNION ALL SELECT {names} FROM log WHERE {BATCH} >= {before_batch}
     """
     kept = QueryBuilder().register("log", table).execute(query)
-    before = _rows(table)
+    before = number_of_rows(table)
     write_deltalake(path, kept, mode="overwrite", commit_properties=CommitProperties(max_commit_retries=0))
-    return before - _rows(DeltaTable(path))
+    return before - number_of_rows(DeltaTable(path))
 
 
-def _rows(table: DeltaTable) -> int:
+def latest_entries(log: str, keys: Sequence[str], where: str) -> str:
+    """A query for those entries of the table ``log`` that no later ones supersede, among those where ``where`` holds."""
+    # Rows are told apart by their numbers, keys by their columns: each partition of the window holds the entries of one of them.
+    by = ", ".join([f"CASE WHEN {KIND} = '{KEY_ENTRY}' THEN -1 ELSE {NUMBER_OF} END", *(f'"{name}"' for name in keys)])
+    ages = f"SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) AS age FROM {log} WHERE {where}"
+    return f"SELECT * FROM ({ages}) WHERE age = 1"
+
+
+def number_of_rows(table: DeltaTable) -> int:
+    """Rows of ``table``, by its log."""
     actions = table.get_add_actions(flatten=True)
     return sum(actions.column(actions.schema.names.index("num_records")).to_pylist())
 

@@ -159,6 +159,21 @@ def quality(spec: Spec, last: Last = 5, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def state(
+    spec: Spec,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", metavar="NAME=VALUE", help="A key, once for each of its columns; NAME alone: null.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Lines of each list.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """What is remembered; of a key what the next run would restore, and for which windows."""
+    from jobs.state import state_of
+
+    _show(state_of(load_pipeline(spec), key or [], limit), as_json)
+
+
+@app.command()
 def report(
     spec: Spec,
     out: Annotated[Path | None, typer.Option("--out", help="Where to write the page; by default beside the pipeline's tables.")] = None,

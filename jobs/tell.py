@@ -105,7 +105,7 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
 
 
 def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
-    table = _table(f"batches of {pipeline.pipeline}", ())
+    table = titled(f"batches of {pipeline.pipeline}", ())
     for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "emitted through"):
         table.add_column(name, justify="left" if name in ("action", "verdict", "emitted through") else "right", no_wrap=True)
     for row in data:
@@ -118,14 +118,15 @@ def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
 
 def _timings(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
     steps = list(dict.fromkeys(step for row in data for step in row["timings"]))
-    table = _table(f"seconds of {pipeline.pipeline}'s batches", ("batch", *steps, "total"))
+    table = titled(f"seconds of {pipeline.pipeline}'s batches", ("batch", *steps, "total"))
     for row in data:
         table.add_row(str(row["batch"]), *(f"{row['timings'].get(step, 0.0):.1f}" for step in steps), f"{sum(row['timings'].values()):.1f}")
     return table
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+def titled(title: str, columns: Sequence[str]) -> Table:
+    """A table as all commands show them; ``columns`` are aligned to the right."""
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
         table.add_column(name, justify="right")
     return table
@@ -139,7 +140,7 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
     numbers = sorted({row["batch"] for row in rows})[-last:]
     rows = [row for row in rows if row["batch"] in numbers]
     data = [{name: _text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows]
-    table = _table(f"validation of {pipeline.pipeline}", ())
+    table = titled(f"validation of {pipeline.pipeline}", ())
     for name in ("batch", "outcome", "severity", "unexpected", "rule"):
         table.add_column(name, justify="right" if name in ("batch", "unexpected") else "left", no_wrap=name != "rule", overflow="fold")
     colours = {"passed": "green", "failed": "red", "broken": "magenta"}
@@ -166,13 +167,14 @@ def _summary(done: Done, *, instants: bool) -> dict[str, Any]:
         "rows_quarantined": commit.rows_quarantined,
         "rows_published": commit.rows_published,
         "windows": commit.windows,
-        "window_end_min": _bound(commit.window_end_min, instants),
-        "window_end_max": _bound(commit.window_end_max, instants),
+        "window_end_min": bound(commit.window_end_min, instants),
+        "window_end_max": bound(commit.window_end_max, instants),
         "seconds": round(sum(commit.timings.values()), 3),
     }
 
 
-def _bound(t: int | None, instants: bool) -> str | int | None:
+def bound(t: int | None, instants: bool) -> str | int | None:
+    """An instant of the axis as the commands tell it: as text where the axis is time."""
     return _text(from_us(t)) if instants and t is not None else t
 
 

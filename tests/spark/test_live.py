@@ -97,11 +97,18 @@ def test_a_first_batch_that_is_a_backfill_builds_the_state(spark, tmp_path):
 
 def test_maintenance_keeps_only_what_counts(spark, tmp_path):
     from jobs.maintenance import maintain
+    from jobs.state import state_of
 
     rows = events(14, 400)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
     landed(bench, 8, rows[:300], 4)
     kept = {row["table"]: row for row in maintain(bench.pipeline, quiet()).data}
     assert kept["state"]["rows_expired"] > 0
+    told = state_of(bench.pipeline, [], 9).data["state"]
+    assert (told["entries_superseded"], told["entries_needed"]) == (0, told["entries"])
+    assert told["live_rows"] == sum(
+        state_of(bench.pipeline, [f"k={key['k']}" if key["k"] else "k", f"site={key['site']}"], 9).data["restored"]["live_rows"]
+        for key in told["largest_keys"]
+    )
     landed(bench, 9, rows[300:], 2)
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []

@@ -119,6 +119,7 @@ def test_integer_axis_and_no_keys(spark, tmp_path):
 
 def test_maintenance_keeps_what_later_runs_need(spark, tmp_path):
     from jobs.maintenance import maintain
+    from jobs.state import state_of
     from tests.spark.harness import quiet
 
     rows = events(12, 1_600)
@@ -129,4 +130,9 @@ def test_maintenance_keeps_what_later_runs_need(spark, tmp_path):
         answer = maintain(bench.pipeline, quiet())
     assert any(kept["rows_expired"] for kept in answer.data)
     assert bench.run() == []
+    told = state_of(bench.pipeline, ["k=a", "site=1"], 1_000).data
+    by_slice = state_of(bench.pipeline, [], 1_000).data["state"]
+    assert by_slice["entries_superseded"] == 0  # maintenance has just dropped them
+    assert sum(entry["rows"] for entry in told["entries"]) == told["restored"]["rows"] > 0
+    assert sum(key["entries"] for key in by_slice["largest_keys"]) == by_slice["entries"] == by_slice["entries_needed"]
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []

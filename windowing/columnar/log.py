@@ -32,6 +32,8 @@ from windowing.spec import Pipeline
 KIND, BATCH, DUE = "_kind", "_batch", "_due"
 #: Columns of a row: its number in the order of arrival, its event, the watermark that it met.
 _OWN = {NUMBER: "_number", TIME: "_time", UNTIL: "_until", WATERMARK: "_watermark"}
+#: … which are the number, the event time and the watermark.
+NUMBER_OF, TIME_OF, WATERMARK_OF = _OWN[NUMBER], _OWN[TIME], _OWN[WATERMARK]
 ROW, GONE, KEY_ENTRY = "row", "gone", "key"
 #: An entry that is no state yet: a row that has just arrived.
 FRESH = "fresh"
@@ -46,11 +48,13 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class _Table:
+class LogTableOfWindow:
     """A table of a window's: of keys, or of the rows that it holds in one way.
 
     Attributes
     ----------
+    window, name
+        Name of the window, and of the table among the window's.
     place
         Its name among the tables of a snapshot.
     held
@@ -59,6 +63,8 @@ class _Table:
         Column of the log by column, beside the number of a row.
     """
 
+    window: str
+    name: str
     place: str
     held: str
     columns: Mapping[str, str]
@@ -78,6 +84,8 @@ class StateLog:
     ----------
     schema
         Of an entry.
+    tables
+        What the windows remember, in their order.
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str]) -> None:
@@ -88,14 +96,14 @@ class StateLog:
         fields = [*self._keys.items(), (KIND, pa.string()), *((name, pa.int64()) for name in (BATCH, DUE, *_OWN.values()))]
         fields += [(label, types[name]) for name, label in self._live.items() if name not in self._keys]
         fields += [(label, pa.bool_()) for label in self._conditions.values()]
-        self._tables: list[_Table] = []
+        self.tables: list[LogTableOfWindow] = []
         for index, window in enumerate(pipeline.windows):
             for name, table in slicer_for(window, pipeline).snapshot().items():
                 held = "" if name == "keys" else f"_{window.name}__{name}"
                 columns = {
                     column: f"{held or f'_{window.name}'}__{column}" for column in table.column_names if not held or column != "number"
                 }
-                self._tables.append(_Table(f"window {index} {name}", held, columns))
+                self.tables.append(LogTableOfWindow(window.name, name, f"window {index} {name}", held, columns))
                 fields += [(held, pa.bool_())] if held else []
                 fields += [(label, table.schema.field(column).type) for column, label in columns.items()]
         self.schema = pa.schema(fields)
@@ -141,7 +149,7 @@ class StateLog:
             )
         of_rows, of_keys = entries.take(pa.array(rows)), entries.take(pa.array(marks))
         tables = {"rows": self.rows(of_rows, key[rows]), "keys": keys.table}
-        for table in self._tables:
+        for table in self.tables:
             entries = of_rows.filter(of_rows.column(table.held)) if table.held else of_keys
             columns = {column: entries.column(label).combine_chunks() for column, label in table.columns.items()}
             tables[table.place] = pa.table(columns | ({"number": plain(entries.column(_OWN[NUMBER]))} if table.held else {}))
@@ -182,7 +190,7 @@ class StateLog:
         changed = np.ones(len(due), np.bool_)
         n_before = len(before.due)
         changed[:n_before] = due[:n_before] != before.due
-        for table in self._tables:
+        for table in self.tables:
             for column, label in () if table.held else table.columns.items():
                 cells[label] = after[table.place].column(column).combine_chunks()
                 if n_before:
@@ -193,7 +201,7 @@ class StateLog:
     def _held(self, tables: Mapping[str, pa.Table], numbers: Ints) -> dict[str, pa.Array]:
         """How windows hold the rows with these ``numbers``, by column of the log."""
         found: dict[str, pa.Array] = {}
-        for table in self._tables:
+        for table in self.tables:
             if table.held:
                 holding = tables[table.place]
                 at, known = _find(holding.column("number").to_numpy(), numbers)
@@ -259,4 +267,18 @@ def _differ(new: pa.Array, old: pa.Array) -> Bools:
     return np.asarray(pc.or_(unequal, pc.xor(new.is_valid(), old.is_valid())).to_numpy(zero_copy_only=False), np.bool_)
 
 
-__all__ = ["BATCH", "DUE", "FRESH", "GONE", "KEY_ENTRY", "KIND", "ROW", "StateLog", "Stored"]
+__all__ = [
+    "BATCH",
+    "DUE",
+    "FRESH",
+    "GONE",
+    "KEY_ENTRY",
+    "KIND",
+    "NUMBER_OF",
+    "ROW",
+    "TIME_OF",
+    "WATERMARK_OF",
+    "LogTableOfWindow",
+    "StateLog",
+    "Stored",
+]

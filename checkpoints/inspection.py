@@ -1,0 +1,228 @@
+"""Looking into a state table: what it holds, and what a key's next run would be given. No JVM, and nothing is changed.
+
+Every question is a query over the columns that it needs, with the key pushed down to the files: tables may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from checkpoints.state import latest_entries, number_of_rows
+from windowing.axis import to_us
+from windowing.columnar.log import BATCH, DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
+from windowing.columnar.slices import CLOSED, SLICE
+from windowing.errors import SpecError
+from windowing.kernels.combine import Ints
+
+
+class _Inspection:
+    """A state table as it stands, seen by the batch ``before_batch``.
+
+    Parameters
+    ----------
+    keys
+        The pipeline's key columns.
+    before_batch
+        The batch that would restore from it; what an attempt at it may have left does not count.
+    """
+
+    def __init__(self, path: str, keys: Sequence[str], before_batch: int) -> None:
+        self._table = DeltaTable(path)
+        self._keys, self.before_batch = list(keys), before_batch
+        self.schema = pa.schema(self._table.schema().to_arrow())
+
+    def files(self) -> dict[str, int]:
+        """The table's version, its files, and what they come to."""
+        sizes = pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
+        return {"version": self._table.version(), "files": len(sizes), "bytes": sum(sizes), "entries": number_of_rows(self._table)}
+
+    def largest_keys(self, limit: int) -> list[dict[str, Any]]:
+        """The keys with the most entries; of each its values and ``entries``."""
+        names = ", ".join(map(quoted, self._keys))
+        return self._rows(
+            f"SELECT {names}, count(*) AS entries FROM state WHERE {BATCH} < {self.before_batch} "
+            f"GROUP BY {names} ORDER BY entries DESC, {names} LIMIT {limit}"
+        )
+
+    def _number_of_keys(self) -> int:
+        if not self._keys:
+            return 1
+        return int(self._one(f"SELECT count(*) AS n FROM (SELECT DISTINCT {', '.join(map(quoted, self._keys))} FROM state)")["n"])
+
+    def _of(self, key: Mapping[str, Any]) -> str:
+        return " AND ".join(["true", *(_is(name, value, self.schema.field(name).type) for name, value in key.items())])
+
+    def _one(self, query: str) -> dict[str, Any]:
+        return self._rows(query)[0]
+
+    def _rows(self, query: str) -> list[dict[str, Any]]:
+        return list(self._query(query).to_pylist())
+
+    def _query(self, query: str) -> pa.Table:
+        return pa.table(QueryBuilder().register("state", self._table).execute(query).read_all())
+
+
+class SlicesInspection(_Inspection):
+    """Slices; those that start before ``needed_from`` are never read again (none where that is null)."""
+
+    def __init__(self, path: str, keys: Sequence[str], before_batch: int, needed_from: int | None) -> None:
+        super().__init__(path, keys, before_batch)
+        # The first partial of every slice is the number of its rows.
+        self._n_rows = self.schema.names[self.schema.get_field_index(BATCH) + 1]
+        self._readable = f"{BATCH} < {before_batch}"
+        self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"
+
+    def summary(self) -> dict[str, Any]:
+        """Keys, entries that are needed, superseded (expired) or of an unfinished batch, and the span of the slices."""
+        counts = self._one(
+            f"SELECT count(*) AS entries, min({SLICE}) AS oldest, max({SLICE}) AS newest, "
+            f"count(*) FILTER (WHERE {self._needed}) AS entries_needed, count(*) FILTER (WHERE NOT ({self._readable})) AS unfinished "
+            "FROM state"
+        )
+        superseded = counts["entries"] - counts["entries_needed"] - counts["unfinished"]
+        found = {"keys": self._number_of_keys(), "entries_needed": counts["entries_needed"], "entries_superseded": superseded}
+        return found | {"entries_unfinished": counts["unfinished"], "oldest": counts["oldest"], "newest": counts["newest"]}
+
+    def slices_of(self, key: Mapping[str, Any]) -> tuple[Ints, Ints, int]:
+        """Starts of the slices that would be restored, ascending, the rows in each, and the entries that they come from."""
+        found = self._query(
+            f"SELECT {SLICE} AS start, sum({quoted(self._n_rows)}) AS n, count(*) AS entries FROM state "
+            f"WHERE {self._needed} AND {self._of(key)} GROUP BY {SLICE} ORDER BY {SLICE}"
+        )
+        return found.column("start").to_numpy(), found.column("n").to_numpy(), sum(found.column("entries").to_pylist())
+
+    def entries_of(self, key: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
+        """The last entries that would be restored: ``slice``, ``closed``, ``batch``, ``rows``, and the partials by column."""
+        own = {"slice": SLICE, "closed": CLOSED, "batch": BATCH, "rows": self._n_rows}
+        found = self._rows(
+            f"SELECT * FROM state WHERE {self._needed} AND {self._of(key)} ORDER BY {SLICE} DESC, {BATCH} DESC, {CLOSED} DESC LIMIT {limit}"
+        )
+        other = [name for name in self.schema.names if name not in (*self._keys, *own.values())]
+        rows = [{name: row[column] for name, column in own.items()} | {"partials": {n: row[n] for n in other}} for row in found]
+        return rows[::-1]
+
+
+class LogInspection(_Inspection):
+    """The log of live rows; ``tables`` are those of the pipeline's windows in it."""
+
+    def __init__(self, path: str, keys: Sequence[str], before_batch: int, tables: Sequence[LogTableOfWindow]) -> None:
+        super().__init__(path, keys, before_batch)
+        self._tables = tables
+
+    def summary(self) -> dict[str, Any]:
+        """Keys, live rows, entries that count, are superseded or of an unfinished batch, and the span of the live rows."""
+        rows = f"{KIND} = '{ROW}'"
+        counts = self._one(
+            f"SELECT count(*) FILTER (WHERE {rows}) AS live, count(*) AS needed, "
+            f"min({TIME_OF}) FILTER (WHERE {rows}) AS oldest, max({TIME_OF}) FILTER (WHERE {rows}) AS newest FROM ({self._latest()})"
+        )
+        read = self._one(f"SELECT count(*) AS entries, count(*) FILTER (WHERE {BATCH} < {self.before_batch}) AS read FROM state")
+        found = {"keys": self._number_of_keys(), "live_rows": counts["live"], "entries_needed": counts["needed"]}
+        found |= {"entries_superseded": read["read"] - counts["needed"], "entries_unfinished": read["entries"] - read["read"]}
+        return found | {"oldest": counts["oldest"], "newest": counts["newest"]}
+
+    def key(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What would be restored of a key: ``live_rows``, the ``entries`` read, from which watermark it is ``due``; none: no such key."""
+        found = self._one(
+            f"SELECT max({DUE}) FILTER (WHERE {KIND} = '{KEY_ENTRY}') AS due, "
+            f"count(*) FILTER (WHERE {KIND} = '{ROW}') AS live_rows, count(*) AS needed FROM ({self._latest(key)})"
+        )
+        if not found["needed"]:
+            return None
+        read = self._one(f"SELECT count(*) AS n FROM state WHERE {BATCH} < {self.before_batch} AND {self._of(key)}")["n"]
+        return {"live_rows": found["live_rows"], "entries": read, "due": found["due"]}
+
+    def windows_of(self, key: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What each window remembers of a key: its scalars, and how many rows it holds in each way, from when to when."""
+        [mark] = self._rows(f"SELECT * FROM ({self._latest(key)}) WHERE {KIND} = '{KEY_ENTRY}'")
+        spans = self._one(f"SELECT {', '.join(self._spans()) or 'count(*)'} FROM ({self._latest(key)}) WHERE {KIND} = '{ROW}'")
+        found: dict[str, dict[str, Any]] = {}
+        for table in self._tables:
+            window = found.setdefault(table.window, {"window": table.window, "scalars": {}, "holds": {}})
+            if not table.held:
+                window["scalars"] = {column: mark[label] for column, label in table.columns.items()}
+            else:
+                n, oldest, newest = (spans[f"{table.held} {what}"] for what in ("n", "oldest", "newest"))
+                window["holds"][table.name] = {"rows": n, "oldest": oldest, "newest": newest}
+        return list(found.values())
+
+    def _spans(self) -> Iterable[str]:
+        for table in self._tables:
+            if table.held:
+                held = f"FILTER (WHERE {quoted(table.held)})"
+                yield f"count(*) {held} AS {quoted(f'{table.held} n')}"
+                yield f"min({TIME_OF}) {held} AS {quoted(f'{table.held} oldest')}"
+                yield f"max({TIME_OF}) {held} AS {quoted(f'{table.held} newest')}"
+
+    def rows_of(self, key: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
+        """The last live rows: ``number``, ``time``, the ``watermark`` that they met, ``batch`` that last changed them, who holds them."""
+        found = self._rows(f"SELECT * FROM ({self._latest(key)}) WHERE {KIND} = '{ROW}' ORDER BY {NUMBER_OF} DESC LIMIT {limit}")
+        own = {"number": NUMBER_OF, "time": TIME_OF, "watermark": WATERMARK_OF, "batch": BATCH}
+        return [
+            {name: row[column] for name, column in own.items()}
+            | {"held_by": [f"{table.window}: {table.name}" for table in self._tables if table.held and row[table.held]]}
+            for row in reversed(found)
+        ]
+
+    def _latest(self, key: Mapping[str, Any] | None = None) -> str:
+        wanted = f"{BATCH} < {self.before_batch} AND {self._of(key or {})}"
+        return f"SELECT * FROM ({latest_entries('state', self._keys, wanted)}) WHERE {KIND} <> '{GONE}'"
+
+
+def key_value(text: str | None, kind: pa.DataType, name: str) -> Any:
+    """The value of key ``name`` that ``text`` stands for; null stays null, instants are ISO 8601 (UTC unless they say more).
+
+    Raises
+    ------
+    SpecError
+        If the text is no such value.
+    """
+    if text is None:
+        return None
+    try:
+        if pa.types.is_timestamp(kind):
+            return to_us(datetime.fromisoformat(text))
+        return pa.scalar(text).cast(kind).as_py()
+    except (pa.ArrowException, ValueError) as err:
+        raise SpecError(f"--key {name}={text}: not of type {kind}; keys are as the source has them") from err
+
+
+_ARROW_NAMES = {
+    **{str(kind): str(kind).title() for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    "float": "Float32",
+    "double": "Float64",
+    "date32[day]": "Date32",
+    "bool": "Boolean",
+    "timestamp[us]": "Timestamp(Microsecond, None)",
+    "timestamp[us, tz=UTC]": 'Timestamp(Microsecond, Some("UTC"))',
+}
+
+
+def _is(name: str, value: Any, kind: pa.DataType) -> str:
+    """A condition in DataFusion's SQL, as precise as ``kind``: a plain literal would widen the column, or be a text."""
+    column = quoted(name)
+    if value is None:
+        return f"{column} IS NULL"
+    if isinstance(value, float):
+        # State has no −0.0, and files say nothing of NaN in their statistics, by which an equality is looked up.
+        value = value + 0.0
+        if math.isnan(value):
+            return f"isnan({column})"
+    if isinstance(value, bytes):
+        return f"{column} = X'{value.hex()}'"
+    if isinstance(value, Decimal):
+        return f"{column} = arrow_cast('{value}', 'Decimal128({kind.precision}, {kind.scale})')"
+    text = value if isinstance(value, int) and not isinstance(value, bool) else "'" + str(value).replace("'", "''") + "'"
+    return f"{column} = " + (f"arrow_cast({text}, '{_ARROW_NAMES[str(kind)]}')" if str(kind) in _ARROW_NAMES else str(text))
+
+
+def quoted(name: str) -> str:
+    """A column name as DataFusion's SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,272 @@
+"""``windowmill state`` over state tables written without Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import Schema, write_deltalake
+from rich.console import Console
+
+from checkpoints.inspection import SlicesInspection, key_value
+from checkpoints.ledger import Commit, Ledger, Plan
+from checkpoints.places import Places
+from jobs.cli import main
+from jobs.state import state_of
+from windowing.columnar.log import FRESH, KIND, StateLog
+from windowing.columnar.output import result_schema
+from windowing.columnar.share import Share
+from windowing.errors import SpecChangedError, SpecError
+from windowing.spec import Pipeline
+from windowing.watermark import Clock
+
+NOW = datetime(2024, 1, 1, tzinfo=UTC)
+SOURCE = pa.schema([("k", pa.string()), ("site", pa.int64()), ("t", pa.int64()), ("v", pa.float64())])
+
+
+def spec_at(folder: Path, **changes: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "pipeline": "counts",
+        "source": {"path": str(folder / "source")},
+        "keys": ["k", "site"],
+        "time": {"column": "t", "unit": "none"},
+        "windows": [
+            {"name": "tens", "type": "tumbling", "size": 10},
+            {"name": "rolling", "type": "hopping", "size": 30, "hop": 10},
+        ],
+        "aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}},
+        "sink": {"path": str(folder / "sink")},
+    }
+    return spec | changes
+
+
+def commit(pipeline: Pipeline, emitted: int | None, *, schema: pa.Schema = SOURCE, done: bool = True) -> None:
+    ledger = Ledger.open(pipeline)
+    number = len(ledger.batches())
+    told = {"batch": number, "action": "run", "attempt": "a", "generation": "g", "source_id": "s", "from_version": number - 1}
+    told |= {"to_version": number, "now_us": 0, "meaning": pipeline.meaning_hash(), "source_schema": Schema.from_arrow(schema).to_json()}
+    plan = Plan(**told)  # type: ignore[arg-type]
+    ledger.record_plan(plan, NOW)
+    if done:
+        ledger.record_commit(plan, Commit(seen=emitted, emitted=emitted, verdict="passed"), NOW)
+
+
+def sliced(pipeline: Pipeline, *batches: list[tuple[Any, ...]]) -> None:
+    """Write entries (key, site, slice, closed, rows, total) of each batch as Spark does."""
+    whole = [pa.field(name, pa.int64()) for name in ("site", "_slice", "_closed", "_batch", "rows")]
+    sums = [pa.field("sum_float_v__sum", pa.float64())]
+    schema = pa.schema([pa.field("k", pa.string()), *whole, *sums])
+    for number, entries in enumerate(batches):
+        rows = [(k, site, begin, closed, number, n, total) for k, site, begin, closed, n, total in entries]
+        columns = zip(*rows, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        write_deltalake(Places.of(pipeline).state, pa.table(arrays, schema=schema), mode="append")
+
+
+@pytest.fixture
+def slices(tmp_path) -> Pipeline:
+    """Two batches that count, all windows out through 40; a third batch has died after it had written."""
+    pipeline = Pipeline.model_validate(spec_at(tmp_path))
+    first = [("a", 1, begin, None, 2, 1.0) for begin in (0, 10, 20, 30)] + [(None, 1, 30, None, 5, 1.0)]
+    second = [("a", 1, 30, 20, 3, float("nan")), ("a", 1, 50, None, 4, 1.0), ("b", 2, 40, None, 1, 1.0)]
+    sliced(pipeline, first, second, [("a", 1, 60, None, 100, 1.0)])
+    commit(pipeline, 30)
+    commit(pipeline, 40)
+    commit(pipeline, None, done=False)
+    return pipeline
+
+
+def shown(answer: Any) -> str:
+    console = Console(file=io.StringIO(), width=140)
+    console.print(answer.text)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_summary_tells_what_counts_and_what_does_not(slices):
+    answer = state_of(slices, [], 2)
+    state = answer.data["state"]
+    # A window that ends after 40 begins at 20 or later.
+    assert (state["kind"], state["next_batch"], state["emitted_through"], state["needed_from"]) == ("slices", 2, 40, 20)
+    assert (state["keys"], state["entries"], state["files"]) == (3, 9, 3)
+    assert (state["entries_needed"], state["entries_superseded"], state["entries_unfinished"]) == (6, 2, 1)
+    assert (state["oldest_slice"], state["newest_slice"]) == (0, 60)
+    files = Path(Places.of(slices).state).glob("*.parquet")
+    assert state["bytes"] == sum(file.stat().st_size for file in files)
+    assert state["largest_keys"] == [{"k": "a", "site": 1, "entries": 6}, {"k": "b", "site": 2, "entries": 1}]
+    assert "keys with the most entries: 2 of 3" in shown(answer)
+
+
+def test_a_key_tells_what_would_be_restored_for_which_windows(slices):
+    answer = state_of(slices, ["site=1", "k=a"], 20)
+    assert answer.data["restored"] == {"slices": 3, "entries": 4, "rows": 11}
+    assert [(entry["slice"], entry["closed"], entry["batch"], entry["rows"]) for entry in answer.data["entries"]] == [
+        (20, None, 0, 2),
+        (30, None, 0, 2),
+        (30, 20, 1, 3),
+        (50, None, 1, 4),
+    ]
+    assert answer.data["entries"][2]["partials"] == {"sum_float_v__sum": "NaN"}
+    windows = [(w["window"], w["window_start"], w["window_end"], w["slices"], w["rows"]) for w in answer.data["windows"]]
+    #      20   30   40   50   60   70   80
+    # a    [2)  [5)       [4)                    of which 40 is empty
+    assert windows == [
+        ("rolling", 20, 50, 2, 7),
+        ("rolling", 30, 60, 2, 9),
+        ("tens", 50, 60, 1, 4),
+        ("rolling", 40, 70, 1, 4),
+        ("rolling", 50, 80, 1, 4),
+    ]
+    assert (answer.data["windows"][1]["first_slice"], answer.data["windows"][1]["last_slice"]) == (30, 50)
+    assert "batch 2 would restore 3 slices (4 entries) of 11 rows" in shown(answer)
+
+
+def test_lists_are_cut_and_say_so(slices):
+    answer = state_of(slices, ["k=a", "site=1"], 2)
+    assert [(w["window"], w["window_end"]) for w in answer.data["windows"]] == [("rolling", 50), ("rolling", 60)]
+    assert answer.data["windows_in_all"] == 5
+    assert [entry["slice"] for entry in answer.data["entries"]] == [30, 50]
+    assert "hold them: 2 of 5, the next to end" in shown(answer)
+    assert "entries: 2 of 4, the latest slices" in shown(answer)
+
+
+def test_a_null_key_and_one_that_is_not_there(slices):
+    assert state_of(slices, ["k", "site=1"], 9).data["restored"]["rows"] == 5
+    nobody = state_of(slices, ["k=it's nobody", "site=1"], 9)
+    assert (nobody.data["restored"]["rows"], nobody.data["windows"], nobody.data["entries"]) == (0, [], [])
+    assert shown(nobody)
+
+
+@pytest.mark.parametrize("given", [["k=a"], ["k=a", "site=x"], ["k=a", "site=1", "site=2"], ["k=a", "side=1"]])
+def test_a_key_is_a_value_for_each_key_column(slices, given):
+    with pytest.raises(SpecError, match="--key"):
+        state_of(slices, given, 9)
+
+
+def test_without_keys_the_one_group_is_shown_with_the_summary(tmp_path):
+    pipeline = Pipeline.model_validate(spec_at(tmp_path, keys=[]))
+    schema = pa.schema([(name, pa.int64()) for name in ("_slice", "_closed", "_batch", "rows")])
+    rows = [{"_slice": 10, "_closed": None, "_batch": 0, "rows": 3}]
+    write_deltalake(Places.of(pipeline).state, pa.Table.from_pylist(rows, schema=schema))
+    commit(pipeline, None)
+    data = state_of(pipeline, [], 9).data
+    assert (data["state"]["keys"], data["key"], data["restored"]) == (1, {}, {"slices": 1, "entries": 1, "rows": 3})
+    assert [(w["window"], w["window_end"]) for w in data["windows"]] == [("rolling", 20), ("tens", 20), ("rolling", 30), ("rolling", 40)]
+
+
+def test_no_state_yet_and_another_spec(tmp_path, slices):
+    assert state_of(Pipeline.model_validate(spec_at(tmp_path / "new")), [], 9).data == {"pipeline": "counts", "state": None}
+    with pytest.raises(SpecChangedError):
+        state_of(Pipeline.model_validate(spec_at(tmp_path, keys=["k"])), [], 9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "values"),
+    [
+        (pa.float32(), "0.1", [0.1, 0.2, None]),
+        (pa.float64(), "nan", [float("nan"), 1.0, None]),
+        (pa.float64(), "-0.0", [0.0, 1.0, None]),
+        (pa.int16(), "7", [7, 8, None]),
+        (pa.bool_(), "true", [True, False, None]),
+        (pa.date32(), "2024-03-01", [date(2024, 3, 1), date(2024, 3, 2), None]),
+        (pa.decimal128(9, 2), "1.50", [Decimal("1.50"), Decimal("1.51"), None]),
+        (pa.timestamp("us", "UTC"), "2024-01-01T01:00:00+01:00", [NOW, datetime(2024, 1, 2, tzinfo=UTC), None]),
+        (pa.timestamp("us"), "2024-01-01", [datetime(2024, 1, 1), datetime(2024, 1, 2), None]),  # noqa: DTZ001 - the type has no zone
+        (pa.binary(), "x", [b"x", b"\x00", None]),
+        (pa.string(), "it's", ["it's", "", None]),
+    ],
+    ids=str,
+)
+def test_keys_of_every_type_are_found(tmp_path, kind, text, values):
+    columns = {"K y": pa.array(values, kind), **{name: pa.array([0, 0, 0]) for name in ("_slice", "_closed", "_batch", "rows")}}
+    write_deltalake(str(tmp_path), pa.table(columns | {"rows": pa.array([1, 20, 300])}))
+    table = SlicesInspection(str(tmp_path), ["K y"], 1, None)
+    for given, rows in ((text, 1), (None, 300)):
+        _, found, _ = table.slices_of({"K y": key_value(given, kind, "K y")})
+        assert found.tolist() == [rows]
+
+
+WINDOWS = [
+    {"name": "last_3", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}},
+    {"name": "visits", "type": "session", "gap": 5},
+]
+
+
+@pytest.fixture
+def live(tmp_path) -> Pipeline:
+    """Three batches of two keys by live rows; a fourth has died after it had written."""
+    pipeline = Pipeline.model_validate(spec_at(tmp_path, windows=WINDOWS))
+    types = {field.name: field.type for field in SOURCE}
+    log, clock = StateLog(pipeline, types, ()), Clock.of(pipeline)
+    entries, number = log.schema.empty_table(), 0
+    for batch, times in enumerate([[1, 2, 3], [4, 20], [21, 22], [23]]):
+        fresh = []
+        for t in times:
+            for k in ("a", "b")[: 1 + (batch == 0)]:
+                own = {label: {"k": k, "site": 1, "v": float(t)}[name] for name, label in log.columns_of_fresh()}
+                fresh.append({KIND: FRESH, "_number": number, "_time": t, "_until": t, "_watermark": None} | own)
+                number += 1
+        clock, _ = clock.arrive(pa.array(times).to_numpy(), pa.array([True] * len(times)).to_numpy(zero_copy_only=False))
+        share = Share(pipeline, log, result_schema(pipeline, types), clock, batch)
+        worked = share.work(pa.concat_tables([entries, pa.Table.from_pylist(fresh, schema=log.schema)]))
+        clock = clock.passed()
+        assert worked.changes is not None
+        write_deltalake(Places.of(pipeline).state, worked.changes, mode="append")
+        commit(pipeline, times[-1], done=batch < 3)
+        if batch < 3:
+            entries = pa.concat_tables([entries, worked.changes])
+    return pipeline
+
+
+def test_a_log_tells_its_live_rows_and_what_is_superseded(live):
+    state = state_of(live, [], 9).data["state"]
+    assert (state["kind"], state["next_batch"], state["keys"]) == ("live rows", 3, 2)
+    # Of b the last three by count, its session is out; of a 4, 20 and 21 likewise, and 22, which waits for the watermark to pass it.
+    assert (state["live_rows"], state["oldest_row"], state["newest_row"]) == (3 + 4, 1, 22)
+    assert state["entries"] == state["entries_needed"] + state["entries_superseded"] + state["entries_unfinished"]
+    assert state["entries_needed"] == 7 + 2
+    assert state["entries_unfinished"] > 0
+
+
+def test_a_key_of_a_log_tells_rows_windows_and_scalars(live):
+    answer = state_of(live, ["k=a", "site=1"], 2)
+    assert answer.data["restored"]["live_rows"] == 4
+    assert [(row["time"], row["held_by"]) for row in answer.data["rows"]] == [
+        (21, ["last_3: held", "visits: rows"]),
+        (22, ["last_3: waiting", "visits: rows"]),
+    ]
+    windows = {window["window"]: window for window in answer.data["windows"]}
+    assert windows["last_3"]["holds"] == {
+        "held": {"rows": 3, "oldest": 4, "newest": 21},
+        "waiting": {"rows": 1, "oldest": 22, "newest": 22},
+    }
+    assert windows["last_3"]["scalars"]["inserted"] == 6
+    assert windows["visits"]["holds"] == {"rows": {"rows": 3, "oldest": 20, "newest": 22}}
+    assert "live rows: 2 of 4, the latest to arrive" in shown(answer)
+    nobody = state_of(live, ["k=z", "site=1"], 2)
+    assert (nobody.data["restored"]["live_rows"], nobody.data["windows"]) == (0, [])
+    assert shown(nobody)
+
+
+def test_the_command_prints_text_and_json_and_ends(tmp_path, slices):
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(spec_at(tmp_path)))
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", "state", str(path), "--key", "k=a", "--key", "site=1", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["key"] == {"k": "a", "site": 1}
+    assert main(["state", str(path), "--key", "k=a"]) == 2
+    assert main(["state", str(path)]) == 0
