@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_BEFORE_ALL = -(1 << 62)
+_BEFORE_ALL, _AFTER_ALL = -(1 << 62), 1 << 62
 #: Source bytes up to which a batch is little: starting tasks and JVMs costs more than the work itself.
 LITTLE_BYTES = 64 << 20
 
@@ -234,23 +234,20 @@ def _by_slices(batch: Batch, arrived: Arrived, restored: DataFrame | None, done:
 
 def _by_live_rows(batch: Batch, arrived: Arrived, restored: DataFrame | None, done: Applied) -> DataFrame | None:
     """The rows judged, if there are any."""
-    rows, entries = None, [] if restored is None else [restored]
     assert batch.live is not None
-    if arrived.rows is not None:
-        rows = _numbered(batch, arrived)
-        entries.append(batch.live.fresh(rows))
-    if not entries:
+    rows = None if arrived.rows is None else _numbered(batch, arrived)
+    some = rows if rows is not None else restored
+    if some is None:
         return None
-    every = reduce(DataFrame.unionByName, entries)
     plan = batch.plan
-    partitions = max(_partitions(every.sparkSession, batch), -(-done.rows_read // live.ROWS_PER_PARTITION))
     worked = batch.live.work(
-        every,
+        None if rows is None else batch.live.fresh(rows),
+        restored,
         _clock(batch, arrived),
         plan.batch,
-        partitions,
+        max(_partitions(some.sparkSession, batch), -(-done.rows_read // live.ROWS_PER_PARTITION)),
         keep=plan.builds_state,
-        ends=(arrived.after, arrived.through) if plan.action == "backfill" else None,
+        ends=_ends(arrived, plan),
     )
     done.cached = worked.persist()
     found = live.count(done.cached)
@@ -265,6 +262,13 @@ def _by_live_rows(batch: Batch, arrived: Arrived, restored: DataFrame | None, do
         F.col(live.REFUSED).alias("_number"), F.lit("too_late").alias("_refused")
     )
     return rows.join(late, "_number", "left").withColumn(REASON, F.coalesce(REASON, "_refused"))
+
+
+def _ends(arrived: Arrived, plan: Plan) -> tuple[int, int] | None:
+    """The window ends that a backfill gives; policies trigger up to the watermark, which is after ``through``."""
+    if plan.action != "backfill":
+        return None
+    return arrived.after, _AFTER_ALL if plan.builds_state else arrived.through
 
 
 def _numbered(batch: Batch, arrived: Arrived) -> DataFrame:

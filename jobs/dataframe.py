@@ -35,6 +35,8 @@ _BEFORE_ALL, _AFTER_ALL = -(1 << 62), 1 << 62
 _BATCH = 0
 #: Column of an event's end on the axis; bits of a row's number that count the rows of a Spark partition.
 UNTIL, _ROW_BITS = "_until", 33
+#: How many times more shares of the keys than for slices, where no survey has told how many rows there are: a worker holds one at a time.
+_SHARES = 4
 
 
 def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, Any] | str | os.PathLike[str], *, arrival: str | None = None) -> DataFrame:
@@ -164,10 +166,11 @@ def _over_live_rows(
     else:
         numbered = met(numbered, found, disorder=axis.disorder.elapsed())
         clock = Clock(axis.disorder.elapsed(), axis.lateness.elapsed(), seen=BEFORE if found.seen is None else found.seen)
-    fewest = 1 if found is None else -(-found.rows // ROWS_PER_PARTITION)
-    worked = way.work(way.fresh(numbered), clock, _BATCH, max(_partitions(rows), fewest), final=final)
+    fresh, partitions = way.fresh(numbered), _partitions(rows)
     if arrival is None:
-        return Evaluated(results(worked), None)
+        return Evaluated(way.windows(fresh, clock, _BATCH, partitions * _SHARES), None)
+    fewest = 1 if found is None else -(-found.rows // ROWS_PER_PARTITION)
+    worked = way.work(fresh, None, clock, _BATCH, max(partitions, fewest), final=final)
     worked = worked.persist()
     numbers = worked.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias("_number"))
     late = numbered.join(numbers, "_number").select(stages.quoted(arrival), F.lit("too_late").alias(REASON))

@@ -20,7 +20,7 @@ from jobs.conditions import conditions_of
 from jobs.sources import REASON
 from windowing.columnar.log import FRESH, KIND, StateLog
 from windowing.columnar.output import result_schema
-from windowing.columnar.share import Share
+from windowing.columnar.share import Share, Worked
 from windowing.spec import Pipeline
 from windowing.watermark import Clock
 
@@ -57,8 +57,8 @@ class LiveRows:
         return cls(pipeline, StateLog(pipeline, types, conditions_of(pipeline)), result_schema(pipeline, types))
 
     def fresh(self, rows: DataFrame) -> DataFrame:
-        """Rows with a usable event time as entries; ``rows`` have their number, event and the watermark that they met."""
-        own = {KIND: F.lit(FRESH), **{name: F.col(name) for name in ("_number", "_time", "_until", "_watermark")}}
+        """Rows with a usable event time as ``log.fresh_schema`` has them; ``rows`` have their number, event and the watermark met."""
+        own = {name: F.col(name) for name in ("_number", "_time", "_until", "_watermark")}
         own |= {label: F.col(_quoted(name)) for name, label in self.log.columns_of_fresh()}
         own |= {
             label: F.coalesce(F.expr(condition), F.lit(False))
@@ -66,15 +66,22 @@ class LiveRows:
         }
         chosen = rows.where(F.col(REASON).isNull())
         return chosen.select(
-            *(
-                own.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
-                for field in from_arrow_schema(self.log.schema).fields
-            )
+            *(own[field.name].cast(field.dataType).alias(field.name) for field in from_arrow_schema(self.log.fresh_schema))
         )
+
+    def windows(self, fresh: DataFrame, clock: Clock, batch: int, partitions: int) -> DataFrame:
+        """The result rows of an input that ends with ``fresh``; columns as ``schema``."""
+        share = Share(self.pipeline, self.log, self.schema, clock, batch, keep=False, final=True)
+        return self._by_key(fresh, partitions).mapInArrow(partial(_windows, share), from_arrow_schema(self.schema))
+
+    def _by_key(self, rows: DataFrame, partitions: int) -> DataFrame:
+        keys = [_alike(F.col(_quoted(name)), dtype) for name, dtype in rows.select(*map(_quoted, self.pipeline.keys)).dtypes]
+        return rows.repartition(partitions, *keys) if keys else rows.coalesce(1)
 
     def work(
         self,
-        entries: DataFrame,
+        fresh: DataFrame | None,
+        entries: DataFrame | None,
         clock: Clock,
         batch: int,
         partitions: int,
@@ -83,7 +90,9 @@ class LiveRows:
         final: bool = False,
         ends: tuple[int, int] | None = None,
     ) -> DataFrame:
-        """What becomes of ``entries``; columns are those that this module names, all but one or two of them null in each row.
+        """What becomes of ``fresh`` rows and the state's ``entries``, not both of which are missing.
+
+        Columns are those that this module names, all but one or two of them null in each row.
 
         Parameters
         ----------
@@ -93,9 +102,12 @@ class LiveRows:
             Only windows that end in this range (begin, end] are given.
         """
         share = Share(self.pipeline, self.log, self.schema, clock, batch, keep=keep, final=final)
-        keys = [_alike(F.col(_quoted(name)), dtype) for name, dtype in entries.select(*map(_quoted, self.pipeline.keys)).dtypes]
-        by_key = entries.repartition(partitions, *keys) if keys else entries.coalesce(1)
-        return by_key.mapInArrow(partial(_work, share, self.out_schema, ends), from_arrow_schema(self.out_schema))
+        if entries is None:
+            assert fresh is not None
+            both = fresh
+        else:
+            both = entries if fresh is None else entries.unionByName(fresh.withColumn(KIND, F.lit(FRESH)), allowMissingColumns=True)
+        return self._by_key(both, partitions).mapInArrow(partial(_work, share, self.out_schema, ends), from_arrow_schema(self.out_schema))
 
     @property
     def out_schema(self) -> pa.Schema:
@@ -147,16 +159,33 @@ def count(worked: DataFrame) -> Counts:
     return Counts(windows, others[APPLIED], others[LATE], others[REFUSED], others[ENTRY])
 
 
-def _work(share: Share, schema: pa.Schema, ends: tuple[int, int] | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All entries of some keys in, in any order; runs in an executor over one Spark partition."""
-    arrived = list(batches)
-    if not any(batch.num_rows for batch in arrived):
-        return
-    # Spark says of columns whether they may be null, and has names of its own for the items of lists.
-    table = pa.Table.from_batches(arrived).cast(share.log.schema).combine_chunks()
+def _windows(share: Share, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor over the fresh rows of one Spark partition."""
+    worked = _worked(share, batches)
+    for rows in worked.results() if worked is not None else ():
+        yield from rows.to_batches(_CHUNK_ROWS)
+
+
+def _worked(share: Share, batches: Iterator[pa.RecordBatch]) -> Worked | None:
+    arrived = [batch for batch in batches if batch.num_rows]
+    if not arrived:
+        return None
+    log = share.log
+    # Spark says of columns whether they may be null, and has names of its own for the items of lists: hence the casts.
+    table = pa.Table.from_batches(arrived)
     del arrived
-    worked = share.work(table)
-    del table
+    if KIND not in table.column_names:
+        return share.work(log.schema.empty_table(), table.select(log.fresh_schema.names).cast(log.fresh_schema).combine_chunks())
+    table = table.select(log.schema.names).cast(log.schema).combine_chunks()
+    fresh = pc.equal(table.column(KIND), FRESH)
+    return share.work(table.filter(pc.invert(fresh)), table.filter(fresh).select(log.fresh_schema.names))
+
+
+def _work(share: Share, schema: pa.Schema, ends: tuple[int, int] | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor over the entries and fresh rows of one Spark partition, in any order."""
+    worked = _worked(share, batches)
+    if worked is None:
+        return
     for rows in worked.results():
         chosen = rows if ends is None else _ending_in(rows, *ends)
         yield from _column(chosen, RESULT, schema)

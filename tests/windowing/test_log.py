@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
-from windowing.columnar.log import BATCH, DUE, FRESH, GONE, KIND, ROW, StateLog
+from windowing.columnar.log import BATCH, DUE, GONE, KIND, ROW, StateLog
 from windowing.columnar.output import result_schema
 from windowing.columnar.share import Share
 from windowing.errors import StateError
@@ -44,7 +44,6 @@ class Logged:
         self.clock, met = self.clock.arrive(times, np.ones(len(times), np.bool_))
         own = [
             {
-                KIND: FRESH,
                 "_number": number,
                 "_time": row.t,
                 "_until": row.e if self.spec.time.end else row.t,
@@ -55,7 +54,7 @@ class Logged:
             }
             for (number, row), watermark in zip(usable, met.tolist(), strict=True)
         ]
-        fresh = pa.Table.from_pylist(own, schema=self.log.schema)
+        fresh = pa.Table.from_pylist(own, schema=self.log.fresh_schema)
         self._work(fresh, Share(self.spec, self.log, result_schema(self.spec, TYPES), self.clock, self.batches))
         self.clock = self.clock.passed()
         self.batches += 1
@@ -67,7 +66,7 @@ class Logged:
             due[repr(entry["k"])] = entry[DUE]
         chosen = touched | {key for key, at in due.items() if at <= share.clock.watermark}
         mask = pa.array([repr(key) in chosen for key in self.entries.column("k").to_pylist()], pa.bool_())
-        worked = share.work(pa.concat_tables([self.entries.filter(mask), fresh]))
+        worked = share.work(self.entries.filter(mask), fresh)
         assert worked.changes is not None
         self.entries = pa.concat_tables([self.entries, worked.changes])
         self.results += worked.results()

@@ -127,6 +127,12 @@ class StateLog:
         live |= {name: plain(entries.column(label)) for name, label in self._conditions.items()}
         return pa.table({**live, KEY: key, **{name: plain(entries.column(label)) for name, label in _OWN.items()}})
 
+    @property
+    def fresh_schema(self) -> pa.Schema:
+        """Columns of the schema that fresh rows fill, ``KIND`` left out."""
+        filled = {*self._keys, *self._live.values(), *self._conditions.values(), *_OWN.values()}
+        return pa.schema([field for field in self.schema if field.name in filled])
+
     def read(self, entries: pa.Table) -> Stored:
         """The state that ``entries`` tell of, in any order, all of them of each of their keys.
 

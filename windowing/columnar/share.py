@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowing.columnar.keyed import KeyedWindows, Step
-from windowing.columnar.log import FRESH, KIND, StateLog
+from windowing.columnar.log import StateLog
 from windowing.columnar.output import result_rows
 from windowing.columnar.rows import NUMBER, TIME, WATERMARK
 from windowing.kernels.combine import Bools, Ints
@@ -44,15 +44,23 @@ class Share:
     keep: bool = True
     final: bool = False
 
-    def work(self, entries: pa.Table) -> Worked:
-        """Apply the fresh rows among ``entries``, the others of which are all that the log has of some keys."""
+    def work(self, entries: pa.Table, fresh: pa.Table) -> Worked:
+        """Apply ``fresh`` rows to the state that ``entries`` tell of.
+
+        Parameters
+        ----------
+        entries
+            All that the log has of some keys; columns as ``log.schema``.
+        fresh
+            Rows that have arrived, in any order; columns as ``log.fresh_schema``.
+        """
         windows = KeyedWindows(self.pipeline)
-        fresh = np.asarray(pc.equal(entries.column(KIND), FRESH).to_numpy(), np.bool_)
-        stored = self.log.read(entries.filter(pa.array(~fresh)))
+        stored = self.log.read(entries)
         if stored.tables:
             windows.restore(stored.tables)
-        rows = self._arrived(entries.filter(pa.array(fresh)), windows)
-        steps = [windows.advance(rows, int(rows.column(NUMBER)[0].as_py()) if rows.num_rows else np.iinfo(np.int64).max, self.clock)]
+        rows = self._arrived(fresh, windows)
+        first = int(rows.column(NUMBER)[0].as_py()) if rows.num_rows else np.iinfo(np.int64).max
+        steps = [windows.advance(rows, first, self.clock)]
         if self.final:
             steps.append(windows.advance(None, np.iinfo(np.int64).max, self.clock.passed().end()))
         keys = windows.keys.table if windows.keys is not None else pa.table({})
@@ -64,11 +72,10 @@ class Share:
         late = _late(rows) & taken
         return Worked(self, steps, keys, changes, refused, int(taken.sum()), int(late.sum()))
 
-    def _arrived(self, entries: pa.Table, windows: KeyedWindows) -> pa.Table:
-        """Fresh ``entries`` as live rows in the order of arrival; a watermark that is not told is at least that of the row before."""
-        entries = entries.sort_by("_number")
-        key = windows.learn(self.log.key_columns(entries), entries.num_rows)
-        rows = self.log.rows(entries, key)
+    def _arrived(self, fresh: pa.Table, windows: KeyedWindows) -> pa.Table:
+        """``fresh`` as live rows in the order of arrival; a watermark that is not told is at least that of the row before."""
+        fresh = fresh.sort_by("_number")
+        rows = self.log.rows(fresh, windows.learn(self.log.key_columns(fresh), fresh.num_rows))
         told = pc.fill_null(rows.column(WATERMARK), BEFORE).to_numpy()
         met = np.maximum.accumulate(np.concatenate(([self.clock.since], told)))[1:]
         return rows.set_column(rows.schema.get_field_index(WATERMARK), WATERMARK, pa.array(met))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, Self
 
 import numpy as np
@@ -56,8 +57,14 @@ class Leaves:
 
     def find(self, numbers: Ints) -> Ints:
         """Where the rows with these numbers stand; each must be among them."""
-        order = np.argsort(self.number, kind="stable")
-        return order[np.searchsorted(self.number[order], numbers)]
+        if not len(numbers):
+            return np.empty(0, np.int64)
+        order = self._by_number
+        return order[np.searchsorted(self.number, numbers, sorter=order)]
+
+    @cached_property
+    def _by_number(self) -> Ints:
+        return np.argsort(self.number, kind="stable")
 
 
 @dataclass(frozen=True)
