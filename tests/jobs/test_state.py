@@ -22,7 +22,7 @@ from checkpoints.ledger import Commit, Ledger, Plan
 from checkpoints.places import Places
 from jobs.cli import main
 from jobs.state import state_of
-from windowing.columnar.log import FRESH, KIND, StateLog
+from windowing.columnar.log import StateLog
 from windowing.columnar.output import result_schema
 from windowing.columnar.share import Share
 from windowing.errors import SpecChangedError, SpecError
@@ -212,11 +212,11 @@ def live(tmp_path) -> Pipeline:
         for t in times:
             for k in ("a", "b")[: 1 + (batch == 0)]:
                 own = {label: {"k": k, "site": 1, "v": float(t)}[name] for name, label in log.columns_of_fresh()}
-                fresh.append({KIND: FRESH, "_number": number, "_time": t, "_until": t, "_watermark": None} | own)
+                fresh.append({"_number": number, "_time": t, "_until": t, "_watermark": None} | own)
                 number += 1
         clock, _ = clock.arrive(pa.array(times).to_numpy(), pa.array([True] * len(times)).to_numpy(zero_copy_only=False))
         share = Share(pipeline, log, result_schema(pipeline, types), clock, batch)
-        worked = share.work(pa.concat_tables([entries, pa.Table.from_pylist(fresh, schema=log.schema)]))
+        worked = share.work(entries, pa.Table.from_pylist(fresh, schema=log.fresh_schema))
         clock = clock.passed()
         assert worked.changes is not None
         write_deltalake(Places.of(pipeline).state, worked.changes, mode="append")

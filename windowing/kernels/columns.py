@@ -173,7 +173,8 @@ def int64_of(column: pa.Array) -> Ints:
 
 
 def float64_of(column: pa.Array) -> Floats:
-    return np.array(pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False), np.float64)
+    """The values as floats, nulls as 0.0; integers that no float is equal to become the nearest."""
+    return np.array(pc.fill_null(column.cast(pa.float64(), safe=False), 0.0).to_numpy(zero_copy_only=False), np.float64)
 
 
 def valid_of(column: pa.Array) -> Bools:
