@@ -25,6 +25,7 @@ from jobs.delta_log import read_source_table
 from jobs.progress import Progress
 from jobs.runs import Done, Ruling
 from jobs.session import spark_session
+from jobs.shipping import ship_modules
 from jobs.staging import Staged, clear
 from windowing.errors import HeldError
 from windowing.spec import Pipeline
@@ -69,6 +70,7 @@ class _Steps:
         with progress.step("start", "Spark"):
             new_bytes = sum(file.size_bytes for file in self.batch.files)
             self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < apply.LITTLE_BYTES)
+            ship_modules(self.spark, pipeline)
         self.state = self.batch.state(self.spark, places.state)
 
     def restore(self) -> tuple[apply.Arrived, DataFrame | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import site
 import sysconfig
@@ -41,6 +42,7 @@ def _installed(place: Path) -> bool:
     return any(place.is_relative_to(root) for root in roots)
 
 
+@functools.cache  # Spark takes a name a second time only if it is the same file
 def _zipped(package: Path) -> Path:
     """The package's Python files as a zip that can be imported; Spark names what it ships by the file, and ships each name once."""
     target = Path(tempfile.mkdtemp(prefix="windowmill-")) / f"{package.name}.zip"
