@@ -38,21 +38,24 @@ class Keys:
         if not columns:
             return np.zeros(n_rows, np.int64)
         both = pa.concat_tables([self.table, pa.table(columns)])
-        codes = _codes([without_minus_zero(plain(both.column(name))) for name in both.column_names])
+        codes = _codes([as_key(plain(both.column(name))) for name in both.column_names])
         greatest = np.maximum.accumulate(np.concatenate(([-1], codes)))
         firsts = both.take(pa.array(np.flatnonzero(codes > greatest[:-1])))
-        self.table = pa.table({name: without_minus_zero(plain(firsts.column(name))) for name in firsts.column_names})
+        self.table = pa.table({name: as_key(plain(firsts.column(name))) for name in firsts.column_names})
         return codes[both.num_rows - n_rows :]
 
 
 def key_codes(columns: Sequence[pa.ChunkedArray | pa.Array], n_rows: int) -> tuple[Ints, int]:
     """A number for each row's key, counted by first appearance, and how many keys there are; without columns all rows are of one."""
-    codes = _codes([without_minus_zero(plain(column)) for column in columns]) if columns else np.zeros(n_rows, np.int64)
+    codes = _codes([as_key(plain(column)) for column in columns]) if columns else np.zeros(n_rows, np.int64)
     return codes, int(codes.max()) + 1 if n_rows else 0
 
 
-def without_minus_zero(column: pa.Array) -> pa.Array:
-    return pc.add(column, 0.0) if pa.types.is_floating(column.type) else column
+def as_key(column: pa.Array) -> pa.Array:
+    """Equal keys as equal bits: −0.0 is 0.0, and there is one NaN."""
+    if not pa.types.is_floating(column.type):
+        return column
+    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), pc.add(column, pa.scalar(0.0, column.type)))
 
 
 def _codes(columns: list[pa.Array]) -> Ints:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowing.axis import Edges, Grid
-from windowing.columnar.rows import key_codes, without_minus_zero
+from windowing.columnar.rows import as_key, key_codes
 from windowing.kernels.columns import arenas, int64_of, key_offsets, order_key, stored, valid_of
 from windowing.kernels.combine import Ints
 from windowing.kernels.hopping import NEVER_CLOSED, hopping_windows
@@ -161,7 +161,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     bounds = runs(offsets, starts, closed, closed)
     ints, floats = combine_runs(stage.layout.lifting.program(), bounds, *lift_rows(stage.layout.lifting, ordered))
     first = pa.array(bounds[:-1])
-    columns: dict[str, pa.Array] = {key: without_minus_zero(ordered.column(key).take(first)) for key in stage.keys}
+    columns: dict[str, pa.Array] = {key: as_key(ordered.column(key).take(first)) for key in stage.keys}
     columns |= {SLICE: pa.array(starts[bounds[:-1]]), CLOSED: _nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
     columns |= stored(stage.layout, ints, floats, ordered, time=TIME, ties=stage.ties)
     table = pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
