@@ -6,7 +6,7 @@ One row per key, slice and batch that touched it; readers combine. This is the o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 #: A batch's few slices should not leave as many files as Spark has partitions.
 ROWS_PER_FILE = 1_000_000
+#: A log is read whole at every batch: so many entries, and so many files, are no burden.
+FEW_ENTRIES, FEW_FILES = 100_000, 64
+#: Bytes of files up to which a log is compacted in memory without being asked.
+COMPACTED_BYTES = 1 << 30
 
 
 def state_schema(keys: dict[str, pa.DataType], layout: Layout) -> pa.Schema:
@@ -36,6 +40,9 @@ def state_schema(keys: dict[str, pa.DataType], layout: Layout) -> pa.Schema:
 class _StateTable:
     """Rows that batches append and never change."""
 
+    #: Whether a batch may bring columns that those before it had not.
+    _widens = False
+
     def __init__(self, spark: SparkSession, path: str, schema: pa.Schema) -> None:
         self._spark, self._path, self._schema = spark, path, schema
         self._exists = DeltaTable.is_deltatable(path)
@@ -44,7 +51,7 @@ class _StateTable:
         """Append a batch's rows in one commit and give the table's version; a repeated batch changes nothing."""
         chosen = rows.select(*self._schema.names)
         if self._exists and count <= LITTLE_ROWS:
-            append_once(self._path, chosen.toArrow(), app_id=app_id, version=batch, metadata=metadata)
+            append_once(self._path, chosen.toArrow(), app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
         else:
             (
                 chosen.coalesce(max(1, count // ROWS_PER_FILE))
@@ -53,11 +60,13 @@ class _StateTable:
                 .option("txnAppId", app_id)
                 .option("txnVersion", batch)
                 .option("userMetadata", metadata)
+                .option("mergeSchema", self._widens)
                 .save(self._path)
             )
         # Delta skips a version it has seen without a word, and reports a lost race as success: ask what the table holds now.
         table = DeltaTable(self._path)
-        if (table.transaction_version(app_id) or 0) < batch:
+        landed = table.transaction_version(app_id)
+        if landed is None or landed < batch:
             raise StateError(f"state {self._path}: the commit of batch {batch} did not land; run again")
         self._exists = True
         return table.version()
@@ -86,33 +95,58 @@ class SliceTable(_StateTable):
 class LogTable(_StateTable):
     """The log of one pipeline's live rows at ``path``; see :mod:`windowing.columnar.log`."""
 
-    def restore(self, touched: DataFrame | None, keys: Sequence[str], *, before_batch: int, watermark: int) -> DataFrame | None:
+    # A function of the user's is told all columns of the source, and the source may get more of them.
+    _widens = True
+
+    def restore(self, touched: DataFrame | None, keys: Mapping[str, str], *, before_batch: int, watermark: int) -> DataFrame | None:
         """All entries of the keys that are ``touched`` or due by ``watermark``, as the batches before ``before_batch`` left them.
 
         Parameters
         ----------
         touched
             New rows, if there are any.
+        keys
+            Column of the log by key column of the new rows.
         """
         if not self._exists:
             return None
         from pyspark.sql import functions as F
+        from pyspark.sql.pandas.types import from_arrow_schema
 
-        log = self._spark.read.format("delta").load(self._path).where(F.col(BATCH) < before_batch).select(*self._schema.names)
+        stored = self._spark.read.format("delta").load(self._path).where(F.col(BATCH) < before_batch)
+        types = {field.name: field.dataType for field in from_arrow_schema(self._schema)}
+        log = stored.select(
+            *(F.col(_quoted(name)) if name in stored.columns else F.lit(None).cast(kind).alias(name) for name, kind in types.items())
+        )
         if not keys:
             return log
-        columns = [F.col(_quoted(key)) for key in keys]
+        columns = [F.col(_quoted(label)) for label in keys.values()]
         latest = log.where(F.col(KIND) == KEY_ENTRY).groupBy(*columns).agg(F.max_by(DUE, BATCH).alias(DUE))
         wanted = latest.where(F.col(DUE) <= watermark).select(*columns)
         if touched is not None:
-            wanted = touched.select(*columns).unionByName(wanted).distinct()
-        alike = [log[_quoted(key)].eqNullSafe(wanted[_quoted(key)]) for key in keys]
+            wanted = touched.select(*(F.col(_quoted(name)).alias(label) for name, label in keys.items())).unionByName(wanted).distinct()
+        alike = [log[_quoted(label)].eqNullSafe(wanted[_quoted(label)]) for label in keys.values()]
         return log.join(wanted, reduce(and_, alike), "left_semi")
 
 
 def is_log(path: str) -> bool:
     """Whether the state table at ``path`` is a log of live rows; else it holds slices."""
     return KIND in DeltaTable(path).schema().to_arrow().names
+
+
+def is_overgrown(path: str) -> bool:
+    """Whether the log at ``path`` has grown so far since it was last compacted that doing it again pays. From the Delta log alone.
+
+    An entry supersedes one older entry at most, and what has come since is more than what was left then: each entry's share of all
+    compactions is constant, and at least every other entry that a batch reads is state, those few aside.
+    """
+    files = pa.table(DeltaTable(path).get_add_actions(flatten=True)).to_pylist()
+    spans = [(file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")) for file in files]
+    first = min((low for low, _ in spans if low is not None), default=None)
+    # A compaction leaves files of several batches; the first batch superseded nothing.
+    left = sum(file["num_records"] for file, (low, high) in zip(files, spans, strict=True) if low == first or low != high)
+    every = sum(file["num_records"] for file in files)
+    return (every - left > left + FEW_ENTRIES or len(files) > FEW_FILES) and sum(file["size_bytes"] for file in files) <= COMPACTED_BYTES
 
 
 def compact_log(path: str, before_batch: int) -> int:
@@ -130,7 +164,8 @@ def compact_log(path: str, before_batch: int) -> int:
     """
     kept = QueryBuilder().register("log", table).execute(query)
     before = number_of_rows(table)
-    write_deltalake(path, kept, mode="overwrite", commit_properties=CommitProperties(max_commit_retries=0))
+    # On the version that was read: entries that another has appended since would be lost.
+    write_deltalake(table, kept, mode="overwrite", commit_properties=CommitProperties(max_commit_retries=0))
     return before - number_of_rows(DeltaTable(path))
 
 

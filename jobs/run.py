@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from checkpoints.ledger import Commit, Ledger, Plan
 from checkpoints.places import Places
+from checkpoints.state import LogTable, compact_log, is_overgrown
 from expectations import docs, history
 from expectations.engine import preload
 from expectations.gate import Verdict, validate
@@ -48,7 +50,9 @@ def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, pr
         verdict = batch.validate(result, ruling)
         published = batch.publish(result, ruling)
         remembered = batch.remember(result)
-        return batch.commit(result, verdict, published, remembered)
+        done = batch.commit(result, verdict, published, remembered)
+        batch.compact()
+        return done
 
 
 class _Steps:
@@ -142,6 +146,16 @@ class _Steps:
             outcome = self._outcome(result, verdict, sink_version, state_version)
             self.ledger.record_commit(self.plan, outcome, datetime.now(UTC))
         return Done(self.plan, outcome)
+
+    def compact(self) -> None:
+        """Keep what later batches read in proportion to the state, however many have come before; the batch has been committed."""
+        path = self.places.state
+        try:
+            if isinstance(self.state, LogTable) and DeltaTable.is_deltatable(path) and is_overgrown(path):
+                with self.progress.step("compact", "entries of the state that later ones have superseded"):
+                    compact_log(path, self.plan.batch + 1)
+        except Exception as err:  # noqa: BLE001 - whatever it is: the batch has happened, and a log that is long is as good as a short one
+            self.progress.say(f"  the state was not compacted ({str(err).splitlines()[0] if str(err) else type(err).__name__})")
 
     def release(self) -> None:
         """Free what Spark has cached and what was staged."""
