@@ -63,6 +63,9 @@ class Plan:
         The run's own time, against which ``max_future_skew`` is measured.
     interval_end
         End of the data interval that the orchestrator vouches for (``watermark: data_interval_end``).
+    found_closed
+        Of a backfill where the orchestrator vouches, for each batch before it in order: the source version through which it read, and
+        the instant through which its rows found windows closed; null for none.
     meaning
         Hash of the part of the spec that decides the result.
     source_schema
@@ -84,6 +87,7 @@ class Plan:
     range_from: int | None = None
     range_to: int | None = None
     interval_end: int | None = None
+    found_closed: list[tuple[int, int | None]] = field(default_factory=list)
     #: Whether this batch builds the state: every run does, a backfill only as a pipeline's very first batch.
     builds_state: bool = True
     windowmill: str = ""

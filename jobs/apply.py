@@ -5,7 +5,8 @@ Windows that a fixed grid cuts, and aggregates whose partials are numbers, go by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -18,45 +19,21 @@ from checkpoints.state import LogTable, SliceTable, state_schema
 from jobs import arrival, live, stages
 from jobs.delta_log import AddedFile, SourceTable, added_files
 from jobs.quarantine import set_aside
-from jobs.sources import REASON, Columns, event_end, read_rows
+from jobs.sources import FILE, REASON, Columns, event_end, read_rows
 from jobs.staging import Staged
 from windowing.columnar.slices import SliceStage, WindowStage
-from windowing.errors import UnsupportedError, WindowmillError
-from windowing.hopping import Grids, check_sliceable
-from windowing.kernels.layout import Layout
+from windowing.errors import WindowmillError
 from windowing.spec import Pipeline
 from windowing.watermark import BEFORE, Clock
+from windowing.ways import Slices, slices_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
 _BEFORE_ALL, _AFTER_ALL = -(1 << 62), 1 << 62
 #: Source bytes up to which a batch is little: starting tasks and JVMs costs more than the work itself.
 LITTLE_BYTES = 64 << 20
-
-
-@dataclass(frozen=True)
-class Slices:
-    """How a pipeline is cut into slices, and what a slice holds."""
-
-    grids: Grids
-    layout: Layout
-
-
-def slices_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Slices | None:
-    """The slices of a pipeline over columns of ``types``; none if its windows or aggregates need live rows.
-
-    Raises
-    ------
-    SpecError
-        If the aggregates do not fit the columns.
-    """
-    try:
-        check_sliceable(pipeline)
-        return Slices(Grids.of(pipeline), Layout.of(pipeline, types))
-    except UnsupportedError:
-        return None
 
 
 @dataclass(frozen=True)
@@ -175,7 +152,7 @@ def arrive(spark: SparkSession, batch: Batch) -> Arrived:
     if plan.action == "backfill":
         limit = emitted if plan.builds_state else plan.emitted
         begin, end = plan.range
-        if batch.live is not None and plan.builds_state:
+        if batch.live is not None and plan.builds_state and time.watermark == "max_event_time":
             # Live rows cannot stop before what they have seen: windows after the range that are complete come with it.
             return Arrived(rows, survey, seen, emitted, begin, begin if emitted is None else max(begin, emitted))
         through = begin if limit is None else max(begin, min(end, limit))
@@ -191,7 +168,8 @@ def restore(batch: Batch, arrived: Arrived, table: SliceTable | LogTable) -> Dat
         return None
     if isinstance(table, LogTable):
         touched = None if arrived.rows is None else arrived.rows.where(F.col(REASON).isNull())
-        return table.restore(touched, batch.pipeline.keys, before_batch=plan.batch, watermark=_clock(batch, arrived).watermark)
+        assert batch.live is not None
+        return table.restore(touched, batch.live.log.keys, before_batch=plan.batch, watermark=_clock(batch, arrived).watermark)
     assert batch.slices is not None
     grids = batch.slices.grids
     if not grids.any_end(arrived.after, arrived.through):
@@ -278,8 +256,7 @@ def _numbered(batch: Batch, arrived: Arrived) -> DataFrame:
     assert arrived.rows is not None
     rows = arrived.rows.withColumn("_until", event_end(batch.pipeline, batch.columns))
     if time.watermark == "data_interval_end":
-        since = _clock(batch, arrived).since
-        rows = rows.withColumn("_watermark", F.lit(None if since == BEFORE else since).cast("long"))
+        rows = rows.withColumn("_watermark", _found_closed(batch) + F.lit(time.lateness.elapsed()))
     else:
         rows = arrival.met(rows, survey, disorder=time.disorder.elapsed())
     return rows.withColumn("_number", arrival.number(survey, batch.plan.batch))
@@ -291,8 +268,8 @@ def _clock(batch: Batch, arrived: Arrived) -> Clock:
     lateness = time.lateness.elapsed()
     since = BEFORE if plan.emitted is None or plan.action == "backfill" else plan.emitted + lateness
     if time.watermark == "data_interval_end":
-        vouched = plan.interval_end if plan.interval_end is not None else None if plan.emitted is None else plan.emitted + lateness
-        return Clock(0, lateness, seen=BEFORE if vouched is None else vouched, since=since)
+        # Not the interval's own end: a later one may have been vouched for before.
+        return Clock(0, lateness, seen=BEFORE if arrived.emitted is None else arrived.emitted + lateness, since=since)
     return Clock(time.disorder.elapsed(), lateness, seen=BEFORE if arrived.seen is None else arrived.seen, since=since)
 
 
@@ -331,10 +308,20 @@ def _judge(batch: Batch, arrived: Arrived) -> DataFrame:
     assert arrived.rows is not None
     assert arrived.survey is not None
     if time.watermark == "data_interval_end":
-        return arrival.judge_by(arrived.rows, batch.plan.emitted, lateness=time.lateness.elapsed(), grids=batch.slices.grids.grids)
+        return arrival.judge_by(arrived.rows, _found_closed(batch), lateness=time.lateness.elapsed(), grids=batch.slices.grids.grids)
     return arrival.judge(
         arrived.rows, arrived.survey, disorder=time.disorder.elapsed(), lateness=time.lateness.elapsed(), grids=batch.slices.grids.grids
     )
+
+
+def _found_closed(batch: Batch) -> Column:
+    """Through which instant each row found windows closed, where the orchestrator vouches; in a backfill as when the row first came."""
+    plan = batch.plan
+    if plan.action == "run" or not plan.found_closed:
+        return F.lit(_BEFORE_ALL if plan.emitted is None or plan.action == "backfill" else plan.emitted)
+    through = [version for version, _ in plan.found_closed]
+    closed = [plan.found_closed[bisect_left(through, file.version)][1] for file in batch.files]
+    return F.lit([_BEFORE_ALL if instant is None else instant for instant in closed])[F.col(FILE)].cast("long")
 
 
 def _check_balance(batch: Batch, done: Applied) -> None:

@@ -122,11 +122,9 @@ def number(found: Survey, batch: int) -> Column:
     return F.lit(batch << _BATCH_SHIFT) + starts[F.col(FILE)].cast("long") + F.col(ROW)
 
 
-def judge_by(rows: DataFrame, emitted: int | None, *, lateness: int, grids: Sequence[Grid]) -> DataFrame:
-    """As :func:`judge`, where the orchestrator vouches for the watermark: every row of a batch found windows closed through ``emitted``."""
-    if emitted is None:
-        return rows
-    return _close(rows, F.lit(emitted), F.lit(emitted + lateness), grids)
+def judge_by(rows: DataFrame, closed: Column, *, lateness: int, grids: Sequence[Grid]) -> DataFrame:
+    """As :func:`judge`, where the orchestrator vouches for the watermark: each row found windows closed through ``closed``."""
+    return _close(rows, closed, closed + F.lit(lateness), grids)
 
 
 def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[Grid]) -> DataFrame:

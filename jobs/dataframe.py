@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from checkpoints.state import state_schema
 from jobs import stages
-from jobs.apply import Slices, slices_of
 from jobs.arrival import Survey, judge, met, survey
 from jobs.conditions import columns_of, conditions_of
 from jobs.live import REFUSED, ROWS_PER_PARTITION, LiveRows, results
@@ -25,6 +24,7 @@ from windowing.errors import SpecError
 from windowing.spec import Pipeline, Sliding
 from windowing.specfile import load_pipeline, parse_pipeline
 from windowing.watermark import BEFORE, Clock
+from windowing.ways import Slices, slices_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -21,13 +21,14 @@ from windowing.planner import Plan, plan
 from windowing.spec import Pipeline
 
 _DOES = {
-    "run": "windowmill run, backfill: leaves are slices in a Delta table",
-    "kernel": "windowmill try --engine kernel: leaves are rows in memory",
+    ("run", "slices"): "windowmill run, backfill: leaves are slices in a Delta table",
+    ("run", "live rows"): "windowmill run, backfill: leaves are live rows, kept as an append-only log in a Delta table",
+    ("kernel", "live rows"): "windowmill try --engine kernel: leaves are rows in memory",
 }
 
 
 def explain(pipeline: Pipeline) -> Answer:
-    """The plan of ``pipeline``; a spec that ``run`` refuses is planned for the command that can do it."""
+    """The plan of ``pipeline``; a spec that lacks what ``run`` needs is planned for ``try``."""
     # A user's own functions are looked for where the command runs, last, so that they hide nothing.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
@@ -37,7 +38,7 @@ def explain(pipeline: Pipeline) -> Answer:
     except SpecError as err:
         refusal = str(err)
     found = plan(pipeline, refusal=refusal)
-    return Answer(asdict(found) | {"done_by": _DOES[found.command]}, Group(*_page(found)))
+    return Answer(asdict(found) | {"done_by": _DOES[found.command, found.way]}, Group(*_page(found)))
 
 
 #: (window, aggregate) pairs.
@@ -47,7 +48,9 @@ _Cells = set[tuple[str, str]]
 def _page(found: Plan) -> Iterator[RenderableType]:
     yield Text(f"{found.pipeline}: {len(found.windows)} windows, {len(found.aggregates)} aggregates", style="bold")
     refusals = [(f"not by {command}", why) for command, why in found.refused]
-    yield _facts([("done by", _DOES[found.command]), *refusals, *_states(found)])
+    ways = [("no slices", "\n".join(found.why))] if found.why else []
+    state = [(name, text) for name, text in (("reads", found.reads), ("adds", found.adds)) if text]
+    yield _facts([("done by", _DOES[found.command, found.way]), *refusals, *ways, *_states(found), *state])
     yield _windows(found)
     yield _combines(found)
     yield _facts(list(_reasons(found)))

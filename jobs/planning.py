@@ -75,6 +75,9 @@ def next_backfill(pipeline: Pipeline, ledger: Ledger, *, begin: int, end: int) -
     _check_sink_is_ours(pipeline, ledger)
     through = last.plan.to_version if last else source.version
     values = _common(pipeline, ledger, source, through) | {"from_version": -1, "seen": None}
+    if pipeline.time.watermark == "data_interval_end":
+        before = [batch.plan for batch in ledger.batches() if batch.plan.builds_state]
+        values["found_closed"] = [(plan.to_version, plan.emitted) for plan in before]
     plan = Plan(**values, action="backfill", range_from=begin, range_to=end, builds_state=last is None)
     return _record(pipeline, ledger, source, plan)
 
@@ -147,12 +150,15 @@ def _moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:
     last = ledger.last_commit
     if vouched is None or last is None or last.outcome is None:
         return False
-    emitted = last.outcome.emitted
-    through = vouched - pipeline.time.lateness.elapsed()
+    emitted, lateness = last.outcome.emitted, pipeline.time.lateness.elapsed()
+    if emitted is None:
+        return True
+    # Revisions begin when the watermark passes a window, final rows when it is closed.
+    shown = (emitted + lateness, vouched) if pipeline.emit == "revise" else (emitted, vouched - lateness)
     try:
-        return emitted is None or Grids.of(pipeline).any_end(emitted, through)
+        return Grids.of(pipeline).any_end(*shown)
     except UnsupportedError:  # windows that no grid cuts may end at any instant
-        return emitted < through
+        return shown[0] < shown[1]
 
 
 def _check_sink_is_ours(pipeline: Pipeline, ledger: Ledger) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from windowing.axis import Edges, Grid, to_us
 from windowing.errors import UnsupportedError
-from windowing.spec import Hopping, Pipeline, Tumbling
+from windowing.spec import Hopping, Pipeline, Tumbling, Window
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,12 @@ class Grids:
     @classmethod
     def of(cls, pipeline: Pipeline) -> Grids:
         """Grids of all windows; raises ``UnsupportedError`` for a window that is not tumbling or hopping of a fixed length."""
-        return cls(
-            tuple((window.name, _grid(window, f"pipeline {pipeline.pipeline}: windows.{i}")) for i, window in enumerate(pipeline.windows))
-        )
+        named = []
+        for i, window in enumerate(pipeline.windows):
+            if (why := _why_no_grid(window, f"windows.{i}")) or not isinstance(window, Tumbling | Hopping):
+                raise UnsupportedError(f"pipeline {pipeline.pipeline}: {why}; such windows go by live rows")
+            named.append((window.name, _grid(window)))
+        return cls(tuple(named))
 
     @property
     def grids(self) -> Sequence[Grid]:
@@ -41,26 +44,27 @@ class Grids:
         return any(grid.count_ends(after, through) for grid in self.grids)
 
 
-def check_sliceable(pipeline: Pipeline) -> None:
-    """Refuse windows that are not cut into slices of fixed grids; raises ``UnsupportedError`` naming the field."""
-    name = f"pipeline {pipeline.pipeline}"
+def why_no_grids(pipeline: Pipeline) -> tuple[str, ...]:
+    """What of the spec keeps its windows from being made of slices of fixed grids, each with its reason; nothing if they are."""
+    found = []
     if pipeline.emit == "revise":
-        raise UnsupportedError(f"{name}: emit: revise does not run on Spark yet; use final")
+        found.append("emit: revise shows a window again for each late row, and one row more is no slice")
     if pipeline.time.end is not None:
-        raise UnsupportedError(f"{name}: time.end: interval events do not run on Spark yet")
-    Grids.of(pipeline)
+        found.append("time.end: an event that lasts lies in many slices at once")
+    return (*found, *(reason for i, window in enumerate(pipeline.windows) if (reason := _why_no_grid(window, f"windows.{i}"))))
 
 
-def _grid(window: object, where: str) -> Grid:
+def _why_no_grid(window: Window, where: str) -> str | None:
     if not isinstance(window, Tumbling | Hopping) or window.size is None:
-        kind = getattr(window, "type", "?") + (" with evict" if isinstance(window, Tumbling) else "")
-        raise UnsupportedError(f"{where}: windows of type {kind} do not run on Spark yet; tumbling and hopping windows with a size do")
+        return f"{where}: {window.type} windows{' that evict' if isinstance(window, Tumbling) else ''} are no fixed grid"
     hop = window.hop if isinstance(window, Hopping) else window.size
     if window.size.months or hop.months or (window.timezone not in (None, "UTC") and (window.size.is_calendar or hop.is_calendar)):
-        raise UnsupportedError(
-            f"{where}: calendar lengths (months, or days in a time zone) do not run on Spark yet; give the length in hours"
-        )
-    if window.empty == "emit":
-        raise UnsupportedError(f"{where}.empty: emit does not run on Spark yet; leave it at skip")
+        return f"{where}: months, and days in a time zone, differ in length"
+    return f"{where}.empty: windows that hold nothing have no slices" if window.empty == "emit" else None
+
+
+def _grid(window: Tumbling | Hopping) -> Grid:
+    assert window.size is not None
+    hop = window.hop if isinstance(window, Hopping) else window.size
     origin = window.origin if window.origin is not None else 0
     return Grid(window.size.elapsed(), hop.elapsed(), to_us(origin) if isinstance(origin, datetime) else origin)

@@ -16,22 +16,35 @@ import pyarrow as pa
 from windowing.aggregates import VALUE_TYPES, aggregate_for
 from windowing.algebra import Aggregate
 from windowing.catalogue import AggregateSpec
-from windowing.columnar.keyed import slicer_for
+from windowing.columnar.keyed import live_columns, slicer_for
+from windowing.columnar.log import StateLog
 from windowing.columnar.objects import OBJECTS
 from windowing.costs import Cost, Shape, count_slices, describe, engine_cost, listed_cost, ranges_cost, rows_shape, stored_cost, tree_cost
 from windowing.durations import Duration
 from windowing.engines import ENGINES, admissible
-from windowing.errors import SpecError, UnsupportedError
+from windowing.errors import SpecError
 from windowing.hopping import Grids
-from windowing.kernels.layout import Layout
 from windowing.spec import Pipeline, Window
+from windowing.ways import slices_of, why_rows
 
 Command = Literal["run", "kernel"]
+Way = Literal["slices", "live rows"]
 
 #: Bytes taken for a cell whose type does not tell: keys, texts.
 CELL_BYTES = 8
-#: Columns of a stored slice beside keys and partials (start, closed, batch), and of a live row (key, number, start, end, watermark).
-_OWN_COLUMNS: Mapping[Command, int] = {"run": 3, "kernel": 5}
+#: Columns of a stored slice beside keys and partials (start, closed, batch), and of a row in memory (key, number, start, end, watermark).
+_SLICES_OWN, _ROWS_OWN = 3, 5
+_READS: Mapping[Way, str] = {
+    "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
+    "live rows": "all entries of the keys that new rows touch and of those that the watermark makes due; no others",
+}
+_ADDS: Mapping[Way, str] = {
+    "slices": "a row for each slice that new rows touch",
+    "live rows": (
+        "an entry for each row that comes, goes, or is held otherwise than before, and one for each key that changes; "
+        "what later entries supersede goes when the log has doubled"
+    ),
+}
 _ARROW: Mapping[str, pa.DataType] = {
     "float64": pa.float64(),
     "int64": pa.int64(),
@@ -112,9 +125,15 @@ class Plan:
     Attributes
     ----------
     command
-        What is planned: ``run``, or, where that does not do the spec, ``try`` with the engine of this name.
+        What is planned: ``run``, or, where the spec lacks what that needs, ``try`` with the engine of this name.
     refused
         The commands before it in this order, and why they do not.
+    way
+        What leaves are: partials of slices, or rows.
+    why
+        What of the spec forbids slices, each with its reason; empty if it goes by slices.
+    reads, adds
+        Which state a batch reads, and what it adds to it; empty where no state is kept.
     leaf_bytes
         Of one stored slice or live row, its key included.
     """
@@ -122,6 +141,10 @@ class Plan:
     pipeline: str
     command: Command
     refused: tuple[tuple[Command, str], ...]
+    way: Way
+    why: tuple[str, ...]
+    reads: str
+    adds: str
     leaf_bytes: int
     aggregates: tuple[AggregatePlan, ...]
     windows: tuple[WindowPlan, ...]
@@ -135,7 +158,7 @@ def plan(pipeline: Pipeline, types: Mapping[str, str] | None = None, refusal: st
     types
         Types of columns where they are known, as ``windowing.aggregates.VALUE_TYPES`` names them.
     refusal
-        Why ``run`` does not do it, if the caller knows; windows and aggregates that it does not do are found here.
+        Why ``run`` does not do it, if so.
 
     Raises
     ------
@@ -149,13 +172,14 @@ class _Planner:
     def __init__(self, pipeline: Pipeline, types: Mapping[str, str], refusal: str | None) -> None:
         self._pipeline, self._known = pipeline, set(types)
         self._types = _assumed(pipeline, types)
-        named = {*self._types, *pipeline.keys, *pipeline.time.tie_break}
+        named = {*self._types, *pipeline.keys, *live_columns(pipeline, self._types)}
         self._arrow = {column: _ARROW[self._types.get(column, "string")] for column in named}
         self._aggregates: dict[str, Aggregate[Any]] = {
             name: aggregate_for(spec, [self._types[column] for column in spec.columns]) for name, spec in pipeline.aggregates.items()
         }
-        self._layout, self._refused = self._stored_layout(refusal)
-        self._command: Command = "run" if self._layout else "kernel"
+        self._refusal, self._why = refusal, why_rows(pipeline)
+        slices = None if refusal else slices_of(pipeline, self._arrow)
+        self._layout = slices.layout if slices else None
         for window in pipeline.windows:  # a function that cannot be found is told of here
             slicer_for(window, pipeline)
 
@@ -163,24 +187,22 @@ class _Planner:
         leaf_bytes = self._leaf_bytes()
         aggregates = tuple(self._aggregate(name, spec) for name, spec in self._pipeline.aggregates.items())
         windows = tuple(self._window(window, leaf_bytes) for window in self._pipeline.windows)
-        return Plan(self._pipeline.pipeline, self._command, tuple(self._refused), leaf_bytes, aggregates, windows)
-
-    def _stored_layout(self, refusal: str | None) -> tuple[Layout | None, list[tuple[Command, str]]]:
-        """The columns of stored slices, if ``run`` does the spec; else why it does not."""
-        known: list[tuple[Command, str]] = [("run", refusal)] if refusal else []
-        try:
-            Grids.of(self._pipeline)
-            layout = Layout.of(self._pipeline, self._arrow)
-        except UnsupportedError as err:
-            return None, list(dict.fromkeys([*known, ("run", str(err))]))
-        return None if known else layout, known
+        name = self._pipeline.pipeline
+        way: Way = "slices" if self._layout else "live rows"
+        if self._refusal:
+            refused: tuple[tuple[Command, str], ...] = (("run", self._refusal),)
+            return Plan(name, "kernel", refused, "live rows", self._why, "", "", leaf_bytes, aggregates, windows)
+        return Plan(name, "run", (), way, self._why, _READS[way], _ADDS[way], leaf_bytes, aggregates, windows)
 
     def _leaf_bytes(self) -> int:
-        own = CELL_BYTES * (_OWN_COLUMNS[self._command] + len(self._pipeline.keys))
         if self._layout:
+            own = CELL_BYTES * (_SLICES_OWN + len(self._pipeline.keys))
             return own + sum(_width(stored.type) for stored in self._layout.fields)
-        arguments = [column for spec in self._pipeline.aggregates.values() for column in spec.columns]
-        return own + sum(_width(self._arrow[column]) for column in dict.fromkeys([*self._pipeline.time.tie_break, *arguments]))
+        if self._refusal:
+            own = CELL_BYTES * (_ROWS_OWN + len(self._pipeline.keys))
+            return own + sum(_width(self._arrow[column]) for column in live_columns(self._pipeline, self._arrow))
+        conditions = dict.fromkeys(spec.where for spec in self._pipeline.aggregates.values() if spec.where)
+        return sum(_width(field.type) for field in StateLog(self._pipeline, self._arrow, tuple(conditions)).schema)
 
     def _aggregate(self, name: str, spec: AggregateSpec) -> AggregatePlan:
         aggregate = self._aggregates[name]

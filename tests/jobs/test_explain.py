@@ -69,7 +69,7 @@ def test_the_command_prints_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
         {"emit": "revise", "windows": [{"name": "w", "type": "tumbling", "size": "1 day", "timezone": "Europe/Vienna", "empty": "emit"}]},
         {"aggregates": {f"aggregate_{number}": {"max": f"column_{number}"} for number in range(12)}},
     ],
-    ids=["run", "kernel", "reference", "many"],
+    ids=["slices", "policies", "revisions", "many"],
 )
 def test_it_fits_a_terminal(fields):
     assert max(map(len, shown(**fields).splitlines())) <= 100
@@ -88,13 +88,18 @@ def test_every_engine_is_told_of_with_its_reason():
     assert "51 rows or" in flat  # 25 hours of half-hours, and the one being filled
 
 
-def test_what_run_refuses_is_told_with_the_command_that_can_do_it():
-    found = explain(parse_pipeline(SPEC | {"emit": "revise"}))
-    assert found.data["command"] == "kernel"
-    assert found.data["refused"] == (("run", "pipeline delays: emit: revise does not run on Spark yet; use final"),)
-    text = " ".join(shown(emit="revise").split())
-    assert "done by windowmill try --engine kernel" in text
-    assert "not by run pipeline delays: emit: revise does not run on Spark yet" in text
+def test_live_rows_are_told_with_what_forbids_slices_and_what_their_state_costs():
+    rolling = {"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}
+    windows = [*SPEC["windows"], rolling]
+    found = explain(parse_pipeline(SPEC | {"windows": windows}))
+    assert (found.data["command"], found.data["way"]) == ("run", "live rows")
+    assert found.data["why"] == ("windows.2: sliding windows are no fixed grid",)
+    text = " ".join(shown(windows=windows).split())
+    assert "done by windowmill run, backfill: leaves are live rows, kept as an append-only log in a Delta table" in text
+    assert "no slices windows.2: sliding windows are no fixed grid" in text
+    assert "50 rows or" in text
+    assert "reads all entries of the keys that new rows touch and of those that the watermark makes due" in text
+    assert "adds an entry for each row that comes, goes" in text
 
 
 def test_a_spec_without_source_and_sink_is_explained():

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.spark.harness import BASE, MINUTE, Bench, events
+from tests.spark.harness import BASE, MINUTE, Bench, events, quiet
 from windowing.axis import from_us
 from windowing.errors import SpecError
 
@@ -60,3 +60,44 @@ def test_a_run_without_its_interval_is_refused(bench):
     _land(bench, [1])
     with pytest.raises(SpecError, match="--data-interval-end"):
         bench.run()
+
+
+WAYS = {
+    "slices": {},
+    "live rows": {"windows": [{"name": "w", "type": "cumulative", "size": "10 minutes", "step": "10 minutes"}]},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, way):
+    from jobs import runs
+
+    bench.changes |= WAYS[way]
+    _land(bench, [1, 11, 21, 300])
+    bench.run(interval_end=AT_BASE + timedelta(minutes=20))
+    _land(bench, [2, 12, 13])
+    bench.run(interval_end=AT_BASE + timedelta(minutes=35))
+    counts = {10: 1, 20: 3, 30: 1}
+    assert _counts(bench) == counts
+    done = runs.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 500 * MINUTE)
+    assert (done.commit.rows_applied, done.commit.rows_quarantined, done.commit.rows_late) == (6, 1, 2)
+    assert _counts(bench) == counts
+    # An interval that was vouched for before does not turn the clock back.
+    _land(bench, [3, 29, 31])
+    bench.run(interval_end=AT_BASE + timedelta(minutes=10))
+    assert _counts(bench) == counts
+    bench.run(interval_end=AT_BASE + timedelta(minutes=45))
+    assert _counts(bench) == counts | {40: 1}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_first_backfill_vouches_through_its_range(bench, way):
+    from jobs import runs
+
+    bench.changes |= WAYS[way]
+    _land(bench, [1, 11, 21, 300])
+    runs.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 20 * MINUTE)
+    assert _counts(bench) == {10: 1, 20: 1}
+    _land(bench, [12, 22])
+    bench.run(interval_end=AT_BASE + timedelta(minutes=35))
+    assert _counts(bench) == {10: 1, 20: 1, 30: 2}

@@ -10,18 +10,21 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.windowing.aggregate_cases import CASES
 from tests.windowing.test_engines import counts
 from windowing.axis import Edges
 from windowing.catalogue import parse_aggregate
+from windowing.columnar.log import StateLog
 from windowing.costs import count_slices, describe, engine_cost, ranges_cost, rows_shape, stored_cost, tree_cost
 from windowing.engines import ENGINES, admissible
-from windowing.errors import SpecError
+from windowing.errors import SpecError, UnsupportedError
 from windowing.hopping import Grids
 from windowing.planner import Plan, WindowPlan, plan
 from windowing.specfile import parse_pipeline
+from windowing.ways import slices_of
 
 ROOT = Path(__file__).parents[2]
 RUNNABLE: dict[str, Any] = {"source": {"path": "events"}, "sink": {"path": "results"}}
@@ -166,7 +169,7 @@ def test_grids_run_by_two_stacks_over_slices():
         aggregates={"n": {"count": "*"}, "worst": {"max": "x"}, "mean": {"mean": "x"}},
         time={"column": "t", "disorder": "1 hour", "lateness": "1 hour"},
     )
-    assert (found.command, found.refused) == ("run", ())
+    assert (found.command, found.refused, found.way, found.why) == ("run", (), "slices", ())
     [window] = found.windows
     assert engines_of(window) == dict.fromkeys(("n", "worst", "mean"), "two_stacks")
     assert window.choices[0].combines.value == pytest.approx(3, abs=0.01)
@@ -204,23 +207,52 @@ def test_a_type_that_is_not_known_is_assumed_and_what_else_it_may_be_is_said():
         planned({"type": "tumbling", "size": "1 hour"}, aggregates=aggregates, types={"x": "string", "b": "bool"})
 
 
+GRID = {"name": "g", "type": "tumbling", "size": "1 hour"}
+SPEC: dict[str, Any] = {"pipeline": "p", "keys": ["k"], "time": {"column": "t"}, "windows": [GRID], "aggregates": {"n": {"count": "*"}}}
+TYPES = {"k": pa.string(), "x": pa.float64()}
+
+
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("changed", "why"),
     [
-        ({"aggregates": {"d": {"approx_distinct": "x"}}}, "approx_distinct does not run on Spark yet"),
-        ({"windows": [{"name": "w", "type": "cumulative", "size": "1 hour", "step": "5 minutes"}]}, "type cumulative do not run on Spark"),
-        ({"windows": [{"name": "w", "type": "tumbling", "size": "1 month"}]}, "calendar lengths"),
-        ({"windows": [{"name": "w", "type": "tumbling", "size": "1 hour", "empty": "emit"}]}, "empty: emit does not run"),
+        ({"emit": "revise"}, ["emit: revise"]),
+        ({"time": {"column": "t", "end": "until"}}, ["time.end: "]),
+        ({"aggregates": {"n": {"count": "*"}, "d": {"approx_distinct": "x"}}}, ["aggregates.d: partials of approx_distinct"]),
+        ({"windows": [GRID, {"name": "w", "type": "tumbling", "size": "1 month"}]}, ["windows.1: months"]),
+        (
+            {"windows": [GRID | {"empty": "emit"}, {"name": "w", "type": "session", "gap": "1 hour"}]},
+            ["windows.0.empty", "windows.1: session"],
+        ),
+        ({"windows": [{"name": "w", "type": "tumbling", "evict": {"count": 3}}]}, ["windows.0: tumbling windows that evict"]),
+        ({"windows": [{"name": "w", "type": "cumulative", "size": "1 hour", "step": "5 minutes"}]}, ["windows.0: cumulative"]),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_what_run_refuses_is_planned_for_the_kernels(changed, says):
-    found = planned({"type": "tumbling", "size": "1 hour"}, **changed)
-    assert found.command == "kernel"
-    [(command, why)] = found.refused
-    assert command == "run"
-    assert says in why
-    assert {choice.engine for window in found.windows for choice in window.choices} == {"two_stacks"}
+def test_what_forbids_slices_goes_by_live_rows_and_all_of_it_is_told(changed, why):
+    pipeline = parse_pipeline(SPEC | RUNNABLE | changed)
+    found = plan(pipeline)
+    assert (found.command, found.refused, found.way) == ("run", (), "live rows")
+    assert [told.startswith(begins) for told, begins in zip(found.why, why, strict=True)] == [True] * len(why)
+    assert slices_of(pipeline, TYPES) is None
+    if why[0].startswith("windows"):
+        with pytest.raises(UnsupportedError, match=why[0]):
+            Grids.of(pipeline)
+
+
+def test_a_live_rows_bytes_are_those_of_an_entry():
+    aggregates = {"s": {"sum": "x"}, "big": {"count": "*", "where": "x > 5"}}
+    pipeline = parse_pipeline(
+        SPEC | RUNNABLE | {"aggregates": aggregates, "windows": [{"name": "w", "type": "sliding", "evict": {"count": 50}}]}
+    )
+    found, schema = plan(pipeline), StateLog(pipeline, TYPES, ("x > 5",)).schema
+    assert found.leaf_bytes == sum(1 if pa.types.is_boolean(kind) else 8 for kind in schema.types)
+    assert found.windows[0].state_bytes == 50 * found.leaf_bytes
+
+
+def test_without_source_and_sink_rows_are_in_memory_and_no_state_is_kept():
+    found = plan(parse_pipeline(SPEC | {"aggregates": {"s": {"sum": "x"}}}), refusal="source: missing")
+    assert (found.command, found.refused, found.way, found.reads) == ("kernel", (("run", "source: missing"),), "live rows", "")
+    assert found.leaf_bytes == 8 * (5 + 1 + 1)
 
 
 def test_tuples_that_leave_from_anywhere_never_meet_a_queue():

@@ -82,7 +82,7 @@ class Layout:
         where = f"pipeline {pipeline.pipeline}: aggregates"
         for name, spec in pipeline.aggregates.items():
             if spec.function not in RECIPES:
-                raise UnsupportedError(f"{where}.{name}: {spec.function} does not run on Spark yet; these do: {', '.join(sorted(RECIPES))}")
+                raise UnsupportedError(f"{where}.{name}: partials of {spec.function} are not columns of numbers, so no slice can hold them")
         # How many rows a slice has is stored whether an aggregate asks for it or not.
         atoms, results = _atoms(pipeline.aggregates, types, where, always=(Atom("rows"),))
         return cls(atoms, tuple(_stored_fields(atoms, pipeline, types)), results)

@@ -1,0 +1,52 @@
+r"""The two ways in which Spark computes a pipeline: by slices, or by live rows; and what decides.
+
+========================  ===========================================  ===================================================
+\                         slices                                       live rows
+========================  ===========================================  ===================================================
+windows                   of fixed grids, shown once (``final``)       all others too
+aggregates                whose partials are numbers                   all others too
+kept between batches      partials of slices                           rows that windows still to come may hold
+a batch reads of them     what the windows now complete are made of    what there is of keys that it touches or that are due
+========================  ===========================================  ===================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from windowing.hopping import Grids, why_no_grids
+from windowing.kernels.layout import Layout
+from windowing.kernels.recipes import RECIPES
+from windowing.spec import Pipeline
+
+
+@dataclass(frozen=True)
+class Slices:
+    """How a pipeline is cut into slices, and what a slice holds."""
+
+    grids: Grids
+    layout: Layout
+
+
+def slices_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Slices | None:
+    """The slices of a pipeline over columns of ``types``; none if its windows or aggregates need live rows.
+
+    Raises
+    ------
+    SpecError
+        If the aggregates do not fit the columns.
+    """
+    return None if why_rows(pipeline) else Slices(Grids.of(pipeline), Layout.of(pipeline, types))
+
+
+def why_rows(pipeline: Pipeline) -> tuple[str, ...]:
+    """What of the spec forbids slices, each with its reason; nothing if the pipeline goes by slices."""
+    objects = (
+        f"aggregates.{name}: partials of {spec.function if spec.use is None else spec.use} are not columns of numbers"
+        for name, spec in pipeline.aggregates.items()
+        if spec.function not in RECIPES
+    )
+    return (*why_no_grids(pipeline), *objects)
