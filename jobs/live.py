@@ -75,7 +75,7 @@ class LiveRows:
         return self._by_key(fresh, partitions).mapInArrow(partial(_windows, share), from_arrow_schema(self.schema))
 
     def _by_key(self, rows: DataFrame, partitions: int) -> DataFrame:
-        keys = [_alike(F.col(_quoted(name)), dtype) for name, dtype in rows.select(*map(_quoted, self.pipeline.keys)).dtypes]
+        keys = [_alike(F.col(_quoted(name)), dtype) for name, dtype in rows.select(*map(_quoted, self.log.keys.values())).dtypes]
         return rows.repartition(partitions, *keys) if keys else rows.coalesce(1)
 
     def work(

@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, IntegralType, StructType
 
 from jobs.delta_log import AddedFile, SourceTable
-from windowing.columnar.slices import TIME
+from windowing.columnar.keyed import live_columns
+from windowing.columnar.slices import CLOSED, LATE, TIME
 from windowing.errors import SourceSchemaError
 from windowing.spec import Pipeline
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 #: Columns that reading adds beside the event time on the axis: places of its file and in the file; Delta version; why it is set aside.
 FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
 _ADDED = (TIME, FILE, ROW, VERSION, REASON)
+#: Names that must not be the source's: those, and what judging by arrival adds.
+_TAKEN = (*_ADDED, "_name", "_number", "_until", "_watermark", "_refused", "_block", "_before", "_seen", CLOSED, LATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Columns:
 def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:
     """Columns may be added; those that the spec uses must stay as they were. Raises ``SourceSchemaError`` naming the column."""
     old, new = Columns.of(before).struct, Columns.of(now).struct
-    used = {*pipeline.keys, pipeline.time.column, *pipeline.time.tie_break, *(c for a in pipeline.aggregates.values() for c in a.columns)}
+    used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
     for field in old:
         if field.name not in used:
             continue
@@ -102,7 +105,7 @@ def read_rows(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile
     ``_reason`` is null for a row with a usable event time, else ``null_time``, ``bad_time`` or ``future_time``.
     """
     columns = Columns.of(table.schema_json)
-    clash = next((name for name in columns.struct.names if name in _ADDED), None)
+    clash = next((name for name in columns.struct.names if name.lower() in _TAKEN), None)
     if clash:
         raise SourceSchemaError(f"source {table.path}: the column name {clash!r} is taken by windowmill; rename it in a view of the source")
     stored, logical = _physical(columns.struct, table)

@@ -188,7 +188,8 @@ class _LiveRows(_View):
             raise StateError(f"state {path}: there is no ledger beside it; restore the folder from a copy")
         types = {field.name: field.type for field in pa.schema(Schema.from_json(batches[-1].plan.source_schema).to_arrow())}
         log = StateLog(pipeline, types, conditions_of(pipeline))
-        self.inspection: LogInspection = LogInspection(path, pipeline.keys, self.next_batch, log.tables)
+        self.inspection: LogInspection = LogInspection(path, list(log.keys.values()), self.next_batch, log.tables)
+        self._labels = log.keys
 
     def summary(self) -> dict[str, Any]:
         found = self.inspection.summary()
@@ -198,6 +199,7 @@ class _LiveRows(_View):
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
         """The live rows that would be restored, and what each window remembers beside them."""
+        key = {self._labels[name]: value for name, value in key.items()}
         found = self.inspection.key(key)
         if found is None:
             return {"restored": {"live_rows": 0, "entries": 0, "due": None}, "windows": [], "rows": []}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
-from tests.spark.harness import Bench, differences, events, expected, quiet
+from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, quiet
 
 pytestmark = pytest.mark.spark
 
@@ -112,3 +114,54 @@ def test_maintenance_keeps_only_what_counts(spark, tmp_path):
     )
     landed(bench, 9, rows[300:], 2)
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+def noted(begun: dict[str, Any] | None, event: dict[str, Any]) -> tuple[dict[str, Any], int, list[int]]:
+    """A window for each event with a note, through the next event."""
+    begun = begun or {"windows": 0, "open": []}
+    opens = int(event.get("note") is not None)
+    numbers = [begun["windows"]] * opens
+    return {"windows": begun["windows"] + opens, "open": numbers}, opens, begun["open"]
+
+
+def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_path):
+    window = {"name": "noted", "type": "custom", "function": "tests.spark.test_live:noted"}
+    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}, "windows": [window], "keys": ["k"], "time": {"column": "t"}})
+    rows = [event | {"k": "a", "t": BASE + minute * MINUTE} for minute, event in enumerate(events(15, 6))]
+    wider = SCHEMA.insert(0, pa.field("note", pa.string()))
+    bench.land(rows[:3])
+    bench.run()
+    for later in ([row | {"note": "x"} for row in rows[3:5]], rows[5:]):
+        write_deltalake(bench.source, pa.Table.from_pylist(later, schema=wider), mode="append", schema_mode="merge")
+        bench.run()
+    assert [(row["window_start"] - BASE) // MINUTE for row in bench.rows()] == [3]
+
+
+def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_not_read(spark, tmp_path, monkeypatch):
+    from checkpoints import state
+    from jobs.run import _Steps
+
+    rows = events(16, 300)
+    bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
+    landed(bench, 10, rows[:200], 2)
+    bench.land(rows[200:])
+
+    class Died(BaseException):
+        """Stands for a process that is gone."""
+
+    def dying(*_arguments: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Steps, "commit", dying)
+        with pytest.raises(Died):
+            bench.run()
+    # What the dead attempt left survives a compaction, and so does the mark that it has landed.
+    state.compact_log(f"{bench.sink}.windowmill/state", before_batch=2)
+    monkeypatch.setattr(state, "FEW_FILES", 0)
+    [done] = bench.run()
+    want = expected(bench.pipeline, rows)
+    assert differences(bench.rows(), want.rows) == []
+    history = DeltaTable(f"{bench.sink}.windowmill/state").history()
+    assert len([commit for commit in history if '"batch": 2' in str(commit.get("userMetadata", ""))]) == 1
+    assert history[0]["version"] > done.commit.state_version, "the run itself compacts a log that has grown too long"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -89,11 +90,14 @@ class StateLog:
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str]) -> None:
-        self._keys = {name: types[name] for name in pipeline.keys}
-        labels = _Labels([*pipeline.keys, KIND, BATCH, DUE, *_OWN.values()])
-        self._live = {name: name if name in self._keys else labels.of(name) for name in live_columns(pipeline, types)}
+        self._keys = {name: _label(name) for name in pipeline.keys}
+        self._live = {name: _label(name) for name in live_columns(pipeline, types)}
         self._conditions = {condition_column(text): f"_where_{index}" for index, text in enumerate(conditions)}
-        fields = [*self._keys.items(), (KIND, pa.string()), *((name, pa.int64()) for name in (BATCH, DUE, *_OWN.values()))]
+        fields = [
+            *((label, types[name]) for name, label in self._keys.items()),
+            (KIND, pa.string()),
+            *((name, pa.int64()) for name in (BATCH, DUE, *_OWN.values())),
+        ]
         fields += [(label, types[name]) for name, label in self._live.items() if name not in self._keys]
         fields += [(label, pa.bool_()) for label in self._conditions.values()]
         self.tables: list[LogTableOfWindow] = []
@@ -110,7 +114,12 @@ class StateLog:
 
     def columns_of_fresh(self) -> list[tuple[str, str]]:
         """(source column, column of the log) of what a fresh row brings beside its own columns; keys come first."""
-        return [(name, name) for name in self._keys] + [(name, label) for name, label in self._live.items() if name not in self._keys]
+        return list((self._keys | self._live).items())
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """Column of the log by key."""
+        return self._keys
 
     @property
     def conditions(self) -> Mapping[str, str]:
@@ -119,7 +128,7 @@ class StateLog:
 
     def key_columns(self, entries: pa.Table) -> dict[str, pa.Array]:
         """The key columns of ``entries``, as windows take them."""
-        return {name: plain(entries.column(name)) for name in self._keys}
+        return {name: plain(entries.column(label)) for name, label in self._keys.items()}
 
     def rows(self, entries: pa.Table, key: Ints) -> pa.Table:
         """``entries`` that are rows, in the order of arrival, as live rows; ``key`` are the indices of their keys."""
@@ -130,7 +139,7 @@ class StateLog:
     @property
     def fresh_schema(self) -> pa.Schema:
         """Columns of the schema that fresh rows fill, ``KIND`` left out."""
-        filled = {*self._keys, *self._live.values(), *self._conditions.values(), *_OWN.values()}
+        filled = {*self._keys.values(), *self._live.values(), *self._conditions.values(), *_OWN.values()}
         return pa.schema([field for field in self.schema if field.name in filled])
 
     def read(self, entries: pa.Table) -> Stored:
@@ -217,7 +226,7 @@ class StateLog:
         return found
 
     def _cells(self, after: Mapping[str, pa.Table], key: pa.ChunkedArray | pa.Array) -> dict[str, pa.Array]:
-        return {name: after["keys"].column(name).combine_chunks().take(plain(key)) for name in self._keys}
+        return {label: after["keys"].column(name).combine_chunks().take(plain(key)) for name, label in self._keys.items()}
 
     def _entries(self, kind: str, batch: int, cells: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
         n = len(next(iter(cells.values()))) if cells else 0
@@ -229,18 +238,13 @@ class StateLog:
         return pa.table(arrays, schema=self.schema)
 
 
-class _Labels:
-    """Column names that any Parquet reader takes, each once; Spark does not tell upper from lower case."""
+def _label(name: str) -> str:
+    """The log's name of a source's column: one that any Parquet reader takes, and that does not begin as ours do.
 
-    def __init__(self, taken: Sequence[str]) -> None:
-        self._taken = {name.lower() for name in taken}
-
-    def of(self, name: str) -> str:
-        label = re.sub(r"\W", "_", name)
-        while label.lower() in self._taken:
-            label += "_"
-        self._taken.add(label.lower())
-        return label
+    It depends on nothing else: what later columns are called must not move those that are stored already.
+    """
+    label = re.sub(r"\W", "_", name).lstrip("_")
+    return name if label == name else f"{label or 'column'}_{crc32(name.encode()):08x}"
 
 
 def _equal(column: pa.ChunkedArray, value: str) -> Bools:
