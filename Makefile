@@ -9,7 +9,7 @@ STAMPS := .venv/stamps
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo up down test cases faults fuzz bench bench-setup bench-try bench-kernels bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo up down test cases faults fuzz bench bench-setup bench-try bench-kernels bench-state bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench-try: setup ## Time `windowmill try` on a million rows, and what starting i
 
 bench-kernels: setup ## Time the kernels by window size; CPP=/path/to/benchmark_driver runs C++ beside them (minutes)
 	$(PY) -m benchmarks.kernels $(if $(CPP),--cpp $(CPP))
+
+bench-state: setup ## Time three layouts of live rows in Delta (about 2 minutes)
+	$(PY) -m benchmarks.state_layouts
 
 bench-setup: setup ## Install the peers that bench compares with, each into an environment of its own (1.4 GB)
 	@benchmarks/setup.sh
