@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from windowing.columnar.slices import BATCH, CLOSED, LATE_ROWS, PLACE, ROWS, SLICE
+from windowing.errors import SpecError
 from windowing.hopping import Grids, why_no_grids
 from windowing.kernels.layout import Layout
 from windowing.kernels.recipes import RECIPES
@@ -37,9 +39,18 @@ def slices_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Slices | 
     Raises
     ------
     SpecError
-        If the aggregates do not fit the columns.
+        If the aggregates do not fit the columns, or a key has the name of a column that slices need.
     """
-    return None if why_rows(pipeline) else Slices(Grids.of(pipeline), Layout.of(pipeline, types))
+    if why_rows(pipeline):
+        return None
+    layout = Layout.of(pipeline, types)
+    taken = {SLICE, CLOSED, BATCH, PLACE, ROWS, LATE_ROWS, *(stored.name.lower() for stored in layout.fields)}
+    clash = next((key for key in pipeline.keys if key.lower() in taken), None)
+    if clash is not None:
+        raise SpecError(
+            f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source or by a view"
+        )
+    return Slices(Grids.of(pipeline), layout)
 
 
 def why_rows(pipeline: Pipeline) -> tuple[str, ...]:

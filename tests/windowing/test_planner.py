@@ -239,6 +239,13 @@ def test_what_forbids_slices_goes_by_live_rows_and_all_of_it_is_told(changed, wh
             Grids.of(pipeline)
 
 
+@pytest.mark.parametrize("key", ["_batch", "_Place", "sum_float_x__sum"])
+def test_a_key_that_is_named_like_a_column_of_slices_is_refused(key):
+    pipeline = parse_pipeline(SPEC | RUNNABLE | {"keys": [key], "aggregates": {"s": {"sum": "x"}}})
+    with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
+        slices_of(pipeline, TYPES | {key: pa.string()})
+
+
 def test_a_live_rows_bytes_are_those_of_an_entry():
     aggregates = {"s": {"sum": "x"}, "big": {"count": "*", "where": "x > 5"}}
     pipeline = parse_pipeline(
