@@ -9,7 +9,7 @@ STAMPS := .venv/stamps
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo up down test cases faults fuzz bench bench-setup bench-try bench-kernels bench-state bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo cluster-demo up down test cases faults fuzz bench bench-setup bench-try bench-kernels bench-state bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ setup: $(STAMPS)/ready ## Make this machine ready: packages, Java, Delta jars, c
 
 demo: setup ## Run the example from raw flights to checked aggregates under a real Airflow scheduler
 	@$(PY) -m examples.flights.demo demo
+
+cluster-demo: setup ## Send the example's runs through Airflow to a Spark master with two workers, and compare (minutes)
+	@FLIGHTS_FOLDER=.demo-cluster $(PY) -m examples.flights.demo cluster
 
 up: setup ## Keep the example's Airflow and its user interface running
 	@$(PY) -m examples.flights.demo up
@@ -81,7 +84,7 @@ bench-lock: setup ## Write the locks of the benchmarks' peers anew
 
 clean: ## Remove what tests, builds and the example have written; keeps .venv
 	@if [ -x $(PY) ] && [ -d .demo ]; then $(PY) -m examples.flights.demo down; fi
-	@rm -rf .demo build dist warehouse spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	@rm -rf .demo .demo-cluster build dist warehouse spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
 
 $(STAMPS)/packages: requirements.lock pyproject.toml

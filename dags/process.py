@@ -79,7 +79,7 @@ class Job:
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,
-                preexec_fn=_tie_to_parent(os.getpid()),  # noqa: PLW1509 - one call of prctl, which needs no lock
+                preexec_fn=tie_to_parent(os.getpid()),  # noqa: PLW1509 - one call of prctl, which needs no lock
             )
             if self._stopped:  # told to stop before there was a child
                 self.stop()
@@ -144,7 +144,7 @@ def raise_for(command: str, finished: Finished) -> None:
     raise JobFailedError(f"{command}: failed with exit code {finished.code}: {reason}")
 
 
-def _tie_to_parent(parent: int) -> Callable[[], None] | None:
+def tie_to_parent(parent: int) -> Callable[[], None] | None:
     """What the child does first: have the kernel kill it when ``parent`` dies, even by SIGKILL (Linux only).
 
     Without it a restarted worker leaves its Spark application alive beside the retry of its own task.

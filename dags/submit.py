@@ -51,7 +51,9 @@ class SubmittedBatchOperator(SparkSubmitOperator):
 
         if not (self.jars or self.packages):
             self.jars = ",".join(map(str, jar_paths()))
-        self.conf = {**DELTA_CONF, "spark.pyspark.python": sys.executable, **(self.conf or {})}
+        # Spark tells hundreds of lines at INFO, all of which the hook puts into the task's log.
+        quiet = {"spark.log.level": "WARN"}
+        self.conf = {**DELTA_CONF, **quiet, "spark.pyspark.python": sys.executable, **(self.conf or {})}
         with failing_fast(), self.spec.file() as path:
             command = command_of(context, vouches=self.spec.read().time.watermark == "data_interval_end")
             known = {batch.number for batch in self._committed()}

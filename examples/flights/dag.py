@@ -37,6 +37,7 @@ if wanted in (None, PIPELINE):
         start_date=datetime(2013, 2, 1, tzinfo=UTC),
         end_date=datetime.fromisoformat(LAST_DAY).replace(tzinfo=UTC),
         catchup=True,
+        conn_id=os.environ.get("WINDOWMILL_SPARK_CONN_ID"),
     )
 if wanted in (None, PIPELINE + SUFFIX):
     build_maintenance_dag(SPEC)

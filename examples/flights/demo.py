@@ -1,13 +1,21 @@
-"""``make demo``, ``make up``, ``make down``: the example from raw flights to checked aggregates, under a real Airflow scheduler."""
+"""``make demo``, ``make up``, ``make down``: the example from raw flights to checked aggregates, under a real Airflow scheduler.
+
+``make cluster-demo`` sends its runs to a Spark cluster.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
+from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 
@@ -15,12 +23,13 @@ from checkpoints.ledger import Ledger
 from dags.pools import create_pools
 from examples.flights.land import land_days
 from examples.flights.local_airflow import REPOSITORY, STOP_SECONDS, AirflowError, LocalAirflow, settings_of
+from examples.flights.local_cluster import ClusterError, LocalCluster, spark_environment
 from examples.flights.recompute import compare
 from examples.flights.results import agreement_line, batches_table, places_lines, published_rows, told, worst_days
 from windowing.errors import WindowmillError
 from windowing.specfile import load_pipeline
 
-FOLDER = REPOSITORY / ".demo"
+FOLDER = Path(os.environ.get("FLIGHTS_FOLDER") or REPOSITORY / ".demo").absolute()
 HOME = FOLDER / "airflow"
 WAREHOUSE = FOLDER / "warehouse"
 SPEC = REPOSITORY / "examples" / "flights" / "pipeline.yaml"
@@ -31,6 +40,9 @@ BACKFILL = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
 FIRST_DAY, LAST_DAY = date(2013, 2, 1), date(2013, 2, 7)
 #: ``make up`` goes on through this day: three weeks of daily runs are enough to watch.
 LAST_DAY_UP = date(2013, 2, 28)
+#: On the cluster the first run takes January up, too: there is no backfill before it, so windows of the first flights count.
+LAST_DAY_ON_CLUSTER = date(2013, 2, 2)
+BEFORE_ALL = datetime(2012, 12, 1, tzinfo=UTC)
 
 #: One run takes about half a minute on two cores; a machine ten times as slow should still come through.
 SECONDS_PER_RUN = 300
@@ -56,6 +68,36 @@ def demo() -> int:
     say(f"\nDone in {time.monotonic() - begun:.0f} s.", style="bold")
     say("  make up     start Airflow and its user interface again; the schedule goes on through " + str(LAST_DAY_UP))
     say(f"  own spec    copy {SPEC.relative_to(REPOSITORY)}, change it, and check it with `windowmill validate`")
+    return 0 if agrees else 1
+
+
+def cluster() -> int:
+    """Two scheduled runs, sent through Airflow's Spark connection to a master with two workers; everything is stopped at the end."""
+    begun = time.monotonic()
+    # A terminal's interrupt and a supervisor's request to end are to clean up alike.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stop_leftovers()
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    WAREHOUSE.mkdir(parents=True)
+    say("Cluster: a standalone master and its workers", style="bold")
+    with LocalCluster.running(FOLDER / "spark") as spark:
+        for worker in spark.state()["workers"]:
+            say(f"  {worker['id']}: {worker['cores']} core, {worker['memory']} MiB")
+        say(f"  spark://127.0.0.1:{spark.port}, its page at http://127.0.0.1:{spark.web_port} after {time.monotonic() - begun:.0f} s")
+        rows = land_days(*HISTORY, WAREHOUSE / "flights")
+        say(f"History: {rows:,} flights of {HISTORY[0]} to {HISTORY[1]} landed; the first run takes them up", style="bold")
+        connection = {"conn_type": "spark", "host": "spark://127.0.0.1", "port": spark.port, "extra": {"deploy-mode": "client"}}
+        environment = {"WINDOWMILL_SPARK_CONN_ID": "spark_cluster", "AIRFLOW_CONN_SPARK_CLUSTER": json.dumps(connection)}
+        airflow = None
+        try:
+            airflow = start(LAST_DAY_ON_CLUSTER, environment | spark_environment())
+            watch(airflow, LAST_DAY_ON_CLUSTER)
+        finally:
+            if airflow is not None:
+                airflow.stop()
+        applications = spark.applications()
+    agrees = show_result_on_cluster(applications)
+    say(f"\nDone in {time.monotonic() - begun:.0f} s; cluster and Airflow are stopped, logs and tables stay in {FOLDER}.", style="bold")
     return 0 if agrees else 1
 
 
@@ -87,11 +129,11 @@ def prepare() -> None:
     windowmill("backfill", str(SPEC), "--from", first, "--to", last)
 
 
-def start(last_day: date) -> LocalAirflow:
-    """Start Airflow with the example's DAGs, scheduled through ``last_day``, and unpause them."""
+def start(last_day: date, more: Mapping[str, str] = MappingProxyType({})) -> LocalAirflow:
+    """Start Airflow with the example's DAGs, scheduled through ``last_day``, and unpause them; ``more`` is for its environment."""
     say("Airflow: standalone, SQLite, its own folder", style="bold")
     begun = time.monotonic()
-    environment = {"WAREHOUSE": str(WAREHOUSE), "FLIGHTS_LAST_DAY": last_day.isoformat()}
+    environment = {"WAREHOUSE": str(WAREHOUSE), "FLIGHTS_LAST_DAY": last_day.isoformat(), **more}
     airflow = LocalAirflow.start(HOME, environment)
     try:
         airflow.wait_until_ready(DAG_ID)
@@ -153,6 +195,21 @@ def show_result(last_day: date) -> bool:
     return agreement.holds
 
 
+def show_result_on_cluster(applications: Sequence[str]) -> bool:
+    """The batches and the applications that computed them; whether there is one for each run, and the rows equal the recomputed ones."""
+    pipeline = load_pipeline(SPEC)
+    batches = Ledger.open(pipeline).batches()
+    agreement = compare(published_rows(pipeline), after=BEFORE_ALL, last_day=LAST_DAY_ON_CLUSTER)
+    console.print()
+    console.print(batches_table(batches))
+    say("Applications on the cluster, as its master tells them")
+    for line in applications:
+        say(f"  {line}")
+    good = agreement.holds and len(applications) == len(batches)
+    say(agreement_line(agreement), style="bold green" if good else "bold red")
+    return good
+
+
 def windowmill(*arguments: str) -> None:
     """Run the command with its progress shown.
 
@@ -182,18 +239,20 @@ def say(text: str, style: str | None = None) -> None:
 
 def main(arguments: list[str]) -> int:
     """The command line; returns its exit code."""
-    actions = {"demo": demo, "up": up, "down": down}
+    actions = {"demo": demo, "up": up, "down": down, "cluster": cluster}
     if len(arguments) != 1 or arguments[0] not in actions:
         print(f"usage: python -m examples.flights.demo {'|'.join(actions)}", file=sys.stderr)
         return 2
     os.environ["WAREHOUSE"] = str(WAREHOUSE)
     try:
         return actions[arguments[0]]()
-    except (AirflowError, WindowmillError) as err:
+    except (AirflowError, ClusterError, WindowmillError) as err:
         console.print(f"demo: {err}", style="bold red", markup=False)
         return 1
     except KeyboardInterrupt:
-        console.print("demo: stopped; `make demo` starts afresh", style="bold red", markup=False)
+        console.print(
+            f"demo: stopped; `make {'cluster-demo' if arguments == ['cluster'] else 'demo'}` starts afresh", style="bold red", markup=False
+        )
         return 130
 
 

@@ -49,7 +49,7 @@ class LocalAirflow:
     def start(cls, home: Path, environment: dict[str, str]) -> LocalAirflow:
         """Start one below ``home``, detached; returns at once. ``environment`` is for its DAG files and tasks."""
         home.mkdir(parents=True, exist_ok=True)
-        ports = _free_ports(4)
+        ports = free_ports(4)
         settings = os.environ | settings_of(home, ports) | environment
         with (home / "standalone.log").open("ab") as log:
             process = subprocess.Popen(
@@ -203,7 +203,8 @@ def settings_of(home: Path, ports: list[int]) -> dict[str, str]:
     return {"AIRFLOW_HOME": str(home), "PATH": path} | {f"AIRFLOW__{name}": str(value) for name, value in values.items()}
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens at now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

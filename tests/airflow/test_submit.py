@@ -44,7 +44,7 @@ def test_the_command_goes_to_the_connections_master_with_deltas_jars(submitted):
     summary, argv = execute()
     assert summary == {"pipeline": "delays", "batches": []}
     assert argv[argv.index("--master") + 1] == "spark://master:7077"
-    assert "spark.executor.memory=3g" in argv
+    assert {"spark.executor.memory=3g", "spark.log.level=WARN"} <= set(argv)
     assert "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension" in argv
     assert "delta-spark" in argv[argv.index("--jars") + 1]
     application = next(index for index, argument in enumerate(argv) if argument.endswith("spark_main.py"))

@@ -1,0 +1,36 @@
+"""The example's own Spark cluster: its workers come, and all of it goes with whoever started it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.demo
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from examples.flights.local_cluster import LocalCluster
+
+with LocalCluster.running(Path(sys.argv[1])) as cluster:
+    print(*(process.pid for process in cluster.processes), sep=",", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_cluster_ends_with_its_starter(tmp_path, number):
+    starter = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert starter.stdout is not None
+        members = [psutil.Process(int(pid)) for pid in starter.stdout.readline().split(",")]
+        assert [member.name() for member in members] == ["java"] * 3
+    finally:
+        starter.send_signal(number)
+        starter.wait(60)
+    _, alive = psutil.wait_procs(members, timeout=30)
+    assert alive == []
