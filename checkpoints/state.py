@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
@@ -47,12 +47,13 @@ class _StateTable:
         self._spark, self._path, self._schema = spark, path, schema
         self._exists = DeltaTable.is_deltatable(path)
 
-    def remember(self, rows: DataFrame, count: int, *, app_id: str, batch: int, metadata: str) -> int:
+    def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, batch: int, metadata: str) -> int:
         """Append a batch's rows in one commit and give the table's version; a repeated batch changes nothing."""
-        chosen = rows.select(*self._schema.names)
         if self._exists and count <= LITTLE_ROWS:
-            append_once(self._path, chosen.toArrow(), app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
+            few = rows if isinstance(rows, pa.Table) else rows.toArrow()
+            append_once(self._path, few.select(self._schema.names), app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
         else:
+            chosen = (self._spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows).select(*self._schema.names)
             (
                 chosen.coalesce(max(1, count // ROWS_PER_FILE))
                 .write.format("delta")
@@ -82,14 +83,31 @@ class SliceTable(_StateTable):
         """
         if not self._exists:
             return None
-        from pyspark.sql import functions as F
-
         rows = self._spark.read.format("delta").load(self._path)
-        return (
-            rows.where(F.col(BATCH) < before_batch)
-            .where((F.col(SLICE) >= first_slice) & (F.col(SLICE) < last_slice))
-            .select(*self._schema.names)
-        )
+        return rows.where(_needed(before_batch, first_slice, last_slice)).select(*self._schema.names)
+
+    def restore_here(self, *, before_batch: int, first_slice: int, last_slice: int, most_bytes: int, most_rows: int) -> pa.Table | None:
+        """As :meth:`restore`, but read without Spark; none where the files that may hold the slices are larger than the limits."""
+        if not self._exists:
+            return self._schema.empty_table()
+        table = DeltaTable(self._path)
+        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        files = [file for file in actions if _meets(file, first_slice, last_slice)]
+        if sum(file["size_bytes"] for file in files) > most_bytes or sum(file["num_records"] for file in files) > most_rows:
+            return None
+        names = ", ".join(f'"{name}"' for name in self._schema.names)
+        query = f"SELECT {names} FROM slices WHERE {_needed(before_batch, first_slice, last_slice)}"
+        found = pa.table(QueryBuilder().register("slices", table).execute(query).read_all())
+        return found.cast(self._schema)
+
+
+def _needed(before_batch: int, first_slice: int, last_slice: int) -> str:
+    return f"{BATCH} < {before_batch} AND {SLICE} >= {first_slice} AND {SLICE} < {last_slice}"
+
+
+def _meets(file: Mapping[str, Any], first_slice: int, last_slice: int) -> bool:
+    low, high = file.get(f"min.{SLICE}"), file.get(f"max.{SLICE}")
+    return low is None or high is None or (low < last_slice and high >= first_slice)
 
 
 class LogTable(_StateTable):

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from checkpoints.ledger import Plan
 from checkpoints.state import LogTable, SliceTable, state_schema
-from jobs import arrival, live, stages
+from jobs import arrival, little, live, stages
 from jobs.delta_log import AddedFile, SourceTable, added_files
 from jobs.quarantine import set_aside
 from jobs.sources import FILE, REASON, Columns, event_end, read_rows
@@ -28,8 +31,7 @@ from windowing.watermark import BEFORE, Clock
 from windowing.ways import Slices, slices_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column
 
 _BEFORE_ALL, _AFTER_ALL = -(1 << 62), 1 << 62
 #: Source bytes up to which a batch is little: starting tasks and JVMs costs more than the work itself.
@@ -88,7 +90,7 @@ class Batch:
 
 @dataclass
 class Applied:
-    """A batch applied: result rows and new rows of state (one pass, cached in Spark), the rows set aside, and what was counted.
+    """A batch applied: result rows and new rows of state (tables, or one pass cached in Spark), the rows set aside, and what was counted.
 
     ``seen`` and ``emitted`` are the pipeline's progress once the batch is committed; ``windows`` gives per window name the rows and the
     first and last window end, all of them in (``after``, ``through``].
@@ -99,8 +101,8 @@ class Applied:
     after: int
     through: int
     cached: DataFrame | None = None
-    rows: DataFrame | None = None
-    state: DataFrame | None = None
+    rows: DataFrame | pa.Table | None = None
+    state: DataFrame | pa.Table | None = None
     quarantined: Staged | None = None
     rows_read: int = 0
     rows_applied: int = 0
@@ -122,9 +124,10 @@ class Applied:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A batch's rows, surveyed: what the watermark has become, and which windows that completes."""
+    """A batch's rows, surveyed: what the watermark has become, and which windows that completes; of a little batch ``here`` too."""
 
     rows: DataFrame | None
+    here: pa.Table | None
     survey: arrival.Survey | None
     seen: int | None
     emitted: int | None
@@ -135,14 +138,15 @@ class Arrived:
 def arrive(spark: SparkSession, batch: Batch) -> Arrived:
     """Survey the batch's rows; decide which windows it emits."""
     plan, time = batch.plan, batch.pipeline.time
-    rows = survey = None
+    rows = here = survey = None
     seen = plan.seen
     if batch.files:
         rows = read_rows(spark, batch.source, batch.files, batch.pipeline, now_us=plan.now_us)
-        expected = sum(file.rows or 0 for file in batch.files)
-        # A revision is brought by a row at the watermark that it met.
-        every = batch.pipeline.emit == "revise"
-        survey = arrival.survey(rows, seen=plan.seen, disorder=time.disorder.elapsed(), expected_rows=expected, every=every)
+        if batch.slices is not None and little.is_little(batch.files):
+            here = little.collect(rows, batch.slice_stage)
+            survey = arrival.survey_here(here, seen=plan.seen)
+        else:
+            survey = _survey(batch, rows)
         seen = survey.seen
     lateness = time.lateness.elapsed()
     complete = None if seen is None else seen - time.disorder.elapsed() - lateness
@@ -154,15 +158,26 @@ def arrive(spark: SparkSession, batch: Batch) -> Arrived:
         begin, end = plan.range
         if batch.live is not None and plan.builds_state and time.watermark == "max_event_time":
             # Live rows cannot stop before what they have seen: windows after the range that are complete come with it.
-            return Arrived(rows, survey, seen, emitted, begin, begin if emitted is None else max(begin, emitted))
+            return Arrived(rows, here, survey, seen, emitted, begin, begin if emitted is None else max(begin, emitted))
         through = begin if limit is None else max(begin, min(end, limit))
-        return Arrived(rows, survey, seen, through if plan.builds_state else plan.emitted, begin, through)
+        return Arrived(rows, here, survey, seen, through if plan.builds_state else plan.emitted, begin, through)
     after = _BEFORE_ALL if plan.emitted is None else plan.emitted
-    return Arrived(rows, survey, seen, emitted if emitted is not None else plan.emitted, after, after if emitted is None else emitted)
+    return Arrived(rows, here, survey, seen, emitted if emitted is not None else plan.emitted, after, after if emitted is None else emitted)
 
 
-def restore(batch: Batch, arrived: Arrived, table: SliceTable | LogTable) -> DataFrame | None:
-    """The state that the new rows and the windows now complete need; none for a backfill, which works from the source alone."""
+def _survey(batch: Batch, rows: DataFrame) -> arrival.Survey:
+    expected = sum(file.rows or 0 for file in batch.files)
+    # A revision is brought by a row at the watermark that it met.
+    every = batch.pipeline.emit == "revise"
+    disorder = batch.pipeline.time.disorder.elapsed()
+    return arrival.survey(rows, seen=batch.plan.seen, disorder=disorder, expected_rows=expected, every=every)
+
+
+def restore(batch: Batch, arrived: Arrived, table: SliceTable | LogTable) -> DataFrame | pa.Table | None:
+    """The state that the new rows and the windows now complete need; none for a backfill, which works from the source alone.
+
+    A table where the batch is little and the state too.
+    """
     plan = batch.plan
     if plan.action == "backfill" or arrived.after == _BEFORE_ALL:
         return None
@@ -174,10 +189,21 @@ def restore(batch: Batch, arrived: Arrived, table: SliceTable | LogTable) -> Dat
     grids = batch.slices.grids
     if not grids.any_end(arrived.after, arrived.through):
         return None
-    return table.restore(before_batch=plan.batch, first_slice=grids.first_slice_after(arrived.after), last_slice=arrived.through)
+    first, last = grids.first_slice_after(arrived.after), arrived.through
+    if arrived.here is not None or arrived.rows is None:
+        found = table.restore_here(
+            before_batch=plan.batch,
+            first_slice=first,
+            last_slice=last,
+            most_bytes=little.MOST_STATE_BYTES,
+            most_rows=little.MOST_STATE_ROWS,
+        )
+        if found is not None:
+            return found
+    return table.restore(before_batch=plan.batch, first_slice=first, last_slice=last)
 
 
-def apply(batch: Batch, arrived: Arrived, restored: DataFrame | None, staging: str) -> Applied:
+def apply(batch: Batch, arrived: Arrived, restored: DataFrame | pa.Table | None, staging: str) -> Applied:
     """Bring rows and restored state together in complete windows, and set aside what cannot be applied."""
     plan, done = batch.plan, Applied(arrived.seen, arrived.emitted, arrived.after, arrived.through)
     done.rows_read = arrived.survey.rows if arrived.survey is not None else 0
@@ -189,17 +215,22 @@ def apply(batch: Batch, arrived: Arrived, restored: DataFrame | None, staging: s
     return done
 
 
-def _by_slices(batch: Batch, arrived: Arrived, restored: DataFrame | None, done: Applied) -> DataFrame | None:
+def _by_slices(batch: Batch, arrived: Arrived, restored: DataFrame | pa.Table | None, done: Applied) -> DataFrame | None:
     """The rows judged, if there are any."""
+    assert batch.slices is not None
     slices = batch.slice_stage
+    stage = WindowStage(slices, batch.slices.grids.named, arrived.after, arrived.through, _keep_from(batch, arrived), batch.sink_schema)
+    if (arrived.here is not None or arrived.rows is None) and not isinstance(restored, DataFrame):
+        if little.fits(arrived.here, restored, stage):
+            return _here(batch, arrived, restored, done, stage)
+        if restored is not None:
+            restored = SparkSession.active().createDataFrame(restored)
     packed = [] if restored is None else [stages.pack(restored, slices)]
     judged = None
     if arrived.rows is not None:
-        judged = _judge(batch, arrived)
+        judged = _judge(batch, arrived if arrived.here is None else replace(arrived, survey=_survey(batch, arrived.rows)))
         packed.append(stages.lift(judged, slices))
     if packed:
-        assert batch.slices is not None
-        stage = WindowStage(slices, batch.slices.grids.named, arrived.after, arrived.through, _keep_from(batch, arrived), batch.sink_schema)
         every = reduce(DataFrame.unionByName, packed)
         done.cached = stages.windows_and_slices(every, stage, _partitions(every.sparkSession, batch)).persist()
         _count(done)
@@ -208,6 +239,24 @@ def _by_slices(batch: Batch, arrived: Arrived, restored: DataFrame | None, done:
         if batch.plan.builds_state and done.new_state:
             done.state = stages.unpacked(done.cached, slices)
     return judged
+
+
+def _here(batch: Batch, arrived: Arrived, restored: pa.Table | None, done: Applied, stage: WindowStage) -> DataFrame | None:
+    """A little batch in this process; the rows that have a reason, if there are any rows."""
+    judged = None if arrived.here is None else _judge_here(batch, arrived)
+    found = list(little.work(judged, restored, stage))
+    tables = [table for part in found for table in part.windows]
+    for table in tables:
+        ends = pc.min_max(table.column("window_end").cast(pa.int64())).as_py()
+        name = table.column("window")[0].as_py()
+        n, low, high = done.windows.get(name, (0, ends["min"], ends["max"]))
+        done.windows[name] = (n + table.num_rows, min(low, ends["min"]), max(high, ends["max"]))
+    done.rows = pa.concat_tables(tables) if tables else None
+    done.rows_applied, done.rows_late = sum(part.rows for part in found), sum(part.late_rows for part in found)
+    done.new_state = sum(part.n_slices for part in found)
+    if batch.plan.builds_state and done.new_state:
+        done.state = pa.concat_tables([little.unpacked(part.slices, stage.slices) for part in found if part.slices is not None])
+    return None if judged is None or arrived.rows is None else little.set_aside(arrived.rows, judged)
 
 
 def _by_live_rows(batch: Batch, arrived: Arrived, restored: DataFrame | None, done: Applied) -> DataFrame | None:
@@ -314,14 +363,30 @@ def _judge(batch: Batch, arrived: Arrived) -> DataFrame:
     )
 
 
+def _judge_here(batch: Batch, arrived: Arrived) -> pa.Table:
+    assert batch.slices is not None
+    assert arrived.here is not None
+    time, grids = batch.pipeline.time, batch.slices.grids.grids
+    if time.watermark == "data_interval_end":
+        closed = np.array(_closed_by_file(batch), np.int64)[arrived.here.column(FILE).to_numpy()]
+        return arrival.judge_by_here(arrived.here, closed, lateness=time.lateness.elapsed(), grids=grids)
+    disorder, lateness = time.disorder.elapsed(), time.lateness.elapsed()
+    return arrival.judge_here(arrived.here, seen=batch.plan.seen, disorder=disorder, lateness=lateness, grids=grids)
+
+
 def _found_closed(batch: Batch) -> Column:
-    """Through which instant each row found windows closed, where the orchestrator vouches; in a backfill as when the row first came."""
+    """Through which instant each row found windows closed, where the orchestrator vouches."""
+    return F.lit(_closed_by_file(batch))[F.col(FILE)].cast("long")
+
+
+def _closed_by_file(batch: Batch) -> list[int]:
+    """Through which instant windows were closed to a file's rows, where the orchestrator vouches; in a backfill as when they first came."""
     plan = batch.plan
     if plan.action == "run" or not plan.found_closed:
-        return F.lit(_BEFORE_ALL if plan.emitted is None or plan.action == "backfill" else plan.emitted)
+        return [_BEFORE_ALL if plan.emitted is None or plan.action == "backfill" else plan.emitted] * len(batch.files)
     through = [version for version, _ in plan.found_closed]
     closed = [plan.found_closed[bisect_left(through, file.version)][1] for file in batch.files]
-    return F.lit([_BEFORE_ALL if instant is None else instant for instant in closed])[F.col(FILE)].cast("long")
+    return [_BEFORE_ALL if instant is None else instant for instant in closed]
 
 
 def _check_balance(batch: Batch, done: Applied) -> None:

@@ -12,22 +12,29 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from jobs.sources import FILE, REASON, ROW
 from windowing.axis import Edges, Grid
 from windowing.columnar.slices import CLOSED, LATE, TIME
+from windowing.kernels.slices import slice_starts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from windowing.kernels.combine import Ints
 
 #: Smallest block, in rows; larger batches get larger blocks, so that the survey that comes to the driver stays small.
 BLOCK_ROWS = 4_096
 MAX_BLOCKS = 50_000
 #: Bits of a row's number that count the rows of a batch; those above them count batches.
 _BATCH_SHIFT = 43
+#: Before every event time.
+_NEVER = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,44 @@ def survey(rows: DataFrame, *, seen: int | None, disorder: int, expected_rows: i
         ends[block[FILE]] = max(ends[block[FILE]], (block["block"] + 1) * block_rows)
     starts = (0, *accumulate(ends.values()))[:-1]
     return Survey(read, read - usable_rows, seen, block_rows, tuple(behind), starts)
+
+
+def survey_here(rows: pa.Table, *, seen: int | None) -> Survey:
+    """Survey the rows of a little batch; they are looked at one by one later, and not in blocks."""
+    highest = pc.max(_usable_times(rows)).as_py()
+    now = max((time for time in (seen, highest) if time is not None), default=None)
+    return Survey(rows.num_rows, rows.num_rows - rows.column(REASON).null_count, now, BLOCK_ROWS, (), ())
+
+
+def judge_here(rows: pa.Table, *, seen: int | None, disorder: int, lateness: int, grids: Sequence[Grid]) -> pa.Table:
+    """As :func:`judge` over all rows of a little batch in the order of their arrival, which follows others that have ``seen``."""
+    times = pc.fill_null(_usable_times(rows), _NEVER).to_numpy()
+    met = np.maximum.accumulate(np.append(_NEVER if seen is None else seen, times))[1:]
+    return _close_here(rows, met - (disorder + lateness), met - disorder, grids)
+
+
+def judge_by_here(rows: pa.Table, closed: Ints, *, lateness: int, grids: Sequence[Grid]) -> pa.Table:
+    """As :func:`judge_by`, over the rows of a little batch."""
+    return _close_here(rows, closed, closed + lateness, grids)
+
+
+def _usable_times(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.if_else(pc.is_null(rows.column(REASON)), rows.column(TIME), pa.scalar(None, pa.int64()))
+
+
+def _close_here(rows: pa.Table, closed: Ints, watermark: Ints, grids: Sequence[Grid]) -> pa.Table:
+    """As :func:`_close`; a watermark never passes what has been closed, so that only rows behind it can be late for a window."""
+    times = pc.fill_null(_usable_times(rows), 1 << 62).to_numpy()
+    late = times < watermark
+    if not late.any():
+        return rows
+    first_end = np.min([grid.first_end_after(times) for grid in grids], axis=0)  # type: ignore[arg-type]
+    last_end = np.max([grid.last_end_holding(times) for grid in grids], axis=0)  # type: ignore[arg-type]
+    trains = np.array(Edges.of(grids).trains, np.int64)
+    edges = slice_starts(closed, trains[:, 0].copy(), trains[:, 1].copy())
+    reason = pc.if_else(pa.array((last_end > times) & (last_end <= closed)), "too_late", rows.column(REASON))
+    judged = rows.set_column(rows.schema.get_field_index(REASON), REASON, reason)
+    return judged.append_column(LATE, pa.array(late)).append_column(CLOSED, pa.array(edges, mask=first_end > closed))
 
 
 def judge(rows: DataFrame, found: Survey, *, disorder: int, lateness: int, grids: Sequence[Grid]) -> DataFrame:

@@ -77,12 +77,12 @@ class _Steps:
             ship_modules(self.spark, pipeline)
         self.state = self.batch.state(self.spark, places.state)
 
-    def restore(self) -> tuple[apply.Arrived, DataFrame | None]:
+    def restore(self) -> tuple[apply.Arrived, DataFrame | pa.Table | None]:
         with self.progress.step("restore", "what the new rows complete, and the state that it needs"):
             arrived = apply.arrive(self.spark, self.batch)
             return arrived, apply.restore(self.batch, arrived, self.state)
 
-    def apply(self, arrived: apply.Arrived, restored: DataFrame | None) -> apply.Applied:
+    def apply(self, arrived: apply.Arrived, restored: DataFrame | pa.Table | None) -> apply.Applied:
         with self.progress.step("apply", "new rows and restored state into windows"):
             self.applied = apply.apply(self.batch, arrived, restored, self.staging)
             return self.applied
@@ -91,7 +91,9 @@ class _Steps:
         """The verdict on the rows about to be published; raises ``HeldError`` when they must not be."""
         with self.progress.step("validate", f"{result.row_count} rows against the expectations"):
             small = result.row_count <= MAX_ROWS_IN_PANDAS
-            rows = self._no_rows() if result.rows is None else result.rows.toArrow() if small else result.rows
+            rows = self._no_rows() if result.rows is None else result.rows
+            if small and isinstance(rows, DataFrame):
+                rows = rows.toArrow()
             self.collected = rows if small else None
             verdict = validate(rows, self.pipeline, columns=self.batch.sink_schema.names, count=result.row_count)
             self._record(verdict)
@@ -117,9 +119,8 @@ class _Steps:
                 return None
             path: str = self.pipeline.sink.path  # type: ignore[union-attr, assignment]
             replaces = None if plan.builds_state else (result.after, result.through)
-            rows = result.rows if result.rows is not None else self.spark.createDataFrame(self._no_rows())
-            if self.collected is not None and sink.takes_table(path, result.row_count, replaces):
-                rows = self.collected
+            little = self.collected is not None and sink.takes_table(path, result.row_count, replaces)
+            rows = self.collected if little else self._frame(result)
             return sink.publish(
                 rows,
                 result.row_count,
@@ -163,6 +164,10 @@ class _Steps:
             self.applied.release()
         clear(self.staging)
 
+    def _frame(self, result: apply.Applied) -> DataFrame:
+        rows = self._no_rows() if result.rows is None else result.rows
+        return rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(rows)
+
     def _no_rows(self) -> pa.Table:
         return self.batch.sink_schema.empty_table()
 
@@ -182,8 +187,7 @@ class _Steps:
         docs.write_docs(self.places.docs, verdict, pipeline=self.pipeline.pipeline, batch=plan.batch, at=at)
 
     def _hold(self, result: apply.Applied) -> None:
-        assert result.rows is not None
-        staged = Staged(result.rows, f"{self.staging}/held")
+        staged = Staged(self._frame(result), f"{self.staging}/held")
         staged.replace(self.places.held)
         staged.drop()
         self.ledger.record_held(self.plan, self._outcome(result, "held", None, None), datetime.now(UTC))

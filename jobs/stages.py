@@ -18,7 +18,7 @@ from windowing.kernels.layout import Layout
 from windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 #: Beside ``ROWS`` and ``LATE_ROWS`` what whole keys came to: how many slices the batch's rows are in.
 SLICES = "_slices"
@@ -43,13 +43,17 @@ def sink_schema(keys: Mapping[str, pa.DataType], layout: Layout, *, instants: bo
 
 def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
     """Packed slices of the usable rows; columns as ``stage.packed_schema``."""
-    conditions = dict.fromkeys(atom.where for atom in stage.layout.atoms if atom.where)
-    inputs = dict.fromkeys([*stage.keys, *stage.ties, *(name for atom in stage.layout.atoms for name in atom.columns)])
     judged = [name for name in (CLOSED, LATE) if name in rows.columns]
-    chosen = rows.where(F.col(REASON).isNull()).select(
-        TIME, *judged, *(quoted(name) for name in inputs), *(F.expr(text).alias(condition_column(text)) for text in conditions)
-    )
+    chosen = rows.where(F.col(REASON).isNull()).select(TIME, *judged, *inputs(stage))
     return chosen.mapInArrow(partial(_placed, slices.lifted, stage), from_arrow_schema(stage.packed_schema))
+
+
+def inputs(stage: SliceStage, where: Column | None = None) -> list[Column]:
+    """Columns of the source that lifting reads, and the aggregates' conditions, evaluated only ``where`` a row is of use."""
+    names = dict.fromkeys([*stage.keys, *stage.ties, *(name for atom in stage.layout.atoms for name in atom.columns)])
+    texts = dict.fromkeys(atom.where for atom in stage.layout.atoms if atom.where)
+    conditions = {text: F.expr(text) if where is None else F.when(where, F.expr(text)) for text in texts}
+    return [*(F.col(quoted(name)) for name in names), *(found.alias(condition_column(text)) for text, found in conditions.items())]
 
 
 def pack(stored: DataFrame, stage: SliceStage) -> DataFrame:
