@@ -23,7 +23,7 @@ WINDOWS = (
 )
 AGGREGATES = {"n": {"count": "*"}, "mean": {"mean": "v"}, "top": {"max": "v"}, "spread": {"stddev_samp": "v"}}
 KEYS, ROWS_PER_MINUTE = 100, 50
-COUNTED_STEPS = ("restore", "apply", "validate", "publish", "remember", "commit")
+COUNTED_STEPS = ("survey", "restore", "apply", "validate", "publish", "remember", "commit")
 WARM_ROUNDS = 2
 
 

@@ -78,8 +78,9 @@ class _Steps:
         self.state = self.batch.state(self.spark, places.state)
 
     def restore(self) -> tuple[apply.Arrived, DataFrame | pa.Table | None]:
-        with self.progress.step("restore", "what the new rows complete, and the state that it needs"):
+        with self.progress.step("survey", "which windows the new rows complete"):
             arrived = apply.arrive(self.spark, self.batch)
+        with self.progress.step("restore", "the state that rows and windows need"):
             return arrived, apply.restore(self.batch, arrived, self.state)
 
     def apply(self, arrived: apply.Arrived, restored: DataFrame | pa.Table | None) -> apply.Applied:

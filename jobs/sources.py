@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
 _ADDED = (TIME, FILE, ROW, VERSION, REASON)
 #: Names that must not be the source's: those, and what judging by arrival adds.
-_TAKEN = (*_ADDED, "_name", "_number", "_until", "_watermark", "_refused", "_block", "_before", "_seen", CLOSED, LATE)
+_TAKEN = (*_ADDED, "_name", "_told", "_number", "_until", "_watermark", "_refused", "_block", "_before", "_seen", CLOSED, LATE)
+#: Files up to which what is known of each is a constant of the query.
+_FEW_FILES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,11 @@ def read_rows(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile
     data = StructType([stored[name] for name in stored.names if logical[name] not in table.partition_columns])
     rows = spark.read.schema(data).parquet(*(_literal_path(table.path, file.path) for file in files))
     rows = rows.select("*", F.col("_metadata.file_name").alias("_name"), F.col("_metadata.row_index").alias(ROW))
-    order = spark.createDataFrame(_order(files))
-    rows = rows.join(F.broadcast(order), "_name")
+    order = _order(files)
+    if order.num_rows <= _FEW_FILES:
+        rows = rows.select("*", _looked_up(order)).select("*", "_told.*")
+    else:
+        rows = rows.join(F.broadcast(spark.createDataFrame(order)), "_name")
     chosen = [F.col(_quoted(name)).cast(stored[name].dataType).alias(logical[name]) for name in stored.names]
     rows = rows.select(*chosen, FILE, ROW, VERSION)
     if pipeline.source and pipeline.source.filter:
@@ -128,6 +133,16 @@ def _order(files: Sequence[AddedFile]) -> pa.Table:
     own = {"_name": [file.path.rsplit("/", 1)[-1] for file in files], VERSION: pa.array([file.version for file in files], pa.int64())}
     own |= {FILE: pa.array(range(len(files)), pa.int32())}
     return pa.table(own | {name: pa.array([file.partition[name] for file in files], pa.string()) for name in files[0].partition})
+
+
+def _looked_up(order: pa.Table) -> Column:
+    """What ``order`` tells of the row's file, as a struct: a constant, where a join would be a job more."""
+    types = {FILE: "int", VERSION: "long"}
+    told = [
+        (F.lit(row.pop("_name")), F.struct(*(F.lit(value).cast(types.get(name, "string")).alias(name) for name, value in row.items())))
+        for row in order.to_pylist()
+    ]
+    return F.create_map(*(part for pair in told for part in pair))[F.col("_name")].alias("_told")
 
 
 def event_time(pipeline: Pipeline, columns: Columns, now_us: int) -> tuple[Column, Column]:

@@ -24,7 +24,7 @@ from windowing.spec import AssetSchedule, Pipeline
 
 #: Steps of a run in their order -> the colour of each; ``start`` is that of Spark.
 _STEPS = {"start": "start"} | {
-    step: f"t{i}" for i, step in enumerate(("plan", "restore", "apply", "validate", "publish", "remember", "commit"))
+    step: f"t{i}" for i, step in enumerate(("survey", "restore", "apply", "validate", "publish", "remember", "commit"))
 }
 #: Verdict or status -> (tone of its badge, words).
 _VERDICTS = {

@@ -7,13 +7,21 @@ import random
 import pytest
 from deltalake import DeltaTable
 
+from jobs import little
 from tests.spark.harness import Bench, differences, events, expected
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize(("seed", "versions", "batches"), [(1, 1, 1), (2, 7, 3), (3, 12, 5)])
-def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, seed, versions, batches):
+#: Limits of what is worked on in this process: all by Spark; all here; by Spark the larger batches, or those over more state or windows.
+BY_SPARK = {"MOST_ROWS": 0}
+LIMITS = [BY_SPARK, {}, {"MOST_ROWS": 200}, {"MOST_STATE_ROWS": 100, "MOST_RESULTS": 150}]
+
+
+@pytest.mark.parametrize(("seed", "versions", "batches", "limits"), [(1, 1, 1, BY_SPARK), *((3, 12, 5, limits) for limits in LIMITS)])
+def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, seed, versions, batches, limits):
+    for name, limit in limits.items():
+        monkeypatch.setattr(little, name, limit)
     rows = events(seed, 1_500)
     bench = Bench(tmp_path)
     cuts = sorted(random.Random(seed).sample(range(1, len(rows)), versions - 1))
@@ -97,7 +105,10 @@ def test_one_batch_makes_at_most_two_spark_commits(spark, tmp_path):
     assert [DeltaTable(path).version() - v for path, v in zip(tables, before, strict=True)] == [1, 1]
 
 
-def test_integer_axis_and_no_keys(spark, tmp_path):
+@pytest.mark.parametrize("limits", [BY_SPARK, {}])
+def test_integer_axis_and_no_keys(spark, tmp_path, monkeypatch, limits):
+    for name, limit in limits.items():
+        monkeypatch.setattr(little, name, limit)
     rows = [dict(row, i=None if row["t"] is None else (row["t"] - 1_709_251_200_000_000) // 1_000_000) for row in events(11, 400)]
     bench = Bench(
         tmp_path,

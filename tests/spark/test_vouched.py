@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from jobs import little
 from tests.spark.harness import BASE, MINUTE, Bench, events, quiet
 from windowing.axis import from_us
 from windowing.errors import SpecError
@@ -14,8 +15,9 @@ pytestmark = pytest.mark.spark
 AT_BASE = from_us(BASE)
 
 
-@pytest.fixture
-def bench(spark, tmp_path):
+@pytest.fixture(params=[0, little.MOST_ROWS], ids=["by Spark", "here"])
+def bench(spark, tmp_path, monkeypatch, request):
+    monkeypatch.setattr(little, "MOST_ROWS", request.param)
     return Bench(
         tmp_path,
         {
