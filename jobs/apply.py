@@ -142,7 +142,7 @@ def arrive(spark: SparkSession, batch: Batch) -> Arrived:
     seen = plan.seen
     if batch.files:
         rows = read_rows(spark, batch.source, batch.files, batch.pipeline, now_us=plan.now_us)
-        if batch.slices is not None and little.is_little(batch.files):
+        if batch.slices is not None and little.is_little(batch.files, batch.slices.layout):
             here = little.collect(rows, batch.slice_stage)
             survey = arrival.survey_here(here, seen=plan.seen)
         else:
@@ -196,7 +196,7 @@ def restore(batch: Batch, arrived: Arrived, table: SliceTable | LogTable) -> Dat
             first_slice=first,
             last_slice=last,
             most_bytes=little.MOST_STATE_BYTES,
-            most_rows=little.MOST_STATE_ROWS,
+            most_rows=little.most(little.MOST_STATE_ROWS, batch.slices.layout),
         )
         if found is not None:
             return found

@@ -2,7 +2,8 @@
 
 Starting jobs and Python workers takes Spark longer than a few thousand rows take the kernels. What comes to this process is limited by
 what the logs of source and state tell before anything is read: ``MOST_BYTES`` and ``MOST_ROWS`` of new files, ``MOST_STATE_BYTES`` and
-``MOST_STATE_ROWS`` of state files, and by ``MOST_RESULTS``, reckoned before windows are computed. Beyond any of them Spark does it all.
+``MOST_STATE_ROWS`` of state files, and by ``MOST_RESULTS``, reckoned before windows are computed; wide partials lower these (:func:`most`).
+Beyond any of them Spark does it all.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from windowing.axis import Grid
 from windowing.columnar import slices
 from windowing.columnar.rows import key_codes
 from windowing.columnar.slices import SLICE, TIME, Combined, SliceStage, WindowStage
+from windowing.kernels.layout import Layout
 
 #: New files up to which a batch is little, by their size and the rows that the log tells of.
 MOST_BYTES, MOST_ROWS = 32 << 20, 200_000
@@ -29,12 +31,19 @@ MOST_BYTES, MOST_ROWS = 32 << 20, 200_000
 MOST_STATE_BYTES, MOST_STATE_ROWS = 64 << 20, 1_000_000
 #: Result rows up to which it is, reckoned as every key having a row for every window end.
 MOST_RESULTS = 500_000
+#: Numbers of eight bytes in the partials of any of these.
+MOST_NUMBERS = 32 << 20
 
 
-def is_little(files: Sequence[AddedFile]) -> bool:
+def most(limit: int, layout: Layout) -> int:
+    """Rows up to ``limit``, but fewer of wide ones: a histogram's hundreds of counts take little room in a file and much in memory."""
+    return min(limit, MOST_NUMBERS // max(1, sum(layout.widths())))
+
+
+def is_little(files: Sequence[AddedFile], layout: Layout) -> bool:
     """Whether the rows of ``files`` may come to this process; not where the log does not tell how many there are."""
-    rows = [file.rows for file in files]
-    return None not in rows and sum(rows) <= MOST_ROWS and sum(file.size_bytes for file in files) <= MOST_BYTES  # type: ignore[arg-type]
+    rows = sum(MOST_ROWS + 1 if file.rows is None else file.rows for file in files)
+    return rows <= most(MOST_ROWS, layout) and sum(file.size_bytes for file in files) <= MOST_BYTES
 
 
 def collect(rows: DataFrame, stage: SliceStage) -> pa.Table:
@@ -55,7 +64,8 @@ def fits(rows: pa.Table | None, restored: pa.Table | None, stage: WindowStage) -
         return True
     keys = [pa.chunked_array([chunk for table in tables for chunk in table.column(key).chunks]) for key in stage.slices.keys]
     _, n_keys = key_codes(keys, sum(table.num_rows for table in tables))
-    return n_keys * sum(_ends(grid, max(stage.after, min(lows)), stage.through, max(highs)) for _, grid in stage.grids) <= MOST_RESULTS
+    ends = sum(_ends(grid, max(stage.after, min(lows)), stage.through, max(highs)) for _, grid in stage.grids)
+    return n_keys * ends <= most(MOST_RESULTS, stage.slices.layout)
 
 
 def _ends(grid: Grid, after: int, through: int, last: int) -> int:
