@@ -84,11 +84,11 @@ def _lift(atom: Atom, columns: list[pa.Array], counted: Bools, ints: Ints, float
 
 
 def _lift_sum(value: Floats, ints: Ints, floats: Floats) -> None:
-    """As :func:`windowing.numerics.to_sum`."""
-    large = np.isfinite(value) & (np.abs(value) >= CARRY_UNIT)
-    ints[:, 0] = np.where(large, np.sign(np.where(large, value, 0.0)), 0.0).astype(np.int64)
-    floats[:, 0] = value - ints[:, 0] * CARRY_UNIT if large.any() else value
-    floats[:, 1] = 0.0
+    """As :func:`windowing.numerics.to_sum`, into zeros."""
+    floats[:, 0] = value
+    large = np.flatnonzero((np.abs(value) >= CARRY_UNIT) & np.isfinite(value))
+    ints[large, 0] = np.sign(value[large]).astype(np.int64)
+    floats[large, 0] -= np.copysign(CARRY_UNIT, value[large])
 
 
 def _product_error(x: Floats, y: Floats, product: Floats) -> Floats:
