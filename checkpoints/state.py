@@ -16,9 +16,10 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalak
 
 from checkpoints.appending import LITTLE_ROWS, append_once
 from windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF
-from windowing.columnar.slices import BATCH, CLOSED, SLICE
+from windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
 from windowing.errors import StateError
 from windowing.kernels.layout import Layout
+from windowing.nodes import Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,9 +32,12 @@ FEW_ENTRIES, FEW_FILES = 100_000, 64
 COMPACTED_BYTES = 1 << 30
 
 
-def state_schema(keys: dict[str, pa.DataType], layout: Layout) -> pa.Schema:
-    """Columns of the state table: keys, start of the slice, ``_closed`` (windows that end later count it; null: all), batch, partials."""
-    own = [(SLICE, pa.int64()), (CLOSED, pa.int64()), (BATCH, pa.int64())]
+def state_schema(keys: dict[str, pa.DataType], layout: Layout, *, nodes: bool = False) -> pa.Schema:
+    """Columns of the state table: keys, start of the slice, ``_closed`` (windows that end later count it; null: all), batch, partials.
+
+    With ``nodes`` also ``_level``: rows where it is not 0 are nodes, see :mod:`windowing.nodes`.
+    """
+    own = [(SLICE, pa.int64()), *([(LEVEL, pa.int64())] if nodes else []), (CLOSED, pa.int64()), (BATCH, pa.int64())]
     return pa.schema([*keys.items(), *own, *((stored.name, stored.type) for stored in layout.fields)])
 
 
@@ -86,6 +90,13 @@ class SliceTable(_StateTable):
         rows = self._spark.read.format("delta").load(self._path)
         return rows.where(_needed(before_batch, first_slice, last_slice)).select(*self._schema.names)
 
+    def restore_nodes(self, wanted: Selection, *, before_batch: int) -> DataFrame | None:
+        """As :meth:`restore`, the nodes and slices that are ``wanted``, where the table holds nodes."""
+        if not self._exists:
+            return None
+        rows = self._spark.read.format("delta").load(self._path)
+        return rows.where(f"{BATCH} < {before_batch} AND ({condition_of(wanted)})").select(*self._schema.names)
+
     def restore_here(self, *, before_batch: int, first_slice: int, last_slice: int, most_bytes: int, most_rows: int) -> pa.Table | None:
         """As :meth:`restore`, but read without Spark; none where the files that may hold the slices are larger than the limits."""
         if not self._exists:
@@ -108,6 +119,20 @@ def _needed(before_batch: int, first_slice: int, last_slice: int) -> str:
 def _meets(file: Mapping[str, Any], first_slice: int, last_slice: int) -> bool:
     low, high = file.get(f"min.{SLICE}"), file.get(f"max.{SLICE}")
     return low is None or high is None or (low < last_slice and high >= first_slice)
+
+
+def condition_of(wanted: Selection) -> str:
+    """The rows that are ``wanted``, as a condition in SQL; Spark and DataFusion read it alike."""
+    spans = [f"({SLICE} >= {low} AND {SLICE} < {high})" for low, high in wanted.slices]
+    late = f"({CLOSED} > {wanted.late_after} AND {SLICE} >= {wanted.late_from})"
+    slices = f"({LEVEL} = 0 AND ({' OR '.join([*spans, late])}))"
+    nodes = [f"({LEVEL} = {level} AND {SLICE} IN ({', '.join(map(str, starts))}))" for level, starts in wanted.nodes]
+    return " OR ".join([slices, *nodes])
+
+
+def has_nodes(path: str) -> bool:
+    """Whether the state table at ``path`` holds nodes beside slices; a table keeps the form that it was made in."""
+    return LEVEL in DeltaTable(path).schema().to_arrow().names
 
 
 class LogTable(_StateTable):

@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from checkpoints.ledger import Plan
-from checkpoints.state import LogTable, SliceTable, state_schema
+from checkpoints.state import LogTable, SliceTable, has_nodes, state_schema
 from jobs import arrival, little, live, stages
 from jobs.delta_log import AddedFile, SourceTable, added_files
 from jobs.quarantine import set_aside
 from jobs.sources import FILE, REASON, Columns, event_end, read_rows
 from jobs.staging import Staged
-from windowing.columnar.slices import SliceStage, WindowStage
+from windowing.columnar.slices import NodeStage, SliceStage, WindowStage
 from windowing.errors import WindowmillError
+from windowing.nodes import Nodes
 from windowing.spec import Pipeline
 from windowing.watermark import BEFORE, Clock
 from windowing.ways import Slices, slices_of
@@ -40,7 +42,10 @@ LITTLE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch works with: the source's files, and how the spec is computed: by ``slices``, or by ``live`` rows."""
+    """What a batch works with: the source's files, and how the spec is computed: by ``slices``, or by ``live`` rows.
+
+    ``nodes`` are those that the state holds over the slices, if it does.
+    """
 
     pipeline: Pipeline
     plan: Plan
@@ -49,13 +54,18 @@ class Batch:
     columns: Columns
     slices: Slices | None
     live: live.LiveRows | None
+    nodes: Nodes | None
 
     @classmethod
-    def of(cls, pipeline: Pipeline, plan: Plan, source: SourceTable) -> Batch:
+    def of(cls, pipeline: Pipeline, plan: Plan, source: SourceTable, state: str) -> Batch:
+        """The batch of ``plan``, of which the state is at the path ``state``."""
         columns = Columns.of(plan.source_schema)
         files = added_files(source, plan.from_version, plan.to_version)
         slices = slices_of(pipeline, columns.arrow)
-        return cls(pipeline, plan, source, files, columns, slices, None if slices else live.LiveRows.of(pipeline, columns.arrow))
+        nodes = None if slices is None else Nodes.of(slices.grids.grids)
+        if nodes is not None and DeltaTable.is_deltatable(state) and not has_nodes(state):
+            nodes = None
+        return cls(pipeline, plan, source, files, columns, slices, None if slices else live.LiveRows.of(pipeline, columns.arrow), nodes)
 
     @property
     def instants(self) -> bool:
@@ -74,13 +84,13 @@ class Batch:
         if self.live is not None:
             return LogTable(spark, path, self.live.log.schema)
         assert self.slices is not None
-        return SliceTable(spark, path, state_schema(self._keys, self.slices.layout))
+        return SliceTable(spark, path, self.slice_stage.schema)
 
     @property
     def slice_stage(self) -> SliceStage:
         assert self.slices is not None
         pipeline, layout = self.pipeline, self.slices.layout
-        schema = state_schema(self._keys, layout)
+        schema = state_schema(self._keys, layout, nodes=self.nodes is not None)
         return SliceStage(pipeline.keys, pipeline.time.tie_break, layout, self.slices.grids.edges, self.plan.batch, schema)
 
     @property
@@ -185,6 +195,9 @@ def restore(batch: Batch, arrived: Arrived, table: SliceTable | LogTable) -> Dat
         touched = None if arrived.rows is None else arrived.rows.where(F.col(REASON).isNull())
         assert batch.live is not None
         return table.restore(touched, batch.live.log.keys, before_batch=plan.batch, watermark=_clock(batch, arrived).watermark)
+    if batch.nodes is not None:
+        wanted = batch.nodes.selection(arrived.after, arrived.through)
+        return None if wanted is None else table.restore_nodes(wanted, before_batch=plan.batch)
     assert batch.slices is not None
     grids = batch.slices.grids
     if not grids.any_end(arrived.after, arrived.through):
@@ -219,7 +232,15 @@ def _by_slices(batch: Batch, arrived: Arrived, restored: DataFrame | pa.Table | 
     """The rows judged, if there are any."""
     assert batch.slices is not None
     slices = batch.slice_stage
-    stage = WindowStage(slices, batch.slices.grids.named, arrived.after, arrived.through, _keep_from(batch, arrived), batch.sink_schema)
+    stage = WindowStage(
+        slices,
+        batch.slices.grids.named,
+        arrived.after,
+        arrived.through,
+        _keep_from(batch, arrived),
+        batch.sink_schema,
+        _nodes(batch, arrived),
+    )
     if (arrived.here is not None or arrived.rows is None) and not isinstance(restored, DataFrame):
         if little.fits(arrived.here, restored, stage):
             return _here(batch, arrived, restored, done, stage)
@@ -328,6 +349,14 @@ def _keep_from(batch: Batch, arrived: Arrived) -> int | None:
         return None
     assert batch.slices is not None
     return _BEFORE_ALL if arrived.emitted is None else batch.slices.grids.first_slice_after(arrived.emitted)
+
+
+def _nodes(batch: Batch, arrived: Arrived) -> NodeStage | None:
+    """The nodes that the state gets; none before any window could be emitted."""
+    if batch.nodes is None or arrived.emitted is None or not batch.plan.builds_state:
+        return None
+    before = batch.plan.emitted
+    return NodeStage(batch.nodes, _BEFORE_ALL if before is None else before, arrived.emitted)
 
 
 def _count(done: Applied) -> None:

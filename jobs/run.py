@@ -70,7 +70,7 @@ class _Steps:
         #: The result rows, where they came to this process to be validated.
         self.collected: pa.Table | None = None
         preload()
-        self.batch = apply.Batch.of(pipeline, plan, read_source_table(pipeline.source.path))  # type: ignore[union-attr, arg-type]
+        self.batch = apply.Batch.of(pipeline, plan, read_source_table(pipeline.source.path), places.state)  # type: ignore[union-attr, arg-type]
         with progress.step("start", "Spark"):
             new_bytes = sum(file.size_bytes for file in self.batch.files)
             self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < apply.LITTLE_BYTES)

@@ -15,24 +15,28 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowing.axis import Edges, Grid
 from windowing.columnar.rows import as_key, key_codes
 from windowing.kernels.columns import arenas, int64_of, key_offsets, order_key, stored, valid_of
-from windowing.kernels.combine import Ints
+from windowing.kernels.combine import Floats, Ints
 from windowing.kernels.hopping import NEVER_CLOSED, hopping_windows
 from windowing.kernels.layout import Layout
 from windowing.kernels.lift import lift as lift_rows
 from windowing.kernels.lower import lower
 from windowing.kernels.slices import along_axis, by_key, combine_runs, runs, slice_starts
+from windowing.nodes import Nodes
 
 #: Columns of a row to be lifted, beside those of the source: its event time; the instant through which windows were closed to it, or null;
 #: whether it came behind the watermark.
 TIME, CLOSED, LATE = "_time", "_closed", "_late"
 #: Columns of a slice beside the keys, ``CLOSED`` and the partials: its start, and the batch that it came with.
 SLICE, BATCH = "_slice", "_batch"
+#: Where nodes are stored beside slices: a node's level; 0 for a slice.
+LEVEL = "_level"
 #: Columns of a packed row beside the keys and lists: its place among those of its key; rows lifted and late ones among them.
 PLACE, ROWS, LATE_ROWS = "_place", "_rows", "_late_rows"
 
@@ -53,7 +57,7 @@ class SliceStage:
     Attributes
     ----------
     schema
-        Columns of a slice: the keys, ``SLICE``, ``CLOSED``, ``BATCH``, the partials.
+        Columns of a slice: the keys, ``SLICE``, ``LEVEL`` where nodes are stored, ``CLOSED``, ``BATCH``, the partials.
     """
 
     keys: tuple[str, ...]
@@ -76,6 +80,21 @@ class SliceStage:
 
 
 @dataclass(frozen=True)
+class NodeStage:
+    """Which nodes a batch stores; small and picklable.
+
+    Attributes
+    ----------
+    before, through
+        Windows were emitted through ``before``, and are through ``through`` with this batch.
+    """
+
+    nodes: Nodes
+    before: int
+    through: int
+
+
+@dataclass(frozen=True)
 class WindowStage:
     """How slices become result rows; small and picklable.
 
@@ -87,6 +106,8 @@ class WindowStage:
         The batch's slices from here on are wanted for the state; null: none.
     schema
         Columns of a result row.
+    nodes
+        The nodes that are wanted for the state beside slices; null: none.
     """
 
     slices: SliceStage
@@ -95,6 +116,7 @@ class WindowStage:
     through: int
     keep_from: int | None
     schema: pa.Schema
+    nodes: NodeStage | None = None
 
 
 @dataclass(frozen=True)
@@ -106,9 +128,9 @@ class Combined:
     windows
         Result rows, a table a window of the spec.
     slices
-        The batch's slices for the state, packed; none unless wanted.
+        The batch's slices and nodes for the state, packed; none unless wanted.
     rows, late_rows, n_slices
-        Rows lifted, those of them that came late, and the slices that they are in.
+        Rows lifted, those of them that came late, and the slices that they are in, with the nodes for the state.
     """
 
     windows: list[pa.Table]
@@ -163,6 +185,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     first = pa.array(bounds[:-1])
     columns: dict[str, pa.Array] = {key: as_key(ordered.column(key).take(first)) for key in stage.keys}
     columns |= {SLICE: pa.array(starts[bounds[:-1]]), CLOSED: _nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
+    columns[LEVEL] = pa.repeat(0, len(bounds) - 1)
     columns |= stored(stage.layout, ints, floats, ordered, time=TIME, ties=stage.ties)
     table = pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
     return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)
@@ -230,17 +253,81 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
             columns |= lower(layout, out_ints, out_floats, slices, overflow)
             windows.append(_result_rows(stage, columns, name, grid, ends))
     own = batches == stage.slices.batch
-    kept = None
+    kept, n_nodes = None, 0
     if stage.keep_from is not None:
         chosen = own & (starts >= stage.keep_from)
-        fields = stored(layout, ints[chosen], floats[chosen], slices)
-        fields |= {SLICE: pa.array(starts[chosen]), CLOSED: _nulled(closed[chosen]), BATCH: pa.array(batches[chosen])}
-        counts = np.add.reduceat(np.append(chosen, False).astype(np.int64), offsets[:-1])
-        of_key = pa.array(np.repeat(first_of_key[:-1], counts))
-        fields |= {column: table.column(column).take(of_key) for column in keys}
-        kept_slices = pa.table([_plain(fields[field.name]).cast(field.type) for field in stage.slices.schema], schema=stage.slices.schema)
-        kept = _pack(stage.slices, kept_slices, np.append(0, np.cumsum(counts[counts > 0])).astype(np.int64), 0, lifted_rows=False)
-    return Combined(windows, kept, pc.sum(table.column(ROWS)).as_py(), pc.sum(table.column(LATE_ROWS)).as_py(), int(own.sum()))
+        leaves = _Partials(np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), starts, closed, ints, floats)
+        stored_rows = [(0, leaves.at(chosen))]
+        if stage.nodes is not None:
+            stored_rows += _whole_nodes(stage, stage.nodes, leaves, own)
+        kept = _kept(stage.slices, table, slices, first_of_key, stored_rows)
+        n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:])
+    return Combined(windows, kept, pc.sum(table.column(ROWS)).as_py(), pc.sum(table.column(LATE_ROWS)).as_py(), int(own.sum()) + n_nodes)
+
+
+@dataclass(frozen=True)
+class _Partials:
+    """Partials of keys, in the order of keys and starts: each one's key, by its index, where it starts, and what it holds."""
+
+    keys: Ints
+    starts: Ints
+    closed: Ints
+    ints: Ints
+    floats: Floats
+
+    def at(self, chosen: npt.NDArray[np.bool_]) -> _Partials:
+        return _Partials(self.keys[chosen], self.starts[chosen], self.closed[chosen], self.ints[chosen], self.floats[chosen])
+
+
+def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: _Partials, own: npt.NDArray[np.bool_]) -> list[tuple[int, _Partials]]:
+    """By level the nodes that this batch makes whole, and for those that were whole already what came to them since.
+
+    ``leaves`` are all that was restored, coarse or not, and the batch's own slices.
+    """
+    assert stage.keep_from is not None
+    counted = leaves.closed <= wanted.through
+    # What counts only in windows that ended by now had to wait for them.
+    fresh = counted & (own | (leaves.closed > wanted.before))
+    first, before, now = (wanted.nodes.number(t) for t in (stage.keep_from, wanted.before, wanted.through))
+    found = []
+    for rows, whole, until in ((counted, before, now), (fresh, None, before)):
+        level_below = leaves.at(rows)
+        number = wanted.nodes.numbers(level_below.starts)
+        for level in range(1, wanted.nodes.top + 1):
+            number = number >> level << level
+            # A node is left out that begins before what is needed or ends after what is whole: so do those above it.
+            inside = (number >= first) & (number + (1 << level) <= until)
+            number, level_below = number[inside], level_below.at(inside)
+            if not len(number):
+                break
+            keys = level_below.keys
+            bounds = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]) | (number[1:] != number[:-1]), True])
+            number = number[bounds[:-1]]
+            ints, floats = combine_runs(stage.slices.layout.program(), bounds, level_below.ints, level_below.floats)
+            never = np.full(len(number), NEVER_CLOSED, np.int64)
+            level_below = _Partials(keys[bounds[:-1]], wanted.nodes.starts(number), never, ints, floats)
+            now_whole = np.ones(len(number), np.bool_) if whole is None else number + (1 << level) > whole
+            found.append((level, level_below.at(now_whole)))
+    return found
+
+
+def _kept(
+    stage: SliceStage, table: pa.Table, slices: pa.Table, first_of_key: Ints, stored_rows: Sequence[tuple[int, _Partials]]
+) -> pa.Table:
+    """Slices and nodes by level, packed for the state."""
+    parts = [partials for _, partials in stored_rows]
+    keys, starts, closed = (np.concatenate([getattr(part, name) for part in parts]) for name in ("keys", "starts", "closed"))
+    ints, floats = np.concatenate([part.ints for part in parts]), np.concatenate([part.floats for part in parts])
+    levels = np.repeat([level for level, _ in stored_rows], [len(part.starts) for part in parts])
+    if len(parts) > 1:
+        order = np.argsort(keys, kind="stable")
+        keys, starts, closed, ints, floats, levels = (column[order] for column in (keys, starts, closed, ints, floats, levels))
+    fields = stored(stage.layout, ints, floats, slices)
+    fields |= {SLICE: pa.array(starts), LEVEL: pa.array(levels), CLOSED: _nulled(closed), BATCH: pa.repeat(stage.batch, len(starts))}
+    fields |= {column: table.column(column).take(pa.array(first_of_key[keys])) for column in stage.keys}
+    rows = pa.table([_plain(fields[field.name]).cast(field.type) for field in stage.schema], schema=stage.schema)
+    bounds = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1], True]) if len(keys) else np.zeros(1, np.int64)
+    return _pack(stage, rows, bounds.astype(np.int64), 0, lifted_rows=False)
 
 
 def _result_rows(stage: WindowStage, columns: dict[str, pa.Array], name: str, grid: Grid, ends: Ints) -> pa.Table:
