@@ -20,6 +20,7 @@ BENCHMARKS = {
     "tuples": ["tuples"],
     "incremental": ["incremental"],
     "small-runs": ["small_runs"],
+    "nodes": ["nodes", "--keys", "1000"],
     "memory": ["memory"],
 }
 

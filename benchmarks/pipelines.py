@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from rich.console import Console
 
 from checkpoints.places import Places
-from checkpoints.state import BATCH, SLICE
+from checkpoints.state import BATCH, SLICE, condition_of
 from jobs import runs
 from jobs.maintenance import maintain
 from jobs.progress import Progress
 from jobs.runs import Done
 from windowing.hopping import Grids
+from windowing.nodes import Nodes
 from windowing.spec import Pipeline
 from windowing.specfile import parse_pipeline
 
@@ -87,14 +88,18 @@ class Growing:
         return seconds, done, sum(DeltaTable(path).version() - version for path, version in zip(tables, before, strict=True))
 
     def restored_rows(self, done: Done) -> int:
-        """State rows that the run ``done`` read: earlier batches' slices of the windows that it completed."""
-        import pyarrow.dataset as ds
-
+        """State rows that the run ``done`` read: earlier batches' slices, or nodes, of the windows that it completed."""
         assert done.plan.emitted is not None
         assert done.commit.emitted is not None
-        first = Grids.of(self.pipeline).first_slice_after(done.plan.emitted)
-        wanted = (ds.field(BATCH) < done.plan.batch) & (ds.field(SLICE) >= first) & (ds.field(SLICE) < done.commit.emitted)
-        return int(DeltaTable(Places.of(self.pipeline).state).to_pyarrow_dataset().count_rows(filter=wanted))
+        grids = Grids.of(self.pipeline)
+        nodes = Nodes.of(grids.grids)
+        condition = f"{SLICE} >= {grids.first_slice_after(done.plan.emitted)} AND {SLICE} < {done.commit.emitted}"
+        if nodes is not None:
+            wanted = nodes.selection(done.plan.emitted, done.commit.emitted)
+            condition = "false" if wanted is None else condition_of(wanted)
+        query = QueryBuilder().register("state", DeltaTable(Places.of(self.pipeline).state))
+        counted = query.execute(f"SELECT count(*) AS n FROM state WHERE {BATCH} < {done.plan.batch} AND ({condition})").read_all()
+        return int(pa.table(counted).column("n")[0].as_py())
 
 
 def quiet() -> Progress:

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, QueryBuilder
 from checkpoints.state import latest_entries, number_of_rows
 from windowing.axis import to_us
 from windowing.columnar.log import BATCH, DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
-from windowing.columnar.slices import CLOSED, SLICE
+from windowing.columnar.slices import CLOSED, LEVEL, SLICE
 from windowing.errors import SpecError
 from windowing.kernels.combine import Ints
 
@@ -77,24 +77,29 @@ class SlicesInspection(_Inspection):
         # The first partial of every slice is the number of its rows.
         self._n_rows = self.schema.names[self.schema.get_field_index(BATCH) + 1]
         self._readable = f"{BATCH} < {before_batch}"
+        # What nodes hold stands in slices too.
+        self._slices = f"{LEVEL} = 0" if LEVEL in self.schema.names else "true"
         self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"
 
     def summary(self) -> dict[str, Any]:
         """Keys, entries that are needed, superseded (expired) or of an unfinished batch, and the span of the slices."""
         counts = self._one(
             f"SELECT count(*) AS entries, min({SLICE}) AS oldest, max({SLICE}) AS newest, "
-            f"count(*) FILTER (WHERE {self._needed}) AS entries_needed, count(*) FILTER (WHERE NOT ({self._readable})) AS unfinished "
+            f"count(*) FILTER (WHERE {self._needed}) AS entries_needed, count(*) FILTER (WHERE NOT ({self._readable})) AS unfinished, "
+            f"count(*) FILTER (WHERE NOT ({self._slices})) AS nodes "
             "FROM state"
         )
         superseded = counts["entries"] - counts["entries_needed"] - counts["unfinished"]
         found = {"keys": self._number_of_keys(), "entries_needed": counts["entries_needed"], "entries_superseded": superseded}
+        if LEVEL in self.schema.names:
+            found["entries_of_nodes"] = counts["nodes"]
         return found | {"entries_unfinished": counts["unfinished"], "oldest": counts["oldest"], "newest": counts["newest"]}
 
     def slices_of(self, key: Mapping[str, Any]) -> tuple[Ints, Ints, int]:
         """Starts of the slices that would be restored, ascending, the rows in each, and the entries that they come from."""
         found = self._query(
             f"SELECT {SLICE} AS start, sum({quoted(self._n_rows)}) AS n, count(*) AS entries FROM state "
-            f"WHERE {self._needed} AND {self._of(key)} GROUP BY {SLICE} ORDER BY {SLICE}"
+            f"WHERE {self._needed} AND {self._slices} AND {self._of(key)} GROUP BY {SLICE} ORDER BY {SLICE}"
         )
         return found.column("start").to_numpy(), found.column("n").to_numpy(), sum(found.column("entries").to_pylist())
 
@@ -102,9 +107,10 @@ class SlicesInspection(_Inspection):
         """The last entries that would be restored: ``slice``, ``closed``, ``batch``, ``rows``, and the partials by column."""
         own = {"slice": SLICE, "closed": CLOSED, "batch": BATCH, "rows": self._n_rows}
         found = self._rows(
-            f"SELECT * FROM state WHERE {self._needed} AND {self._of(key)} ORDER BY {SLICE} DESC, {BATCH} DESC, {CLOSED} DESC LIMIT {limit}"
+            f"SELECT * FROM state WHERE {self._needed} AND {self._slices} AND {self._of(key)} "
+            f"ORDER BY {SLICE} DESC, {BATCH} DESC, {CLOSED} DESC LIMIT {limit}"
         )
-        other = [name for name in self.schema.names if name not in (*self._keys, *own.values())]
+        other = [name for name in self.schema.names if name not in (*self._keys, *own.values(), LEVEL)]
         rows = [{name: row[column] for name, column in own.items()} | {"partials": {n: row[n] for n in other}} for row in found]
         return rows[::-1]
 

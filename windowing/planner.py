@@ -24,6 +24,7 @@ from windowing.durations import Duration
 from windowing.engines import ENGINES, admissible
 from windowing.errors import SpecError
 from windowing.hopping import Grids
+from windowing.nodes import Nodes
 from windowing.spec import Pipeline, Window
 from windowing.ways import slices_of, why_rows
 
@@ -236,6 +237,8 @@ class _Planner:
             slicing, why = "pairs", f"windows begin and end at different places of a hop, so a hop has two edges{wider}"
         else:
             slicing, why = "shared edges", f"cut where any window begins or ends; {shared}{wider}"
+        # As many nodes as slices: half as many on each level as on that below.
+        nodes = ", and nodes over them: for one window end a batch reads at most 2·log2 n rows a key" if Nodes.of(grids.grids) else ""
         kept = max(other.size for other in grids.grids) + time.disorder.elapsed() + time.lateness.elapsed()
         return Shape(
             slicing,
@@ -246,8 +249,9 @@ class _Planner:
             min(m, n),
             alone=grid.hop >= grid.size,
             late="a key with late rows is recomputed in their batch",
-            state=f"slices of the last {self._span(kept)} (longest window, disorder, lateness), a row for each batch that touched one",
-            state_rows=math.ceil(m / grid.hop * kept) + 1,
+            state=f"slices of the last {self._span(kept)} (longest window, disorder, lateness), a row for each batch that touched one"
+            + nodes,
+            state_rows=(math.ceil(m / grid.hop * kept) + 1) * (2 if nodes else 1),
         )
 
     def _span(self, ticks: int) -> str:

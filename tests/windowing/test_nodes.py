@@ -194,17 +194,17 @@ def test_results_are_those_of_slices_alone(windows, data):
 
 def test_a_batch_a_minute_reads_and_writes_few_rows():
     """Each batch brings a minute; late rows now and then. Nodes cost a row a slice, and a row a level for a late one."""
-    run = Run([{"size": 64, "hop": 1, "origin": 0}], nodes=True)
+    run = Run([{"size": 32, "hop": 1, "origin": 0}], nodes=True)
     row = {"k": "a", "x": 0, "i": 1, "f": 0.5, "s": "x"}
-    for minute in range(200):
+    for minute in range(100):
         [window] = [w for w in run.step([row | {"t": minute, CLOSED: None}], minute + 1) if w["window_end"] == minute + 1]
-        assert window["n"] == min(64, minute + 1)
-        assert run.restored <= 2 * 6
+        assert window["n"] == min(32, minute + 1)
+        assert run.restored <= 2 * 5
     levels = np.bincount(run.state[LEVEL].to_numpy())
-    # Slices 137 to 199 are left, and the nodes among them.
-    assert levels.tolist() == [63, 31, 15, 7, 3, 1]
-    run.step([row | {"t": 170, CLOSED: 200}], 200)
-    assert (np.bincount(run.state[LEVEL].to_numpy()) - levels).tolist() == [1, 1, 1, 1, 1, 1]
-    [window] = run.step([row | {"t": 200, CLOSED: None}], 201)
-    assert window["n"] == 65
-    assert run.state[BATCH].to_pylist().count(200) == 6
+    # Slices 69 to 99 are left, and the nodes among them.
+    assert levels.tolist() == [31, 15, 7, 3, 1]
+    run.step([row | {"t": 85, CLOSED: 100}], 100)
+    assert (np.bincount(run.state[LEVEL].to_numpy()) - levels).tolist() == [1, 1, 1, 1, 1]
+    [window] = run.step([row | {"t": 100, CLOSED: None}], 101)
+    assert window["n"] == 33
+    assert run.state[BATCH].to_pylist().count(100) == 5
