@@ -339,3 +339,10 @@ def test_windows_of_a_pipeline_share_rows_and_quarantine(
 ):
     how = {"intervals": intervals, "emit": emit, "disorder": disorder, "lateness": lateness, "watermark": watermark}
     check(pipeline(*(WINDOWS[name] for name in windows), keys=keys, **how), rows, cuts, final, latest)
+
+
+def test_a_version_that_outlives_its_window_keeps_its_rows():
+    # The session of 0 is shown, then again with 1 in it, and then closed; later batches still know of the first showing.
+    times = [("a", 0), ("b", 2), ("a", 1), ("b", 3), ("b", 6), ("b", 7), ("a", 20)]
+    rows = [Row(k, t, t, 1, 1.0, "x", True) for k, t in times]
+    check(pipeline(WINDOWS["session"], emit="revise", lateness=3), rows, list(range(1, len(rows))), final=False)

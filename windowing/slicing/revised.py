@@ -90,7 +90,8 @@ class RevisedSlicer:
             replay = replay_of(key)
             found += [(key, revision, version) for revision, version in shown[key].settle(replay, watermarks[row], closed[row])]
             counted[row] = replay.accept(row, closed[row])
-        for key in sorted({*replays, *self._marks}):
+        # A version that was shown may be all that is left of a key, and its rows must stay as long as it does.
+        for key in sorted({*replays, *self._marks, *self._shown}):
             replay = replay_of(key)
             found += [(key, revision, version) for revision, version in shown[key].settle(replay, clock.watermark, clock.closed)]
         self._remember(leaves, replays, shown)
