@@ -29,7 +29,10 @@ RUNTIME_CONF = {
     "spark.sql.ansi.enabled": "true",
     "spark.databricks.delta.snapshotPartitions": "1",  # the default of 50 makes a small commit take 7 s instead of 1
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",  # kernels work on few and fat batches; Spark also caps a batch at 64 MB
+    # With a limit of bytes, Spark adds up the size of the batch after every row, which takes four times as long as all else of handing
+    # rows to Python. Only the greatest integer switches that off: rows alone limit a batch, so no column may hold more than some 100 kB.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
 }
 
 DELTA_CONF = {

@@ -44,8 +44,8 @@ PLACE, ROWS, LATE_ROWS = "_place", "_rows", "_late_rows"
 CHUNK_ROWS = 1_000_000
 #: Slices gathered before windows are computed: enough to make a call's fixed cost vanish.
 CHUNK_SLICES = 200_000
-#: Slices of a packed row: a key with more of them takes several, since Spark holds a row in one piece of memory.
-MAX_PACKED = 8_192
+#: Slices of a packed row: Spark holds it in one piece of memory, and hands 10,000 of them to Python at once.
+MAX_PACKED = 512
 #: Rows, or slices, of an Arrow batch that goes out.
 BATCH_ROWS = 200_000
 
