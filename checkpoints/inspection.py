@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
+from checkpoints.quoting import quoted
 from checkpoints.state import latest_entries, number_of_rows
 from windowing.axis import to_us
 from windowing.columnar.log import BATCH, DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
@@ -227,8 +228,3 @@ def _is(name: str, value: Any, kind: pa.DataType) -> str:
         return f"{column} = arrow_cast('{value}', 'Decimal128({kind.precision}, {kind.scale})')"
     text = value if isinstance(value, int) and not isinstance(value, bool) else "'" + str(value).replace("'", "''") + "'"
     return f"{column} = " + (f"arrow_cast({text}, '{_ARROW_NAMES[str(kind)]}')" if str(kind) in _ARROW_NAMES else str(text))
-
-
-def quoted(name: str) -> str:
-    """A column name as DataFusion's SQL writes it."""
-    return '"' + name.replace('"', '""') + '"'

@@ -15,6 +15,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 
 from checkpoints.appending import LITTLE_ROWS, append_once
+from checkpoints.quoting import backquoted, quoted
 from windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF
 from windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
 from windowing.errors import StateError
@@ -106,7 +107,7 @@ class SliceTable(_StateTable):
         files = [file for file in actions if _meets(file, first_slice, last_slice)]
         if sum(file["size_bytes"] for file in files) > most_bytes or sum(file["num_records"] for file in files) > most_rows:
             return None
-        names = ", ".join(f'"{name}"' for name in self._schema.names)
+        names = ", ".join(map(quoted, self._schema.names))
         query = f"SELECT {names} FROM slices WHERE {_needed(before_batch, first_slice, last_slice)}"
         found = pa.table(QueryBuilder().register("slices", table).execute(query).read_all())
         return found.cast(self._schema)
@@ -159,16 +160,16 @@ class LogTable(_StateTable):
         stored = self._spark.read.format("delta").load(self._path).where(F.col(BATCH) < before_batch)
         types = {field.name: field.dataType for field in from_arrow_schema(self._schema)}
         log = stored.select(
-            *(F.col(_quoted(name)) if name in stored.columns else F.lit(None).cast(kind).alias(name) for name, kind in types.items())
+            *(F.col(backquoted(name)) if name in stored.columns else F.lit(None).cast(kind).alias(name) for name, kind in types.items())
         )
         if not keys:
             return log
-        columns = [F.col(_quoted(label)) for label in keys.values()]
+        columns = [F.col(backquoted(label)) for label in keys.values()]
         latest = log.where(F.col(KIND) == KEY_ENTRY).groupBy(*columns).agg(F.max_by(DUE, BATCH).alias(DUE))
         wanted = latest.where(F.col(DUE) <= watermark).select(*columns)
         if touched is not None:
-            wanted = touched.select(*(F.col(_quoted(name)).alias(label) for name, label in keys.items())).unionByName(wanted).distinct()
-        alike = [log[_quoted(label)].eqNullSafe(wanted[_quoted(label)]) for label in keys.values()]
+            wanted = touched.select(*(F.col(backquoted(name)).alias(label) for name, label in keys.items())).unionByName(wanted).distinct()
+        alike = [log[backquoted(label)].eqNullSafe(wanted[backquoted(label)]) for label in keys.values()]
         return log.join(wanted, reduce(and_, alike), "left_semi")
 
 
@@ -200,7 +201,7 @@ def compact_log(path: str, before_batch: int) -> int:
     table = DeltaTable(path)
     schema = pa.schema(table.schema().to_arrow())
     keys = schema.names[: schema.get_field_index(KIND)]
-    names = ", ".join(f'"{name}"' for name in schema.names)
+    names = ", ".join(map(quoted, schema.names))
     query = f"""
         SELECT {names} FROM ({latest_entries("log", keys, f"{BATCH} < {before_batch}")}) WHERE {KIND} <> '{GONE}'
         UNION ALL SELECT {names} FROM log WHERE {BATCH} >= {before_batch}
@@ -215,7 +216,7 @@ def compact_log(path: str, before_batch: int) -> int:
 def latest_entries(log: str, keys: Sequence[str], where: str) -> str:
     """A query for those entries of the table ``log`` that no later ones supersede, among those where ``where`` holds."""
     # Rows are told apart by their numbers, keys by their columns: each partition of the window holds the entries of one of them.
-    by = ", ".join([f"CASE WHEN {KIND} = '{KEY_ENTRY}' THEN -1 ELSE {NUMBER_OF} END", *(f'"{name}"' for name in keys)])
+    by = ", ".join([f"CASE WHEN {KIND} = '{KEY_ENTRY}' THEN -1 ELSE {NUMBER_OF} END", *map(quoted, keys)])
     ages = f"SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) AS age FROM {log} WHERE {where}"
     return f"SELECT * FROM ({ages}) WHERE age = 1"
 
@@ -224,7 +225,3 @@ def number_of_rows(table: DeltaTable) -> int:
     """Rows of ``table``, by its log."""
     actions = table.get_add_actions(flatten=True)
     return sum(actions.column(actions.schema.names.index("num_records")).to_pylist())
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

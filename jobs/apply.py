@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from checkpoints.ledger import Plan
+from checkpoints.quoting import backquoted
 from checkpoints.state import LogTable, SliceTable, has_nodes, state_schema
 from jobs import arrival, little, live, stages
 from jobs.delta_log import AddedFile, SourceTable, added_files
@@ -256,7 +257,7 @@ def _by_slices(batch: Batch, arrived: Arrived, restored: DataFrame | pa.Table | 
         done.cached = stages.windows_and_slices(every, stage, _partitions(every.sparkSession, batch)).persist()
         _count(done)
         if done.windows:
-            done.rows = done.cached.where(F.col("window").isNotNull()).select(*map(stages.quoted, batch.sink_schema.names))
+            done.rows = done.cached.where(F.col("window").isNotNull()).select(*map(backquoted, batch.sink_schema.names))
         if batch.plan.builds_state and done.new_state:
             done.state = stages.unpacked(done.cached, slices)
     return judged

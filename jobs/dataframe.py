@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from checkpoints.quoting import backquoted
 from checkpoints.state import state_schema
 from jobs import stages
 from jobs.arrival import Survey, judge, met, survey
@@ -109,7 +110,7 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     if arrival is not None and arrival not in df.columns:
         raise SpecError(f"arrival: the DataFrame has no column {arrival!r}; its columns are {', '.join(sorted(df.columns))}")
     instant, reason = event_time(pipeline, columns, time.time_ns() // 1_000 if now_us is None else now_us)
-    rows = (df if arrival is None else df.orderBy(stages.quoted(arrival))).withColumns({TIME: instant, REASON: reason})
+    rows = (df if arrival is None else df.orderBy(backquoted(arrival))).withColumns({TIME: instant, REASON: reason})
     slices = slices_of(pipeline, columns.arrow)
     found = None
     if slices is None or arrival is not None:
@@ -131,7 +132,7 @@ def _placed(rows: DataFrame, pipeline: Pipeline, columns: Columns, arrival: str 
     found = survey(placed, **options)
     if found.behind:
         # Whether a row is late depends on all rows before it, so from here on their places must not change: sort them once.
-        placed = placed.select(*map(stages.quoted, _needed(pipeline, columns, arrival)), TIME, UNTIL, FILE, ROW, REASON).localCheckpoint()
+        placed = placed.select(*map(backquoted, _needed(pipeline, columns, arrival)), TIME, UNTIL, FILE, ROW, REASON).localCheckpoint()
         found = survey(placed, **options)
     return placed, found
 
@@ -173,12 +174,12 @@ def _over_live_rows(
     worked = way.work(fresh, None, clock, _BATCH, max(partitions, fewest), final=final)
     worked = worked.persist()
     numbers = worked.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias("_number"))
-    late = numbered.join(numbers, "_number").select(stages.quoted(arrival), F.lit("too_late").alias(REASON))
+    late = numbered.join(numbers, "_number").select(backquoted(arrival), F.lit("too_late").alias(REASON))
     return Evaluated(results(worked), _unusable(rows, arrival).unionByName(late))
 
 
 def _unusable(rows: DataFrame, arrival: str) -> DataFrame:
-    return rows.where(F.col(REASON).isNotNull()).select(stages.quoted(arrival), REASON)
+    return rows.where(F.col(REASON).isNotNull()).select(backquoted(arrival), REASON)
 
 
 def _ticks_for_ever(pipeline: Pipeline) -> bool:

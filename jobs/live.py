@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from checkpoints.quoting import backquoted
 from jobs.conditions import conditions_of
 from jobs.sources import REASON
 from windowing.columnar.log import FRESH, KIND, StateLog
@@ -59,7 +60,7 @@ class LiveRows:
     def fresh(self, rows: DataFrame) -> DataFrame:
         """Rows with a usable event time as ``log.fresh_schema`` has them; ``rows`` have their number, event and the watermark met."""
         own = {name: F.col(name) for name in ("_number", "_time", "_until", "_watermark")}
-        own |= {label: F.col(_quoted(name)) for name, label in self.log.columns_of_fresh()}
+        own |= {label: F.col(backquoted(name)) for name, label in self.log.columns_of_fresh()}
         own |= {
             label: F.coalesce(F.expr(condition), F.lit(False))
             for condition, label in zip(conditions_of(self.pipeline), self.log.conditions.values(), strict=True)
@@ -75,7 +76,7 @@ class LiveRows:
         return self._by_key(fresh, partitions).mapInArrow(partial(_windows, share), from_arrow_schema(self.schema))
 
     def _by_key(self, rows: DataFrame, partitions: int) -> DataFrame:
-        keys = [_alike(F.col(_quoted(name)), dtype) for name, dtype in rows.select(*map(_quoted, self.log.keys.values())).dtypes]
+        keys = [_alike(F.col(backquoted(name)), dtype) for name, dtype in rows.select(*map(backquoted, self.log.keys.values())).dtypes]
         return rows.repartition(partitions, *keys) if keys else rows.coalesce(1)
 
     def work(
@@ -215,10 +216,6 @@ def _whole(columns: Mapping[str, pa.Array], schema: pa.Schema) -> Iterator[pa.Re
 def _alike(key: Column, dtype: str) -> Column:
     """``key`` such that equal keys come to one partition: −0.0 is 0.0."""
     return key + F.lit(0.0).cast(dtype) if dtype in ("float", "double") else key
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 __all__: Sequence[str] = ("APPLIED", "LATE", "REFUSED", "RESULT", "ROWS_PER_PARTITION", "LiveRows", "entries", "results")

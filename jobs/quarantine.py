@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from checkpoints.quoting import backquoted
 from jobs.sources import REASON, VERSION
-from jobs.stages import quoted
 from jobs.staging import Staged
 from windowing.columnar.slices import TIME
 
@@ -38,6 +38,6 @@ def set_aside(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan: Pla
         detail[F.col(REASON)].alias("detail"),
         F.col(VERSION).alias("source_version"),
         instant.alias("event_time"),
-        F.to_json(F.struct(*(F.col(quoted(name)) for name in columns)), {"ignoreNullFields": "false"}).alias("row"),
+        F.to_json(F.struct(*(F.col(backquoted(name)) for name in columns)), {"ignoreNullFields": "false"}).alias("row"),
     )
     return Staged(chosen, folder)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, IntegralType, StructType
 
+from checkpoints.quoting import backquoted
 from jobs.delta_log import AddedFile, SourceTable
 from windowing.columnar.keyed import live_columns
 from windowing.columnar.slices import CLOSED, LATE, TIME
@@ -119,7 +120,7 @@ def read_rows(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile
         rows = rows.select("*", _looked_up(order)).select("*", "_told.*")
     else:
         rows = rows.join(F.broadcast(spark.createDataFrame(order)), "_name")
-    chosen = [F.col(_quoted(name)).cast(stored[name].dataType).alias(logical[name]) for name in stored.names]
+    chosen = [F.col(backquoted(name)).cast(stored[name].dataType).alias(logical[name]) for name in stored.names]
     rows = rows.select(*chosen, FILE, ROW, VERSION)
     if pipeline.source and pipeline.source.filter:
         rows = rows.where(F.expr(pipeline.source.filter))
@@ -151,7 +152,7 @@ def event_time(pipeline: Pipeline, columns: Columns, now_us: int) -> tuple[Colum
     names = [name for name in (pipeline.time.column, pipeline.time.end) if name is not None]
     missing, unreadable = F.lit(False), F.lit(False)
     for name in names:
-        missing, unreadable = missing | F.col(_quoted(name)).isNull(), unreadable | _on_axis(name, columns).isNull()
+        missing, unreadable = missing | F.col(backquoted(name)).isNull(), unreadable | _on_axis(name, columns).isNull()
     reason = F.when(missing, F.lit("null_time")).when(unreadable, F.lit("bad_time"))
     if pipeline.time.end is not None:
         reason = reason.when(until < time, F.lit("end_before_time"))
@@ -169,7 +170,7 @@ def event_end(pipeline: Pipeline, columns: Columns) -> Column:
 
 
 def _on_axis(name: str, columns: Columns) -> Column:
-    raw, kind = F.col(_quoted(name)), columns.type_of(name)
+    raw, kind = F.col(backquoted(name)), columns.type_of(name)
     if isinstance(kind, IntegralType):
         return raw.cast("long")
     if kind.typeName() == "date":
@@ -192,7 +193,3 @@ def _literal_path(root: str, path: str) -> str:
     # Spark expands globs in paths; a partition value may hold their characters.
     full = path if re.match(r"[a-z0-9]+:/|/", path) else f"{root.rstrip('/')}/{path}"
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", full)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

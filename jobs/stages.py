@@ -11,6 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from checkpoints.quoting import backquoted
 from jobs.sources import REASON
 from windowing.columnar import slices
 from windowing.columnar.slices import CLOSED, LATE, LATE_ROWS, PLACE, ROWS, SLICE, TIME, SliceStage, WindowStage
@@ -53,7 +54,7 @@ def inputs(stage: SliceStage, where: Column | None = None) -> list[Column]:
     names = dict.fromkeys([*stage.keys, *stage.ties, *(name for atom in stage.layout.atoms for name in atom.columns)])
     texts = dict.fromkeys(atom.where for atom in stage.layout.atoms if atom.where)
     conditions = {text: F.expr(text) if where is None else F.when(where, F.expr(text)) for text in texts}
-    return [*(F.col(quoted(name)) for name in names), *(found.alias(condition_column(text)) for text, found in conditions.items())]
+    return [*(F.col(backquoted(name)) for name in names), *(found.alias(condition_column(text)) for text, found in conditions.items())]
 
 
 def pack(stored: DataFrame, stage: SliceStage) -> DataFrame:
@@ -108,20 +109,15 @@ def _all(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _by_key(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
-    keys = [F.col(quoted(key)) for key in stage.slices.keys]
+    keys = [F.col(backquoted(key)) for key in stage.slices.keys]
     return (packed.repartition(partitions, *keys) if keys else packed.repartition(1)).sortWithinPartitions(*keys, PLACE)
 
 
 def unpacked(packed: DataFrame, stage: SliceStage) -> DataFrame:
     """One row a slice, as the state holds it."""
-    lists = F.arrays_zip(*(F.col(quoted(field.name)) for field in stage.lists))
+    lists = F.arrays_zip(*(F.col(backquoted(field.name)) for field in stage.lists))
     return (
         packed.where(F.col(SLICE).isNotNull())
-        .select(*(quoted(key) for key in stage.keys), F.inline(lists))
-        .select(*map(quoted, stage.schema.names))
+        .select(*(backquoted(key) for key in stage.keys), F.inline(lists))
+        .select(*map(backquoted, stage.schema.names))
     )
-
-
-def quoted(name: str) -> str:
-    """A column name as Spark SQL writes it."""
-    return "`" + name.replace("`", "``") + "`"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
 
-from jobs.report.tables import clipped, identifier, literal, query
+from checkpoints.quoting import quoted
+from jobs.report.tables import clipped, literal, query
 from windowing.spec import Pipeline
 
 _FACETS_SHOWN, _SERIES_SHOWN = 4, 6
@@ -37,7 +38,7 @@ class Ranked:
 
 def text_of(column: str) -> str:
     """SQL of a key column as text."""
-    return f"CAST({identifier(column)} AS VARCHAR)"
+    return f"CAST({quoted(column)} AS VARCHAR)"
 
 
 def rank_keys(pipeline: Pipeline, table: DeltaTable, limit: int = 200) -> dict[str, Ranked]:

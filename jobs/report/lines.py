@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from deltalake import DeltaTable
 
+from checkpoints.quoting import quoted
 from jobs.report.charts import Point
 from jobs.report.keys import Key, text_of
-from jobs.report.tables import identifier, literal, query
+from jobs.report.tables import literal, query
 from windowing.spec import Pipeline
 
 #: Points by key, in ascending time.
@@ -90,6 +91,6 @@ class Selection:
 
 
 def _finite(aggregate: str, name: str) -> str:
-    value = f"CAST({identifier(aggregate)} AS DOUBLE)"
+    value = f"CAST({quoted(aggregate)} AS DOUBLE)"
     # Comparison is by total order, in which NaN is greater than any number: this drops NaN and both infinities.
     return f"CASE WHEN {value} BETWEEN -1e300 AND 1e300 THEN {value} END AS {name}"

@@ -47,11 +47,6 @@ def _unreadable(path: str, err: Exception) -> ReportError:
     return ReportError(f"table {path}: cannot be read for the report ({reason}); nothing has been written, mend the table and run it again")
 
 
-def identifier(name: str) -> str:
-    """A column's name as SQL takes it literally."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def literal(text: str | None) -> str:
     """A string or null as SQL takes it."""
     return "NULL" if text is None else "'" + text.replace("'", "''") + "'"

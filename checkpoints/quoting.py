@@ -1,0 +1,13 @@
+"""Column names as query languages write them, whatever characters they hold."""
+
+from __future__ import annotations
+
+
+def backquoted(name: str) -> str:
+    """A column name in Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quoted(name: str) -> str:
+    """A column name in standard SQL, which DataFusion and DuckDB speak."""
+    return '"' + name.replace('"', '""') + '"'
