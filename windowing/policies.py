@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.durations import Duration
-from windowing.errors import UnsupportedError
 from windowing.kernels import policies as kernel
 from windowing.kernels.columns import float64_of, int64_of, valid_of
 from windowing.kernels.combine import Bools, Floats, Ints
@@ -45,8 +44,6 @@ class PolicySlicer:
     def __init__(self, window: Tumbling | Sliding, pipeline: Pipeline) -> None:
         assert window.evict is not None
         self._evict, self._trigger = window.evict, window.trigger if isinstance(window, Sliding) else None
-        if self._evict.time is not None and self._evict.time.months and self._trigger is not None:
-            raise UnsupportedError(f"evict.time: got {self._evict.time}; an age in months has no fixed length; write it in days")
         period = self._trigger.time if self._trigger is not None else self._evict.time
         self._steps: Steps | None = None
         if period is not None:
