@@ -25,6 +25,7 @@ from benchmarks.race import Result
 from benchmarks.spark_ways import session
 from checkpoints.state import SliceTable, state_schema
 from jobs import stages
+from windowing.columnar.output import result_schema
 from windowing.columnar.slices import BATCH, LEVEL, SLICE, SliceStage, WindowStage
 from windowing.hopping import Grids
 from windowing.kernels.layout import Layout
@@ -90,9 +91,8 @@ class WeekOfState:
         self.schema = state_schema({"k": TYPES["k"]}, self.layout, nodes=True)
         self.after = START_US + MINUTES * MINUTE_US
         self.through = self.after + MINUTE_US
-        sink = stages.sink_schema({"k": TYPES["k"]}, self.layout, instants=True)
         stage = SliceStage(("k",), (), self.layout, self.grids.edges, self._batches, self.schema)
-        self.stage = WindowStage(stage, self.grids.named, self.after, self.through, None, sink)
+        self.stage = WindowStage(stage, self.grids.named, self.after, self.through, None, result_schema(pipeline, TYPES))
 
     @property
     def _batches(self) -> int:

@@ -26,6 +26,7 @@ from jobs.delta_log import AddedFile, SourceTable, added_files
 from jobs.quarantine import set_aside
 from jobs.sources import FILE, REASON, Columns, event_end, read_rows
 from jobs.staging import Staged
+from windowing.columnar.output import result_schema
 from windowing.columnar.slices import NodeStage, SliceStage, WindowStage
 from windowing.errors import WindowmillError
 from windowing.nodes import Nodes
@@ -75,10 +76,7 @@ class Batch:
 
     @property
     def sink_schema(self) -> pa.Schema:
-        if self.live is not None:
-            return self.live.schema
-        assert self.slices is not None
-        return stages.sink_schema(self._keys, self.slices.layout, instants=self.instants)
+        return result_schema(self.pipeline, self.columns.arrow)
 
     def state(self, spark: SparkSession, path: str) -> SliceTable | LogTable:
         """The pipeline's state table."""

@@ -20,6 +20,7 @@ from jobs.live import REFUSED, ROWS_PER_PARTITION, LiveRows, results
 from jobs.shipping import ship_modules
 from jobs.sources import FILE, REASON, ROW, Columns, event_end, event_time
 from windowing.columnar.keyed import live_columns
+from windowing.columnar.output import result_schema
 from windowing.columnar.slices import TIME, SliceStage, WindowStage
 from windowing.errors import SpecError
 from windowing.spec import Pipeline, Sliding
@@ -149,8 +150,7 @@ def _over_slices(
     keys = {key: columns.arrow[key] for key in pipeline.keys}
     schema = state_schema(keys, slices.layout)
     stage = SliceStage(pipeline.keys, axis.tie_break, slices.layout, slices.grids.edges, _BATCH, schema)
-    sink_schema = stages.sink_schema(keys, slices.layout, instants=axis.unit is None)
-    windows = WindowStage(stage, slices.grids.named, _BEFORE_ALL, through, None, sink_schema)
+    windows = WindowStage(stage, slices.grids.named, _BEFORE_ALL, through, None, result_schema(pipeline, columns.arrow))
     results = stages.windows(stages.lift(rows, stage), windows, _partitions(rows))
     return Evaluated(results, None if arrival is None else _unusable(rows, arrival))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from checkpoints.quoting import backquoted
 from jobs.sources import REASON
 from windowing.columnar import slices
 from windowing.columnar.slices import CLOSED, LATE, LATE_ROWS, PLACE, ROWS, SLICE, TIME, SliceStage, WindowStage
-from windowing.kernels.layout import Layout
 from windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
@@ -23,23 +22,6 @@ if TYPE_CHECKING:
 
 #: Beside ``ROWS`` and ``LATE_ROWS`` what whole keys came to: how many slices the batch's rows are in.
 SLICES = "_slices"
-
-
-def sink_schema(keys: Mapping[str, pa.DataType], layout: Layout, *, instants: bool) -> pa.Schema:
-    """Columns of the sink: keys, window, its bounds, trigger, revision, the aggregates in the spec's order, batch."""
-    bound = pa.timestamp("us", "UTC") if instants else pa.int64()
-    return pa.schema(
-        [
-            *keys.items(),
-            ("window", pa.string()),
-            ("window_start", bound),
-            ("window_end", bound),
-            ("trigger", pa.int64()),
-            ("revision", pa.int64()),
-            *((result.name, result.type) for result in layout.results),
-            ("batch", pa.int64()),
-        ]
-    )
 
 
 def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
