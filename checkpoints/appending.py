@@ -1,15 +1,21 @@
-"""Appending to a Delta table without Spark, once a version: milliseconds where a commit by Spark takes about a second."""
+"""Appending to a Delta table once a version: without Spark in milliseconds, or by a commit of Spark's, which takes about a second."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameWriter
+
 #: Rows up to which a batch's rows of one table come to this process to be appended; more are written by Spark's executors.
 LITTLE_ROWS = 100_000
+#: Rows per file that Spark writes: a batch's few rows should not leave as many files as Spark has partitions.
+ROWS_PER_FILE = 1_000_000
 
 
 def append_once(
@@ -27,7 +33,7 @@ def append_once(
     widen
         Whether columns that the table does not have are added to it.
     """
-    if _transaction(path, app_id) >= version:
+    if landed(path, app_id=app_id, version=version) is not None:
         return
     if "://" not in path:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -36,9 +42,20 @@ def append_once(
     write_deltalake(path, rows, mode="append", schema_mode="merge" if widen else None, commit_properties=once)
 
 
-def _transaction(path: str, app_id: str) -> int:
+def writer_once(rows: DataFrame, count: int, *, app_id: str, version: int, metadata: str) -> DataFrameWriter:
+    """A writer by Spark of ``count`` ``rows``, whose commit carries ``version`` of ``app_id``.
+
+    Delta skips a version that is there already without a word, and reports a lost race as success: ask afterwards what has :func:`landed`.
+    """
+    few = rows.coalesce(max(1, count // ROWS_PER_FILE))
+    return few.write.format("delta").options(txnAppId=app_id, txnVersion=version, userMetadata=metadata)
+
+
+def landed(path: str, *, app_id: str, version: int) -> int | None:
+    """The version of the table at ``path``, if ``version`` of ``app_id`` or a later one is in it; versions count from 0."""
     try:
-        version = DeltaTable(path).transaction_version(app_id)
+        table = DeltaTable(path)
     except TableNotFoundError:
-        return -1
-    return -1 if version is None else version
+        return None
+    found = table.transaction_version(app_id)
+    return None if found is None or found < version else table.version()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 
-from checkpoints.appending import LITTLE_ROWS, append_once
+from checkpoints.appending import LITTLE_ROWS, append_once, landed, writer_once
 from checkpoints.quoting import backquoted, quoted
 from windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF
 from windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
@@ -25,8 +25,6 @@ from windowing.nodes import Selection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: A batch's few slices should not leave as many files as Spark has partitions.
-ROWS_PER_FILE = 1_000_000
 #: A log is read whole at every batch: so many entries, and so many files, are no burden.
 FEW_ENTRIES, FEW_FILES = 100_000, 64
 #: Bytes of files up to which a log is compacted in memory without being asked.
@@ -59,23 +57,13 @@ class _StateTable:
             append_once(self._path, few.select(self._schema.names), app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
         else:
             chosen = (self._spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows).select(*self._schema.names)
-            (
-                chosen.coalesce(max(1, count // ROWS_PER_FILE))
-                .write.format("delta")
-                .mode("append")
-                .option("txnAppId", app_id)
-                .option("txnVersion", batch)
-                .option("userMetadata", metadata)
-                .option("mergeSchema", self._widens)
-                .save(self._path)
-            )
-        # Delta skips a version it has seen without a word, and reports a lost race as success: ask what the table holds now.
-        table = DeltaTable(self._path)
-        landed = table.transaction_version(app_id)
-        if landed is None or landed < batch:
+            writer = writer_once(chosen, count, app_id=app_id, version=batch, metadata=metadata)
+            writer.mode("append").option("mergeSchema", self._widens).save(self._path)
+        version = landed(self._path, app_id=app_id, version=batch)
+        if version is None:
             raise StateError(f"state {self._path}: the commit of batch {batch} did not land; run again")
         self._exists = True
-        return table.version()
+        return version
 
 
 class SliceTable(_StateTable):

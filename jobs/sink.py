@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from checkpoints.appending import LITTLE_ROWS, append_once
+from checkpoints.appending import LITTLE_ROWS, append_once, landed, writer_once
 from windowing.axis import from_us
 from windowing.errors import SinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-#: Rows per file: a batch's few rows should not leave as many files as Spark has partitions.
-ROWS_PER_FILE = 1_000_000
 
 
 def publish(
@@ -48,34 +45,21 @@ def publish(
     if isinstance(rows, pa.Table):
         append_once(path, rows, app_id=app_id, version=batch, metadata=metadata)
     else:
-        _write(rows, count, path, app_id=app_id, batch=batch, metadata=metadata, replaces=replaces, instants=instants)
-    table = DeltaTable(path)
-    # Delta skips a version it has seen without a word, and reports a lost race as success: ask what the table holds now.
-    if (table.transaction_version(app_id) or 0) < batch:
+        writer = writer_once(rows, count, app_id=app_id, version=batch, metadata=metadata)
+        if replaces is None:
+            writer.mode("append").save(path)
+        else:
+            begin, end = (_literal(bound, instants) for bound in replaces)
+            writer.mode("overwrite").option("replaceWhere", f"window_end > {begin} AND window_end <= {end}").save(path)
+    version = landed(path, app_id=app_id, version=batch)
+    if version is None:
         raise SinkError(f"sink {path}: the commit of batch {batch} did not land; run again")
-    return table.version()
+    return version
 
 
 def takes_table(path: str, count: int, replaces: tuple[int, int] | None) -> bool:
     """Whether :func:`publish` takes ``count`` rows as a table: a commit without Spark, which creates no sink and replaces no rows."""
     return replaces is None and count <= LITTLE_ROWS and DeltaTable.is_deltatable(path)
-
-
-def _write(
-    rows: DataFrame, count: int, path: str, *, app_id: str, batch: int, metadata: str, replaces: tuple[int, int] | None, instants: bool
-) -> None:
-    writer = (
-        rows.coalesce(max(1, count // ROWS_PER_FILE))
-        .write.format("delta")
-        .option("txnAppId", app_id)
-        .option("txnVersion", batch)
-        .option("userMetadata", metadata)
-    )
-    if replaces is None:
-        writer.mode("append").save(path)
-    else:
-        begin, end = (_literal(bound, instants) for bound in replaces)
-        writer.mode("overwrite").option("replaceWhere", f"window_end > {begin} AND window_end <= {end}").save(path)
 
 
 def _literal(bound: int, instants: bool) -> str:
