@@ -91,14 +91,37 @@ class SliceTable(_StateTable):
         if not self._exists:
             return self._schema.empty_table()
         table = DeltaTable(self._path)
-        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        files = [file for file in actions if _meets(file, first_slice, last_slice)]
+        files = [file for file in _files(table) if _meets(file, first_slice, last_slice)]
         if sum(file["size_bytes"] for file in files) > most_bytes or sum(file["num_records"] for file in files) > most_rows:
             return None
+        return self._read(table, _needed(before_batch, first_slice, last_slice), most_rows)
+
+    def restore_nodes_here(self, wanted: Selection, *, before_batch: int, most_bytes: int, most_rows: int) -> pa.Table | None:
+        """As :meth:`restore_nodes`, but read without Spark; none where the files to be searched, or the rows found, exceed the limits."""
+        if not self._exists:
+            return self._schema.empty_table()
+        table = DeltaTable(self._path)
+        if sum(file["size_bytes"] for file in _files(table) if _may_hold(file, wanted)) > most_bytes:
+            return None
+        return self._read(table, f"{BATCH} < {before_batch} AND ({condition_of(wanted)})", most_rows)
+
+    def _read(self, table: DeltaTable, where: str, most_rows: int) -> pa.Table | None:
+        """The rows where a condition holds; none if they are more than ``most_rows``."""
         names = ", ".join(map(quoted, self._schema.names))
-        query = f"SELECT {names} FROM slices WHERE {_needed(before_batch, first_slice, last_slice)}"
-        found = pa.table(QueryBuilder().register("slices", table).execute(query).read_all())
-        return found.cast(self._schema)
+        found = pa.RecordBatchReader.from_stream(
+            QueryBuilder().register("state", table).execute(f"SELECT {names} FROM state WHERE {where}")
+        )
+        batches, rows = [], 0
+        for batch in found:
+            batches.append(batch)
+            rows += batch.num_rows
+            if rows > most_rows:
+                return None
+        return pa.Table.from_batches(batches, found.schema).cast(self._schema)
+
+
+def _files(table: DeltaTable) -> list[dict[str, Any]]:
+    return list(pa.table(table.get_add_actions(flatten=True)).to_pylist())
 
 
 def _needed(before_batch: int, first_slice: int, last_slice: int) -> str:
@@ -108,6 +131,19 @@ def _needed(before_batch: int, first_slice: int, last_slice: int) -> str:
 def _meets(file: Mapping[str, Any], first_slice: int, last_slice: int) -> bool:
     low, high = file.get(f"min.{SLICE}"), file.get(f"max.{SLICE}")
     return low is None or high is None or (low < last_slice and high >= first_slice)
+
+
+def _may_hold(file: Mapping[str, Any], wanted: Selection) -> bool:
+    """Whether a file may have rows that are ``wanted``, by its statistics."""
+    lowest, highest, first, last = (file.get(f"{bound}.{column}") for column in (LEVEL, SLICE) for bound in ("min", "max"))
+    if lowest is None or highest is None or first is None or last is None:
+        return True
+    if lowest == 0:
+        latest = file.get(f"max.{CLOSED}")
+        some_late = file.get(f"null_count.{CLOSED}") != file["num_records"] and (latest is None or latest > wanted.late_after)
+        if (some_late and last >= wanted.late_from) or any(low <= last and high > first for low, high in wanted.slices):
+            return True
+    return any(lowest <= level <= highest and any(first <= start <= last for start in starts) for level, starts in wanted.nodes)
 
 
 def condition_of(wanted: Selection) -> str:
@@ -172,7 +208,7 @@ def is_overgrown(path: str) -> bool:
     An entry supersedes one older entry at most, and what has come since is more than what was left then: each entry's share of all
     compactions is constant, and at least every other entry that a batch reads is state, those few aside.
     """
-    files = pa.table(DeltaTable(path).get_add_actions(flatten=True)).to_pylist()
+    files = _files(DeltaTable(path))
     spans = [(file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")) for file in files]
     first = min((low for low, _ in spans if low is not None), default=None)
     # A compaction leaves files of several batches; the first batch superseded nothing.
@@ -211,5 +247,8 @@ def latest_entries(log: str, keys: Sequence[str], where: str) -> str:
 
 def number_of_rows(table: DeltaTable) -> int:
     """Rows of ``table``, by its log."""
-    actions = table.get_add_actions(flatten=True)
-    return sum(actions.column(actions.schema.names.index("num_records")).to_pylist())
+    return sum(file["num_records"] for file in _files(table))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -143,6 +143,11 @@ class Arrived:
     after: int
     through: int
 
+    @property
+    def is_little(self) -> bool:
+        """Whether its rows, if there are any, have come to this process."""
+        return self.here is not None or self.rows is None
+
 
 def arrive(spark: SparkSession, batch: Batch) -> Arrived:
     """Survey the batch's rows; decide which windows it emits."""
@@ -195,14 +200,13 @@ def restore(batch: Batch, arrived: Arrived, table: SliceTable | LogTable) -> Dat
         assert batch.live is not None
         return table.restore(touched, batch.live.log.keys, before_batch=plan.batch, watermark=_clock(batch, arrived).watermark)
     if batch.nodes is not None:
-        wanted = batch.nodes.selection(arrived.after, arrived.through)
-        return None if wanted is None else table.restore_nodes(wanted, before_batch=plan.batch)
+        return _restore_nodes(batch, batch.nodes, arrived, table)
     assert batch.slices is not None
     grids = batch.slices.grids
     if not grids.any_end(arrived.after, arrived.through):
         return None
     first, last = grids.first_slice_after(arrived.after), arrived.through
-    if arrived.here is not None or arrived.rows is None:
+    if arrived.is_little:
         found = table.restore_here(
             before_batch=plan.batch,
             first_slice=first,
@@ -213,6 +217,19 @@ def restore(batch: Batch, arrived: Arrived, table: SliceTable | LogTable) -> Dat
         if found is not None:
             return found
     return table.restore(before_batch=plan.batch, first_slice=first, last_slice=last)
+
+
+def _restore_nodes(batch: Batch, nodes: Nodes, arrived: Arrived, table: SliceTable) -> DataFrame | pa.Table | None:
+    wanted = nodes.selection(arrived.after, arrived.through)
+    if wanted is None:
+        return None
+    if arrived.is_little:
+        assert batch.slices is not None
+        most_rows = little.most(little.MOST_STATE_ROWS, batch.slices.layout)
+        found = table.restore_nodes_here(wanted, before_batch=batch.plan.batch, most_bytes=little.MOST_SEARCHED_BYTES, most_rows=most_rows)
+        if found is not None:
+            return found
+    return table.restore_nodes(wanted, before_batch=batch.plan.batch)
 
 
 def apply(batch: Batch, arrived: Arrived, restored: DataFrame | pa.Table | None, staging: str) -> Applied:
@@ -240,7 +257,7 @@ def _by_slices(batch: Batch, arrived: Arrived, restored: DataFrame | pa.Table | 
         batch.sink_schema,
         _nodes(batch, arrived),
     )
-    if (arrived.here is not None or arrived.rows is None) and not isinstance(restored, DataFrame):
+    if arrived.is_little and not isinstance(restored, DataFrame):
         if little.fits(arrived.here, restored, stage):
             return _here(batch, arrived, restored, done, stage)
         if restored is not None:

@@ -2,8 +2,9 @@
 
 Starting jobs and Python workers takes Spark longer than a few thousand rows take the kernels. What comes to this process is limited by
 what the logs of source and state tell before anything is read: ``MOST_BYTES`` and ``MOST_ROWS`` of new files, ``MOST_STATE_BYTES`` and
-``MOST_STATE_ROWS`` of state files, and by ``MOST_RESULTS``, reckoned before windows are computed; wide partials lower these (:func:`most`).
-Beyond any of them Spark does it all.
+``MOST_STATE_ROWS`` of state files, or where nodes are looked up ``MOST_SEARCHED_BYTES`` of files and ``MOST_STATE_ROWS`` found in them;
+and by ``MOST_RESULTS``, reckoned before windows are computed. Wide partials lower these (:func:`most`). Beyond any of them Spark does it
+all.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from windowing.kernels.layout import Layout
 MOST_BYTES, MOST_ROWS = 32 << 20, 200_000
 #: State files, of those that may hold what the batch needs, up to which it is.
 MOST_STATE_BYTES, MOST_STATE_ROWS = 64 << 20, 1_000_000
+#: State files in which nodes are looked up, up to which it is: little of them is read, since a level's rows lie together. A file of
+#: 68 MB (1.4 M rows) took 0.03 s on two cores, and 0.07 s with its levels mixed.
+MOST_SEARCHED_BYTES = 1 << 30
 #: Result rows up to which it is, reckoned as every key having a row for every window end.
 MOST_RESULTS = 500_000
 #: Numbers of eight bytes in the partials of any of these.

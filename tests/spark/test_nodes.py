@@ -1,12 +1,18 @@
-"""Nodes in the state of runs on Spark: the reference's rows, from few rows of state."""
+"""Nodes in the state of runs on Spark: the reference's rows, from few rows of state, the same state whoever works on a batch."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame
 
 from checkpoints.places import Places
-from checkpoints.state import LEVEL
+from checkpoints.state import BATCH, CLOSED, LEVEL, SLICE
+from jobs import little
 from jobs.maintenance import maintain
 from jobs.run import _Steps
 from tests.spark.harness import Bench, differences, events, expected, quiet
@@ -17,27 +23,80 @@ WINDOWS = [
     {"name": "long", "type": "hopping", "size": "1500 minutes", "hop": "1 minute"},
     {"name": "short", "type": "hopping", "size": "47 minutes", "hop": "7 minutes", "origin": "2024-03-01T00:01:00Z"},
 ]
+CUTS = [300, 360, 370]
+#: Limits of what is worked on in this process, and which of the two restorings are then by Spark.
+LIMITS = [
+    pytest.param({"MOST_ROWS": 0}, [True, True], id="by Spark"),
+    pytest.param({"MOST_ROWS": 20}, [True, False], id="large batches by Spark"),
+    pytest.param({"MOST_STATE_ROWS": 10}, [True, True], id="many rows by Spark"),
+    pytest.param({"MOST_SEARCHED_BYTES": 10}, [True, True], id="large files by Spark"),
+]
 
 
-def test_runs_over_nodes_give_the_rows_of_the_reference(spark, tmp_path, monkeypatch):
-    rows = events(41, 420)
-    bench = Bench(tmp_path, {"windows": WINDOWS, "keys": ["site"]})
+def run(folder: Path, cuts: list[int], limits: dict[str, int]) -> tuple[Bench, list[DataFrame | pa.Table]]:
+    """Batches over rows that end at ``cuts``; the pipeline, and what each batch restored."""
+    rows = events(41, cuts[-1])
+    bench = Bench(folder, {"windows": WINDOWS, "keys": ["site"]})
+    restored: list[DataFrame | pa.Table] = []
+    original = _Steps.restore
+
+    def noting(self):
+        arrived, state = original(self)
+        if state is not None:
+            restored.append(state)
+        return arrived, state
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_Steps, "restore", noting)
+        for name, limit in limits.items():
+            patched.setattr(little, name, limit)
+        for begin, end in zip([0, *cuts], cuts, strict=False):
+            bench.land(rows[begin:end])
+            bench.run()
+    return bench, restored
+
+
+def state(bench: Bench) -> pa.Table:
+    found = DeltaTable(Places.of(bench.pipeline).state).to_pyarrow_table()
+    return found.sort_by([(name, "ascending") for name in (BATCH, "site", LEVEL, SLICE, CLOSED)])
+
+
+@pytest.fixture(scope="module")
+def here(spark, tmp_path_factory):
+    """The pipeline after batches that were worked on in this process."""
+    bench, restored = run(tmp_path_factory.mktemp("here"), CUTS, {})
+    assert [type(rows) for rows in restored] == [pa.Table, pa.Table]
+    assert differences(bench.rows(), expected(bench.pipeline, events(41, CUTS[-1])).rows) == []
+    assert pc.any(pc.is_valid(state(bench).column(CLOSED))).as_py(), "no row came late"
+    return bench
+
+
+@pytest.mark.parametrize(("limits", "by_spark"), LIMITS)
+def test_state_and_rows_are_the_same_here_and_by_spark(here, tmp_path, limits, by_spark):
+    bench, restored = run(tmp_path, CUTS, limits)
+    assert [isinstance(rows, DataFrame) for rows in restored] == by_spark
+    assert differences(bench.rows(), here.rows(), tolerance=0) == []
+    assert differences(state(bench).to_pylist(), state(here).to_pylist(), tolerance=0) == []
+
+
+def test_few_rows_are_restored_from_a_state_kept_small(spark, tmp_path, monkeypatch):
+    bench, _ = run(tmp_path, [380], {})
+    bench.land(events(41, 390)[380:])
+    maintain(bench.pipeline, quiet())
     restored: list[int] = []
     original = _Steps.restore
 
     def counting(self):
-        arrived, state = original(self)
-        restored.append(0 if state is None else state.count())
-        return arrived, state
+        arrived, found = original(self)
+        restored.append(found.num_rows)
+        return arrived, found
 
     monkeypatch.setattr(_Steps, "restore", counting)
-    for begin, end in ((0, 380), (380, 390), (390, 420)):
-        bench.land(rows[begin:end])
-        bench.run()
-        maintain(bench.pipeline, quiet())
-    want = expected(bench.pipeline, rows)
-    assert differences(bench.rows(), want.rows) == []
-    state = DeltaTable(Places.of(bench.pipeline).state).to_pyarrow_table()
-    levels = set(state.column(LEVEL).to_pylist())
-    assert levels >= {0, 1, 2, 5}
-    assert 0 < restored[1] < sum(level == 0 for level in state.column(LEVEL).to_pylist()) / 2
+    bench.run()
+    levels = state(bench).column(LEVEL).to_pylist()
+    assert set(levels) >= {0, 1, 2, 5}
+    assert 0 < restored[0] < levels.count(0) / 2
+    maintain(bench.pipeline, quiet())
+    bench.land(events(41, 420)[390:])
+    bench.run()
+    assert differences(bench.rows(), expected(bench.pipeline, events(41, 420)).rows) == []
