@@ -89,13 +89,8 @@ def engine_cost(engine: str, n: float | None, m: float | None) -> Cost:
     return Cost(formula, round(max(0.0, value(n, m)), 2) if n and m else None)
 
 
-def stored_cost(n: float, m: float) -> Cost:
-    """Combines per window of :func:`windowing.kernels.hopping.hopping_windows`, over stored slices."""
-    return Cost("2m + 1 − m/n; in a batch that completes w windows of a key, 2(n − m)/w more", round(2 * m + 1 - m / n, 2))
-
-
 def ranges_cost(n: float | None, m: float | None, *, alone: bool) -> Cost:
-    """Combines per window of :func:`windowing.kernels.ranges.fifo_ranges`, over rows."""
+    """Combines per window of :func:`windowing.kernels.ranges.fifo_ranges`, over rows or slices; ``alone``: no window overlaps another."""
     if alone:
         return Cost("n − 1", n - 1 if n else None)
     value = 2 * m + 1 - (m * m + 2 * m) / n if n and m else None

@@ -19,7 +19,7 @@ from windowing.catalogue import AggregateSpec
 from windowing.columnar.keyed import live_columns, slicer_for
 from windowing.columnar.log import StateLog
 from windowing.columnar.objects import OBJECTS
-from windowing.costs import Cost, Shape, count_slices, describe, engine_cost, listed_cost, ranges_cost, rows_shape, stored_cost, tree_cost
+from windowing.costs import Cost, Shape, count_slices, describe, engine_cost, listed_cost, ranges_cost, rows_shape, tree_cost
 from windowing.durations import Duration
 from windowing.engines import ENGINES, admissible
 from windowing.errors import SpecError
@@ -273,10 +273,8 @@ class _Planner:
             combines = listed_cost(shape.n)
         elif engine == "flatfat":
             combines = tree_cost(shape.n, shape.m)
-        elif self._layout and shape.n and shape.m:
-            combines = stored_cost(shape.n, shape.m)
         else:
-            combines = ranges_cost(shape.n, shape.m, alone=shape.alone)
+            combines = ranges_cost(shape.n, shape.m, alone=shape.alone or shape.n == shape.m)
         others = tuple(self._alternative(other, aggregate, shape) for other in ENGINES if other != engine)
         return Choice(name, engine, why, combines, others)
 

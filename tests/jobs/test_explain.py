@@ -51,7 +51,7 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (told["command"], told["refused"]) == ("run", [])
     assert [window["shape"]["n"] for window in told["windows"]] == [2, 48]
     [choice, *_] = told["windows"][1]["choices"]
-    assert (choice["engine"], choice["combines"]["value"]) == ("two_stacks", 2.98)
+    assert (choice["engine"], choice["combines"]["value"]) == ("two_stacks", 2.94)
     assert {other["engine"] for other in choice["alternatives"]} == set(ENGINES) - {"two_stacks"}
     assert all(other["why_not"] for window in told["windows"] for choice in window["choices"] for other in choice["alternatives"])
 

@@ -176,10 +176,11 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     starts = slice_starts(int64_of(rows.column(TIME).combine_chunks()), trains[:, 0].copy(), trains[:, 1].copy())
     closed = _closed_of(rows)
     order, offsets = by_key(codes, n_keys)
-    along_axis(order, offsets, starts, closed, closed)
-    places = pa.array(order)
+    starts, closed = starts[order], closed[order]
+    if len(moved := along_axis(offsets, starts, closed, closed)):
+        order, starts, closed = order[moved], starts[moved], closed[moved]
     inputs = [name for name in rows.column_names if name not in (CLOSED, LATE)]
-    ordered, starts, closed = rows.select(inputs).take(places).combine_chunks(), starts[order], closed[order]
+    ordered = rows.select(inputs).take(pa.array(order)).combine_chunks()
     bounds = runs(offsets, starts, closed, closed)
     ints, floats = combine_runs(stage.layout.lifting.program(), bounds, *lift_rows(stage.layout.lifting, ordered))
     first = pa.array(bounds[:-1])
@@ -233,9 +234,8 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
     offsets = rows_before[first_of_key]
     slices = pa.table({field.name: table.column(field.name).chunk(0).flatten() for field in stage.slices.lists})
     starts, closed, batches = (int64_of(slices.column(SLICE).chunk(0)), _closed_of(slices), int64_of(slices.column(BATCH).chunk(0)))
-    order = np.arange(len(starts))
-    if along_axis(order, offsets, starts, closed, batches):
-        slices, starts, closed, batches = slices.take(pa.array(order)).combine_chunks(), starts[order], closed[order], batches[order]
+    if len(moved := along_axis(offsets, starts, closed, batches)):
+        slices, starts, closed, batches = slices.take(pa.array(moved)).combine_chunks(), starts[moved], closed[moved], batches[moved]
     ints, floats = arenas(layout, slices)
     bounds = runs(offsets, starts, closed, batches)
     if len(bounds) <= len(starts):

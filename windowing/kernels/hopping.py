@@ -1,15 +1,7 @@
-"""Hopping windows of many keys from their slices: two stacks over the slices that exist, whatever the window's length.
+"""Hopping windows of many keys from their slices: each window a range of the slices that exist, combined by two stacks.
 
-::
-
-    slices   [a][b][c][d]|[e][f]        front: suffix aggregates abcd, bcd, cd, d; back: one running aggregate ef
-    window       [b c d   e f]          = front at b ⊕ back
-
-Every slice is combined at most three times; a window costs one combine more. Slices that do not exist cost nothing.
-
-References
-----------
-Tangwongsan, Hirzel and Schneider (2017), Low-latency sliding-window aggregation in worst-case constant time, section 3 (two-stacks).
+Slices that do not exist cost nothing, and neither does a window's length (:mod:`windowing.kernels.ranges`). Only the slices of a key to
+which rows came late are combined window by window: such rows count in some windows of a range and not in others.
 """
 
 from __future__ import annotations
@@ -18,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels.combine import Floats, Ints, combine, copy_row, njit, set_identity
+from windowing.kernels.combine import Floats, Ints, combine, njit
+from windowing.kernels.ranges import fifo_ranges
 
 #: ``closed`` of a slice whose rows count in every window that holds it.
 NEVER_CLOSED = np.iinfo(np.int64).min
@@ -57,67 +50,69 @@ def hopping_windows(
         Key index and end of each window, int64, shape (n_windows,); its partial as rows of two arenas;
         false, since 128-bit sums do not overflow: :func:`~windowing.kernels.lower.lower` checks that results fit.
     """
-    rows = _sweep(
-        program,
-        offsets,
-        starts,
-        closed,
-        ints,
-        floats,
-        size,
-        hop,
-        origin,
-        after,
-        through,
-        False,
-        ints[:0, 0],
-        ints[:0, 0],
-        ints[:0],
-        floats[:0],
-    )
-    keys, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    out_ints, out_floats = np.empty((rows, ints.shape[1]), np.int64), np.empty((rows, floats.shape[1]), np.float64)
-    _sweep(program, offsets, starts, closed, ints, floats, size, hop, origin, after, through, True, keys, ends, out_ints, out_floats)
+    none = np.empty(0, np.int64)
+    windows = _ranges(offsets, starts, closed, size, hop, origin, after, through, none, none, none)
+    n = windows[-1]
+    ends, lo, hi = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    _ranges(offsets, starts, closed, size, hop, origin, after, through, ends, lo, hi)
+    out_ints, out_floats = np.empty((n, ints.shape[1]), np.int64), np.empty((n, floats.shape[1]), np.float64)
+    n_keys = len(offsets) - 1
+    fifo_ranges(program, ints, floats, np.arange(len(starts)), windows, lo, hi, np.full(n_keys, -1, np.int64), out_ints, out_floats)
+    keys = np.empty(n, np.int64)
+    for key in range(n_keys):
+        keys[windows[key] : windows[key + 1]] = key
+        if _restricted(closed, offsets[key], offsets[key + 1], after):
+            low = offsets[key]
+            for window in range(windows[key], windows[key + 1]):
+                while starts[low] < ends[window] - size:
+                    low += 1
+                row = low
+                while row < offsets[key + 1] and starts[row] < ends[window]:
+                    if closed[row] < ends[window]:
+                        combine(program, out_ints, out_floats, window, ints, floats, row, out_ints, out_floats, window)
+                    row += 1
     return keys, ends, out_ints, out_floats, False
 
 
 @njit
-def _sweep(
-    program: Ints,
+def _restricted(closed: Ints, first: int, stop: int, after: int) -> bool:
+    """Whether one of the slices ``first:stop`` counts in some windows that end after ``after``, and not in others."""
+    for row in range(first, stop):
+        if closed[row] > after:
+            return True
+    return False
+
+
+@njit
+def _ranges(
     offsets: Ints,
     starts: Ints,
     closed: Ints,
-    ints: Ints,
-    floats: Floats,
     size: int,
     hop: int,
     origin: int,
     after: int,
     through: int,
-    write: bool,
-    keys: Ints,
     ends: Ints,
-    out_ints: Ints,
-    out_floats: Floats,
-) -> Any:
-    count = 0
-    # Suffix aggregates of the front stack live beside the slices they begin at; only a writing sweep needs them.
-    suffix_ints, suffix_floats = np.empty_like(ints if write else ints[:0]), np.empty_like(floats if write else floats[:0])
-    back_ints, back_floats = np.empty((1, ints.shape[1]), np.int64), np.empty((1, floats.shape[1]), np.float64)
+    lo: Ints,
+    hi: Ints,
+) -> Ints:
+    """Where each key's windows begin, shape (n_keys + 1,); unless they are empty, fill in each window's end and range of slices.
+
+    The ranges of a restricted key's windows are empty.
+    """
+    windows, count = np.empty(len(offsets), np.int64), 0
+    write = len(ends) > 0
     for key in range(len(offsets) - 1):
+        windows[key] = count
         first, stop = offsets[key], offsets[key + 1]
         if first == stop:
             continue
-        restricted = False
-        for row in range(first, stop):
-            restricted |= closed[row] > after
-        low = high = middle = first
-        set_identity(program, back_ints, back_floats, 0)
+        restricted = _restricted(closed, first, stop, after)
+        low = high = first
         end = origin + ((max(after, starts[first]) - size - origin) // hop + 1) * hop + size
         while end <= through:
             while high < stop and starts[high] < end:
-                if write and not restricted:
-                    combine(program, back_ints, back_floats, 0, ints, floats, high, back_ints, back_floats, 0)
                 high += 1
             while low < high and starts[low] < end - size:
                 low += 1
@@ -125,33 +120,16 @@ def _sweep(
                 if high == stop:
                     break
                 end = origin + ((starts[high] - size - origin) // hop + 1) * hop + size
-                low = middle = high
-                set_identity(program, back_ints, back_floats, 0)
                 continue
-            if restricted:
-                # Late rows leave and enter in no fixed order: combine anew, a key at a time, only in the batch that brings them.
-                holds = False
-                set_identity(program, back_ints, back_floats, 0)
-                for row in range(low, high):
-                    if closed[row] < end:
-                        holds = True
-                        if write:
-                            combine(program, back_ints, back_floats, 0, ints, floats, row, back_ints, back_floats, 0)
-                if not holds:
-                    end += hop
-                    continue
+            holds = not restricted
+            for row in range(low, high):
+                if holds:
+                    break
+                holds = closed[row] < end
+            if holds:
                 if write:
-                    copy_row(back_ints, back_floats, 0, out_ints, out_floats, count)
-            elif write:
-                if low >= middle:
-                    copy_row(ints, floats, high - 1, suffix_ints, suffix_floats, high - 1)
-                    for row in range(high - 2, low - 1, -1):
-                        combine(program, ints, floats, row, suffix_ints, suffix_floats, row + 1, suffix_ints, suffix_floats, row)
-                    middle = high
-                    set_identity(program, back_ints, back_floats, 0)
-                combine(program, suffix_ints, suffix_floats, low, back_ints, back_floats, 0, out_ints, out_floats, count)
-            if write:
-                keys[count], ends[count] = key, end
-            count += 1
+                    ends[count], lo[count], hi[count] = end, low, low if restricted else high
+                count += 1
             end += hop
-    return count
+    windows[-1] = count
+    return windows

@@ -123,12 +123,16 @@ def _decimals(result: Result, n: Ints, low: Ints, high: Ints) -> pa.Array:
 
 def sum_value(high: Floats, low: Floats, carry: Ints) -> Floats:
     """:func:`windowing.numerics.sum_value` of arrays."""
+    if not carry.any():
+        return high + low
     halves = 2.0 * (0.5 * high + carry * (0.5 * CARRY_UNIT)) + low
     return np.asarray(np.where((carry == 0) | (high - high != 0.0), high + low, halves))
 
 
 def sum_over(high: Floats, low: Floats, carry: Ints, n: Floats | Ints) -> Floats:
     """:func:`windowing.numerics.sum_over` of arrays."""
+    if not carry.any():
+        return (high + low) / n
     scaled = (high * 2.0**-64 + carry * 2.0**959) + low * 2.0**-64
     return np.asarray(np.where((carry == 0) | (high - high != 0.0), (high + low) / n, scaled / n * 2.0**64))
 

@@ -39,16 +39,16 @@ def by_key(codes: Ints, n_keys: int) -> Any:
 
 
 @njit
-def along_axis(order: Ints, offsets: Ints, starts: Ints, closed: Ints, batches: Ints) -> bool:
-    """Put each key's rows of ``order`` into (start, closed, batch) order, equal ones as they stand; whether anything moved.
+def along_axis(offsets: Ints, starts: Ints, closed: Ints, batches: Ints) -> Ints:
+    """Rows in (start, closed, batch) order within each key, equal ones as they stand; empty if they stand so already.
 
     Rows come nearly in order, so that a key whose rows are in order costs one look at each.
     """
-    moved = False
+    order = np.empty(0, np.int64)
     for key in range(len(offsets) - 1):
         ascending = True
-        for place in range(offsets[key] + 1, offsets[key + 1]):
-            a, b = order[place - 1], order[place]
+        for b in range(offsets[key] + 1, offsets[key + 1]):
+            a = b - 1
             if starts[a] != starts[b]:
                 ascending = starts[a] < starts[b]
             elif closed[a] != closed[b]:
@@ -59,12 +59,13 @@ def along_axis(order: Ints, offsets: Ints, starts: Ints, closed: Ints, batches: 
                 break
         if ascending:
             continue
-        moved = True
+        if not len(order):
+            order = np.arange(len(starts))
         rows = order[offsets[key] : offsets[key + 1]]
         for column in (batches, closed, starts):
             rows = rows[np.argsort(column[rows], kind="mergesort")]
         order[offsets[key] : offsets[key + 1]] = rows
-    return moved
+    return order
 
 
 @njit
