@@ -24,7 +24,7 @@ from windowing.durations import Duration
 from windowing.engines import ENGINES, admissible
 from windowing.errors import SpecError
 from windowing.hopping import Grids
-from windowing.nodes import Nodes
+from windowing.nodes import MANY_SLICES, Nodes
 from windowing.spec import Pipeline, Window
 from windowing.ways import slices_of, why_rows
 
@@ -33,14 +33,17 @@ Way = Literal["slices", "live rows"]
 
 #: Bytes taken for a cell whose type does not tell: keys, texts.
 CELL_BYTES = 8
-#: Columns of a stored slice beside keys and partials (start, closed, batch), and of a row in memory (key, number, start, end, watermark).
+#: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level), and of a row in memory (key, number,
+#: start, end, watermark).
 _SLICES_OWN, _ROWS_OWN = 3, 5
-_READS: Mapping[Way, str] = {
+_READS: Mapping[str, str] = {
     "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
+    "nodes": "the nodes and slices that windows now complete are made of, of all keys; none in a batch that completes neither",
     "live rows": "all entries of the keys that new rows touch and of those that the watermark makes due; no others",
 }
-_ADDS: Mapping[Way, str] = {
+_ADDS: Mapping[str, str] = {
     "slices": "a row for each slice that new rows touch",
+    "nodes": "a row for each slice that new rows touch, and for each node that becomes whole or was whole before they came",
     "live rows": (
         "an entry for each row that comes, goes, or is held otherwise than before, and one for each key that changes; "
         "what later entries supersede goes when the log has doubled"
@@ -181,6 +184,7 @@ class _Planner:
         self._refusal, self._why = refusal, why_rows(pipeline)
         slices = None if refusal else slices_of(pipeline, self._arrow)
         self._layout = slices.layout if slices else None
+        self._nodes = Nodes.of(slices.grids.grids) if slices else None
         for window in pipeline.windows:  # a function that cannot be found is told of here
             slicer_for(window, pipeline)
 
@@ -193,11 +197,12 @@ class _Planner:
         if self._refusal:
             refused: tuple[tuple[Command, str], ...] = (("run", self._refusal),)
             return Plan(name, "kernel", refused, "live rows", self._why, "", "", leaf_bytes, aggregates, windows)
-        return Plan(name, "run", (), way, self._why, _READS[way], _ADDS[way], leaf_bytes, aggregates, windows)
+        kept = "nodes" if self._nodes else way
+        return Plan(name, "run", (), way, self._why, _READS[kept], _ADDS[kept], leaf_bytes, aggregates, windows)
 
     def _leaf_bytes(self) -> int:
         if self._layout:
-            own = CELL_BYTES * (_SLICES_OWN + len(self._pipeline.keys))
+            own = CELL_BYTES * (_SLICES_OWN + (self._nodes is not None) + len(self._pipeline.keys))
             return own + sum(_width(stored.type) for stored in self._layout.fields)
         if self._refusal:
             own = CELL_BYTES * (_ROWS_OWN + len(self._pipeline.keys))
@@ -238,7 +243,7 @@ class _Planner:
         else:
             slicing, why = "shared edges", f"cut where any window begins or ends; {shared}{wider}"
         # As many nodes as slices: half as many on each level as on that below.
-        nodes = ", and nodes over them: for one window end a batch reads at most 2·log2 n rows a key" if Nodes.of(grids.grids) else ""
+        nodes = ", and nodes over them: for one window end a batch reads at most 2·log2 n rows a key" if self._nodes else ""
         kept = max(other.size for other in grids.grids) + time.disorder.elapsed() + time.lateness.elapsed()
         return Shape(
             slicing,
@@ -251,7 +256,7 @@ class _Planner:
             late="a key with late rows is recomputed in their batch",
             state=f"slices of the last {self._span(kept)} (longest window, disorder, lateness), a row for each batch that touched one"
             + nodes,
-            state_rows=(math.ceil(m / grid.hop * kept) + 1) * (2 if nodes else 1),
+            state_rows=(math.ceil(m / grid.hop * kept) + 1) * (2 if self._nodes else 1),
         )
 
     def _span(self, ticks: int) -> str:
@@ -286,6 +291,8 @@ class _Planner:
             why_not = f"{aggregate.name} has no inverse"
         elif not shape.in_order and engine not in ("recompute", "flatfat", "dyadic"):
             allowed, why_not = False, "takes out the oldest only"
+        elif engine == "dyadic" and self._nodes:
+            why_not = "the state holds its nodes; a batch takes those that it reads as slices, which two stacks combine"
         elif shape.listed and shape.alone:
             why_not = "no gain, as windows do not overlap"
         else:
@@ -317,7 +324,9 @@ _WHY_NOT: Mapping[str, Callable[[Shape, bool], str]] = {
         "lets tuples leave from anywhere; " + ("here the oldest leaves" if shape.in_order else "its kernel takes what a delta evicts only")
     ),
     "dyadic": lambda _shape, stored: (
-        "would read 2·log2 n nodes a key from the state, not n slices; runs store slices only" if stored else "no kernel has it"
+        f"would read 2·log2 n nodes a key from the state, not n slices; runs store them where a window has {MANY_SLICES:,} slices"
+        if stored
+        else "no kernel has it"
     ),
 }
 

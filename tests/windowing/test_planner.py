@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from checkpoints.state import state_schema
 from tests.windowing.aggregate_cases import CASES
 from tests.windowing.test_engines import counts
 from windowing.axis import Edges
@@ -179,6 +180,20 @@ def test_grids_run_by_two_stacks_over_slices():
     assert window.shape.state_rows == 26 * 12 + 1
     assert found.leaf_bytes == 8 * (1 + 3 + 1 + 1 + 3 + 1)
     assert window.state_bytes == window.shape.state_rows * found.leaf_bytes
+
+
+def test_what_is_told_of_nodes_is_what_the_state_has():
+    pipeline = parse_pipeline(SPEC | RUNNABLE | {"windows": [{"name": "w", "type": "hopping", "size": "7 days", "hop": "1 minute"}]})
+    found, slices = plan(pipeline), slices_of(pipeline, TYPES)
+    assert slices is not None
+    assert found.leaf_bytes == 8 * len(state_schema({"k": pa.string()}, slices.layout, nodes=True))
+    assert "the nodes and slices" in found.reads
+    assert "each node" in found.adds
+    [dyadic] = [other for other in found.windows[0].choices[0].alternatives if other.engine == "dyadic"]
+    assert dyadic.why_not.startswith("the state holds its nodes")
+    short = plan(parse_pipeline(SPEC | RUNNABLE))
+    assert short.leaf_bytes == found.leaf_bytes - 8
+    assert "node" not in short.reads + short.adds
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
