@@ -169,9 +169,10 @@ class _Slices(_View):
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
+        instead = "; nodes that hold the same are read in their place" if "entries_of_nodes" in data["state"] else ""
         yield escape(
             f"{name or self.pipeline.pipeline}: batch {self.next_batch} would restore {restored['slices']:,} slices "
-            f"({restored['entries']:,} entries) of {restored['rows']:,} rows"
+            f"({restored['entries']:,} entries) of {restored['rows']:,} rows{instead}"
         )
         yield from self._list("windows to come that hold them", data["windows"], data["windows_in_all"], ", the next to end")
         entries = [{name: entry[name] for name in ("slice", "closed", "batch", "rows")} for entry in data["entries"]]

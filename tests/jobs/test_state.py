@@ -60,8 +60,8 @@ def commit(pipeline: Pipeline, emitted: int | None, *, schema: pa.Schema = SOURC
         ledger.record_commit(plan, Commit(seen=emitted, emitted=emitted, verdict="passed"), NOW)
 
 
-def sliced(pipeline: Pipeline, *batches: list[tuple[Any, ...]]) -> None:
-    """Write entries (key, site, slice, closed, rows, total) of each batch as Spark does."""
+def sliced(pipeline: Pipeline, *batches: list[tuple[Any, ...]], level: int | None = None) -> None:
+    """Write entries (key, site, slice, closed, rows, total) of each batch as Spark does; with ``level`` into a table that has nodes."""
     whole = [pa.field(name, pa.int64()) for name in ("site", "_slice", "_closed", "_batch", "rows")]
     sums = [pa.field("sum_float_v__sum", pa.float64())]
     schema = pa.schema([pa.field("k", pa.string()), *whole, *sums])
@@ -69,7 +69,21 @@ def sliced(pipeline: Pipeline, *batches: list[tuple[Any, ...]]) -> None:
         rows = [(k, site, begin, closed, number, n, total) for k, site, begin, closed, n, total in entries]
         columns = zip(*rows, strict=True)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-        write_deltalake(Places.of(pipeline).state, pa.table(arrays, schema=schema), mode="append")
+        table = pa.table(arrays, schema=schema)
+        if level is not None:
+            table = table.append_column("_level", pa.repeat(pa.scalar(level, pa.int64()), table.num_rows))
+        write_deltalake(Places.of(pipeline).state, table, mode="append")
+
+
+def test_of_nodes_it_is_told_that_they_are_read_for_slices(tmp_path):
+    pipeline = Pipeline.model_validate(spec_at(tmp_path))
+    sliced(pipeline, [("a", 1, begin, None, 2, 1.0) for begin in (20, 30)], level=0)
+    sliced(pipeline, [("a", 1, 20, None, 4, 2.0)], level=1)
+    commit(pipeline, 40)
+    answer = state_of(pipeline, ["site=1", "k=a"], 20)
+    assert (answer.data["state"]["entries"], answer.data["state"]["entries_of_nodes"]) == (3, 1)
+    assert answer.data["restored"] == {"slices": 2, "entries": 2, "rows": 4}
+    assert "would restore 2 slices (2 entries) of 4 rows; nodes that hold the same are read in their place" in shown(answer)
 
 
 @pytest.fixture
@@ -126,7 +140,7 @@ def test_a_key_tells_what_would_be_restored_for_which_windows(slices):
         ("rolling", 50, 80, 1, 4),
     ]
     assert (answer.data["windows"][1]["first_slice"], answer.data["windows"][1]["last_slice"]) == (30, 50)
-    assert "batch 2 would restore 3 slices (4 entries) of 11 rows" in shown(answer)
+    assert "batch 2 would restore 3 slices (4 entries) of 11 rows\n" in shown(answer)
 
 
 def test_lists_are_cut_and_say_so(slices):
