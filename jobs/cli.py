@@ -45,8 +45,13 @@ class _State:
 
 @app.command()
 def validate(spec: Spec) -> None:
-    """Check the spec; nothing is started."""
+    """Check the spec, its expectations too; nothing is started."""
+    from expectations.suites import check_rules, sink_columns
+
     pipeline = load_pipeline(spec)
+    problems = check_rules(pipeline, sink_columns(pipeline))
+    if problems:
+        raise SpecError("\n".join(f"{spec}: {problem}" for problem in problems))
     missing = [name for name in ("source", "sink") if getattr(pipeline, name) is None]
     note = f"; without {' and '.join(missing)} it serves `windowmill try` only" if missing else ""
     _console.print(
@@ -68,7 +73,7 @@ def try_(
     spec: Spec,
     input_: Annotated[Path, typer.Option("--input", help="JSON lines; - for standard input.")],
     batch_rows: Annotated[int | None, typer.Option("--batch-rows", min=1, help="Cut the input into batches of so many rows.")] = None,
-    engine: Annotated[str, typer.Option("--engine", help="kernel, as runs compute; or reference, the oracle: plain and slow.")] = "kernel",
+    engine: Annotated[str, typer.Option("--engine", help="kernel; spark, as runs; or reference, the oracle: plain and slow.")] = "kernel",
     final: Annotated[bool, typer.Option("--final/--no-final", help="Whether the watermark goes to infinity at the end of input.")] = True,
 ) -> None:
     """Run the spec on JSON lines and print its rows as JSON lines. No Airflow, no tables."""

@@ -1,0 +1,39 @@
+"""``windowmill validate``: the whole spec is checked, the rules for its rows too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs.cli import main
+
+RULE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": 3}
+
+
+def validated(folder: Path, rule: dict[str, Any]) -> tuple[int, Path]:
+    spec = {"pipeline": "p", "time": {"column": "t"}, "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}]}
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump(spec | {"aggregates": {"n": {"count": "*"}}, "expectations": [rule]}))
+    return main(["validate", str(path)]), path
+
+
+def test_a_spec_with_rules_is_valid(tmp_path, capsys):
+    code, path = validated(tmp_path, RULE)
+    assert code == 0
+    assert f"{path}: pipeline p is valid" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"type": "expect_column_values_to_be_betwen"}, "expectations.0.type: got 'expect_column_values_to_be_betwen'; did you mean"),
+        ({"column": "nn"}, "expectations.0.column: got 'nn'"),
+    ],
+)
+def test_a_rule_that_no_run_could_check_is_refused(tmp_path, capsys, changed, problem):
+    code, path = validated(tmp_path, RULE | changed)
+    assert code == 2
+    assert f"{path}: {problem}" in capsys.readouterr().err
