@@ -248,7 +248,3 @@ def latest_entries(log: str, keys: Sequence[str], where: str) -> str:
 def number_of_rows(table: DeltaTable) -> int:
     """Rows of ``table``, by its log."""
     return sum(file["num_records"] for file in _files(table))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

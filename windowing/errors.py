@@ -42,10 +42,6 @@ class NonAppendCommitError(SourceError):
     """The source table has a commit that changed or removed rows; incremental windows read appends only."""
 
 
-class TooManyBadRecordsError(SourceError):
-    """More rows than the spec allows could not be read; the batch was not committed."""
-
-
 class LedgerError(WindowmillError):
     """The ledger holds something it cannot hold, or cannot be read."""
 
