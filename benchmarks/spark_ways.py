@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from benchmarks.events import SCHEMA
 from jobs import aggregate, spark_session
@@ -42,7 +44,7 @@ def spec(window: dict[str, Any]) -> dict[str, Any]:
     return {"pipeline": "benchmark", "keys": ["k"], "time": time, "windows": [window], "aggregates": SPEC_AGGREGATES}
 
 
-class Frame:
+class Frame(ABC):
     """A DataFrame whose rows are all computed and dropped."""
 
     def __init__(self, task: dict[str, Any]) -> None:
@@ -51,23 +53,17 @@ class Frame:
 
     @cached_property
     def events(self) -> DataFrame:
-        return self._spark.read.schema(self._schema()).parquet(f"{self._task['events']}/us.parquet")
+        return self._spark.read.schema(from_arrow_schema(SCHEMA)).parquet(f"{self._task['events']}/us.parquet")
 
+    @abstractmethod
     def rows(self) -> DataFrame:
         """The task's result rows; built anew for each round, as a job would."""
-        raise NotImplementedError
 
     def run(self) -> None:
         self.rows().write.format("noop").mode("overwrite").save()
 
     def write(self, path: str) -> None:
         self.rows().write.mode("overwrite").parquet(path)
-
-    @staticmethod
-    def _schema() -> Any:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return from_arrow_schema(SCHEMA)
 
 
 def micros(us: int) -> str:
@@ -92,8 +88,12 @@ class SparkHopping(Frame):
         return rows.select("k", F.unix_micros("window.end").alias("window_end"), *COLUMNS[2:])
 
 
-class Streaming(Frame):
+class Streaming:
     """Structured Streaming, AvailableNow, state in RocksDB, from an empty checkpoint to the last window."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        self._task = task
+        self._spark = session()
 
     def run(self) -> None:
         self._stream("noop", {})
@@ -107,7 +107,7 @@ class Streaming(Frame):
         source = self._source()
         checkpoint = f"{self._task['events']}/checkpoint"
         shutil.rmtree(checkpoint, ignore_errors=True)
-        events = self._spark.readStream.schema(self._schema()).parquet(str(source)).withWatermark("ts", "5 minutes")
+        events = self._spark.readStream.schema(from_arrow_schema(SCHEMA)).parquet(str(source)).withWatermark("ts", "5 minutes")
         window = F.window("ts", micros(self._task["size_us"]), micros(self._task["hop_us"]))
         rows = events.groupBy("k", window.alias("window")).agg(*map(F.expr, SPARK_AGGREGATES))
         rows = rows.select("k", F.unix_micros("window.end").alias("window_end"), *COLUMNS[2:])
