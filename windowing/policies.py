@@ -75,11 +75,7 @@ class PolicySlicer:
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         self._grow(leaves.n_keys)
-        held, waiting, last = (np.zeros(len(leaves), np.bool_) for _ in range(3))
-        if len(self._held) or len(self._waiting) or (self._last_number >= 0).any():
-            held[leaves.find(self._held)] = True
-            waiting[leaves.find(self._waiting)] = True
-            last[leaves.find(self._last_number[self._last_number >= 0])] = True
+        held, waiting, last = (leaves.among(numbers) for numbers in (self._held, self._waiting, self._known_last))
         listed = self._listed(leaves, clock)
         accepted, fresh, life = kernel.judge_tuples(
             self._settings, listed, leaves.offsets, leaves.time, leaves.number, leaves.watermark, leaves.new, held | waiting | last
@@ -94,9 +90,12 @@ class PolicySlicer:
         self._remember(leaves, sequence, offsets, n_held, alive, waiting | accepted, ready)
         kept = (waiting | accepted) & ~ready
         kept[sequence[alive]] = True
-        if len(leaves):
-            kept[leaves.find(self._last_number[self._last_number >= 0])] = True
+        kept[leaves.find(self._known_last)] = True
         return Applied(accepted, leaves.new & ~accepted, kept, [windows])
+
+    @property
+    def _known_last(self) -> Ints:
+        return self._last_number[self._last_number >= 0]
 
     def _run(
         self, leaves: Leaves, clock: Clock, listed: Ints, sequence: Ints, offsets: Ints, n_held: Ints, fresh: Bools
@@ -113,17 +112,17 @@ class PolicySlicer:
         alive = np.zeros(len(sequence), np.bool_)
         kept = (self._states, self._bases, alive)
         fixed = (self._settings, listed, *deltas, offsets, n_held, *rows)
-        counts, nothing = np.zeros(3, np.int64), (np.empty((0, 8), np.int64), _NONE)
+        counts, nothing = np.zeros(3, np.int64), (np.empty((8, 0), np.int64), _NONE)
         if self._steps is None:
             # Without ticks a tuple fires once at most.
             counts[:2] = len(sequence)
         else:
             kernel.apply_policies(*fixed, *(array.copy() for array in kept), *progress, False, counts, *nothing)
-        out, removed = np.empty((counts[0], 8), np.int64), np.empty(counts[1], np.int64)
+        out, removed = np.empty((8, counts[0]), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0
         kernel.apply_policies(*fixed, *kept, *progress, True, counts, out, removed)
-        key, start, end, number, lo, hi, gone_from, gone_to = (np.ascontiguousarray(column) for column in out[: counts[0]].T)
-        keys = np.unique(key)
+        key, start, end, number, lo, hi, gone_from, gone_to = out[:, : counts[0]]
+        keys = key[runs(key)[:-1]]
         if self._from_anywhere:
             slots_of = np.full(len(leaves), PENDING, np.int64)
             slots_of[leaves.find(self._held)] = self._slots
@@ -159,7 +158,7 @@ class PolicySlicer:
         return np.array(self._steps.between(min(instants) - 1, through), np.int64)
 
     def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:  # noqa: ARG002 - a window stays until a row or a tick comes
-        waits = earliest(leaves, np.isin(leaves.number, self._waiting), leaves.time)
+        waits = earliest(leaves, leaves.among(self._waiting), leaves.time)
         return np.minimum(waits, self._states[:, kernel.TICK])
 
     def flipped(self, windows: Windows, flips: Ints) -> None:

@@ -41,7 +41,7 @@ class Logged:
         self.refused: list[int] = []
         self.batches = self.fed = 0
 
-    def feed(self, rows: list[Row]) -> None:
+    def feed(self, rows: list[Row], *, final: bool = False) -> None:
         usable = [(self.fed + n, row) for n, row in enumerate(rows) if row.t is not None and (row.e is not None or not self.spec.time.end)]
         self.fed += len(rows)
         usable = [(n, row) for n, row in usable if not self.spec.time.end or row.e >= row.t]
@@ -60,7 +60,7 @@ class Logged:
             for (number, row), watermark in zip(usable, met.tolist(), strict=True)
         ]
         fresh = pa.Table.from_pylist(own, schema=self.log.fresh_schema)
-        self._work(fresh, Share(self.spec, self.log, result_schema(self.spec, TYPES), self.clock, self.batches))
+        self._work(fresh, Share(self.spec, self.log, result_schema(self.spec, TYPES), self.clock, self.batches, final=final))
         self.clock = self.clock.passed()
         self.batches += 1
 
@@ -69,7 +69,7 @@ class Logged:
         due: dict[str, int] = {}
         for entry in self.entries.filter(pc.equal(self.entries.column(KIND), "key")).select(["k", BATCH, DUE]).to_pylist():
             due[repr(entry["k"])] = entry[DUE]
-        chosen = touched | {key for key, at in due.items() if at <= share.clock.watermark}
+        chosen = touched | {key for key, at in due.items() if at <= share.clock.watermark or share.final}
         mask = pa.array([repr(key) in chosen for key in self.entries.column("k").to_pylist()], pa.bool_())
         worked = share.work(self.entries.filter(mask), fresh)
         assert worked.changes is not None
@@ -112,6 +112,24 @@ def test_batches_over_a_log_equal_one_run(
     for begin, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows) - 1, len(rows)]):
         logged.feed(rows[begin:stop])
     wanted, quarantined = computed(spec, rows, [], final=False)
+    assert_same(sorted(logged.rows(), key=place), sorted(wanted, key=place))
+    assert sorted(logged.refused) == [number for number, reason in quarantined if reason == "too_late"]
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize("window", WINDOWS)
+@shared(2 * len(WINDOWS), 3)
+@given(rows=STREAMS, cut=st.integers(0, 20), disorder=st.integers(0, 5), lateness=st.integers(0, 4), intervals=st.booleans())
+def test_a_batch_that_ends_the_input_gives_what_is_left(
+    window: str, emit: str, rows: list[Row], cut: int, disorder: int, lateness: int, intervals: bool
+):
+    if emit == "revise" and {"evict", "empty"} & set(WINDOWS[window]):
+        return
+    spec = few(WINDOWS[window], intervals=intervals, emit=emit, disorder=disorder, lateness=lateness)
+    logged = Logged(spec)
+    logged.feed(rows[:cut])
+    logged.feed(rows[cut:], final=True)
+    wanted, quarantined = computed(spec, rows, [], final=True)
     assert_same(sorted(logged.rows(), key=place), sorted(wanted, key=place))
     assert sorted(logged.refused) == [number for number, reason in quarantined if reason == "too_late"]
 

@@ -110,7 +110,7 @@ class KeyedWindows:
             refused |= applied.refused
             due = np.minimum(due, next_due)
             found += chunks
-        self._rows = kept(self._rows, leaves.number[live])
+        self._rows = kept(self._rows, leaves, live)
         return Step(found, leaves.number[refused & ~counted], due)
 
     def _each_window(self, one: Callable[[int], _T], n_leaves: int) -> Iterable[_T]:

@@ -92,10 +92,14 @@ def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) 
         columns[UNTIL],
         columns[WATERMARK],
         columns[NUMBER] >= first_new,
+        order,
     )
 
 
-def kept(table: pa.Table, numbers: Ints) -> pa.Table:
-    """The rows of ``table`` with these ``numbers``, in the order of arrival."""
-    mask: Bools = np.isin(table.column(NUMBER).to_numpy(), numbers)
-    return table if mask.all() else table.filter(pa.array(mask))
+def kept(table: pa.Table, leaves: Leaves, live: Bools) -> pa.Table:
+    """The rows of ``table`` whose ``leaves`` are ``live``, in the order of arrival."""
+    if live.all():
+        return table
+    mask = np.empty(len(live), np.bool_)
+    mask[leaves.arrival] = live
+    return table.filter(pa.array(mask))

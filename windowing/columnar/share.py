@@ -60,17 +60,14 @@ class Share:
             windows.restore(stored.tables)
         rows = self._arrived(fresh, windows)
         first = int(rows.column(NUMBER)[0].as_py()) if rows.num_rows else np.iinfo(np.int64).max
-        steps = [windows.advance(rows, first, self.clock)]
-        if self.final:
-            steps.append(windows.advance(None, np.iinfo(np.int64).max, self.clock.passed().end()))
+        step = windows.advance(rows, first, self.clock.end() if self.final else self.clock)
         keys = windows.keys.table if windows.keys is not None else pa.table({})
         changes = None
         if self.keep:
-            changes = self.log.changes(stored, windows.snapshot(), steps[-1].due, self.batch)
-        refused = np.concatenate([step.refused for step in steps])
-        taken = ~np.isin(rows.column(NUMBER).to_numpy(), refused)
+            changes = self.log.changes(stored, windows.snapshot(), step.due, self.batch)
+        taken = ~np.isin(rows.column(NUMBER).to_numpy(), step.refused)
         late = _late(rows) & taken
-        return Worked(self, steps, keys, changes, refused, int(taken.sum()), int(late.sum()))
+        return Worked(self, step, keys, changes, int(taken.sum()), int(late.sum()))
 
     def _arrived(self, fresh: pa.Table, windows: KeyedWindows) -> pa.Table:
         """``fresh`` as live rows in the order of arrival; a watermark that is not told is at least that of the row before."""
@@ -91,25 +88,26 @@ class Worked:
         Key columns by key index.
     changes
         Entries for the log; none where no state is kept.
-    refused
-        Numbers of the fresh rows that came too late.
     applied, late
         How many fresh rows were not refused, and how many of those were behind the watermark.
     """
 
     share: Share
-    steps: list[Step]
+    step: Step
     keys: pa.Table
     changes: pa.Table | None
-    refused: Ints
     applied: int
     late: int
 
     def results(self) -> Iterator[pa.Table]:
         """Result rows, in pieces."""
-        for step in self.steps:
-            for chunk in step.chunks:
-                yield result_rows(chunk, self.share.pipeline, self.keys, self.share.schema, self.share.batch)
+        for chunk in self.step.chunks:
+            yield result_rows(chunk, self.share.pipeline, self.keys, self.share.schema, self.share.batch)
+
+    @property
+    def refused(self) -> Ints:
+        """Numbers of the fresh rows that came too late."""
+        return self.step.refused
 
 
 def _late(rows: pa.Table) -> Bools:

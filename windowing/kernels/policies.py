@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels.combine import Bools, Floats, Ints, njit
+from windowing.kernels.combine import Bools, Floats, Ints, inner, njit
 
 COUNT, TIME, DELTA, PUNCTUATION, NONE = 0, 1, 2, 3, -1
 #: Settings: what evicts, what triggers (NONE: tumbling), count and age of eviction, count of the trigger, whether triggers of a window not
@@ -30,7 +30,7 @@ BEFORE, AFTER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 HEAD, TAIL, HELD = 0, 1, 2
 
 
-@njit
+@inner
 def tick_after(settings: Ints, listed: Ints, instant: int) -> Any:
     """The first tick after ``instant``."""
     if settings[TICKS] == 1:
@@ -39,7 +39,7 @@ def tick_after(settings: Ints, listed: Ints, instant: int) -> Any:
     return listed[place] if place < len(listed) else AFTER
 
 
-@njit
+@inner
 def tick_until(settings: Ints, listed: Ints, instant: int) -> Any:
     """The last tick not after ``instant``."""
     if settings[TICKS] == 1:
@@ -48,7 +48,7 @@ def tick_until(settings: Ints, listed: Ints, instant: int) -> Any:
     return listed[place - 1] if place > 0 else BEFORE
 
 
-@njit
+@inner
 def _exceeds(whole: bool, value: Floats, value_int: Ints, place: int, base: float, base_int: int, by: float, by_int: int) -> Any:
     """Whether the value at ``place`` is more than the delta past the base; whole numbers are compared without rounding."""
     if not whole:
@@ -59,7 +59,7 @@ def _exceeds(whole: bool, value: Floats, value_int: Ints, place: int, base: floa
     return v >= base_int or (base_int - v >= 0 and base_int - v < -by_int)
 
 
-@njit
+@inner
 def _forget(settings: Ints, state: Ints, cursor: Ints, alive: Bools, write: bool, counts: Ints, removed: Ints) -> None:
     for place in range(cursor[HEAD], cursor[TAIL]):
         if alive[place]:
@@ -71,7 +71,7 @@ def _forget(settings: Ints, state: Ints, cursor: Ints, alive: Bools, write: bool
     state[FULL] = 1 if settings[EVICT] == TIME else 0
 
 
-@njit
+@inner
 def _remove(cursor: Ints, alive: Bools, place: int, write: bool, counts: Ints, removed: Ints) -> None:
     """Take a tuple out of wherever it stands, and note it."""
     alive[place] = False
@@ -81,7 +81,7 @@ def _remove(cursor: Ints, alive: Bools, place: int, write: bool, counts: Ints, r
     counts[1] += 1
 
 
-@njit
+@inner
 def _drop_until(cursor: Ints, alive: Bools, head: int) -> None:
     for place in range(cursor[HEAD], head):
         if alive[place]:
@@ -90,7 +90,7 @@ def _drop_until(cursor: Ints, alive: Bools, head: int) -> None:
     cursor[HEAD] = head
 
 
-@njit
+@inner
 def _expire(settings: Ints, cursor: Ints, time: Ints, alive: Bools, at: int) -> None:
     if settings[AGE] < AFTER:
         head = cursor[HEAD]
@@ -99,7 +99,7 @@ def _expire(settings: Ints, cursor: Ints, time: Ints, alive: Bools, at: int) -> 
         _drop_until(cursor, alive, head)
 
 
-@njit
+@inner
 def _fire(
     settings: Ints,
     state: Ints,
@@ -115,17 +115,17 @@ def _fire(
     if settings[PARTIAL] or state[FULL]:
         row = counts[0]
         if write:
-            out[row, 0], out[row, 1], out[row, 2], out[row, 3] = key, BEFORE, at, state[FIRED]
+            out[0, row], out[1, row], out[2, row], out[3, row] = key, BEFORE, at, state[FIRED]
             if cursor[HELD] > 0:
-                out[row, 1] = time[cursor[HEAD]]
-            out[row, 4], out[row, 5] = cursor[HEAD], cursor[TAIL]
-            out[row, 6], out[row, 7] = counts[2], counts[1]
+                out[1, row] = time[cursor[HEAD]]
+            out[4, row], out[5, row] = cursor[HEAD], cursor[TAIL]
+            out[6, row], out[7, row] = counts[2], counts[1]
         counts[2] = counts[1]
         counts[0] += 1
     state[FIRED] += 1
 
 
-@njit
+@inner
 def _fire_ticks(
     settings: Ints,
     listed: Ints,
@@ -151,7 +151,7 @@ def _fire_ticks(
         state[TICK] = tick_after(settings, listed, tick) if cursor[HELD] > 0 or settings[EMPTY] else AFTER
 
 
-@njit
+@inner
 def _advance(
     settings: Ints,
     listed: Ints,
@@ -368,7 +368,7 @@ def judge_tuples(
     return accepted, fresh, life
 
 
-@njit
+@inner
 def _last_tick(settings: Ints, listed: Ints, youngest: int, watermark: int) -> Any:
     """The last tick that has fired by ``watermark`` over a window whose youngest tuple is of time ``youngest``; none before it matters."""
     if not settings[TICKS]:

@@ -150,10 +150,7 @@ class CustomSlicer:
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         self._grow(leaves.n_keys)
-        held, waiting, last = (np.zeros(len(leaves), np.bool_) for _ in range(3))
-        held[leaves.find(self._held)] = True
-        waiting[leaves.find(self._waiting)] = True
-        last[leaves.find(self._last[self._last >= 0])] = True
+        held, waiting, last = (leaves.among(numbers) for numbers in (self._held, self._waiting, self._last[self._last >= 0]))
         accepted, _, _ = kernel.judge_tuples(
             self._settings,
             _NONE,
@@ -232,7 +229,7 @@ class CustomSlicer:
         self._last = np.append(self._last, np.full(missing, -1, np.int64))
 
     def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:  # noqa: ARG002 - rows in open windows wait for no instant
-        return earliest(leaves, np.isin(leaves.number, self._waiting), leaves.time, clock.lateness)
+        return earliest(leaves, leaves.among(self._waiting), leaves.time, clock.lateness)
 
     def snapshot(self) -> dict[str, pa.Table]:
         told = pa.array([told.dump() for told in self._told], pa.string())

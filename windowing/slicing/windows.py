@@ -32,6 +32,8 @@ class Leaves:
         Key index; position in all that was fed; start and end along the axis, equal for a point; watermark that the row met.
     new
         The rows that this batch has brought.
+    arrival
+        Place of each row in the order of arrival, in which numbers ascend.
     """
 
     table: pa.Table
@@ -42,6 +44,7 @@ class Leaves:
     until: Ints
     watermark: Ints
     new: Bools
+    arrival: Ints
 
     def __len__(self) -> int:
         return len(self.number)
@@ -59,12 +62,21 @@ class Leaves:
         """Where the rows with these numbers stand; each must be among them."""
         if not len(numbers):
             return np.empty(0, np.int64)
-        order = self._by_number
-        return order[np.searchsorted(self.number, numbers, sorter=order)]
+        arrived, places = self._by_arrival
+        return places[np.searchsorted(arrived, numbers)]
+
+    def among(self, numbers: Ints) -> Bools:
+        """Which rows have these numbers; each must be one's."""
+        found = np.zeros(len(self), np.bool_)
+        found[self.find(numbers)] = True
+        return found
 
     @cached_property
-    def _by_number(self) -> Ints:
-        return np.argsort(self.number, kind="stable")
+    def _by_arrival(self) -> tuple[Ints, Ints]:
+        """Numbers in the order of arrival, and where their rows stand."""
+        places = np.empty(len(self), np.int64)
+        places[self.arrival] = np.arange(len(self))
+        return self.number[places], places
 
 
 @dataclass(frozen=True)
