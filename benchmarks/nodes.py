@@ -1,7 +1,8 @@
 """What a batch restores for one window end of week-long windows every minute: ``python -m benchmarks.nodes``.
 
-A state of keys with an event in each minute of a week, every slice and node full, is written as runs of half a day each would have left
-it. Then the windows that end one minute later are computed from it on a warm Spark session, by turns from nodes and from slices alone.
+A state of keys with an event in each minute of a week, every slice and node full, is written as runs and maintenance leave it. Then the
+windows that end one minute later are computed from it: from nodes that are looked up in this process, as a run over little does, from
+nodes by Spark, and by Spark from slices alone. A round of the last takes minutes where there are many keys: it is not warmed up by itself.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import argparse
 import math
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from deltalake import write_deltalake
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 
 from benchmarks import measurement
@@ -23,45 +27,55 @@ from benchmarks.measurement import Figure, Measurement
 from benchmarks.pipelines import MINUTE_US, START_US, Growing
 from benchmarks.race import Result
 from benchmarks.spark_ways import session
-from checkpoints.state import SliceTable, state_schema
-from jobs import stages
+from checkpoints.state import SORTED_ROWS, SliceTable, state_schema
+from jobs import little, stages
 from windowing.columnar.output import result_schema
-from windowing.columnar.slices import BATCH, LEVEL, SLICE, SliceStage, WindowStage
+from windowing.columnar.slices import BATCH, LEVEL, SLICE, NodeStage, SliceStage, WindowStage
 from windowing.hopping import Grids
 from windowing.kernels.layout import Layout
-from windowing.nodes import Nodes
+from windowing.nodes import Nodes, Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MINUTES, BATCH_MINUTES = 10_080, 720
-WEEK = {"name": "week", "type": "hopping", "size": f"{MINUTES} minutes", "hop": "1 minute"}
+WEEK = 10_080
 AGGREGATES = {"n": {"count": "*"}, "whole": {"sum": "i"}, "top": {"max": "i"}}
 TYPES = {"k": pa.int64(), "t": pa.timestamp("us", "UTC"), "i": pa.int64()}
+HERE, NODES, SLICES = "from nodes, here", "from nodes, by Spark", "from slices, by Spark"
 
 
 def main(arguments: list[str] | None = None) -> Measurement:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=10_000, help="keys (default %(default)s)")
-    parser.add_argument("--repetitions", type=int, default=3, help="counted rounds (default %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=3, help="counted rounds, but of slices alone (default %(default)s)")
     given = measurement.place(parser).parse_args(arguments)
     console = measurement.terminal()
-    workload = f"{given.keys:,} keys of {MINUTES:,} slices each; windows of a week every minute, one window end"
+    workload = f"{given.keys:,} keys of {WEEK:,} slices each; windows of a week every minute, one window end"
     measured = Measurement("nodes", "rows and seconds to restore long windows", workload)
     console.print(workload)
     given.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
-        state = WeekOfState(Path(scratch).absolute(), given.keys)
-        slices, nodes = state.write()
-        console.print(f"state: {slices:,} slices, {nodes:,} nodes")
-        ways = {"from nodes": state.from_nodes, "from slices": state.from_slices}
-        rows = {label: way().count() / given.keys for label, way in ways.items()}
+        state = FullState(Path(scratch).absolute(), given.keys, WEEK)
+        for done in state.write():
+            console.print(f"  written: {done:,} minutes of {WEEK:,}")
+        files = DeltaTable(state.path).file_uris()
+        size = sum(Path(file.removeprefix("file://")).stat().st_size for file in files)
+        console.print(f"state: {state.slices:,} slices, {state.nodes:,} nodes; {len(files)} files, {size / (1 << 20):,.0f} MiB")
+        rows = {NODES: state.from_nodes().count() / given.keys, SLICES: state.from_slices().count() / given.keys}
+        read = {label: len(way().inputFiles()) for label, way in ((NODES, state.from_nodes), (SLICES, state.from_slices))}
+        ways = {
+            HERE: lambda: totals_of(state.windows_here(state.from_nodes_here())),
+            NODES: lambda: state.totals_by_spark(state.from_nodes()),
+            SLICES: lambda: state.totals_by_spark(state.from_slices()),
+        }
         results = {label: Result(label) for label in ways}
         found = {}
         for round_ in range(-1, given.repetitions):
             for label, way in ways.items():
+                if label == SLICES and round_ != 0:
+                    continue
                 begun = time.perf_counter()
-                found[label] = state.windows(way())
+                found[label] = way()
                 seconds = time.perf_counter() - begun
                 console.print(f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: {label}: {seconds:.2f} s")
                 if round_ >= 0:
@@ -69,63 +83,87 @@ def main(arguments: list[str] | None = None) -> Measurement:
                     results[label].rounds.append(round_)
     measured.take(list(results.values()))
     measured.figures = [
-        Figure("rows restored a key", [rows["from nodes"]], most=2 * math.log2(MINUTES), unit="rows"),
-        Figure.faster(results["from nodes"], results["from slices"]),
+        Figure("rows restored a key", [rows[NODES]], most=2 * math.log2(WEEK), unit="rows"),
+        Figure.faster(results[HERE], results[SLICES]),
+        Figure.faster(results[NODES], results[SLICES]),
     ]
-    same = "same windows" if found["from nodes"] == found["from slices"] else "OTHER WINDOWS"
-    measured.notes.append(f"from slices {rows['from slices']:,.0f} rows a key; {same}: {found['from nodes']}")
+    same = "same windows" if found[HERE] == found[NODES] == found[SLICES] else "OTHER WINDOWS"
+    measured.notes.append(f"from slices {rows[SLICES]:,.0f} rows a key; {same}: {found[HERE]}")
+    measured.notes.append(
+        f"state: {state.slices:,} slices and {state.nodes:,} nodes, {size / (1 << 20):,.0f} MiB in {len(files)} files; "
+        f"nodes are looked up in {read[NODES]} of them, slices read from {read[SLICES]}"
+    )
     measured.finish(console, given.results)
     return measured
 
 
-class WeekOfState:
-    """A state below ``folder`` from which the window that ends at ``through`` is next."""
+class FullState:
+    """A state below ``folder``: an event of each key in every minute that the next window can hold, emitted through ``after``.
 
-    def __init__(self, folder: Path, keys: int) -> None:
-        pipeline = Growing(folder, [WEEK], AGGREGATES, keys=keys, rows_per_minute=keys).pipeline
-        self.keys, self.path = keys, str(folder / "state")
+    The slice that begins at ``after`` is there. Windows have ``minutes`` and end every minute. ``nodes`` and ``slices`` are counted.
+    """
+
+    def __init__(self, folder: Path, keys: int, minutes: int, *, with_nodes: bool = True) -> None:
+        window = {"name": "long", "type": "hopping", "size": f"{minutes} minutes", "hop": "1 minute"}
+        pipeline = Growing(folder, [window], AGGREGATES, keys=keys, rows_per_minute=keys).pipeline
+        self.keys, self.minutes, self.path = keys, minutes, str(folder / "state")
         self.grids, self.layout = Grids.of(pipeline), Layout.of(pipeline, TYPES)
-        nodes = Nodes.of(self.grids.grids)
-        assert nodes is not None
-        self.nodes = nodes
-        self.schema = state_schema({"k": TYPES["k"]}, self.layout, nodes=True)
-        self.after = START_US + MINUTES * MINUTE_US
-        self.through = self.after + MINUTE_US
-        stage = SliceStage(("k",), (), self.layout, self.grids.edges, self._batches, self.schema)
-        self.stage = WindowStage(stage, self.grids.named, self.after, self.through, None, result_schema(pipeline, TYPES))
+        self.levels = Nodes.of(self.grids.grids, many=1) if with_nodes else None
+        self._results = result_schema(pipeline, TYPES)
+        self.schema = state_schema({"k": TYPES["k"]}, self.layout, nodes=with_nodes)
+        self.after = START_US + minutes * MINUTE_US
+        # As many minutes as maintenance merges into a file.
+        self._together = max(1, SORTED_ROWS // (keys * (2 if with_nodes else 1)))
+        self.batches = -(-(minutes + 1) // self._together)
+        self.slices = self.nodes = self._attempts = 0
 
-    @property
-    def _batches(self) -> int:
-        return -(-(MINUTES + 1) // BATCH_MINUTES)
+    def stage(self, through: int, *, keep: bool = False) -> WindowStage:
+        """The windows that end in (``after``, ``through``]; with ``keep`` also what the state gets."""
+        slices = SliceStage(("k",), (), self.layout, self.grids.edges, self.batches, self.schema)
+        keep_from = self.grids.first_slice_after(through) if keep else None
+        nodes = NodeStage(self.levels, self.after, through) if keep and self.levels is not None else None
+        return WindowStage(slices, self.grids.named, self.after, through, keep_from, self._results, nodes)
 
-    def write(self) -> tuple[int, int]:
-        """Write it; how many slices and nodes it has. The last slice has begun, but windows were emitted only through its start."""
+    def write(self) -> Iterator[int]:
+        """Write it; gives the minutes written, file by file."""
         rng = np.random.default_rng(7)
-        values = rng.integers(0, 1_000, (self.keys, MINUTES + 1), dtype=np.int32)
-        first, slices, nodes = self.nodes.number(START_US), 0, 0
-        for batch in range(self._batches):
-            low, high = batch * BATCH_MINUTES, min((batch + 1) * BATCH_MINUTES, MINUTES + 1)
-            parts = [self._rows(0, np.arange(low, high), values[:, low:high], values[:, low:high], batch)]
-            slices += parts[0].num_rows
-            for level in range(1, self.nodes.top + 1):
-                length = 1 << level
-                ends = np.arange(low, min(high, MINUTES + 1))
-                begins = ends[(first + ends) % length == 0] - length
-                begins = begins[begins >= 0]
-                if len(begins):
-                    within = np.stack([values[:, begin : begin + length] for begin in begins.tolist()], axis=1)
-                    parts.append(self._rows(level, begins, within.sum(axis=2, dtype=np.int64), within.max(axis=2), batch))
-                    nodes += parts[-1].num_rows
-            write_deltalake(self.path, pa.concat_tables(parts).sort_by([("k", "ascending"), (SLICE, "ascending")]), mode="append")
-        return slices, nodes
+        first = 0 if self.levels is None else self.levels.number(START_US)
+        top = 0 if self.levels is None else self.levels.top
+        # By level the sums and maxima of the last left child, which waits for the right one.
+        left: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
+        waiting: list[list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]] = [[] for _ in range(top + 1)]
+        for minute in range(self.minutes + 1):
+            sums = greatest = rng.integers(0, 1_000, self.keys)
+            waiting[0].append((minute, sums, greatest))
+            level, number = 0, first + minute
+            # The last slice has begun, but windows were emitted only through its start.
+            while level < top and minute < self.minutes and number >> level & 1 and level in left:
+                sums, greatest = left[level][0] + sums, np.maximum(left[level][1], greatest)
+                level += 1
+                waiting[level].append((minute + 1 - (1 << level), sums, greatest))
+            if not number >> level & 1:
+                left[level] = sums, greatest
+            if (minute + 1) % self._together == 0 or minute == self.minutes:
+                parts = [self._rows(level, rows, minute // self._together) for level, rows in enumerate(waiting) if rows]
+                write_deltalake(self.path, pa.concat_tables(parts), mode="append")
+                self.slices += parts[0].num_rows
+                self.nodes += sum(part.num_rows for part in parts[1:])
+                waiting = [[] for _ in waiting]
+                yield minute + 1
 
-    def _rows(self, level: int, minutes: np.ndarray, sums: np.ndarray, greatest: np.ndarray, batch: int) -> pa.Table:
-        n = self.keys * len(minutes)
-        atoms = {"rows": np.full(n, 1 << level), "count": np.full(n, 1 << level), "sum_int": sums.ravel(), "greatest": greatest.ravel()}
+    def _rows(self, level: int, found: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]], batch: int) -> pa.Table:
+        minutes, sums, greatest = zip(*sorted(found, key=lambda row: row[0]), strict=True)
+        n = self.keys * len(found)
+        atoms = {
+            "rows": np.full(n, 1 << level),
+            "count": np.full(n, 1 << level),
+            "sum_int": np.concatenate(sums),
+            "greatest": np.concatenate(greatest),
+        }
         columns: dict[str, pa.Array] = {field.name: pa.array(atoms[self.layout.atoms[field.atom].kind]) for field in self.layout.fields}
-        columns |= {"k": pa.array(np.repeat(np.arange(self.keys), len(minutes)))}
+        columns |= {"k": pa.array(np.tile(np.arange(self.keys), len(found)))}
         columns |= {
-            SLICE: pa.array(START_US + np.tile(minutes, self.keys) * MINUTE_US),
+            SLICE: pa.array(START_US + np.repeat(np.array(minutes), self.keys) * MINUTE_US),
             LEVEL: pa.repeat(level, n),
             BATCH: pa.repeat(batch, n),
         }
@@ -133,26 +171,63 @@ class WeekOfState:
             [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(n, f.type) for f in self.schema], schema=self.schema
         )
 
-    def from_nodes(self) -> DataFrame:
-        wanted = self.nodes.selection(self.after, self.through)
+    @property
+    def table(self) -> SliceTable:
+        return SliceTable(session(), self.path, self.schema)
+
+    @property
+    def through(self) -> int:
+        """The next window end."""
+        return self.after + MINUTE_US
+
+    def wanted(self, through: int) -> Selection:
+        assert self.levels is not None
+        wanted = self.levels.selection(self.after, through)
         assert wanted is not None
-        restored = SliceTable(session(), self.path, self.schema).restore_nodes(wanted, before_batch=self._batches)
+        return wanted
+
+    def from_nodes_here(self) -> pa.Table:
+        """The nodes and slices for the next window end, as a run looks them up that finds little."""
+        limits = {"most_bytes": little.MOST_SEARCHED_BYTES, "most_rows": little.most(little.MOST_STATE_ROWS, self.layout)}
+        restored = self.table.restore_nodes_here(self.wanted(self.through), before_batch=self.batches, **limits)
+        if restored is None:
+            raise SystemExit(f"{self.keys:,} keys are beyond what a run looks up in its own process; take fewer")
+        return restored
+
+    def from_nodes(self) -> DataFrame:
+        """As :meth:`from_nodes_here`, by Spark."""
+        restored = self.table.restore_nodes(self.wanted(self.through), before_batch=self.batches)
         assert restored is not None
         return restored
 
     def from_slices(self) -> DataFrame:
+        """The slices for the next window end."""
         first = self.grids.first_slice_after(self.after)
-        table = SliceTable(session(), self.path, self.schema)
-        restored = table.restore(before_batch=self._batches, first_slice=first, last_slice=self.through)
+        restored = self.table.restore(before_batch=self.batches, first_slice=first, last_slice=self.through)
         assert restored is not None
         return restored.where(F.col(LEVEL) == 0)
 
-    def windows(self, restored: DataFrame) -> dict[str, int]:
-        """The windows, summed up."""
-        rows = stages.windows(stages.pack(restored, self.stage.slices), self.stage, 2)
+    def remember(self, rows: pa.Table) -> None:
+        """Append what a batch adds, as another attempt at it."""
+        self._attempts += 1
+        self.table.remember(rows, rows.num_rows, app_id=f"attempt {self._attempts}", batch=self.batches, metadata="")
+
+    def windows_here(self, restored: pa.Table) -> pa.Table:
+        """The next windows."""
+        return pa.concat_tables([table for part in little.work(None, restored, self.stage(self.through)) for table in part.windows])
+
+    def totals_by_spark(self, restored: DataFrame) -> dict[str, int]:
+        """The next windows, summed up."""
+        stage = self.stage(self.through)
+        rows = stages.windows(stages.pack(restored, stage.slices), stage, 2)
         totals = {"windows": F.count("*"), "n": F.sum("n"), "whole": F.sum("whole"), "top": F.sum("top")}
         [found] = rows.agg(*(total.alias(name) for name, total in totals.items())).collect()
         return {name: int(found[name]) for name in totals}
+
+
+def totals_of(windows: pa.Table) -> dict[str, int]:
+    """Windows, summed up."""
+    return {"windows": windows.num_rows} | {name: pc.sum(windows.column(name)).as_py() for name in ("n", "whole", "top")}
 
 
 if __name__ == "__main__":

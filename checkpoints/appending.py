@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,12 +43,14 @@ def append_once(
     write_deltalake(path, rows, mode="append", schema_mode="merge" if widen else None, commit_properties=once)
 
 
-def writer_once(rows: DataFrame, count: int, *, app_id: str, version: int, metadata: str) -> DataFrameWriter:
-    """A writer by Spark of ``count`` ``rows``, whose commit carries ``version`` of ``app_id``.
+def writer_once(rows: DataFrame, count: int, *, app_id: str, version: int, metadata: str, order: Sequence[str] = ()) -> DataFrameWriter:
+    """A writer by Spark of ``count`` ``rows``, each file in the ``order`` of these columns; its commit carries ``version`` of ``app_id``.
 
     Delta skips a version that is there already without a word, and reports a lost race as success: ask afterwards what has :func:`landed`.
     """
     few = rows.coalesce(max(1, count // ROWS_PER_FILE))
+    if order:
+        few = few.sortWithinPartitions(*order)
     return few.write.format("delta").options(txnAppId=app_id, txnVersion=version, userMetadata=metadata)
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: A log is read whole at every batch: so many entries, and so many files, are no burden.
 FEW_ENTRIES, FEW_FILES = 100_000, 64
+#: Rows and bytes of a file that successive batches' slices are merged into: they are sorted in memory.
+SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
 #: Bytes of files up to which a log is compacted in memory without being asked.
 COMPACTED_BYTES = 1 << 30
 
@@ -45,6 +47,8 @@ class _StateTable:
 
     #: Whether a batch may bring columns that those before it had not.
     _widens = False
+    #: Columns in whose order a batch's rows are written.
+    _order: Sequence[str] = ()
 
     def __init__(self, spark: SparkSession, path: str, schema: pa.Schema) -> None:
         self._spark, self._path, self._schema = spark, path, schema
@@ -53,11 +57,12 @@ class _StateTable:
     def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, batch: int, metadata: str) -> int:
         """Append a batch's rows in one commit and give the table's version; a repeated batch changes nothing."""
         if self._exists and count <= LITTLE_ROWS:
-            few = rows if isinstance(rows, pa.Table) else rows.toArrow()
-            append_once(self._path, few.select(self._schema.names), app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
+            few = (rows if isinstance(rows, pa.Table) else rows.toArrow()).select(self._schema.names)
+            few = few.sort_by([(name, "ascending") for name in self._order]) if self._order else few
+            append_once(self._path, few, app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
         else:
             chosen = (self._spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows).select(*self._schema.names)
-            writer = writer_once(chosen, count, app_id=app_id, version=batch, metadata=metadata)
+            writer = writer_once(chosen, count, app_id=app_id, version=batch, metadata=metadata, order=self._order)
             writer.mode("append").option("mergeSchema", self._widens).save(self._path)
         version = landed(self._path, app_id=app_id, version=batch)
         if version is None:
@@ -68,6 +73,11 @@ class _StateTable:
 
 class SliceTable(_StateTable):
     """The slices of one pipeline at ``path``."""
+
+    def __init__(self, spark: SparkSession, path: str, schema: pa.Schema) -> None:
+        super().__init__(spark, path, schema)
+        if LEVEL in schema.names:
+            self._order = _order(schema.names)
 
     def restore(self, *, before_batch: int, first_slice: int, last_slice: int) -> DataFrame | None:
         """Slices that start in [``first_slice``, ``last_slice``) as the batches before ``before_batch`` left them; none at first.
@@ -158,6 +168,62 @@ def condition_of(wanted: Selection) -> str:
 def has_nodes(path: str) -> bool:
     """Whether the state table at ``path`` holds nodes beside slices; a table keeps the form that it was made in."""
     return LEVEL in DeltaTable(path).schema().to_arrow().names
+
+
+def _order(columns: Sequence[str]) -> list[str]:
+    """What slices and nodes are sorted by: a reader of few of them then leaves out most pages of a file by their statistics."""
+    return [LEVEL, SLICE] if LEVEL in columns else [SLICE]
+
+
+def compact_slices(path: str, needed_from: int | None) -> int:
+    """Merge the files of successive batches at ``path``, and drop the rows that start before ``needed_from``; how many went. No JVM.
+
+    A file gets at most ``SORTED_ROWS`` and ``SORTED_BYTES``, in the order of level and start. Files of distant batches never meet in one:
+    a file's statistics span little of the axis. Where a batch wrote more at once, its files stay, without what is dropped.
+    """
+    rows_before = number_of_rows(DeltaTable(path))
+    for first, last, files in _spans_of_batches(_files(DeltaTable(path))):
+        table = DeltaTable(path)
+        within = f"{BATCH} >= {first} AND {BATCH} <= {last}"
+        expired = needed_from is not None and any(file.get(f"min.{SLICE}") is None or file[f"min.{SLICE}"] < needed_from for file in files)
+        if not _fit(files):
+            if expired:
+                table.delete(f"{within} AND {SLICE} < {needed_from}")
+        elif expired or len(files) > 1:
+            columns = pa.schema(table.schema().to_arrow()).names
+            kept = within if needed_from is None else f"{within} AND {SLICE} >= {needed_from}"
+            query = f"SELECT {', '.join(map(quoted, columns))} FROM state WHERE {kept} ORDER BY {', '.join(_order(columns))}"
+            rows = QueryBuilder().register("state", table).execute(query)
+            # On the version that was read: rows that another has appended since would be lost.
+            write_deltalake(table, rows, mode="overwrite", predicate=within, commit_properties=CommitProperties(max_commit_retries=0))
+    return rows_before - number_of_rows(DeltaTable(path))
+
+
+def _spans_of_batches(files: Sequence[dict[str, Any]]) -> list[tuple[int, int, list[dict[str, Any]]]]:
+    """First and last batch, and the files, of spans of batches that share no file; spans that fit into one file together are one."""
+    spans = [(*_batches(file), [file]) for file in files]
+    spans.sort(key=lambda span: span[:2])
+    for belong in (lambda span, other: other[0] <= span[1], lambda span, other: _fit([*span[2], *other[2]])):
+        merged = spans[:1]
+        for other in spans[1:]:
+            first, last, together = merged[-1]
+            if belong(merged[-1], other):
+                merged[-1] = (first, max(last, other[1]), [*together, *other[2]])
+            else:
+                merged.append(other)
+        spans = merged
+    return spans
+
+
+def _batches(file: Mapping[str, Any]) -> tuple[int, int]:
+    """First and last batch of which a file has rows; any, where there are no statistics."""
+    low, high = file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")
+    return (0, (1 << 63) - 1) if low is None or high is None else (low, high)
+
+
+def _fit(files: Sequence[Mapping[str, Any]]) -> bool:
+    rows, size = (sum(int(file[name]) for file in files) for name in ("num_records", "size_bytes"))
+    return rows <= SORTED_ROWS and size <= SORTED_BYTES
 
 
 class LogTable(_StateTable):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from deltalake import DeltaTable
 
 from checkpoints.lease import lease
 from checkpoints.ledger import Ledger
 from checkpoints.places import Places
-from checkpoints.state import SLICE, compact_log, is_log
+from checkpoints.state import compact_log, compact_slices, is_log
 from jobs import planning, staging
 from jobs.progress import Progress
 from jobs.runs import LEASE_WAIT_SECONDS
@@ -44,9 +44,7 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
         for name, path in (("state", places.state), ("sink", pipeline.sink.path if pipeline.sink else None), *_own(places)):
             if path is not None and DeltaTable.is_deltatable(path):
                 with progress.step(name, f"tidy {path}"):
-                    log = name == "state" and is_log(path)
-                    superseded = compact_log(path, len(ledger.batches()) - (ledger.open_batch is not None)) if log else 0
-                    done.append(_tidy(name, path, None if log or name != "state" else _expiry(pipeline, ledger), superseded))
+                    done.append(_tidy(name, path, _compact_state(pipeline, ledger) if name == "state" else _compact))
     lines = [
         f"{kept.table}: {kept.rows_expired:,} rows expired, {kept.files_before} files now {kept.files_after}, "
         f"{kept.files_vacuumed} old files removed"
@@ -60,21 +58,31 @@ def _own(places: Places) -> list[tuple[str, str]]:
     return [("quarantine", places.quarantine), ("quality", places.quality), ("ledger", places.ledger)]
 
 
-def _expiry(pipeline: Pipeline, ledger: Ledger) -> str | None:
-    """Predicate of the slices that no window still to come can hold."""
+def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
+    def compact(path: str) -> int:
+        if is_log(path):
+            return compact_log(path, len(ledger.batches()) - (ledger.open_batch is not None)) + _compact(path)
+        return compact_slices(path, _needed_from(pipeline, ledger))
+
+    return compact
+
+
+def _needed_from(pipeline: Pipeline, ledger: Ledger) -> int | None:
+    """Start of the first slice that a window still to come can hold, if it is known."""
     last = ledger.last_commit
     if last is None or last.outcome is None or last.outcome.emitted is None:
         return None
-    return f"{SLICE} < {Grids.of(pipeline).first_slice_after(last.outcome.emitted)}"
+    return Grids.of(pipeline).first_slice_after(last.outcome.emitted)
 
 
-def _tidy(name: str, path: str, expired: str | None, superseded: int) -> Kept:
-    before = len(DeltaTable(path).file_uris())
-    rows = _count(DeltaTable(path).delete(expired), "num_deleted_rows") if expired else superseded
+def _compact(path: str) -> int:
     DeltaTable(path).optimize.compact()
+    return 0
+
+
+def _tidy(name: str, path: str, compact: Callable[[str], int]) -> Kept:
+    """``compact`` rewrites the table's files, and tells how many rows went."""
+    before = len(DeltaTable(path).file_uris())
+    rows = compact(path)
     removed = DeltaTable(path).vacuum(retention_hours=RETENTION_HOURS, dry_run=False)
     return Kept(name, rows, before, len(DeltaTable(path).file_uris()), len(removed))
-
-
-def _count(metrics: dict[str, Any], name: str) -> int:
-    return int(metrics.get(name) or 0)

@@ -1,0 +1,95 @@
+"""Compacting the table of slices: what goes, which files are merged, and in what order their rows are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from checkpoints import state
+from checkpoints.state import compact_slices
+
+SCHEMA = pa.schema([("the key", pa.string()), ("_slice", pa.int64()), ("_level", pa.int64()), ("_batch", pa.int64())])
+
+
+def append(path: Path, batch: int, *, slices: int = 4) -> None:
+    """A batch's ``slices`` of a few keys from number 10 · ``batch`` on, and a node over each two of them."""
+    rows = [(key, 10 * batch + n, level, batch) for key in "ab" for level in (0, 1) for n in range(0, slices, 1 + level)]
+    table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=SCHEMA)
+    write_deltalake(path, table, mode="append", commit_properties=CommitProperties(app_transactions=[Transaction("app", batch)]))
+
+
+def rows(path: Path) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in DeltaTable(path).to_pyarrow_table().to_pylist())
+
+
+def files(path: Path) -> list[list[dict[str, Any]]]:
+    """The rows of each file as they stand, older batches first."""
+    found = [pq.read_table(uri).to_pylist() for uri in DeltaTable(path).file_uris()]
+    return sorted(found, key=lambda file: min(row["_batch"] for row in file))
+
+
+def test_files_of_successive_batches_are_merged_in_order_of_level_and_start(tmp_path, monkeypatch):
+    for batch in (2, 0, 1, *range(3, 10)):
+        append(tmp_path, batch)
+    before = rows(tmp_path)
+    monkeypatch.setattr(state, "SORTED_ROWS", 40)
+    assert compact_slices(str(tmp_path), None) == 0
+    assert rows(tmp_path) == before
+    merged = files(tmp_path)
+    assert [sorted({row["_batch"] for row in file}) for file in merged] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+    for file in merged[:3]:
+        places = [(row["_level"], row["_slice"]) for row in file]
+        assert places == sorted(places)
+    assert DeltaTable(tmp_path).transaction_version("app") == 9, "a retry must still find what has landed"
+    version = DeltaTable(tmp_path).version()
+    append(tmp_path, 10)
+    assert compact_slices(str(tmp_path), None) == 0
+    assert DeltaTable(tmp_path).version() == version + 2, "only the last files are merged anew"
+
+
+def test_what_no_window_needs_goes_and_files_of_distant_batches_stay_apart(tmp_path, monkeypatch):
+    for batch in range(5):
+        append(tmp_path, batch, slices=40 if batch == 1 else 4)
+    before = rows(tmp_path)
+    monkeypatch.setattr(state, "SORTED_ROWS", 40)
+    # Batch 1 wrote more than is sorted at once, of which the first six slices go, and three nodes.
+    gone = [row for row in before if row[1] < 16]
+    assert compact_slices(str(tmp_path), 16) == len(gone) == 12 + 2 * (6 + 3)
+    assert rows(tmp_path) == [row for row in before if row not in gone]
+    assert [{row["_batch"] for row in file} for file in files(tmp_path)] == [{1}, {2, 3, 4}]
+    version = DeltaTable(tmp_path).version()
+    assert compact_slices(str(tmp_path), 16) == 0
+    assert DeltaTable(tmp_path).version() == version
+    assert compact_slices(str(tmp_path), 1_000) == len(before) - len(gone)
+    assert rows(tmp_path) == []
+
+
+def test_rows_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, monkeypatch):
+    append(tmp_path, 0)
+    append(tmp_path, 1)
+    write = state.write_deltalake
+
+    def overtaken(*arguments: Any, **options: Any) -> None:
+        append(tmp_path, 2)
+        write(*arguments, **options)
+
+    monkeypatch.setattr(state, "write_deltalake", overtaken)
+    with pytest.raises(CommitFailedError):
+        compact_slices(str(tmp_path), None)
+    assert len(rows(tmp_path)) == 3 * 12
+
+
+def test_files_without_statistics_are_not_taken_apart(tmp_path):
+    """Statistics are kept of a table's first 32 columns; of a file that has none any batch may have rows."""
+    table = pa.table({f"key {n}": ["a"] for n in range(32)} | {"_slice": [0], "_batch": [0]})
+    for batch in range(3):
+        write_deltalake(tmp_path, table.set_column(33, "_batch", [[batch]]), mode="append")
+    assert compact_slices(str(tmp_path), None) == 0
+    assert len(files(tmp_path)) == 1
+    assert len(rows(tmp_path)) == 3
