@@ -31,9 +31,9 @@ import numpy.typing as npt
 from windowing.axis import Edges, Grid
 from windowing.engines.dyadic import Dyadic
 
-#: Slices of the longest window from which on nodes are stored. They are one row more for each slice written; in a window of fewer
-#: slices a batch that completes several windows hardly reads less for it.
-MANY_SLICES = 1_024
+#: Slices of the longest window from which on nodes are stored. They are one row more for each slice written, which a batch of 14 slices
+#: saves at reading from about 100 slices on, and a batch of one slice before that (docs/decisions/0006).
+MANY_SLICES = 128
 #: Edges in the common period of all grids up to which slices are numbered; grids of nearly no common period have more.
 MOST_EDGES = 1 << 16
 #: Nodes that a batch looks up; where it completes so many windows that it needs more, slices are read instead.
