@@ -22,6 +22,7 @@ from checkpoints.ledger import Plan
 from checkpoints.quoting import backquoted
 from checkpoints.state import LogTable, SliceTable, has_nodes, state_schema
 from jobs import arrival, little, live, stages
+from jobs.counting import Windows, count
 from jobs.delta_log import AddedFile, SourceTable, added_files
 from jobs.quarantine import set_aside
 from jobs.sources import FILE, REASON, Columns, event_end, read_rows
@@ -117,7 +118,7 @@ class Applied:
     rows_applied: int = 0
     rows_late: int = 0
     new_state: int = 0
-    windows: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    windows: Windows = field(default_factory=dict)
 
     @property
     def row_count(self) -> int:
@@ -270,7 +271,9 @@ def _by_slices(batch: Batch, arrived: Arrived, restored: DataFrame | pa.Table | 
     if packed:
         every = reduce(DataFrame.unionByName, packed)
         done.cached = stages.windows_and_slices(every, stage, _partitions(every.sparkSession, batch)).persist()
-        _count(done)
+        counted = (stages.ROWS, stages.LATE_ROWS, stages.SLICES)
+        done.windows, totals = count(done.cached, {name: F.sum(name) for name in counted})
+        done.rows_applied, done.rows_late, done.new_state = (totals[name] for name in counted)
         if done.windows:
             done.rows = done.cached.where(F.col("window").isNotNull()).select(*map(backquoted, batch.sink_schema.names))
         if batch.plan.builds_state and done.new_state:
@@ -314,13 +317,13 @@ def _by_live_rows(batch: Batch, arrived: Arrived, restored: DataFrame | None, do
         ends=_ends(arrived, plan),
     )
     done.cached = worked.persist()
-    found = live.count(done.cached)
-    done.windows, done.rows_applied, done.rows_late, done.new_state = found.windows, found.applied, found.late, found.entries
+    done.windows, totals = live.count(done.cached)
+    done.rows_applied, done.rows_late, done.new_state = (totals[name] for name in (live.APPLIED, live.LATE, live.ENTRY))
     if done.windows:
         done.rows = live.results(done.cached)
     if plan.builds_state and done.new_state:
         done.state = live.entries(done.cached)
-    if rows is None or not found.refused:
+    if rows is None or not totals[live.REFUSED]:
         return rows
     late = done.cached.where(F.col(live.REFUSED).isNotNull()).select(
         F.col(live.REFUSED).alias("_number"), F.lit("too_late").alias("_refused")
@@ -373,20 +376,6 @@ def _nodes(batch: Batch, arrived: Arrived) -> NodeStage | None:
         return None
     before = batch.plan.emitted
     return NodeStage(batch.nodes, _BEFORE_ALL if before is None else before, arrived.emitted)
-
-
-def _count(done: Applied) -> None:
-    """Compute the batch: result rows by window, with their first and last end, and the rows and slices they come from."""
-    assert done.cached is not None
-    end = F.unix_micros("window_end") if dict(done.cached.dtypes)["window_end"] == "timestamp" else F.col("window_end")
-    sums = [F.sum(name).alias(name) for name in (stages.ROWS, stages.LATE_ROWS, stages.SLICES)]
-    spans = [F.count("*").alias("n"), F.min(end).alias("low"), F.max(end).alias("high")]
-    for found in done.cached.groupBy("window").agg(*spans, *sums).collect():
-        if found["window"] is not None:
-            done.windows[found["window"]] = (found["n"], found["low"], found["high"])
-        else:
-            done.rows_applied, done.rows_late = found[stages.ROWS] or 0, found[stages.LATE_ROWS] or 0
-            done.new_state = found[stages.SLICES] or 0
 
 
 def _partitions(spark: SparkSession, batch: Batch) -> int:

@@ -6,7 +6,7 @@ in the same pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from checkpoints.quoting import backquoted
+from jobs import counting
 from jobs.conditions import conditions_of
+from jobs.counting import Windows
 from jobs.sources import REASON
 from windowing.columnar.log import FRESH, KIND, StateLog
 from windowing.columnar.output import result_schema
@@ -127,37 +129,10 @@ def entries(worked: DataFrame) -> DataFrame:
     return worked.where(F.col(ENTRY).isNotNull()).select(f"{ENTRY}.*")
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What ``work`` has come to.
-
-    Attributes
-    ----------
-    windows
-        Result rows, first and last window end, by window name.
-    """
-
-    windows: Mapping[str, tuple[int, int, int]]
-    applied: int
-    late: int
-    refused: int
-    entries: int
-
-
-def count(worked: DataFrame) -> Counts:
-    """Compute ``worked``, which is cached, and count it."""
-    end = F.col(f"{RESULT}.window_end")
-    end = F.unix_micros(end) if dict(worked.select(end).dtypes)["window_end"] == "timestamp" else end
-    spans = [F.count("*").alias("n"), F.min(end).alias("low"), F.max(end).alias("high")]
-    sums = [F.sum(APPLIED).alias(APPLIED), F.sum(LATE).alias(LATE), F.count(REFUSED).alias(REFUSED), F.count(ENTRY).alias(ENTRY)]
-    windows: dict[str, tuple[int, int, int]] = {}
-    others = dict.fromkeys((APPLIED, LATE, REFUSED, ENTRY), 0)
-    for row in worked.groupBy(F.col(f"{RESULT}.window").alias("window")).agg(*spans, *sums).collect():
-        if row["window"] is not None:
-            windows[row["window"]] = (row["n"], row["low"], row["high"])
-        else:
-            others = {name: row[name] or 0 for name in others}
-    return Counts(windows, others[APPLIED], others[LATE], others[REFUSED], others[ENTRY])
+def count(worked: DataFrame) -> tuple[Windows, dict[str, int]]:
+    """Compute what ``work`` gave, which is cached; its windows, and the totals ``APPLIED``, ``LATE``, ``REFUSED`` and ``ENTRY``."""
+    totals = {APPLIED: F.sum(APPLIED), LATE: F.sum(LATE), REFUSED: F.count(REFUSED), ENTRY: F.count(ENTRY)}
+    return counting.count(worked, totals, rows_in=f"{RESULT}.")
 
 
 def _windows(share: Share, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -216,6 +191,3 @@ def _whole(columns: Mapping[str, pa.Array], schema: pa.Schema) -> Iterator[pa.Re
 def _alike(key: Column, dtype: str) -> Column:
     """``key`` such that equal keys come to one partition: −0.0 is 0.0."""
     return key + F.lit(0.0).cast(dtype) if dtype in ("float", "double") else key
-
-
-__all__: Sequence[str] = ("APPLIED", "LATE", "REFUSED", "RESULT", "ROWS_PER_PARTITION", "LiveRows", "entries", "results")
