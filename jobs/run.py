@@ -1,4 +1,4 @@
-"""One batch, the whole story: plan → restore → apply → validate → publish → remember → commit.
+"""One batch, the whole story: plan → survey → restore → apply → validate → publish → remember → commit.
 
 Whatever dies, wherever it dies, the next run takes up the pinned plan and does the same again: each table's commit carries the batch's
 number, so what had landed is not written twice, and only the ledger's record makes the batch count.
@@ -45,7 +45,8 @@ def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, pr
         If a critical expectation failed: nothing is published, the plan stays open, and the rows are kept for inspection.
     """
     with _steps(pipeline, plan, ledger, places, progress) as batch:
-        arrived, restored = batch.restore()
+        arrived = batch.survey()
+        restored = batch.restore(arrived)
         result = batch.apply(arrived, restored)
         verdict = batch.validate(result, ruling)
         published = batch.publish(result, ruling)
@@ -77,11 +78,13 @@ class _Steps:
             ship_modules(self.spark, pipeline)
         self.state = self.batch.state(self.spark, places.state)
 
-    def restore(self) -> tuple[apply.Arrived, DataFrame | pa.Table | None]:
+    def survey(self) -> apply.Arrived:
         with self.progress.step("survey", "which windows the new rows complete"):
-            arrived = apply.arrive(self.spark, self.batch)
+            return apply.arrive(self.spark, self.batch)
+
+    def restore(self, arrived: apply.Arrived) -> DataFrame | pa.Table | None:
         with self.progress.step("restore", "the state that rows and windows need"):
-            return arrived, apply.restore(self.batch, arrived, self.state)
+            return apply.restore(self.batch, arrived, self.state)
 
     def apply(self, arrived: apply.Arrived, restored: DataFrame | pa.Table | None) -> apply.Applied:
         with self.progress.step("apply", "new rows and restored state into windows"):
