@@ -137,6 +137,18 @@ class Bench:
         return DeltaTable(str(path)).to_pyarrow_table().to_pylist() if path.exists() else []
 
 
+def run_over(bench: Bench, seed: int, rows: Sequence[Row], versions: int, batches: int | None = None) -> list[Any]:
+    """Land ``rows`` cut anywhere into ``versions``, with a run after each, or after every few so that there are about ``batches``."""
+    cuts = sorted(random.Random(seed).sample(range(1, len(rows)), versions - 1))
+    together = max(1, versions // batches) if batches else 1
+    done = []
+    for n, (begin, end) in enumerate(zip([0, *cuts], [*cuts, len(rows)], strict=True)):
+        bench.land(rows[begin:end])
+        if n % together == 0 or n == versions - 1:
+            done += bench.run()
+    return done
+
+
 def place(pipeline: Pipeline, row: Row) -> tuple[Any, ...]:
     """Where a result row belongs: one place a row, so that equal tables sort equally."""
     return tuple((value is not None, value) for value in (*(row[key] for key in pipeline.keys), *(row[name] for name in PLACE)))

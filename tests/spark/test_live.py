@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, quiet
+from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, quiet, run_over
 
 pytestmark = pytest.mark.spark
 
@@ -47,20 +46,11 @@ CASES = {
 }
 
 
-def landed(bench: Bench, seed: int, rows: list[dict[str, Any]], versions: int) -> list[Any]:
-    cuts = sorted(random.Random(seed).sample(range(1, len(rows)), versions - 1))
-    done = []
-    for begin, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-        bench.land(rows[begin:end])
-        done += bench.run()
-    return done
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, case):
     rows = events(11, 500)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES} | CASES[case])
-    done = landed(bench, 5, rows, 4)
+    done = run_over(bench, 5, rows, 4)
     want = expected(bench.pipeline, rows)
     assert want.rows, "the reference emitted nothing, so nothing was compared"
     assert differences(bench.rows(), want.rows) == []
@@ -74,13 +64,13 @@ def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_pa
 
     rows = events(12, 500)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
-    landed(bench, 6, rows[:400], 2)
+    run_over(bench, 6, rows[:400], 2)
     before = bench.rows()
     ends = sorted(row["window_end"] for row in before)
     done = runs.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
     assert 0 < done.commit.rows_published < len(before)
     assert differences(bench.rows(), before) == []
-    landed(bench, 7, rows[400:], 2)
+    run_over(bench, 7, rows[400:], 2)
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
 
 
@@ -103,7 +93,7 @@ def test_maintenance_keeps_only_what_counts(spark, tmp_path):
 
     rows = events(14, 400)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
-    landed(bench, 8, rows[:300], 4)
+    run_over(bench, 8, rows[:300], 4)
     kept = {row["table"]: row for row in maintain(bench.pipeline, quiet()).data}
     assert kept["state"]["rows_expired"] > 0
     told = state_of(bench.pipeline, [], 9).data["state"]
@@ -112,7 +102,7 @@ def test_maintenance_keeps_only_what_counts(spark, tmp_path):
         state_of(bench.pipeline, [f"k={key['k']}" if key["k"] else "k", f"site={key['site']}"], 9).data["restored"]["live_rows"]
         for key in told["largest_keys"]
     )
-    landed(bench, 9, rows[300:], 2)
+    run_over(bench, 9, rows[300:], 2)
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
 
 
@@ -143,7 +133,7 @@ def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_no
 
     rows = events(16, 300)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
-    landed(bench, 10, rows[:200], 2)
+    run_over(bench, 10, rows[:200], 2)
     bench.land(rows[200:])
 
     class Died(BaseException):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from deltalake import DeltaTable
 
 from jobs import little
-from tests.spark.harness import Bench, differences, events, expected
+from tests.spark.harness import Bench, differences, events, expected, run_over
 
 pytestmark = pytest.mark.spark
 
@@ -24,13 +22,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, s
         monkeypatch.setattr(little, name, limit)
     rows = events(seed, 1_500)
     bench = Bench(tmp_path)
-    cuts = sorted(random.Random(seed).sample(range(1, len(rows)), versions - 1))
-    pieces = [rows[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
-    done = []
-    for n, piece in enumerate(pieces):
-        bench.land(piece)
-        if n % max(1, versions // batches) == 0 or n == versions - 1:
-            done += bench.run()
+    done = run_over(bench, seed, rows, versions, batches)
     want = expected(bench.pipeline, rows)
     assert want.rows, "the reference emitted nothing, so nothing was compared"
     assert differences(bench.rows(), want.rows) == []
