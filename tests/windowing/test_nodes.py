@@ -8,6 +8,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,6 +95,21 @@ WINDOWS = st.lists(
     st.fixed_dictionaries({"size": st.integers(1, 40), "hop": st.integers(1, 6), "origin": st.integers(-5, 5)}), min_size=1, max_size=2
 )
 
+#: Built once: making strategies costs more than drawing from them.
+STARTS, N_BATCHES, STEPS = st.integers(-30, 30), st.integers(2, 12), st.sampled_from([0, 1, 1, 2, 5, 17, 60])
+#: Rows of a batch; ``t`` counts from the instant through which windows have been emitted.
+N_ROWS = st.integers(0, 12)
+ROW = st.fixed_dictionaries(
+    {
+        "k": st.sampled_from("ab"),
+        "t": st.one_of(st.integers(-30, 20), st.integers(-2, 5)),
+        "x": st.integers(0, 1),
+        "i": st.one_of(st.none(), st.integers(-9, 9)),
+        "f": st.one_of(st.none(), st.integers(-99, 99).map(lambda n: n / 8)),
+        "s": st.sampled_from("xyz"),
+    }
+)
+
 
 class Run:
     """Batches of a pipeline through a state in memory, with nodes or without."""
@@ -137,7 +153,7 @@ class Run:
                 if part.slices is not None:
                     self.remember(part.slices)
         # What maintenance would drop.
-        self.state = self.state.filter(pa.compute.field(SLICE) >= self.grids.first_slice_after(through))
+        self.state = self.state.filter(pc.greater_equal(self.state[SLICE], self.grids.first_slice_after(through)))
         self.batch, self.emitted = self.batch + 1, through
         return sorted(found, key=lambda row: (row["k"], row["window"], row["window_end"]))
 
@@ -161,22 +177,16 @@ class Run:
 @given(WINDOWS, st.data())
 def test_results_are_those_of_slices_alone(windows, data):
     plain, dyadic = Run(windows, nodes=False), Run(windows, nodes=True)
-    at = data.draw(st.integers(-30, 30))
+    at = data.draw(STARTS)
     backfilled = data.draw(st.booleans())
-    for batch in range(data.draw(st.integers(2, 12))):
-        through = at + data.draw(st.sampled_from([0, 1, 1, 2, 5, 17, 60]))
+    for batch in range(data.draw(N_BATCHES)):
+        through = at + data.draw(STEPS)
         # A first backfill may stop before what its rows have closed; later batches close windows as far as they emit.
         latest = through + 9 if batch == 0 and backfilled else through
         rows = []
-        for _ in range(data.draw(st.integers(0, 12))):
-            row = {
-                "k": data.draw(st.sampled_from("ab")),
-                "t": at + data.draw(st.one_of(st.integers(-30, 20), st.integers(-2, 5))),
-                "x": data.draw(st.integers(0, 1)),
-                "i": data.draw(st.one_of(st.none(), st.integers(-9, 9))),
-                "f": data.draw(st.one_of(st.none(), st.integers(-99, 99).map(lambda n: n / 8))),
-                "s": data.draw(st.sampled_from("xyz")),
-            }
+        for _ in range(data.draw(N_ROWS)):
+            drawn = data.draw(ROW)
+            row = drawn | {"t": at + drawn["t"]}
             first = None if batch == 0 else at
             closed = data.draw(st.one_of(st.just(first), st.integers(at, latest)))
             judged = plain.judged(row, closed)
