@@ -77,7 +77,7 @@ def hopping_windows(
 @njit
 def _restricted(closed: Ints, first: int, stop: int, after: int) -> bool:
     """Whether one of the slices ``first:stop`` counts in some windows that end after ``after``, and not in others."""
-    for row in range(first, stop):
+    for row in range(first, stop):  # noqa: SIM110 - numba has no generators in `any`
         if closed[row] > after:
             return True
     return False
