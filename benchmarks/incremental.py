@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +18,7 @@ from pyspark.sql import functions as F
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.pipelines import MINUTE_US, Growing
+from benchmarks.processes import timed
 from benchmarks.race import Result, ratios
 from benchmarks.rows import compare
 from benchmarks.spark_ways import SPARK_AGGREGATES, SPEC_AGGREGATES, session
@@ -60,26 +59,28 @@ def main(arguments: list[str] | None = None) -> Measurement:
             console.print(f"{labels[name]}: {sizes[name][0] * given.history:,} rows")
             pipeline.land_history(sizes[name][0] * given.history)
         peers = Peers(pipelines["history"], given.size)
-        console.print(f"{STREAM}, the history: {_timed(peers.stream):.1f} s")
+        console.print(f"{STREAM}, the history: {timed(peers.stream)[1]:.1f} s")
         results = {label: Result(label) for label in (*labels.values(), RECOMPUTE, STREAM)}
         restored: dict[str, list[float]] = {name: [] for name in pipelines}
         for round_ in range(-WARM_ROUNDS, given.repetitions):
-            taken: dict[str, float] = {}
+            taken: dict[str, tuple[float, float]] = {}
             for name, pipeline in pipelines.items():
                 pipeline.land(given.rows)
-                taken[labels[name]], done, _ = pipeline.run()
+                (seconds, done, _), _, cpu = timed(pipeline.run)
+                taken[labels[name]] = seconds, cpu
                 if name == "history":
                     peers.follow(done)
                 if round_ >= 0:
                     restored[name].append(float(pipeline.restored_rows(done)))
-            taken[RECOMPUTE], taken[STREAM] = _timed(peers.recompute), _timed(peers.stream)
+            for label, way in ((RECOMPUTE, peers.recompute), (STREAM, peers.stream)):
+                taken[label] = timed(way)[1:]
             console.print(
-                f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: " + "; ".join(f"{label} {s:.2f} s" for label, s in taken.items())
+                f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: "
+                + "; ".join(f"{label} {seconds:.2f} s" for label, (seconds, _) in taken.items())
             )
             if round_ >= 0:
-                for label, seconds in taken.items():
-                    results[label].seconds.append(seconds)
-                    results[label].rounds.append(round_)
+                for label, (seconds, cpu) in taken.items():
+                    results[label].take(round_, seconds, cpu)
         measured.notes += peers.agreements()
     measured.take(list(results.values()))
     base, history, windows = (results[labels[name]] for name in labels)
@@ -100,12 +101,6 @@ def main(arguments: list[str] | None = None) -> Measurement:
 def _pipeline(folder: Path, minutes: int, given: argparse.Namespace) -> Growing:
     window = {"name": "w", "type": "hopping", "size": f"{minutes} minutes", "hop": "1 minute"}
     return Growing(folder, [window], SPEC_AGGREGATES, keys=given.keys, rows_per_minute=given.rows_per_minute)
-
-
-def _timed(act: Callable[[], None]) -> float:
-    begun = time.perf_counter()
-    act()
-    return time.perf_counter() - begun
 
 
 def _over(before: list[float], after: list[float]) -> list[float]:

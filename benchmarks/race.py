@@ -60,6 +60,12 @@ class Result:
     def out(self) -> bool:
         return self.over is not None or self.error is not None
 
+    def take(self, round_: int, seconds: float, cpu: float) -> None:
+        """Add a counted round."""
+        self.rounds.append(round_)
+        self.seconds.append(seconds)
+        self.cpu_seconds.append(round(cpu, 2))
+
     def record(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value not in (None, {}, []) and name != "rounds"}
 

@@ -77,7 +77,7 @@ class SliceTable(_StateTable):
     def __init__(self, spark: SparkSession, path: str, schema: pa.Schema) -> None:
         super().__init__(spark, path, schema)
         if LEVEL in schema.names:
-            self._order = _order(schema.names)
+            self._order = _reading_order(schema.names)
 
     def restore(self, *, before_batch: int, first_slice: int, last_slice: int) -> DataFrame | None:
         """Slices that start in [``first_slice``, ``last_slice``) as the batches before ``before_batch`` left them; none at first.
@@ -170,7 +170,7 @@ def has_nodes(path: str) -> bool:
     return LEVEL in DeltaTable(path).schema().to_arrow().names
 
 
-def _order(columns: Sequence[str]) -> list[str]:
+def _reading_order(columns: Sequence[str]) -> list[str]:
     """What slices and nodes are sorted by: a reader of few of them then leaves out most pages of a file by their statistics."""
     return [LEVEL, SLICE] if LEVEL in columns else [SLICE]
 
@@ -192,7 +192,7 @@ def compact_slices(path: str, needed_from: int | None) -> int:
         elif expired or len(files) > 1:
             columns = pa.schema(table.schema().to_arrow()).names
             kept = within if needed_from is None else f"{within} AND {SLICE} >= {needed_from}"
-            query = f"SELECT {', '.join(map(quoted, columns))} FROM state WHERE {kept} ORDER BY {', '.join(_order(columns))}"
+            query = f"SELECT {', '.join(map(quoted, columns))} FROM state WHERE {kept} ORDER BY {', '.join(_reading_order(columns))}"
             rows = QueryBuilder().register("state", table).execute(query)
             # On the version that was read: rows that another has appended since would be lost.
             write_deltalake(table, rows, mode="overwrite", predicate=within, commit_properties=CommitProperties(max_commit_retries=0))
