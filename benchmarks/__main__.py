@@ -20,7 +20,7 @@ BENCHMARKS = {
     "tuples": ["tuples"],
     "incremental": ["incremental"],
     "small-runs": ["small_runs"],
-    "nodes": ["nodes", "--keys", "1000"],
+    "nodes": ["nodes"],
     "memory": ["memory"],
 }
 

@@ -110,10 +110,13 @@ class SliceTable(_StateTable):
         """As :meth:`restore_nodes`, but read without Spark; none where the files to be searched, or the rows found, exceed the limits."""
         if not self._exists:
             return self._schema.empty_table()
-        table = DeltaTable(self._path)
-        if sum(file["size_bytes"] for file in _files(table) if _may_hold(file, wanted)) > most_bytes:
+        if sum(file["size_bytes"] for file in self.files_with(wanted)) > most_bytes:
             return None
-        return self._read(table, f"{BATCH} < {before_batch} AND ({condition_of(wanted)})", most_rows)
+        return self._read(DeltaTable(self._path), f"{BATCH} < {before_batch} AND ({condition_of(wanted)})", most_rows)
+
+    def files_with(self, wanted: Selection) -> list[dict[str, Any]]:
+        """What the table's log tells of each file that may hold any of what is ``wanted``."""
+        return [file for file in _files(DeltaTable(self._path)) if _may_hold(file, wanted)]
 
     def _read(self, table: DeltaTable, where: str, most_rows: int) -> pa.Table | None:
         """The rows where a condition holds; none if they are more than ``most_rows``."""
