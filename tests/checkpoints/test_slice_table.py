@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from checkpoints import state
-from checkpoints.state import compact_slices
+from checkpoints.state import SliceTable, compact_slices
+from windowing.nodes import Selection
 
 SCHEMA = pa.schema([("the key", pa.string()), ("_slice", pa.int64()), ("_level", pa.int64()), ("_batch", pa.int64())])
 
@@ -93,3 +95,39 @@ def test_files_without_statistics_are_not_taken_apart(tmp_path):
     assert compact_slices(str(tmp_path), None) == 0
     assert len(files(tmp_path)) == 1
     assert len(rows(tmp_path)) == 3
+
+
+WHOLE = pa.schema([("k", pa.string()), ("_slice", pa.int64()), ("_level", pa.int64()), ("_closed", pa.int64()), ("_batch", pa.int64())])
+NOTHING = Selection(slices=(), nodes=(), late_from=0, late_after=1_000)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "batches"),
+    [
+        (NOTHING, set()),
+        (replace(NOTHING, slices=((12, 13), (39, 40))), {1}),
+        (replace(NOTHING, slices=((3, 10), (33, 34))), {0, 3}),
+        (replace(NOTHING, nodes=((1, (12, 32)), (3, (16,)))), {1, 3}),
+        (replace(NOTHING, nodes=((1, (14, 19)), (2, (0,)))), set()),
+        (replace(NOTHING, late_after=60), set()),
+        (replace(NOTHING, late_after=40), {2}),
+        (replace(NOTHING, late_from=24, late_after=40), set()),
+    ],
+    ids=str,
+)
+def test_only_files_that_may_hold_something_wanted_are_searched(tmp_path, wanted, batches):
+    """Batch n has slices 10n to 10n + 3 and nodes over each two; of batch 2 a slice came late, behind instant 50."""
+    for batch in range(4):
+        rows = [("a", 10 * batch + n, level, None, batch) for level in (0, 1) for n in range(0, 4, 1 + level)]
+        rows += [("b", 20, 0, 50, batch)] if batch == 2 else []
+        write_deltalake(tmp_path, pa.table([list(column) for column in zip(*rows, strict=True)], schema=WHOLE), mode="append")
+    table = SliceTable(None, str(tmp_path), WHOLE)  # type: ignore[arg-type]
+    assert {file["min._batch"] for file in table.files_with(wanted)} == batches
+    limits = {"most_bytes": 1 << 20, "most_rows": 5}
+    found = table.restore_nodes_here(wanted, before_batch=9, **limits)
+    assert set(found["_batch"].to_pylist()) == batches
+    earlier = table.restore_nodes_here(wanted, before_batch=2, **limits)
+    assert set(earlier["_batch"].to_pylist()) == batches - {2, 3}
+    if batches:
+        assert table.restore_nodes_here(wanted, before_batch=9, **limits | {"most_rows": found.num_rows - 1}) is None
+        assert table.restore_nodes_here(wanted, before_batch=9, **limits | {"most_bytes": 100}) is None
