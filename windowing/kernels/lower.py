@@ -34,12 +34,12 @@ def lower(layout: Layout, ints: Ints, floats: Floats, table: pa.Table, overflow:
     """
     if overflow:
         raise AggregateOverflowError("an integer sum left the range of a 64-bit integer; cast the column to double in a view of the source")
-    with np.errstate(all="ignore"):
-        return {result.name: _lower(result, layout, ints, floats, table) for result in layout.results}
-
-
-def _lower(result: Result, layout: Layout, ints: Ints, floats: Floats, table: pa.Table) -> pa.Array:
     program = layout.program()
+    with np.errstate(all="ignore"):
+        return {result.name: _lower(result, layout, program, ints, floats, table) for result in layout.results}
+
+
+def _lower(result: Result, layout: Layout, program: Ints, ints: Ints, floats: Floats, table: pa.Table) -> pa.Array:
     _, i, f, *_ = program[result.atoms[0]]
     n, moments = ints[:, i], floats[:, f:]
     match result.function:
