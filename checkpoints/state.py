@@ -61,7 +61,8 @@ class _StateTable:
             few = few.sort_by([(name, "ascending") for name in self._order]) if self._order else few
             append_once(self._path, few, app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
         else:
-            chosen = (self._spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows).select(*self._schema.names)
+            frame = self._spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
+            chosen = frame.select(*map(backquoted, self._schema.names))
             writer = writer_once(chosen, count, app_id=app_id, version=batch, metadata=metadata, order=self._order)
             writer.mode("append").option("mergeSchema", self._widens).save(self._path)
         version = landed(self._path, app_id=app_id, version=batch)
@@ -87,14 +88,14 @@ class SliceTable(_StateTable):
         if not self._exists:
             return None
         rows = self._spark.read.format("delta").load(self._path)
-        return rows.where(_needed(before_batch, first_slice, last_slice)).select(*self._schema.names)
+        return rows.where(_needed(before_batch, first_slice, last_slice)).select(*map(backquoted, self._schema.names))
 
     def restore_nodes(self, wanted: Selection, *, before_batch: int) -> DataFrame | None:
         """As :meth:`restore`, the nodes and slices that are ``wanted``, where the table holds nodes."""
         if not self._exists:
             return None
         rows = self._spark.read.format("delta").load(self._path)
-        return rows.where(f"{BATCH} < {before_batch} AND ({condition_of(wanted)})").select(*self._schema.names)
+        return rows.where(f"{BATCH} < {before_batch} AND ({condition_of(wanted)})").select(*map(backquoted, self._schema.names))
 
     def restore_here(self, *, before_batch: int, first_slice: int, last_slice: int, most_bytes: int, most_rows: int) -> pa.Table | None:
         """As :meth:`restore`, but read without Spark; none where the files that may hold the slices are larger than the limits."""

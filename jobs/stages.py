@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
     """Packed slices of the usable rows; columns as ``stage.packed_schema``."""
     judged = [name for name in (CLOSED, LATE) if name in rows.columns]
     chosen = rows.where(F.col(REASON).isNull()).select(TIME, *judged, *inputs(stage))
-    return chosen.mapInArrow(partial(_placed, slices.lifted, stage), from_arrow_schema(stage.packed_schema))
+    return _mapped(chosen, partial(_placed, slices.lifted, stage), stage.packed_schema)
 
 
 def inputs(stage: SliceStage, where: Column | None = None) -> list[Column]:
@@ -41,7 +41,19 @@ def inputs(stage: SliceStage, where: Column | None = None) -> list[Column]:
 
 def pack(stored: DataFrame, stage: SliceStage) -> DataFrame:
     """Slices as the state holds them, packed."""
-    return stored.mapInArrow(partial(_placed, slices.packed, stage), from_arrow_schema(stage.packed_schema))
+    return _mapped(stored, partial(_placed, slices.packed, stage), stage.packed_schema)
+
+
+def _mapped(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
+    """``rows.mapInArrow``, for columns of any name: PySpark looks them up by theirs, and would take a dot or backtick in one for syntax."""
+    numbered = rows.toDF(*(f"_{n}" for n in range(len(rows.columns))))
+    return numbered.mapInArrow(partial(_named, function, rows.columns), from_arrow_schema(schema))
+
+
+def _named(
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], names: list[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return function(batch.rename_columns(names) for batch in batches)
 
 
 def _placed(function: object, stage: SliceStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -55,7 +67,7 @@ def _placed(function: object, stage: SliceStage, batches: Iterator[pa.RecordBatc
 
 def windows(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
     """Result rows of ``stage``'s windows; columns as ``stage.schema``."""
-    return _by_key(packed, stage, partitions).mapInArrow(partial(_windows, stage), from_arrow_schema(stage.schema))
+    return _mapped(_by_key(packed, stage, partitions), partial(_windows, stage), stage.schema)
 
 
 def _windows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -70,7 +82,7 @@ def windows_and_slices(packed: DataFrame, stage: WindowStage, partitions: int) -
     Columns of ``stage.schema``, then of packed slices without their keys, then ``SLICES``. A row is a result row (``window`` is not null),
     packed slices of a key (``SLICE`` is not null), or counts of the rows lifted and the slices they are in.
     """
-    return _by_key(packed, stage, partitions).mapInArrow(partial(_all, stage), from_arrow_schema(_all_schema(stage)))
+    return _mapped(_by_key(packed, stage, partitions), partial(_all, stage), _all_schema(stage))
 
 
 def _all_schema(stage: WindowStage) -> pa.Schema:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from jobs import little
-from tests.spark.harness import Bench, differences, events, expected, run_over
+from tests.spark.harness import SCHEMA, Bench, differences, events, expected, run_over
 
 pytestmark = pytest.mark.spark
 
@@ -139,3 +140,19 @@ def test_maintenance_keeps_what_later_runs_need(spark, tmp_path):
     assert sum(entry["rows"] for entry in told["entries"]) == told["restored"]["rows"] > 0
     assert sum(key["entries"] for key in by_slice["largest_keys"]) == by_slice["entries"] == by_slice["entries_needed"]
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+@pytest.mark.parametrize("limits", [BY_SPARK, {}], ids=["by Spark", "here"])
+def test_columns_may_have_any_name(spark, tmp_path, monkeypatch, limits):
+    for name, limit in limits.items():
+        monkeypatch.setattr(little, name, limit)
+    time = {"column": "at.t", "disorder": "5 minutes"}
+    bench = Bench(tmp_path, {"keys": ["site.no", "k`"], "time": time, "aggregates": {"n": {"count": "*"}, "total": {"sum": 'v"'}}})
+    named = {"k": "k`", "site": "site.no", "t": "at.t", "v": 'v"'}
+    rows = [row for row in events(15, 300) if row["t"] is not None]
+    for begin in (0, 150):
+        table = pa.Table.from_pylist(rows[begin : begin + 150], schema=SCHEMA).select(list(named)).rename_columns(list(named.values()))
+        write_deltalake(bench.source, table, mode="append")
+        bench.run()
+    renamed = [{**row, **{name: row[old] for old, name in named.items()}} for row in rows]
+    assert differences(bench.rows(), expected(bench.pipeline, renamed).rows) == []
