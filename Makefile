@@ -57,7 +57,7 @@ bench-setup: setup ## Install the peers that bench compares with, each into an e
 	@benchmarks/setup.sh
 
 check: lint ## Run lint, types, fast tests and doctests (under 2 minutes)
-	$(PY) -m pytest -m "not spark and not dag and not demo"
+	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m "not spark and not dag and not demo"
 
 lint: setup ## Check style and types, changing nothing
 	$(PY) -m ruff check .
