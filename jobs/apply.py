@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from checkpoints.ledger import Plan
-from checkpoints.quoting import backquoted
 from checkpoints.state import LogTable, SliceTable, has_nodes, state_schema
 from jobs import arrival, little, live, stages
 from jobs.counting import Windows, count
@@ -28,7 +27,7 @@ from jobs.quarantine import set_aside
 from jobs.sources import FILE, REASON, Columns, event_end, read_rows
 from jobs.staging import Staged
 from windowing.columnar.output import result_schema
-from windowing.columnar.slices import NodeStage, SliceStage, WindowStage
+from windowing.columnar.slices import GRID, NodeStage, SliceStage, WindowStage, result_rows
 from windowing.errors import WindowmillError
 from windowing.nodes import Nodes
 from windowing.spec import Pipeline
@@ -272,12 +271,13 @@ def _by_slices(batch: Batch, arrived: Arrived, restored: DataFrame | pa.Table | 
         every = reduce(DataFrame.unionByName, packed)
         done.cached = stages.windows_and_slices(every, stage, _partitions(every.sparkSession, batch)).persist()
         counted = (stages.ROWS, stages.LATE_ROWS, stages.SLICES)
-        done.windows, totals = count(done.cached, {name: F.sum(name) for name in counted})
+        windows, totals = count(done.cached.withColumnRenamed(GRID, "window"), {name: F.sum(name) for name in counted})
+        done.windows = {stage.grids[number][0]: span for number, span in windows.items()}
         done.rows_applied, done.rows_late, done.new_state = (totals[name] for name in counted)
         if done.windows:
-            done.rows = done.cached.where(F.col("window").isNotNull()).select(*map(backquoted, batch.sink_schema.names))
+            done.rows = stages.results(done.cached, stage)
         if batch.plan.builds_state and done.new_state:
-            done.state = stages.unpacked(done.cached, slices)
+            done.state = stages.unlisted(done.cached, slices)
     return judged
 
 
@@ -285,7 +285,7 @@ def _here(batch: Batch, arrived: Arrived, restored: pa.Table | None, done: Appli
     """A little batch in this process; the rows that have a reason, if there are any rows."""
     judged = None if arrived.here is None else _judge_here(batch, arrived)
     found = list(little.work(judged, restored, stage))
-    tables = [table for part in found for table in part.windows]
+    tables = [result_rows(stage, bare) for part in found for bare in part.windows]
     for table in tables:
         ends = pc.min_max(table.column("window_end").cast(pa.int64())).as_py()
         name = table.column("window")[0].as_py()
@@ -295,7 +295,7 @@ def _here(batch: Batch, arrived: Arrived, restored: pa.Table | None, done: Appli
     done.rows_applied, done.rows_late = sum(part.rows for part in found), sum(part.late_rows for part in found)
     done.new_state = sum(part.n_slices for part in found)
     if batch.plan.builds_state and done.new_state:
-        done.state = pa.concat_tables([little.unpacked(part.slices, stage.slices) for part in found if part.slices is not None])
+        done.state = pa.concat_tables([part.slices for part in found if part.slices is not None])
     return None if judged is None or arrived.rows is None else little.set_aside(arrived.rows, judged)
 
 

@@ -9,7 +9,7 @@ all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -91,16 +91,6 @@ def work(rows: pa.Table | None, restored: pa.Table | None, stage: WindowStage) -
     # By key, and of a key as they are: the earlier part has the lower place.
     ordered = packed.take(pa.array(np.argsort(codes, kind="stable"))).combine_chunks()
     yield from slices.combined(stage, ordered.to_batches())
-
-
-def unpacked(packed: pa.Table, stage: SliceStage) -> pa.Table:
-    """One row a slice, as the state holds it."""
-    of_key = pc.list_parent_indices(packed.column(SLICE).combine_chunks())
-    columns: Mapping[str, pa.Array | pa.ChunkedArray] = {
-        field.name: packed.column(field.name).take(of_key) if field.name in stage.keys else pc.list_flatten(packed.column(field.name))
-        for field in stage.schema
-    }
-    return pa.table([columns[field.name] for field in stage.schema], schema=stage.schema)
 
 
 def set_aside(rows: DataFrame, judged: pa.Table) -> DataFrame:

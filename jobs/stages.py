@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from checkpoints.quoting import backquoted
 from jobs.sources import REASON
 from windowing.columnar import slices
-from windowing.columnar.slices import CLOSED, LATE, LATE_ROWS, PLACE, ROWS, SLICE, TIME, SliceStage, WindowStage
+from windowing.columnar.packing import LATE_ROWS, PLACE, ROWS
+from windowing.columnar.slices import CLOSED, GRID, LATE, SLICE, TIME, SliceStage, WindowStage
 from windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ SLICES = "_slices"
 
 
 def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
-    """Packed slices of the usable rows; columns as ``stage.packed_schema``."""
+    """Packed slices of the usable rows; columns as ``stage.packing.packed_schema``."""
     judged = [name for name in (CLOSED, LATE) if name in rows.columns]
     chosen = rows.where(F.col(REASON).isNull()).select(TIME, *judged, *inputs(stage))
-    return _mapped(chosen, partial(_placed, slices.lifted, stage), stage.packed_schema)
+    return _mapped(chosen, partial(_placed, slices.lifted, stage), stage.packing.packed_schema)
 
 
 def inputs(stage: SliceStage, where: Column | None = None) -> list[Column]:
@@ -41,7 +42,7 @@ def inputs(stage: SliceStage, where: Column | None = None) -> list[Column]:
 
 def pack(stored: DataFrame, stage: SliceStage) -> DataFrame:
     """Slices as the state holds them, packed."""
-    return _mapped(stored, partial(_placed, slices.packed, stage), stage.packed_schema)
+    return _mapped(stored, partial(_placed, slices.packed, stage), stage.packing.packed_schema)
 
 
 def _mapped(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
@@ -61,13 +62,30 @@ def _placed(function: object, stage: SliceStage, batches: Iterator[pa.RecordBatc
     context = TaskContext.get()
     assert context is not None
     for table in function(stage, batches, context.partitionId() << 32):  # type: ignore[operator]
-        for first in range(0, table.num_rows, rows := max(1, slices.BATCH_ROWS * table.num_rows // max(1, slices.n_slices(table)))):
+        for first in range(0, table.num_rows, rows := max(1, slices.BATCH_ROWS * table.num_rows // max(1, stage.packing.count(table)))):
             yield from table.slice(first, rows).combine_chunks().to_batches()
 
 
 def windows(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
     """Result rows of ``stage``'s windows; columns as ``stage.schema``."""
-    return _mapped(_by_key(packed, stage, partitions), partial(_windows, stage), stage.schema)
+    bare = _mapped(_by_key(packed, stage, partitions), partial(_windows, stage), stage.bare_schema)
+    return _result_rows(bare, stage)
+
+
+def _result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
+    """As :func:`windowing.columnar.slices.result_rows`: what Spark can fill in need not be handed to it row by row."""
+    names, sizes = (F.array(*map(F.lit, values)) for values in zip(*((name, grid.size) for name, grid in stage.grids), strict=True))
+    end, number = F.col("window_end"), F.col(backquoted(GRID)) + 1
+    instants = pa.types.is_timestamp(stage.schema.field("window_end").type)
+    start = (F.unix_micros(end) if instants else end) - F.element_at(sizes, number).cast("long")
+    implied = {
+        "window": F.element_at(names, number),
+        "window_start": F.timestamp_micros(start) if instants else start,
+        "trigger": F.lit(None).cast("long"),
+        "revision": F.lit(0).cast("long"),
+        "batch": F.lit(stage.slices.batch).cast("long"),
+    }
+    return bare.select(*(implied.get(name, F.col(backquoted(name))).alias(name) for name in stage.schema.names))
 
 
 def _windows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -79,22 +97,22 @@ def _windows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[
 def windows_and_slices(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
     """As :func:`windows`, and in the same pass the batch's slices and what was counted.
 
-    Columns of ``stage.schema``, then of packed slices without their keys, then ``SLICES``. A row is a result row (``window`` is not null),
-    packed slices of a key (``SLICE`` is not null), or counts of the rows lifted and the slices they are in.
+    Columns of ``stage.bare_schema``, then of listed slices without their keys, then counts. A row is a bare result row (``GRID`` is not
+    null), slices of a key (``SLICE`` is not null), or counts of the rows lifted and the slices they are in.
     """
     return _mapped(_by_key(packed, stage, partitions), partial(_all, stage), _all_schema(stage))
 
 
 def _all_schema(stage: WindowStage) -> pa.Schema:
-    lists = [field for field in stage.slices.packed_schema if field.name not in stage.slices.keys]
-    return pa.schema([*stage.schema, *lists, (SLICES, pa.int64())])
+    counts = [(name, pa.int64()) for name in (ROWS, LATE_ROWS, SLICES)]
+    return pa.schema([*stage.bare_schema, *stage.slices.packing.lists, *counts])
 
 
 def _all(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = _all_schema(stage)
     for combined in slices.combined(stage, batches):
         counts = pa.table({ROWS: [combined.rows], LATE_ROWS: [combined.late_rows], SLICES: [combined.n_slices]})
-        kept = [] if combined.slices is None else [combined.slices.drop_columns([ROWS, LATE_ROWS])]
+        kept = [] if combined.slices is None else [stage.slices.packing.listed(combined.slices, combined.offsets)]
         for table in (*combined.windows, *kept, counts):
             columns = [
                 table.column(field.name) if field.name in table.column_names else pa.nulls(table.num_rows, field.type) for field in schema
@@ -107,11 +125,16 @@ def _by_key(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame
     return (packed.repartition(partitions, *keys) if keys else packed.repartition(1)).sortWithinPartitions(*keys, PLACE)
 
 
-def unpacked(packed: DataFrame, stage: SliceStage) -> DataFrame:
-    """One row a slice, as the state holds it."""
-    lists = F.arrays_zip(*(F.col(backquoted(field.name)) for field in stage.lists))
+def results(every: DataFrame, stage: WindowStage) -> DataFrame:
+    """The result rows of what :func:`windows_and_slices` gave; columns as ``stage.schema``."""
+    return _result_rows(every.where(F.col(backquoted(GRID)).isNotNull()), stage)
+
+
+def unlisted(every: DataFrame, stage: SliceStage) -> DataFrame:
+    """The slices of what :func:`windows_and_slices` gave, one row a slice, as the state holds it."""
+    lists = F.arrays_zip(*(F.col(backquoted(field.name)) for field in stage.packing.lists))
     return (
-        packed.where(F.col(SLICE).isNotNull())
+        every.where(F.col(SLICE).isNotNull())
         .select(*(backquoted(key) for key in stage.keys), F.inline(lists))
         .select(*map(backquoted, stage.schema.names))
     )

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from windowing.columnar.slices import BATCH, CLOSED, LATE_ROWS, LEVEL, PLACE, ROWS, SLICE
+from windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
+from windowing.columnar.slices import BATCH, CLOSED, GRID, LEVEL, SLICE
 from windowing.errors import SpecError
 from windowing.hopping import Grids, why_no_grids
 from windowing.kernels.layout import Layout
@@ -44,7 +45,7 @@ def slices_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Slices | 
     if why_rows(pipeline):
         return None
     layout = Layout.of(pipeline, types)
-    taken = {SLICE, LEVEL, CLOSED, BATCH, PLACE, ROWS, LATE_ROWS, *(stored.name.lower() for stored in layout.fields)}
+    taken = {SLICE, LEVEL, CLOSED, BATCH, GRID, PLACE, ROWS, LATE_ROWS, BLOCK, *(stored.name.lower() for stored in layout.fields)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:
         raise SpecError(

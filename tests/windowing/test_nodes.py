@@ -17,7 +17,8 @@ from checkpoints.state import condition_of, state_schema
 from windowing import nodes as nodes_module
 from windowing.axis import Edges, Grid
 from windowing.columnar import slices
-from windowing.columnar.slices import BATCH, CLOSED, LEVEL, PLACE, SLICE, TIME, NodeStage, SliceStage, WindowStage
+from windowing.columnar.packing import PLACE
+from windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE, TIME, NodeStage, SliceStage, WindowStage
 from windowing.hopping import Grids
 from windowing.kernels.layout import Layout
 from windowing.nodes import Nodes, Selection
@@ -149,19 +150,13 @@ class Run:
             ordered = pa.concat_tables(packed).sort_by([("k", "ascending"), (PLACE, "ascending")])
             asked = WindowStage(stage, self.grids.named, after, through, keep_from, pa.schema(names), whole)
             for part in slices.combined(asked, ordered.to_batches()):
-                found += [row for table in part.windows for row in table.to_pylist()]
+                found += [row for bare in part.windows for row in slices.result_rows(asked, bare).to_pylist()]
                 if part.slices is not None:
-                    self.remember(part.slices)
+                    self.state = pa.concat_tables([self.state, part.slices])
         # What maintenance would drop.
         self.state = self.state.filter(pc.greater_equal(self.state[SLICE], self.grids.first_slice_after(through)))
         self.batch, self.emitted = self.batch + 1, through
         return sorted(found, key=lambda row: (row["k"], row["window"], row["window_end"]))
-
-    def remember(self, packed: pa.Table) -> None:
-        parents = np.repeat(np.arange(packed.num_rows), np.diff(packed[SLICE].combine_chunks().offsets.to_numpy()))
-        columns = {name: packed[name].combine_chunks().flatten() for name in self.schema.names if name != "k"}
-        columns["k"] = packed["k"].take(pa.array(parents))
-        self.state = pa.concat_tables([self.state, pa.table([columns[name] for name in self.schema.names], schema=self.schema)])
 
     def judged(self, row: dict[str, Any], closed: int | None) -> dict[str, Any] | None:
         """The row as it counts when windows are closed through ``closed``; none if it comes too late for all."""

@@ -6,15 +6,14 @@ import math
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
-from windowing.columnar import slices
-from windowing.columnar.slices import BATCH, CLOSED, SLICE, TIME, SliceStage, WindowStage
+from windowing.columnar import packing, slices
+from windowing.columnar.slices import BATCH, CLOSED, GRID, SLICE, TIME, SliceStage, WindowStage
 from windowing.errors import AggregateOverflowError
 from windowing.hopping import Grids
 from windowing.kernels.layout import Layout
@@ -105,6 +104,7 @@ RESULTS = pa.schema(
     ]
 )
 EVER = 1 << 40
+EVEN = [name for name, _ in Grids.of(PIPELINE).named].index("even")
 
 
 def stage(batch: int) -> SliceStage:
@@ -118,16 +118,12 @@ def rows_table(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def combined(batch: int, packed: list[pa.Table], keep: bool) -> list[slices.Combined]:
-    ordered = pa.concat_tables(packed).sort_by([(key, "ascending") for key in (*PIPELINE.keys, slices.PLACE)])
-    window_stage = WindowStage(stage(batch), Grids.of(PIPELINE).named, -EVER, EVER, -EVER if keep else None, RESULTS)
-    return list(slices.combined(window_stage, ordered.to_batches(3)))
+    ordered = pa.concat_tables(packed).sort_by([(key, "ascending") for key in (*PIPELINE.keys, packing.PLACE)])
+    return list(slices.combined(window_stage(batch, keep=keep), ordered.to_batches(3)))
 
 
-def unpacked(packed: pa.Table) -> pa.Table:
-    parents = np.repeat(np.arange(packed.num_rows), np.diff(packed[SLICE].combine_chunks().offsets.to_numpy()))
-    columns = {key: packed[key].take(pa.array(parents)) for key in PIPELINE.keys}
-    columns |= {field.name: packed[field.name].combine_chunks().flatten() for field in stage(0).lists}
-    return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+def window_stage(batch: int, *, keep: bool) -> WindowStage:
+    return WindowStage(stage(batch), Grids.of(PIPELINE).named, -EVER, EVER, -EVER if keep else None, RESULTS)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -168,12 +164,15 @@ def test_windows_of_packed_slices_are_those_of_the_reference(rows, data):
     if packed[0]:
         # The first batch goes through the state.
         kept = [part.slices for part in combined(0, packed[0], keep=True)]
-        state = pa.concat_tables([unpacked(table) for table in kept if table is not None])
+        state = pa.concat_tables([table for table in kept if table is not None])
         assert state.num_rows == state.select([*PIPELINE.keys, SLICE]).group_by([*PIPELINE.keys, SLICE]).aggregate([]).num_rows
         packed[0] = list(slices.packed(stage(1), state.to_batches(5), 0))
     parts = combined(1, [*packed[0], *packed[1]], keep=False)
     assert sum(part.rows for part in parts) == sum(map(len, pieces[first_batch:]))
-    found = sorted((row for part in parts for table in part.windows for row in table.to_pylist()), key=place)
+    found = sorted(
+        (row for part in parts for bare in part.windows for row in slices.result_rows(window_stage(1, keep=False), bare).to_pylist()),
+        key=place,
+    )
     records = [Record(row, frozenset(["f > 2"] if row["f"] is not None and (row["f"] > 2 or row["f"] != row["f"]) else [])) for row in rows]
     wanted = sorted(evaluate(PIPELINE, records, final=True).rows, key=place)
     assert len(found) == len(wanted)
@@ -183,14 +182,27 @@ def test_windows_of_packed_slices_are_those_of_the_reference(rows, data):
 
 
 def test_a_key_of_very_many_slices_is_packed_in_several_rows(monkeypatch):
-    monkeypatch.setattr(slices, "MAX_PACKED", 3)
+    monkeypatch.setattr(packing, "MAX_PACKED", 3)
     empty = dict.fromkeys(TYPES, None)
     rows = [{**empty, "t": 4 * n, "k": "a", "x": 0} for n in range(20)]
     [packed] = slices.lifted(stage(0), rows_table(rows).to_batches(), 0)
-    assert max(len(starts) for starts in packed[SLICE].to_pylist()) == 3
+    assert packed.num_rows == 7
     [part] = combined(0, [packed], keep=True)
     assert (part.rows, part.n_slices) == (20, 20)
-    assert sum(table.num_rows for table in part.windows if table["window"][0].as_py() == "even") == 20
+    assert part.slices is not None
+    lists = stage(0).packing.listed(part.slices, part.offsets)
+    assert [len(starts) for starts in lists[SLICE].to_pylist()] == [3] * 6 + [2]
+    assert [table.num_rows for table in part.windows if table[GRID][0].as_py() == EVEN] == [20]
+
+
+def test_more_columns_than_a_block_has_bits_for_are_lists(monkeypatch):
+    monkeypatch.setattr(packing, "MAX_BLOCK_COLUMNS", 5)
+    empty = dict.fromkeys(TYPES, None)
+    rows = [{**empty, "t": 4 * n, "k": "a", "f": 1.5 * n, "x": 0} for n in range(3)]
+    assert len(stage(0).packing.numbers) == 5
+    [part] = combined(0, list(slices.lifted(stage(0), rows_table(rows).to_batches(), 0)), keep=False)
+    [even] = [table for table in part.windows if table[GRID][0].as_py() == EVEN]
+    assert even.select(["total", "high"]).to_pylist() == [{"total": 1.5 * n, "high": None} for n in range(3)]
 
 
 def test_sums_that_do_not_fit_are_errors():

@@ -5,14 +5,14 @@
     rows ─ lift ─▶ slices ─ pack ─▶ │ shuffle by key │ ─ unpack, merge ─▶ slices of whole keys ─▶ windows
                                                                              └─▶ the batch's own slices, for the state
 
-A *packed* row holds a key's slices as one list a column: a shuffle then moves and sorts thousands of rows instead of millions.
+A *packed* row holds many slices of a key (:mod:`windowing.columnar.packing`): a shuffle moves and sorts thousands of rows, not millions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowing.axis import Edges, Grid
+from windowing.columnar.packing import LATE_ROWS, ROWS, Packing
 from windowing.columnar.rows import as_key, key_codes
 from windowing.kernels.columns import arenas, int64_of, key_offsets, order_key, stored, valid_of
 from windowing.kernels.combine import Floats, Ints
 from windowing.kernels.hopping import NEVER_CLOSED, hopping_windows
 from windowing.kernels.layout import Layout
-from windowing.kernels.lift import lift as lift_rows
+from windowing.kernels.lift import lift_runs
 from windowing.kernels.lower import lower
 from windowing.kernels.slices import along_axis, by_key, combine_runs, runs, slice_starts
 from windowing.nodes import Nodes
@@ -37,15 +38,14 @@ TIME, CLOSED, LATE = "_time", "_closed", "_late"
 SLICE, BATCH = "_slice", "_batch"
 #: Where nodes are stored beside slices: a node's level; 0 for a slice.
 LEVEL = "_level"
-#: Columns of a packed row beside the keys and lists: its place among those of its key; rows lifted and late ones among them.
-PLACE, ROWS, LATE_ROWS = "_place", "_rows", "_late_rows"
+
+#: Column of a bare result row: the number of its grid in the stage. Beside it stand the keys, the window's end and the aggregates.
+GRID = "_ grid"
 
 #: Rows lifted together. Many, so that rows of a slice meet; what they take in memory is about 150 bytes each.
 CHUNK_ROWS = 1_000_000
 #: Slices gathered before windows are computed: enough to make a call's fixed cost vanish.
 CHUNK_SLICES = 200_000
-#: Slices of a packed row: Spark holds it in one piece of memory, and hands 10,000 of them to Python at once.
-MAX_PACKED = 512
 #: Rows, or slices, of an Arrow batch that goes out.
 BATCH_ROWS = 200_000
 
@@ -67,16 +67,10 @@ class SliceStage:
     batch: int
     schema: pa.Schema
 
-    @property
-    def packed_schema(self) -> pa.Schema:
-        """Columns of packed slices."""
-        own = [(PLACE, pa.int64()), (ROWS, pa.int64()), (LATE_ROWS, pa.int64())]
-        return pa.schema([*(self.schema.field(key) for key in self.keys), *own, *self.lists])
-
-    @property
-    def lists(self) -> list[pa.Field]:
-        """The columns that packing makes lists of."""
-        return [pa.field(field.name, pa.list_(field.type)) for field in self.schema if field.name not in self.keys]
+    @cached_property
+    def packing(self) -> Packing:
+        """How slices are packed."""
+        return Packing(self.keys, self.schema)
 
 
 @dataclass(frozen=True)
@@ -118,6 +112,12 @@ class WindowStage:
     schema: pa.Schema
     nodes: NodeStage | None = None
 
+    @cached_property
+    def bare_schema(self) -> pa.Schema:
+        """Columns of a result row without those that follow from its grid or are the same in all."""
+        implied = ("window", "window_start", "trigger", "revision", "batch")
+        return pa.schema([(GRID, pa.int32()), *(field for field in self.schema if field.name not in implied)])
+
 
 @dataclass(frozen=True)
 class Combined:
@@ -126,15 +126,16 @@ class Combined:
     Attributes
     ----------
     windows
-        Result rows, a table a window of the spec.
-    slices
-        The batch's slices and nodes for the state, packed; none unless wanted.
+        Bare result rows, a table a window of the spec.
+    slices, offsets
+        The batch's slices and nodes for the state, key by key, and where each key's begin; none unless wanted.
     rows, late_rows, n_slices
         Rows lifted, those of them that came late, and the slices that they are in, with the nodes for the state.
     """
 
     windows: list[pa.Table]
     slices: pa.Table | None
+    offsets: Ints
     rows: int
     late_rows: int
     n_slices: int
@@ -143,7 +144,10 @@ class Combined:
 def lifted(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
     """Rows in, packed slices out; ``first_place`` orders them among those of other callers."""
     for place, table in enumerate(_chunks(batches), first_place):
-        yield _pack(stage, *_lift(stage, table), place, late=pc.sum(table.column(LATE)).as_py() if LATE in table.column_names else 0)
+        late = pc.sum(table.column(LATE)).as_py() if LATE in table.column_names else 0
+        slices, offsets = _lift(stage, table)
+        counts = int64_of(slices.column(stage.layout.fields[0].name).combine_chunks())
+        yield stage.packing.pack(slices, offsets, place, counts, late)
 
 
 def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
@@ -151,7 +155,7 @@ def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: in
     for place, table in enumerate(_chunks(batches), first_place):
         codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
         order, offsets = by_key(codes, n_keys)
-        yield _pack(stage, table.select(stage.schema.names).take(pa.array(order)), offsets, place, lifted_rows=False)
+        yield stage.packing.pack(table.select(stage.schema.names).take(pa.array(order)), offsets, place, None, 0)
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -182,7 +186,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     inputs = [name for name in rows.column_names if name not in (CLOSED, LATE)]
     ordered = rows.select(inputs).take(pa.array(order)).combine_chunks()
     bounds = runs(offsets, starts, closed, closed)
-    ints, floats = combine_runs(stage.layout.lifting.program(), bounds, *lift_rows(stage.layout.lifting, ordered))
+    ints, floats = lift_runs(stage.layout.lifting, ordered, bounds)
     first = pa.array(bounds[:-1])
     columns: dict[str, pa.Array] = {key: as_key(ordered.column(key).take(first)) for key in stage.keys}
     columns |= {SLICE: pa.array(starts[bounds[:-1]]), CLOSED: _nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
@@ -202,24 +206,6 @@ def _by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
     return order[np.argsort(int64_of(rows.column(TIME).combine_chunks())[order], kind="stable")]
 
 
-def _pack(stage: SliceStage, slices: pa.Table, offsets: Ints, place: int, *, lifted_rows: bool = True, late: int = 0) -> pa.Table:
-    """One row for each key's slices ``offsets[k]:offsets[k + 1]``, or several for a key of very many."""
-    counts = np.diff(offsets)
-    if len(counts) and counts.max() > MAX_PACKED:
-        cuts = [np.arange(a, b, MAX_PACKED) for a, b in pairwise(offsets)]
-        offsets = np.append(np.concatenate(cuts), offsets[-1])
-    n = len(offsets) - 1
-    firsts, bounds = pa.array(offsets[:-1]), pa.array(offsets, pa.int32())
-    columns = {key: slices.column(key).combine_chunks().take(firsts) for key in stage.keys}
-    columns |= {field.name: pa.ListArray.from_arrays(bounds, slices.column(field.name).combine_chunks()) for field in stage.lists}
-    lifts = int64_of(slices.column(stage.layout.fields[0].name).combine_chunks())
-    # Counts of rows stand in one packed row each: their sum counts every row once.
-    columns[ROWS] = pa.array(np.add.reduceat(lifts, offsets[:-1]) if lifted_rows and n else np.zeros(n, np.int64))
-    columns[LATE_ROWS] = pa.array(np.append([late], np.zeros(max(n - 1, 0), np.int64))[:n].astype(np.int64))
-    columns[PLACE] = pa.repeat(place, n)
-    return pa.table([columns[field.name] for field in stage.packed_schema], schema=stage.packed_schema)
-
-
 def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Combined]:
     """Packed slices, sorted by key and ``PLACE``, in; what whole keys came to out."""
     for table in _whole_keys(batches, stage.slices):
@@ -228,11 +214,10 @@ def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 def _combine(stage: WindowStage, table: pa.Table) -> Combined:
     keys, layout = stage.slices.keys, stage.slices.layout
-    lengths = np.diff(table.column(SLICE).chunk(0).offsets.to_numpy())
+    slices, lengths = stage.slices.packing.unpack(table)
     rows_before = np.append(0, np.cumsum(lengths)).astype(np.int64)
     first_of_key = key_offsets(table, keys)
     offsets = rows_before[first_of_key]
-    slices = pa.table({field.name: table.column(field.name).chunk(0).flatten() for field in stage.slices.lists})
     starts, closed, batches = (int64_of(slices.column(SLICE).chunk(0)), _closed_of(slices), int64_of(slices.column(BATCH).chunk(0)))
     if len(moved := along_axis(offsets, starts, closed, batches)):
         slices, starts, closed, batches = slices.take(pa.array(moved)).combine_chunks(), starts[moved], closed[moved], batches[moved]
@@ -244,25 +229,27 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
         starts, closed, batches = starts[firsts], closed[firsts], batches[firsts]
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
     windows = []
-    for name, grid in stage.grids:
+    for number, (_, grid) in enumerate(stage.grids):
         key, ends, out_ints, out_floats, overflow = hopping_windows(
             layout.program(), offsets, starts, closed, ints, floats, grid.size, grid.hop, grid.origin, stage.after, stage.through
         )
         if len(key):
             columns = {column: table.column(column).take(pa.array(first_of_key[key])) for column in keys}
             columns |= lower(layout, out_ints, out_floats, slices, overflow)
-            windows.append(_result_rows(stage, columns, name, grid, ends))
+            columns |= {GRID: pa.repeat(number, len(ends)), "window_end": pa.array(ends)}
+            windows.append(pa.table([columns[field.name].cast(field.type) for field in stage.bare_schema], schema=stage.bare_schema))
     own = batches == stage.slices.batch
-    kept, n_nodes = None, 0
+    kept, kept_offsets, n_nodes = None, np.zeros(1, np.int64), 0
     if stage.keep_from is not None:
         chosen = own & (starts >= stage.keep_from)
         leaves = _Partials(np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), starts, closed, ints, floats)
         stored_rows = [(0, leaves.at(chosen))]
         if stage.nodes is not None:
             stored_rows += _whole_nodes(stage, stage.nodes, leaves, own)
-        kept = _kept(stage.slices, table, slices, first_of_key, stored_rows)
+        kept, kept_offsets = _kept(stage.slices, table, slices, first_of_key, stored_rows)
         n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:])
-    return Combined(windows, kept, pc.sum(table.column(ROWS)).as_py(), pc.sum(table.column(LATE_ROWS)).as_py(), int(own.sum()) + n_nodes)
+    rows, late_rows = (pc.sum(table.column(name)).as_py() for name in (ROWS, LATE_ROWS))
+    return Combined(windows, kept, kept_offsets, rows, late_rows, int(own.sum()) + n_nodes)
 
 
 @dataclass(frozen=True)
@@ -313,8 +300,8 @@ def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: _Partials, own: 
 
 def _kept(
     stage: SliceStage, table: pa.Table, slices: pa.Table, first_of_key: Ints, stored_rows: Sequence[tuple[int, _Partials]]
-) -> pa.Table:
-    """Slices and nodes by level, packed for the state."""
+) -> tuple[pa.Table, Ints]:
+    """Slices and nodes as the state holds them, and where each key's begin."""
     parts = [partials for _, partials in stored_rows]
     keys, starts, closed = (np.concatenate([getattr(part, name) for part in parts]) for name in ("keys", "starts", "closed"))
     ints, floats = np.concatenate([part.ints for part in parts]), np.concatenate([part.floats for part in parts])
@@ -327,12 +314,15 @@ def _kept(
     fields |= {column: table.column(column).take(pa.array(first_of_key[keys])) for column in stage.keys}
     rows = pa.table([_plain(fields[field.name]).cast(field.type) for field in stage.schema], schema=stage.schema)
     bounds = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1], True]) if len(keys) else np.zeros(1, np.int64)
-    return _pack(stage, rows, bounds.astype(np.int64), 0, lifted_rows=False)
+    return rows, bounds.astype(np.int64)
 
 
-def _result_rows(stage: WindowStage, columns: dict[str, pa.Array], name: str, grid: Grid, ends: Ints) -> pa.Table:
-    n = len(ends)
-    columns |= {"window": pa.repeat(name, n), "window_start": pa.array(ends - grid.size), "window_end": pa.array(ends)}
+def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:
+    """``bare`` rows of one window with all columns of ``stage.schema``."""
+    name, grid = stage.grids[bare.column(GRID)[0].as_py()]
+    n, ends = bare.num_rows, int64_of(bare.column("window_end").combine_chunks())
+    columns = {field.name: bare.column(field.name) for field in bare.schema}
+    columns |= {"window": pa.repeat(name, n), "window_start": pa.array(ends - grid.size)}
     columns |= {"trigger": pa.nulls(n, pa.int64()), "revision": pa.repeat(0, n), "batch": pa.repeat(stage.slices.batch, n)}
     return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
 
@@ -343,21 +333,16 @@ def _whole_keys(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterato
     gathered = 0
     for batch in batches:
         waiting.append(batch)
-        gathered += n_slices(batch)
+        gathered += stage.packing.count(batch)
         if gathered >= CHUNK_SLICES and stage.keys:
             table = pa.Table.from_batches(waiting)
             cut = int(key_offsets(table, stage.keys)[-2])
             if cut:
-                yield table.slice(0, cut).combine_chunks()
-                waiting = table.slice(cut).combine_chunks().to_batches()
-            gathered = sum(n_slices(batch) for batch in waiting)
+                yield table.slice(0, cut)
+                waiting = table.slice(cut).to_batches()
+            gathered = sum(map(stage.packing.count, waiting))
     if waiting and (table := pa.Table.from_batches(waiting)).num_rows:
-        yield table.combine_chunks()
-
-
-def n_slices(packed: pa.Table | pa.RecordBatch) -> int:
-    """Slices in all of the packed rows."""
-    return int(pc.sum(pc.list_value_length(packed.column(SLICE))).as_py() or 0)
+        yield table
 
 
 def _closed_of(table: pa.Table) -> Ints:

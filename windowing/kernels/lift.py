@@ -8,6 +8,7 @@ import pyarrow as pa
 from windowing.kernels.columns import float64_of, int64_of, limbs_of, order_key, valid_of
 from windowing.kernels.combine import CARRY_UNIT, PICKED, TIMES, Bools, Floats, Ints
 from windowing.kernels.layout import Atom, Layout
+from windowing.kernels.slices import combine_runs
 
 _SPLITTER = 2.0**27 + 1.0
 
@@ -21,9 +22,23 @@ def lift(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
     """A partial for each row of ``table``, which is sorted by key and (time, tie_break, arrival); arenas as of ``arenas``."""
     n_ints, n_floats = layout.widths()
     ints, floats = np.zeros((table.num_rows, n_ints), np.int64), np.zeros((table.num_rows, n_floats), np.float64)
-    for atom, (_, i, f, width, *_) in zip(layout.atoms, layout.program(), strict=True):
-        columns = [table.column(name).combine_chunks() for name in atom.columns]
-        _lift(atom, columns, _counted(atom, columns, table), ints[:, i : i + width], floats[:, f:])
+    for atom, (_, i, f, width, _) in zip(layout.atoms, layout.program(), strict=True):
+        _lift(atom, table, ints[:, i : i + width], floats[:, f:])
+    return ints, floats
+
+
+def lift_runs(layout: Layout, table: pa.Table, bounds: Ints) -> tuple[Ints, Floats]:
+    """As :func:`lift`, with the rows ``bounds[r]:bounds[r + 1]`` combined: a partial a run.
+
+    Atom by atom, so that what is lifted is a narrow array and not a row of every atom's columns.
+    """
+    n, (n_ints, n_floats) = len(bounds) - 1, layout.widths()
+    ints, floats = np.empty((n, n_ints), np.int64), np.empty((n, n_floats), np.float64)
+    for atom, (operation, i, f, width, n_parts) in zip(layout.atoms, layout.program(), strict=True):
+        own = np.zeros((table.num_rows, width), np.int64), np.zeros((table.num_rows, n_parts), np.float64)
+        _lift(atom, table, *own)
+        alone = np.array([[operation, 0, 0, width, n_parts]], np.int64)
+        ints[:, i : i + width], floats[:, f : f + n_parts] = combine_runs(alone, bounds, *own)
     return ints, floats
 
 
@@ -40,7 +55,10 @@ def _counted(atom: Atom, columns: list[pa.Array], table: pa.Table) -> Bools:
     return counted
 
 
-def _lift(atom: Atom, columns: list[pa.Array], counted: Bools, ints: Ints, floats: Floats) -> None:
+def _lift(atom: Atom, table: pa.Table, ints: Ints, floats: Floats) -> None:
+    """Fill in one atom's columns of the arenas, which hold zeros."""
+    columns = [table.column(name).combine_chunks() for name in atom.columns]
+    counted = _counted(atom, columns, table)
     match atom.kind:
         case "rows" | "count":
             ints[:, 0] = counted
