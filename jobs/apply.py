@@ -381,8 +381,8 @@ def _nodes(batch: Batch, arrived: Arrived) -> NodeStage | None:
 def _partitions(spark: SparkSession, batch: Batch) -> int:
     """Spark partitions for the windows: as many as the session shuffles into, but for little data no more than there are cores."""
     configured = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
-    little = sum(file.size_bytes for file in batch.files) < LITTLE_BYTES
-    return min(configured, max(2, spark.sparkContext.defaultParallelism)) if little else configured
+    small = sum(file.size_bytes for file in batch.files) < LITTLE_BYTES
+    return min(configured, max(2, spark.sparkContext.defaultParallelism)) if small else configured
 
 
 def _judge(batch: Batch, arrived: Arrived) -> DataFrame:
