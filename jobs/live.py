@@ -21,7 +21,7 @@ from jobs import counting
 from jobs.conditions import conditions_of
 from jobs.counting import Windows
 from jobs.sources import REASON
-from windowing.columnar.log import FRESH, KIND, StateLog
+from windowing.columnar.log import FRESH, KIND, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
 from windowing.columnar.output import result_schema
 from windowing.columnar.share import Share, Worked
 from windowing.spec import Pipeline
@@ -73,9 +73,27 @@ class LiveRows:
         )
 
     def windows(self, fresh: DataFrame, clock: Clock, batch: int, partitions: int) -> DataFrame:
-        """The result rows of an input that ends with ``fresh``; columns as ``schema``."""
-        share = Share(self.pipeline, self.log, self.schema, clock, batch, keep=False, final=True)
-        return self._by_key(fresh, partitions).mapInArrow(partial(_windows, share), from_arrow_schema(self.schema))
+        """The result rows of an input that ends with ``fresh``, none of which has met a watermark; columns as ``schema``.
+
+        Spark copies all that goes to Python and comes from there row by row. What is the same in every row stays in Spark, and what one
+        column says is not sent twice.
+        """
+        told = fresh.drop(WATERMARK_OF) if self.pipeline.time.end is not None else fresh.drop(WATERMARK_OF, UNTIL_OF)
+        same = self._same_in_every_row(batch)
+        varying = pa.schema([field for field in self.schema if field.name not in same])
+        share = Share(self.pipeline, self.log, varying, clock, batch, keep=False, final=True)
+        rows = self._by_key(told, partitions).mapInArrow(partial(_windows, share), from_arrow_schema(varying))
+        cells = {name: F.col(backquoted(name)) for name in varying.names} | same
+        return rows.select(*(cells[field.name].cast(field.dataType).alias(field.name) for field in from_arrow_schema(self.schema)))
+
+    def _same_in_every_row(self, batch: int) -> Mapping[str, Column]:
+        """Columns of the result, by name, that have the same value in every row."""
+        same = {"batch": F.lit(batch)}
+        if self.pipeline.emit == "final":
+            same["revision"] = F.lit(0)
+        if len(self.pipeline.windows) == 1:
+            same["window"] = F.lit(self.pipeline.windows[0].name)
+        return same
 
     def _by_key(self, rows: DataFrame, partitions: int) -> DataFrame:
         keys = [_alike(F.col(backquoted(name)), dtype) for name, dtype in rows.select(*map(backquoted, self.log.keys.values())).dtypes]
@@ -147,14 +165,27 @@ def _worked(share: Share, batches: Iterator[pa.RecordBatch]) -> Worked | None:
     if not arrived:
         return None
     log = share.log
-    # Spark says of columns whether they may be null, and has names of its own for the items of lists: hence the casts.
     table = pa.Table.from_batches(arrived)
     del arrived
     if KIND not in table.column_names:
-        return share.work(log.schema.empty_table(), table.select(log.fresh_schema.names).cast(log.fresh_schema).combine_chunks())
-    table = table.select(log.schema.names).cast(log.schema).combine_chunks()
+        return share.work(log.schema.empty_table(), _as(log.fresh_schema, _told(table)))
+    table = _as(log.schema, table)
     fresh = pc.equal(table.column(KIND), FRESH)
     return share.work(table.filter(pc.invert(fresh)), table.filter(fresh).select(log.fresh_schema.names))
+
+
+def _told(fresh: pa.Table) -> pa.Table:
+    """``fresh`` rows with what goes without saying: points end as they begin, and no watermark was met."""
+    if UNTIL_OF not in fresh.column_names:
+        fresh = fresh.append_column(UNTIL_OF, fresh.column(TIME_OF))
+    if WATERMARK_OF not in fresh.column_names:
+        fresh = fresh.append_column(WATERMARK_OF, pa.nulls(fresh.num_rows, pa.int64()))
+    return fresh
+
+
+def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
+    # Spark says of columns whether they may be null, and has names of its own for the items of lists: hence the cast.
+    return table.select(schema.names).cast(schema).combine_chunks()
 
 
 def _work(share: Share, schema: pa.Schema, ends: tuple[int, int] | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

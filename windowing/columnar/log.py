@@ -33,8 +33,8 @@ from windowing.spec import Pipeline
 KIND, BATCH, DUE = "_kind", "_batch", "_due"
 #: Columns of a row: its number in the order of arrival, its event, the watermark that it met.
 _OWN = {NUMBER: "_number", TIME: "_time", UNTIL: "_until", WATERMARK: "_watermark"}
-#: … which are the number, the event time and the watermark.
-NUMBER_OF, TIME_OF, WATERMARK_OF = _OWN[NUMBER], _OWN[TIME], _OWN[WATERMARK]
+#: … one by one.
+NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF = _OWN.values()
 ROW, GONE, KEY_ENTRY = "row", "gone", "key"
 #: An entry that is no state yet: a row that has just arrived.
 FRESH = "fresh"
@@ -287,6 +287,7 @@ __all__ = [
     "NUMBER_OF",
     "ROW",
     "TIME_OF",
+    "UNTIL_OF",
     "WATERMARK_OF",
     "LogTableOfWindow",
     "StateLog",

@@ -65,21 +65,29 @@ def result_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Sc
 
 
 def result_rows(chunk: Chunk, pipeline: Pipeline, keys: pa.Table, schema: pa.Schema, batch: int) -> pa.Table:
-    """The rows of ``chunk``; ``keys`` are the key columns by key index."""
+    """The rows of ``chunk``, as far as ``schema`` has their columns; ``keys`` are the key columns by key index."""
+    return pa.table([_cells(field, chunk, pipeline, keys, batch).cast(field.type) for field in schema], schema=schema)
+
+
+def _cells(field: pa.Field, chunk: Chunk, pipeline: Pipeline, keys: pa.Table, batch: int) -> pa.Array:
     windows = chunk.windows
-    n = len(windows)
-    cells: dict[str, pa.Array] = {name: keys.column(name).combine_chunks().take(pa.array(windows.key)) for name in pipeline.keys}
-    cells |= {
-        "window": pa.repeat(pipeline.windows[chunk.window].name, n),
-        "window_start": pa.array(windows.start, mask=windows.start == NO_START),
-        "window_end": pa.array(windows.end),
-        "trigger": pa.array(windows.trigger, mask=windows.trigger == NO_TRIGGER),
-        "revision": pa.array(windows.revision),
-        "batch": pa.repeat(batch, n),
-    }
-    for name, spec in pipeline.aggregates.items():
-        cells[name] = _typed(chunk.values[name], schema.field(name).type, as_json=gives_json(spec))
-    return pa.table([cells[name].cast(kind) for name, kind in zip(schema.names, schema.types, strict=True)], schema=schema)
+    match field.name:
+        case "window":
+            return pa.repeat(pipeline.windows[chunk.window].name, len(windows))
+        case "window_start":
+            return pa.array(windows.start, mask=windows.start == NO_START)
+        case "window_end":
+            return pa.array(windows.end)
+        case "trigger":
+            return pa.array(windows.trigger, mask=windows.trigger == NO_TRIGGER)
+        case "revision":
+            return pa.array(windows.revision)
+        case "batch":
+            return pa.repeat(batch, len(windows))
+        case name if name in pipeline.aggregates:
+            return _typed(chunk.values[name], field.type, as_json=gives_json(pipeline.aggregates[name]))
+        case name:
+            return keys.column(name).combine_chunks().take(pa.array(windows.key))
 
 
 def _typed(column: Column, kind: pa.DataType, *, as_json: bool) -> pa.Array:

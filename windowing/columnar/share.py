@@ -25,7 +25,7 @@ class Share:
     Attributes
     ----------
     schema
-        Of result rows.
+        Of result rows; it may have less than all of their columns.
     clock
         As the batch leaves it; ``since`` is the watermark as the batch found it.
     batch
