@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from checkpoints.quoting import backquoted
 from jobs.sources import REASON
 from windowing.columnar import slices
-from windowing.columnar.packing import LATE_ROWS, PLACE, ROWS
+from windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
 from windowing.columnar.slices import CLOSED, GRID, LATE, SLICE, TIME, SliceStage, WindowStage
 from windowing.kernels.lift import condition_column
 
@@ -62,7 +62,7 @@ def _placed(function: object, stage: SliceStage, batches: Iterator[pa.RecordBatc
     context = TaskContext.get()
     assert context is not None
     for table in function(stage, batches, context.partitionId() << 32):  # type: ignore[operator]
-        for first in range(0, table.num_rows, rows := max(1, slices.BATCH_ROWS * table.num_rows // max(1, stage.packing.count(table)))):
+        for first in range(0, table.num_rows, rows := max(1, slices.BATCH_ROWS * table.num_rows // max(1, count_slices(table)))):
             yield from table.slice(first, rows).combine_chunks().to_batches()
 
 

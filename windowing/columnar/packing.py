@@ -1,24 +1,21 @@
 """Slices packed for the shuffle: many of a key in one row, which Spark copies whole.
 
-The numbers of a row's slices are one *block* of bytes; a list Spark would copy element by element, three times between one Python pass
-and the next::
-
-    block = slice, slice, …      slice = nulls (a bit a column), column, column, …      each a word of 64 bits
-
-Columns that are not 64-bit numbers are lists beside the block. So are all of them in *listed* rows, which leave for the state: Spark makes
-a row a slice of them without Python.
+The numbers of a row's slices are one *block* of bytes (:mod:`windowing.kernels.blocks`); a list Spark would copy element by element, three
+times between one Python pass and the next. Columns that are not 64-bit numbers are lists beside the block. So are all of them in *listed*
+rows, which leave for the state: Spark makes a row a slice of them without Python.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from windowing.kernels.blocks import decode, encode
 from windowing.kernels.columns import valid_of
 from windowing.kernels.combine import Ints
 
@@ -26,7 +23,7 @@ from windowing.kernels.combine import Ints
 PLACE, ROWS, LATE_ROWS, BLOCK = "_place", "_rows", "_late_rows", "_block"
 #: Slices of a packed row: Spark holds it in one piece of memory, and hands 10,000 of them to Python at once.
 MAX_PACKED = 512
-#: Columns of a block at most: it has a bit for each in a word of nulls.
+#: Columns of a block at most: a slice has a bit for each in a word that tells which are null.
 MAX_BLOCK_COLUMNS = 64
 
 
@@ -61,10 +58,6 @@ class Packing:
         """The columns of listed slices beside the keys."""
         return [pa.field(field.name, pa.list_(field.type)) for field in self.schema if field.name not in self.keys]
 
-    @property
-    def _words(self) -> int:
-        return 1 + len(self.numbers)
-
     def pack(self, slices: pa.Table, offsets: Ints, place: int, lifted: Ints | None, late: int) -> pa.Table:
         """A row for each key's slices ``offsets[k]:offsets[k + 1]``, or several for a key of very many.
 
@@ -80,9 +73,8 @@ class Packing:
         offsets = _cut(offsets)
         n = len(offsets) - 1
         columns = self._beside(slices, offsets, [field for field in self.lists if field.name not in self.numbers])
-        # As bytes of a larger array the blocks lie one behind the other, in the order of the slices.
-        bounds, words = pa.array(offsets * (8 * self._words), pa.int32()), self._block(slices)
-        columns[BLOCK] = pa.Array.from_buffers(pa.binary(), n, [None, bounds.buffers()[1], pa.py_buffer(words)])
+        words, bounds = encode(self._columns_of(slices), offsets)
+        columns[BLOCK] = pa.Array.from_buffers(pa.binary(), n, [None, pa.array(bounds * 8, pa.int32()).buffers()[1], pa.py_buffer(words)])
         # Counts stand in one packed row each: their sum counts every row once.
         columns[ROWS] = pa.array(np.zeros(n, np.int64) if lifted is None or not n else np.add.reduceat(lifted, offsets[:-1]))
         columns[LATE_ROWS] = pa.array(np.append([late], np.zeros(max(n - 1, 0), np.int64))[:n].astype(np.int64))
@@ -95,44 +87,49 @@ class Packing:
 
     def unpack(self, packed: pa.Table) -> tuple[pa.Table, Ints]:
         """The slices of ``packed`` rows without their keys, and how many each row holds."""
-        chunks = [chunk for chunk in packed.column(BLOCK).chunks if len(chunk)]
-        blocks = [self._rows_of(chunk) for chunk in chunks]
-        lengths = np.concatenate([pc.binary_length(chunk).to_numpy() for chunk in chunks]).astype(np.int64) // (8 * self._words)
-        nulls = np.concatenate([block[:, 0] for block in blocks])
-        anywhere = int(np.bitwise_or.reduce(nulls))
+        chunks = list(_words(packed.column(BLOCK)))
+        # Concatenated even if there is one: numba would compile a kernel anew for a read-only view.
+        words = np.concatenate([words for words, _ in chunks])
+        before = np.cumsum([0, *(len(words) for words, _ in chunks)])
+        bounds = np.concatenate([*(bounds[:-1] + base for (_, bounds), base in zip(chunks, before, strict=False)), before[-1:]])
+        found = decode(words, bounds, 1 + len(self.numbers))
+        nulls, anywhere = found[0], int(np.bitwise_or.reduce(found[0]))
         columns = {}
         for bit, name in enumerate(self.numbers):
-            words = np.concatenate([block[:, 1 + bit] for block in blocks])
             missing = (nulls >> bit) & 1 != 0 if anywhere >> bit & 1 else None
-            columns[name] = pa.array(words.view(self.schema.field(name).type.to_pandas_dtype()), mask=missing)
+            columns[name] = pa.array(found[1 + bit].view(self.schema.field(name).type.to_pandas_dtype()), mask=missing)
         for field in self.lists:
             if field.name not in columns:
                 columns[field.name] = packed.column(field.name).combine_chunks().flatten()
-        return pa.table({field.name: columns[field.name] for field in self.lists}), lengths
-
-    def count(self, packed: pa.Table | pa.RecordBatch) -> int:
-        """Slices in all of the ``packed`` rows."""
-        return int(pc.sum(pc.binary_length(packed.column(BLOCK))).as_py() or 0) // (8 * self._words)
+        return pa.table({field.name: columns[field.name] for field in self.lists}), words[bounds[:-1]]
 
     def _beside(self, slices: pa.Table, offsets: Ints, lists: list[pa.Field]) -> dict[str, pa.Array]:
         firsts, bounds = pa.array(offsets[:-1]), pa.array(offsets, pa.int32())
         columns = {key: slices.column(key).combine_chunks().take(firsts) for key in self.keys}
         return columns | {field.name: pa.ListArray.from_arrays(bounds, slices.column(field.name).combine_chunks()) for field in lists}
 
-    def _block(self, slices: pa.Table) -> Ints:
-        """Shape (n_slices, 1 + n_columns)."""
-        words = np.zeros((slices.num_rows, self._words), np.int64)
+    def _columns_of(self, slices: pa.Table) -> Ints:
+        """Shape (1 + n_columns, n_slices): bit c of the first word says that column c is null."""
+        columns = np.zeros((1 + len(self.numbers), slices.num_rows), np.int64)
         for bit, name in enumerate(self.numbers):
             column = slices.column(name).combine_chunks()
             if column.null_count:
-                words[:, 0] |= np.left_shift((~valid_of(column)).astype(np.int64), bit)
+                columns[0] |= np.left_shift((~valid_of(column)).astype(np.int64), bit)
                 column = column.fill_null(0)
-            words[:, 1 + bit] = column.view(pa.int64()).to_numpy()
-        return words
+            columns[1 + bit] = column.view(pa.int64()).to_numpy()
+        return columns
 
-    def _rows_of(self, blocks: pa.BinaryArray) -> Ints:
-        bounds = np.frombuffer(blocks.buffers()[1], np.int32)[blocks.offset : blocks.offset + len(blocks) + 1]
-        return np.frombuffer(blocks.buffers()[2], np.int64)[int(bounds[0]) // 8 : int(bounds[-1]) // 8].reshape(-1, self._words)
+
+def count_slices(packed: pa.Table | pa.RecordBatch) -> int:
+    """Slices in all of the ``packed`` rows."""
+    return sum(int(words[bounds[:-1]].sum()) for words, bounds in _words(packed.column(BLOCK)))
+
+
+def _words(blocks: pa.ChunkedArray | pa.BinaryArray) -> Iterator[tuple[Ints, Ints]]:
+    """Words of the blocks, a chunk of them at a time, and where each begins."""
+    for chunk in [blocks] if isinstance(blocks, pa.Array) else blocks.chunks:
+        bounds = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset : chunk.offset + len(chunk) + 1].astype(np.int64) // 8
+        yield np.frombuffer(chunk.buffers()[2], np.int64)[bounds[0] : bounds[-1]], bounds - bounds[0]
 
 
 def _cut(offsets: Ints) -> Ints:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowing.axis import Edges, Grid
-from windowing.columnar.packing import LATE_ROWS, ROWS, Packing
+from windowing.columnar.packing import LATE_ROWS, ROWS, Packing, count_slices
 from windowing.columnar.rows import as_key, key_codes
 from windowing.kernels.columns import arenas, int64_of, key_offsets, order_key, stored, valid_of
 from windowing.kernels.combine import Floats, Ints
@@ -333,14 +333,14 @@ def _whole_keys(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterato
     gathered = 0
     for batch in batches:
         waiting.append(batch)
-        gathered += stage.packing.count(batch)
+        gathered += count_slices(batch)
         if gathered >= CHUNK_SLICES and stage.keys:
             table = pa.Table.from_batches(waiting)
             cut = int(key_offsets(table, stage.keys)[-2])
             if cut:
                 yield table.slice(0, cut)
                 waiting = table.slice(cut).to_batches()
-            gathered = sum(map(stage.packing.count, waiting))
+            gathered = sum(map(count_slices, waiting))
     if waiting and (table := pa.Table.from_batches(waiting)).num_rows:
         yield table
 

@@ -1,0 +1,105 @@
+"""Blocks: the words of consecutive rows, written column by column without what is constant or has been written before.
+
+::
+
+    block = number of rows │ a code for each column, a byte each │ what the codes ask for, column by column
+
+Of a key's slices the batch, the carries of its sums and what was late are mostly the same in all, and so are two counts of rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from windowing.kernels.combine import Ints, njit
+
+#: All rows are zero; all are the one word that follows; they are those of the column whose number follows; they follow, a word each.
+_ZERO, _CONSTANT, _SAME, _OWN = range(4)
+#: Bits of a code, and codes of a word.
+_BITS, _CODES = 8, 8
+
+
+@njit
+def encode(columns: Ints, offsets: Ints) -> Any:
+    """The rows ``offsets[b]:offsets[b + 1]`` of ``columns``, shape (n_columns, n_rows), as block b.
+
+    Returns
+    -------
+    tuple
+        Words of all blocks, and where each begins: int64, shape (n_blocks + 1,).
+    """
+    n_columns, n_blocks = len(columns), len(offsets) - 1
+    codes, given = np.empty((n_blocks, n_columns), np.int64), np.zeros((n_blocks, n_columns), np.int64)
+    bounds = np.zeros(n_blocks + 1, np.int64)
+    for block in range(n_blocks):
+        size = 1 + (n_columns + _CODES - 1) // _CODES
+        for column in range(n_columns):
+            code, word = _code(columns, column, offsets[block], offsets[block + 1], codes[block])
+            codes[block, column], given[block, column] = code, word
+            if code == _OWN:
+                size += offsets[block + 1] - offsets[block]
+            elif code != _ZERO:
+                size += 1
+        bounds[block + 1] = bounds[block] + size
+    words = np.zeros(bounds[n_blocks], np.int64)
+    for block in range(n_blocks):
+        first, stop, base = offsets[block], offsets[block + 1], bounds[block]
+        words[base] = stop - first
+        place = base + 1 + (n_columns + _CODES - 1) // _CODES
+        for column in range(n_columns):
+            code = codes[block, column]
+            words[base + 1 + column // _CODES] |= code << (column % _CODES * _BITS)
+            if code == _OWN:
+                words[place : place + stop - first] = columns[column, first:stop]
+                place += stop - first
+            elif code != _ZERO:
+                words[place] = given[block, column]
+                place += 1
+    return words, bounds
+
+
+@njit
+def _code(columns: Ints, column: int, first: int, stop: int, codes: Ints) -> Any:
+    """Code of one column's rows, and the word that it asks for; ``codes`` are those of the columns before it."""
+    head, row = columns[column, first], first + 1
+    while row < stop and columns[column, row] == head:
+        row += 1
+    if row == stop:
+        return _CONSTANT if head else _ZERO, head
+    for other in range(column):
+        if codes[other] == _OWN:
+            row = first
+            while row < stop and columns[column, row] == columns[other, row]:
+                row += 1
+            if row == stop:
+                return _SAME, other
+    return _OWN, 0
+
+
+@njit
+def decode(words: Ints, bounds: Ints, n_columns: int) -> Ints:
+    """The rows of all blocks, one after the other, shape (n_columns, n_rows); ``bounds`` as of :func:`encode`."""
+    rows = 0
+    for block in range(len(bounds) - 1):
+        rows += words[bounds[block]]
+    columns, first = np.empty((n_columns, rows), np.int64), 0
+    for block in range(len(bounds) - 1):
+        base = bounds[block]
+        stop, place = first + words[base], base + 1 + (n_columns + _CODES - 1) // _CODES
+        for column in range(n_columns):
+            code = words[base + 1 + column // _CODES] >> (column % _CODES * _BITS) & 0xFF
+            if code == _OWN:
+                columns[column, first:stop] = words[place : place + stop - first]
+                place += stop - first
+            elif code == _SAME:
+                columns[column, first:stop] = columns[words[place], first:stop]
+                place += 1
+            elif code == _CONSTANT:
+                columns[column, first:stop] = words[place]
+                place += 1
+            else:
+                columns[column, first:stop] = 0
+        first = stop
+    return columns
