@@ -39,8 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
     console = measurement.terminal()
     given.folder.mkdir(parents=True, exist_ok=True)
     table = Table(title=f"one batch of {given.keys:,} keys, an event a minute: without nodes / with nodes", title_justify="left")
-    for column in ("slices", "minutes of the batch", "rows read a key", "rows written a key", "processor ms", "ratio"):
-        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("slices", "minutes of the batch", "rows read a key", "rows written a key", "processor ms", "×"):
+        table.add_column(column, justify="right")
     for minutes in given.lengths:
         with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
             states = [
@@ -77,8 +77,7 @@ def work(state: FullState, minutes: int) -> tuple[int, int]:
         restored = state.table.restore_nodes_here(state.wanted(through), **limits)
     assert restored is not None
     stage = state.stage(through, keep=True)
-    kept = [part.slices for part in little.work(judged, restored, stage) if part.slices is not None]
-    new = pa.concat_tables([little.unpacked(part, stage.slices) for part in kept])
+    new = pa.concat_tables([part.slices for part in little.work(judged, restored, stage) if part.slices is not None])
     state.remember(new)
     return restored.num_rows, new.num_rows
 

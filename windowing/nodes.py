@@ -31,8 +31,8 @@ import numpy.typing as npt
 from windowing.axis import Edges, Grid
 from windowing.engines.dyadic import Dyadic
 
-#: Slices of the longest window from which on nodes are stored. They are one row more for each slice written, which a batch of 14 slices
-#: saves at reading from about 100 slices on, and a batch of one slice before that (docs/decisions/0006).
+#: Slices of the longest window from which on nodes are stored. They are one row more for each slice written: what a batch of 14 slices
+#: saves at reading makes up for it from about here on, for a batch of one slice before that (docs/decisions/0006).
 MANY_SLICES = 128
 #: Edges in the common period of all grids up to which slices are numbered; grids of nearly no common period have more.
 MOST_EDGES = 1 << 16
