@@ -68,7 +68,9 @@ def _placed(function: object, stage: SliceStage, batches: Iterator[pa.RecordBatc
 
 def windows(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
     """Result rows of ``stage``'s windows; columns as ``stage.schema``."""
-    bare = _mapped(_by_key(packed, stage, partitions), partial(_windows, stage), stage.bare_schema)
+    # Spark asks of each value whether it is null unless none can be.
+    known = pa.schema([field.with_nullable(field.name not in (GRID, "window_end")) for field in stage.bare_schema])
+    bare = _mapped(_by_key(packed, stage, partitions), partial(_windows, stage), known)
     return _result_rows(bare, stage)
 
 
