@@ -26,7 +26,7 @@ from windowing.kernels.columns import arenas, int64_of, key_offsets, order_key, 
 from windowing.kernels.combine import Floats, Ints
 from windowing.kernels.hopping import NEVER_CLOSED, hopping_windows
 from windowing.kernels.layout import Layout
-from windowing.kernels.lift import lift_runs
+from windowing.kernels.lift import condition_column, lift_runs
 from windowing.kernels.lower import lower
 from windowing.kernels.slices import along_axis, by_key, combine_runs, runs, slice_starts
 from windowing.nodes import Nodes
@@ -183,17 +183,23 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     starts, closed = starts[order], closed[order]
     if len(moved := along_axis(offsets, starts, closed, closed)):
         order, starts, closed = order[moved], starts[moved], closed[moved]
-    inputs = [name for name in rows.column_names if name not in (CLOSED, LATE)]
-    ordered = rows.select(inputs).take(pa.array(order)).combine_chunks()
+    ordered = rows.select(_lifted_columns(stage)).take(pa.array(order)).combine_chunks()
     bounds = runs(offsets, starts, closed, closed)
     ints, floats = lift_runs(stage.layout.lifting, ordered, bounds)
-    first = pa.array(bounds[:-1])
-    columns: dict[str, pa.Array] = {key: as_key(ordered.column(key).take(first)) for key in stage.keys}
+    first = pa.array(order[bounds[:-1]])
+    columns: dict[str, pa.Array] = {key: as_key(rows.column(key).combine_chunks().take(first)) for key in stage.keys}
     columns |= {SLICE: pa.array(starts[bounds[:-1]]), CLOSED: _nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
     columns[LEVEL] = pa.repeat(0, len(bounds) - 1)
     columns |= stored(stage.layout, ints, floats, ordered, time=TIME, ties=stage.ties)
     table = pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
     return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)
+
+
+def _lifted_columns(stage: SliceStage) -> list[str]:
+    """Columns of a row that partials are made of; one at least, since a table without columns does not know how many rows it has."""
+    atoms = stage.layout.atoms
+    names = [name for atom in atoms for name in atom.columns] + [condition_column(atom.where) for atom in atoms if atom.where]
+    return list(dict.fromkeys([*names, *((TIME, *stage.ties) if any(atom.ordered for atom in atoms) else ())])) or [TIME]
 
 
 def _by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
@@ -234,7 +240,7 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
             layout.program(), offsets, starts, closed, ints, floats, grid.size, grid.hop, grid.origin, stage.after, stage.through
         )
         if len(key):
-            columns = {column: table.column(column).take(pa.array(first_of_key[key])) for column in keys}
+            columns = {column: table.column(column).combine_chunks().take(pa.array(first_of_key[key])) for column in keys}
             columns |= lower(layout, out_ints, out_floats, slices, overflow)
             columns |= {GRID: pa.repeat(number, len(ends)), "window_end": pa.array(ends)}
             windows.append(pa.table([columns[field.name].cast(field.type) for field in stage.bare_schema], schema=stage.bare_schema))
