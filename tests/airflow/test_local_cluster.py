@@ -12,10 +12,11 @@ import pytest
 pytestmark = pytest.mark.demo
 
 PROGRAM = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from examples.flights.local_cluster import LocalCluster
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # else one that a job in the background had inherited: to ignore it
 with LocalCluster.running(Path(sys.argv[1])) as cluster:
     print(*(process.pid for process in cluster.processes), sep=",", flush=True)
     time.sleep(60)
