@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
     task = {"events": str(events), "size_us": given.size * MINUTE_US, "hop_us": given.hop * MINUTE_US}
     entries = [Entry(label, engine, way, task, textbook) for label, (engine, way, textbook, _, _) in WAYS.items() if label in given.ways]
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
-        with Race(entries, Path(scratch), limit=given.limit, budget=given.budget, say=console.print) as race:
+        with Race(entries, Path(scratch), limit=given.limit, budget=given.budget, warm=given.warm, say=console.print) as race:
             race.compete(given.repetitions)
         measured.take(list(race.results.values()))
         measured.notes += agreements(race)

@@ -132,6 +132,7 @@ def options(description: str | None, *, rows: int, keys: int) -> argparse.Argume
     parser.add_argument("--keys", type=int, default=keys, help="keys (default %(default)s)")
     parser.add_argument("--repetitions", type=int, default=3, help="counted rounds (default %(default)s)")
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a way is stopped (default %(default)s)")
+    parser.add_argument("--warm", type=float, default=10, help="seconds a quick way runs before each round (default %(default)s)")
     parser.add_argument("--budget", type=float, default=100, help="seconds of rounds after which a way rests (default %(default)s)")
     return place(parser)
 

@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
         entries.append(Entry(f"overlap {overlap}", "benchmarks.spark_ways", "windowmill hopping", task))
     with (
         tempfile.TemporaryDirectory(dir=given.folder) as scratch,
-        Race(entries, Path(scratch), limit=given.limit, budget=given.budget, say=console.print) as race,
+        Race(entries, Path(scratch), limit=given.limit, budget=given.budget, warm=given.warm, say=console.print) as race,
     ):
         race.compete(given.repetitions)
         rows = [count_rows(race.rows_of(entry.label)) for entry in entries]

@@ -18,7 +18,9 @@ HEAD = """# Benchmarks
 `make bench` measures everything on this page again (about an hour on two cores) and writes it anew; `make bench-setup` alone installs the
 peers. Every figure is taken in one run: the ways to do a task take turns, each engine in a process of its own and warm, and ratios
 pair the rounds. A first round, not counted, writes all result rows, which are compared: counts and extremes exactly, floats to 1e-9 (to
-1e-6 of the greatest value for the standard deviation of engines that take it from sums of squares: DuckDB's by hand, Flink's).
+1e-6 of the greatest value for the standard deviation of engines that take it from sums of squares: DuckDB's by hand, Flink's). What
+takes less than 10 seconds also runs for 10 seconds uncounted before each of its rounds: Spark ends Python workers that have waited for a
+minute, and the compilers of JVMs want several runs.
 
 Reading Parquet is in every time, starting a JVM in none. Results go to `noop` (Spark), `blackhole` (Flink), sums (DuckDB) or
 memory (polars).

@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
     task = {"events": str(workload.land(given.folder.absolute() / "events")), "count": given.count}
     entries = [Entry(label, engine, way, task) for label, (engine, way) in WAYS.items() if label in given.ways]
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
-        with Race(entries, Path(scratch), limit=given.limit, budget=given.budget, say=console.print) as race:
+        with Race(entries, Path(scratch), limit=given.limit, budget=given.budget, warm=given.warm, say=console.print) as race:
             race.compete(given.repetitions)
         measured.take(list(race.results.values()))
         finished = [entry.label for entry in entries if race.rows_of(entry.label).exists() and not race.results[entry.label].error]
