@@ -99,7 +99,7 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
         axis.set_yticks(range(len(taken)), [result["label"] for result in reversed(taken)])
         axis.set_xscale("log")
         axis.set_xlim(right=axis.get_xlim()[1] * 2)
-        axis.set_title(f"{record['title']}: {record['workload']}", fontsize=9, loc="left")
+        axis.set_title(f"{record['title']}:\n{record['workload']}", fontsize=9, loc="left")
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1, 0].set_xlabel("seconds, median; logarithmic")
     figure.tight_layout()
