@@ -9,7 +9,7 @@ STAMPS := .venv/stamps
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo up down test cases faults fuzz bench bench-setup bench-try bench-kernels bench-state bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo cluster-demo up down test cases faults machine soak airflow-faults mutants fuzz bench bench-setup bench-try bench-kernels bench-state bench-long-life bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,17 +29,30 @@ up: setup ## Keep the example's Airflow and its user interface running
 down: setup ## Stop the example's Airflow
 	@$(PY) -m examples.flights.demo down
 
-test: check ## Run every check and every test (under 15 minutes)
+test: check ## Run every check and every test (under 30 minutes)
 	$(PY) -m pytest -m "spark or dag or demo"
 
 cases: setup ## Run every case of other engines on Spark too (about 5 minutes)
 	WINDOWMILL_CASES=all $(PY) -m pytest tests/spark/test_cases.py
 
-faults: setup ## Kill runs at random instants, again and again (about 15 minutes)
-	WINDOWMILL_KILLS=40 $(PY) -m pytest --timeout=2400 tests/faults
+faults: setup ## Every fault at every step on Spark, and 200 kills at random instants (hours)
+	WINDOWMILL_FAULTS=all WINDOWMILL_KILLS=200 $(PY) -m pytest --timeout=14400 tests/faults
+
+machine: setup ## Appends, crashes, rulings, backfills, upkeep in any order: WINDOWMILL_STEPS of them (5,000: hours)
+	WINDOWMILL_STEPS=$${WINDOWMILL_STEPS:-5000} $(PY) -m pytest -s --timeout=0 tests/faults/test_machine.py
+
+soak: setup ## 300 batches while drivers, JVMs and workers are killed every 30 s (hours on a busy machine)
+	$(PY) -m tests.faults.soak --batches 300 --seconds-between-kills 30
+
+airflow-faults: setup ## Kill the parts of a real Airflow in the middle of batches, clear and mark runs (about 10 minutes)
+	WINDOWMILL_AIRFLOW_FAULTS=all $(PY) -m pytest tests/airflow/test_real_faults.py
+
+mutants: setup ## Put a hundred bugs into the code, one at a time, and see that a fast test notices each (minutes)
+	$(PY) -m tests.mutants
 
 fuzz: setup ## Try 10,000 examples of every property of windows and aggregates (hours)
 	HYPOTHESIS_PROFILE=fuzz $(PY) -m pytest --timeout=0 tests/windowing tests/jobs/test_rows.py tests/checkpoints/test_codec.py
+	$(PY) -m tests.checkpoints.fuzz_ledger --examples 10000
 
 bench: bench-setup ## Compare with Spark, Flink, DuckDB and polars, and write docs/benchmarks.md (more than an hour)
 	$(PY) -m benchmarks
@@ -52,6 +65,9 @@ bench-kernels: setup ## Time the kernels by window size; CPP=/path/to/benchmark_
 
 bench-state: setup ## Time three layouts of live rows in Delta (about 2 minutes)
 	$(PY) -m benchmarks.state_layouts
+
+bench-long-life: setup ## Time runs and status after 100,000 batches (about 2 minutes)
+	$(PY) -m benchmarks.long_life
 
 bench-setup: setup ## Install the peers that bench compares with, each into an environment of its own (1.4 GB)
 	@benchmarks/setup.sh

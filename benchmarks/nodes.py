@@ -30,6 +30,7 @@ from benchmarks.race import Result
 from benchmarks.spark_ways import session
 from checkpoints.state import SORTED_ROWS, SliceTable, state_schema
 from jobs import little, stages
+from windowing.columnar.checksums import RowCheck, with_checksums
 from windowing.columnar.output import result_schema
 from windowing.columnar.slices import BATCH, LEVEL, SLICE, NodeStage, SliceStage, WindowStage
 from windowing.hopping import Grids
@@ -131,7 +132,7 @@ class FullState:
 
     def stage(self, through: int, *, keep: bool = False) -> WindowStage:
         """The windows that end in (``after``, ``through``]; with ``keep`` also what the state gets."""
-        slices = SliceStage(("k",), (), self.layout, self.grids.edges, self.batches, self.schema)
+        slices = SliceStage(("k",), (), self.layout, self.grids.edges, self.batches, self.schema, RowCheck(self.path))
         keep_from = self.grids.first_slice_after(through) if keep else None
         nodes = NodeStage(self.levels, self.after, through) if keep and self.levels is not None else None
         return WindowStage(slices, self.grids.named, self.after, through, keep_from, self._results, nodes)
@@ -179,13 +180,12 @@ class FullState:
             LEVEL: pa.repeat(level, n),
             BATCH: pa.repeat(batch, n),
         }
-        return pa.table(
-            [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(n, f.type) for f in self.schema], schema=self.schema
-        )
+        cells = [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(n, f.type) for f in self.schema]
+        return with_checksums(pa.table(cells, schema=self.schema))
 
     @property
     def table(self) -> SliceTable:
-        return SliceTable(session(), self.path, self.schema)
+        return SliceTable(session(), self.path, self.stage(self.after).slices.storing.schema, RowCheck(self.path))
 
     @property
     def through(self) -> int:

@@ -61,11 +61,12 @@ class Result:
     def out(self) -> bool:
         return self.over is not None or self.error is not None
 
-    def take(self, round_: int, seconds: float, cpu: float) -> None:
-        """Add a counted round."""
+    def take(self, round_: int, seconds: float, cpu: float | None = None) -> None:
+        """Add a counted round, and its processor time where that is known."""
         self.rounds.append(round_)
         self.seconds.append(seconds)
-        self.cpu_seconds.append(round(cpu, 2))
+        if cpu is not None:
+            self.cpu_seconds.append(round(cpu, 2))
 
     def record(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value not in (None, {}, []) and name != "rounds"}
@@ -176,9 +177,7 @@ class Race:
                 before = cpu_seconds(self.engine_of(entry).pid)
                 reply = self._ask(entry, "run")
                 if "seconds" in reply:
-                    result.cpu_seconds.append(round(cpu_seconds(self.engine_of(entry).pid) - before, 2))
-                    result.seconds.append(reply["seconds"])
-                    result.rounds.append(round_)
+                    result.take(round_, reply["seconds"], cpu_seconds(self.engine_of(entry).pid) - before)
                     result.facts |= reply["facts"]
                 self.say(f"  round {round_ + 1} of {repetitions}: {entry.label}{self._told(entry, reply)}")
 

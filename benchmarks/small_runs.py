@@ -56,8 +56,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
                 seconds, done, spark_commits = pipeline.run()
                 console.print(f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: {name} history: {seconds:.2f} s")
                 if round_ >= 0:
-                    results[name].seconds.append(seconds)
-                    results[name].rounds.append(round_)
+                    results[name].take(round_, seconds)
                     commits.append(float(spark_commits))
                     for step in COUNTED_STEPS:
                         steps[step].append(done.commit.timings.get(step, 0.0))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
+
+from checkpoints.places import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
@@ -34,13 +35,16 @@ def append_once(
     widen
         Whether columns that the table does not have are added to it.
     """
-    if landed(path, app_id=app_id, version=version) is not None:
-        return
-    if "://" not in path:
-        Path(path).mkdir(parents=True, exist_ok=True)
     told = {} if metadata is None else {"userMetadata": metadata}
     once = CommitProperties(app_transactions=[Transaction(app_id, version)], custom_metadata=told)
-    write_deltalake(path, rows, mode="append", schema_mode="merge" if widen else None, commit_properties=once)
+    table = _load(path)
+    local = local_path(path)
+    if table is None and local is not None:
+        local.mkdir(parents=True, exist_ok=True)
+    if table is not None and _has(table, app_id, version):
+        return
+    # The table as it was asked: were it loaded anew to be written, a commit in between would go unnoticed.
+    write_deltalake(table or path, rows, mode="append", schema_mode="merge" if widen else None, commit_properties=once)
 
 
 def writer_once(rows: DataFrame, count: int, *, app_id: str, version: int, metadata: str, order: Sequence[str] = ()) -> DataFrameWriter:
@@ -56,9 +60,17 @@ def writer_once(rows: DataFrame, count: int, *, app_id: str, version: int, metad
 
 def landed(path: str, *, app_id: str, version: int) -> int | None:
     """The version of the table at ``path``, if ``version`` of ``app_id`` or a later one is in it; versions count from 0."""
+    table = _load(path)
+    return table.version() if table is not None and _has(table, app_id, version) else None
+
+
+def _load(path: str) -> DeltaTable | None:
     try:
-        table = DeltaTable(path)
+        return DeltaTable(path)
     except TableNotFoundError:
         return None
+
+
+def _has(table: DeltaTable, app_id: str, version: int) -> bool:
     found = table.transaction_version(app_id)
-    return None if found is None or found < version else table.version()
+    return found is not None and found >= version

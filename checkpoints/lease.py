@@ -1,4 +1,4 @@
-"""One writer at a time on one machine: a lock file per pipeline that the kernel frees even after ``kill -9``.
+"""One writer at a time on one machine: a lock on the pipeline's folder that the kernel frees even after ``kill -9``.
 
 The ledger's fence already lets only one of two writers commit; the lease saves the other from doing the work in vain, and closes the gap
 that Delta's own mutual exclusion on a local file system leaves between two JVMs.
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from checkpoints.places import local_path
 from windowing.errors import LeaseTakenError, LedgerError
 
 
@@ -34,24 +35,26 @@ def lease(root: str, *, wait_seconds: float, on_wait: Callable[[str], None]) -> 
     LedgerError
         If the folder cannot be written.
     """
-    if "://" in root:
+    path = local_path(root)
+    if path is None:
         yield
         return
-    path = Path(root)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = (path / ".lease").open("a+")
+        # The folder itself is locked: a lock file could be removed, and its successor locked a second time.
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        holder_file = path / ".lease"
+        holder_file.touch()
     except OSError as err:
         raise LedgerError(f"{root}: cannot be written ({err.strerror}); correct sink.path, or the permissions of its folder") from err
-    with lock as file:
+    try:
         deadline, told = time.monotonic() + wait_seconds, False
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                file.seek(0)
-                holder = file.read().strip() or "unknown process"
+                holder = _holder(holder_file)
                 if time.monotonic() >= deadline:
                     raise LeaseTakenError(
                         f"{root}: another run is under way ({holder}); wait for it to end, or stop it, and run again"
@@ -60,7 +63,14 @@ def lease(root: str, *, wait_seconds: float, on_wait: Callable[[str], None]) -> 
                     on_wait(f"another run of this pipeline is under way ({holder}); waiting for it to end")
                     told = True
                 time.sleep(0.2)
-        file.truncate(0)
-        file.write(f"process {os.getpid()}")
-        file.flush()
+        holder_file.write_text(f"process {os.getpid()}")
         yield
+    finally:
+        os.close(folder)
+
+
+def _holder(file: Path) -> str:
+    try:
+        return file.read_text().strip() or "unknown process"
+    except OSError:
+        return "unknown process"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from windowing.errors import SpecError
 from windowing.spec import Pipeline
@@ -10,7 +12,7 @@ from windowing.spec import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths of a pipeline's own tables and pages; all below ``root``.
+    """Paths of a pipeline's own tables and pages; all below ``root``: a local path, or the URI of another file system.
 
     Attributes
     ----------
@@ -38,10 +40,24 @@ class Places:
 
     @classmethod
     def below(cls, root: str) -> Places:
-        """The places below the folder ``root``."""
-        root = root.rstrip("/")
+        """The places below the folder ``root``; a ``file:`` URI becomes the path that it names."""
+        local = local_path(root)
+        root = root.rstrip("/") if local is None else str(local)
         tables = {name: f"{root}/{name}" for name in ("ledger", "state", "quarantine", "quality", "held", "docs")}
         return cls(root=root, **tables, report=f"{root}/report.html")
+
+
+def local_path(place: str) -> Path | None:
+    """Path of a place on this machine, given as a path or a ``file:`` URI; none for any other URI, such as ``s3://bucket/table``.
+
+    Examples
+    --------
+    >>> local_path("file:///tables/delays"), local_path("tables/delays"), local_path("s3://bucket/delays")
+    (PosixPath('/tables/delays'), PosixPath('tables/delays'), None)
+    """
+    if place.startswith("file:"):
+        return Path(unquote(urlsplit(place).path))
+    return None if "://" in place else Path(place)
 
 
 def _root(pipeline: Pipeline) -> str:

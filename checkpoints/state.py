@@ -6,16 +6,22 @@ One row per key, slice and batch that touched it; readers combine. This is the o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from checkpoints.appending import LITTLE_ROWS, append_once, landed, writer_once
+from checkpoints.conditions import Condition, selected, starting_in
+from checkpoints.features import delta_rs_can_write
+from checkpoints.formats import nullable, ours, prepare
+from checkpoints.opening import damage_told
 from checkpoints.quoting import backquoted, quoted
+from checkpoints.reading import WHOLE_BYTES, read_whole, require_columns
+from windowing.columnar.checksums import SUM, RowCheck
 from windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF
 from windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
 from windowing.errors import StateError
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
 FEW_ENTRIES, FEW_FILES = 100_000, 64
 #: Rows and bytes of a file that successive batches' slices are merged into: they are sorted in memory.
 SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
+#: Commits that rewrite what is there, on the version that was read.
+_REWRITE = ours("maintenance")
 #: Bytes of files up to which a log is compacted in memory without being asked.
 COMPACTED_BYTES = 1 << 30
 
@@ -50,13 +58,17 @@ class _StateTable:
     #: Columns in whose order a batch's rows are written.
     _order: Sequence[str] = ()
 
-    def __init__(self, spark: SparkSession, path: str, schema: pa.Schema) -> None:
+    def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
         self._spark, self._path, self._schema = spark, path, schema
+        self._check = RowCheck(path) if check is None else check
         self._exists = DeltaTable.is_deltatable(path)
 
     def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, batch: int, metadata: str) -> int:
         """Append a batch's rows in one commit and give the table's version; a repeated batch changes nothing."""
-        if self._exists and count <= LITTLE_ROWS:
+        if not self._exists:
+            prepare(self._path, nullable(self._schema), "state")
+            self._exists = True
+        if count <= LITTLE_ROWS and delta_rs_can_write(self._path):
             few = (rows if isinstance(rows, pa.Table) else rows.toArrow()).select(self._schema.names)
             few = few.sort_by([(name, "ascending") for name in self._order]) if self._order else few
             append_once(self._path, few, app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
@@ -68,15 +80,18 @@ class _StateTable:
         version = landed(self._path, app_id=app_id, version=batch)
         if version is None:
             raise StateError(f"state {self._path}: the commit of batch {batch} did not land; run again")
-        self._exists = True
         return version
+
+    def _on_spark(self) -> DataFrame:
+        """The table; damaged pages of its files are told by Spark's reader."""
+        return self._spark.read.format("delta").option("parquet.page.verify-checksum.enabled", "true").load(self._path)
 
 
 class SliceTable(_StateTable):
     """The slices of one pipeline at ``path``."""
 
-    def __init__(self, spark: SparkSession, path: str, schema: pa.Schema) -> None:
-        super().__init__(spark, path, schema)
+    def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
+        super().__init__(spark, path, schema, check)
         if LEVEL in schema.names:
             self._order = _reading_order(schema.names)
 
@@ -84,43 +99,64 @@ class SliceTable(_StateTable):
         """Slices that start in [``first_slice``, ``last_slice``) as the batches before ``before_batch`` left them; none at first.
 
         An attempt that died after remembering left rows of ``before_batch`` itself: they are not read, and the retry's are the same.
+        Rows have their checksums, which whoever packs them verifies.
         """
-        if not self._exists:
-            return None
-        rows = self._spark.read.format("delta").load(self._path)
-        return rows.where(_needed(before_batch, first_slice, last_slice)).select(*map(backquoted, self._schema.names))
+        return self._restored(starting_in(first_slice, last_slice, before_batch=before_batch))
 
     def restore_nodes(self, wanted: Selection, *, before_batch: int) -> DataFrame | None:
         """As :meth:`restore`, the nodes and slices that are ``wanted``, where the table holds nodes."""
+        return self._restored(selected(wanted, before_batch=before_batch))
+
+    def _restored(self, condition: Condition) -> DataFrame | None:
         if not self._exists:
             return None
-        rows = self._spark.read.format("delta").load(self._path)
-        return rows.where(f"{BATCH} < {before_batch} AND ({condition_of(wanted)})").select(*map(backquoted, self._schema.names))
+        rows = self._on_spark()
+        require_columns(self._path, rows.columns, self._schema.names)
+        return rows.where(condition.sql).select(*map(backquoted, self._schema.names))
 
     def restore_here(self, *, before_batch: int, first_slice: int, last_slice: int, most_bytes: int, most_rows: int) -> pa.Table | None:
-        """As :meth:`restore`, but read without Spark; none where the files that may hold the slices are larger than the limits."""
+        """As :meth:`restore`, but read without Spark and verified; none where the files that may hold the slices exceed the limits."""
         if not self._exists:
             return self._schema.empty_table()
-        table = DeltaTable(self._path)
-        files = [file for file in _files(table) if _meets(file, first_slice, last_slice)]
-        if sum(file["size_bytes"] for file in files) > most_bytes or sum(file["num_records"] for file in files) > most_rows:
-            return None
-        return self._read(table, _needed(before_batch, first_slice, last_slice), most_rows)
+        with damage_told(self._path):
+            table = DeltaTable(self._path)
+            every = _files(table)
+            files = [file for file in every if _meets(file, first_slice, last_slice)]
+            if sum(file["size_bytes"] for file in files) > most_bytes or sum(file["num_records"] for file in files) > most_rows:
+                return None
+            return self._read(table, every, starting_in(first_slice, last_slice, before_batch=before_batch), most_rows)
 
     def restore_nodes_here(self, wanted: Selection, *, before_batch: int, most_bytes: int, most_rows: int) -> pa.Table | None:
-        """As :meth:`restore_nodes`, but read without Spark; none where the files to be searched, or the rows found, exceed the limits."""
+        """As :meth:`restore_nodes`, but read without Spark and verified; none where files to be searched, or rows, exceed the limits."""
         if not self._exists:
             return self._schema.empty_table()
-        if sum(file["size_bytes"] for file in self.files_with(wanted)) > most_bytes:
-            return None
-        return self._read(DeltaTable(self._path), f"{BATCH} < {before_batch} AND ({condition_of(wanted)})", most_rows)
+        with damage_told(self._path):
+            table = DeltaTable(self._path)
+            every = _files(table)
+            if sum(file["size_bytes"] for file in every if _may_hold(file, wanted)) > most_bytes:
+                return None
+            return self._read(table, every, selected(wanted, before_batch=before_batch), most_rows)
 
     def files_with(self, wanted: Selection) -> list[dict[str, Any]]:
         """What the table's log tells of each file that may hold any of what is ``wanted``."""
         return [file for file in _files(DeltaTable(self._path)) if _may_hold(file, wanted)]
 
-    def _read(self, table: DeltaTable, where: str, most_rows: int) -> pa.Table | None:
-        """The rows where a condition holds; none if they are more than ``most_rows``."""
+    def _read(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], wanted: Condition, most_rows: int) -> pa.Table | None:
+        """The rows that are ``wanted``, verified; none if they are more than ``most_rows``. ``files`` are all of the table's."""
+        if sum(file["size_bytes"] for file in files) <= WHOLE_BYTES:
+            rows = read_whole(table, files, self._schema, wanted.expression)
+        else:
+            rows = self._queried(table, wanted.sql, most_rows)
+        if rows.num_rows > most_rows:
+            return None
+        if SUM not in self._schema.names:
+            return rows
+        self._check.verify(rows)
+        return rows.drop_columns([SUM])
+
+    def _queried(self, table: DeltaTable, where: str, most_rows: int) -> pa.Table:
+        """The rows where a condition holds; not many more than ``most_rows``."""
+        require_columns(self._path, pa.schema(table.schema().to_arrow()).names, self._schema.names)
         names = ", ".join(map(quoted, self._schema.names))
         found = pa.RecordBatchReader.from_stream(
             QueryBuilder().register("state", table).execute(f"SELECT {names} FROM state WHERE {where}")
@@ -130,16 +166,12 @@ class SliceTable(_StateTable):
             batches.append(batch)
             rows += batch.num_rows
             if rows > most_rows:
-                return None
+                break
         return pa.Table.from_batches(batches, found.schema).cast(self._schema)
 
 
 def _files(table: DeltaTable) -> list[dict[str, Any]]:
     return list(pa.table(table.get_add_actions(flatten=True)).to_pylist())
-
-
-def _needed(before_batch: int, first_slice: int, last_slice: int) -> str:
-    return f"{BATCH} < {before_batch} AND {SLICE} >= {first_slice} AND {SLICE} < {last_slice}"
 
 
 def _meets(file: Mapping[str, Any], first_slice: int, last_slice: int) -> bool:
@@ -160,15 +192,6 @@ def _may_hold(file: Mapping[str, Any], wanted: Selection) -> bool:
     return any(lowest <= level <= highest and any(first <= start <= last for start in starts) for level, starts in wanted.nodes)
 
 
-def condition_of(wanted: Selection) -> str:
-    """The rows that are ``wanted``, as a condition in SQL; Spark and DataFusion read it alike."""
-    spans = [f"({SLICE} >= {low} AND {SLICE} < {high})" for low, high in wanted.slices]
-    late = f"({CLOSED} > {wanted.late_after} AND {SLICE} >= {wanted.late_from})"
-    slices = f"({LEVEL} = 0 AND ({' OR '.join([*spans, late])}))"
-    nodes = [f"({LEVEL} = {level} AND {SLICE} IN ({', '.join(map(str, starts))}))" for level, starts in wanted.nodes]
-    return " OR ".join([slices, *nodes])
-
-
 def has_nodes(path: str) -> bool:
     """Whether the state table at ``path`` holds nodes beside slices; a table keeps the form that it was made in."""
     return LEVEL in DeltaTable(path).schema().to_arrow().names
@@ -183,8 +206,11 @@ def compact_slices(path: str, needed_from: int | None) -> int:
     """Merge the files of successive batches at ``path``, and drop the rows that start before ``needed_from``; how many went. No JVM.
 
     A file gets at most ``SORTED_ROWS`` and ``SORTED_BYTES``, in the order of level and start. Files of distant batches never meet in one:
-    a file's statistics span little of the axis. Where a batch wrote more at once, its files stay, without what is dropped.
+    a file's statistics span little of the axis. Where a batch wrote more at once, its files stay, without what is dropped. A table whose
+    features delta-rs does not write stays as it is.
     """
+    if not delta_rs_can_write(path):
+        return 0
     rows_before = number_of_rows(DeltaTable(path))
     for first, last, files in _spans_of_batches(_files(DeltaTable(path))):
         table = DeltaTable(path)
@@ -192,14 +218,14 @@ def compact_slices(path: str, needed_from: int | None) -> int:
         expired = needed_from is not None and any(file.get(f"min.{SLICE}") is None or file[f"min.{SLICE}"] < needed_from for file in files)
         if not _fit(files):
             if expired:
-                table.delete(f"{within} AND {SLICE} < {needed_from}")
+                table.delete(f"{within} AND {SLICE} < {needed_from}", commit_properties=_REWRITE)
         elif expired or len(files) > 1:
             columns = pa.schema(table.schema().to_arrow()).names
             kept = within if needed_from is None else f"{within} AND {SLICE} >= {needed_from}"
             query = f"SELECT {', '.join(map(quoted, columns))} FROM state WHERE {kept} ORDER BY {', '.join(_reading_order(columns))}"
             rows = QueryBuilder().register("state", table).execute(query)
             # On the version that was read: rows that another has appended since would be lost.
-            write_deltalake(table, rows, mode="overwrite", predicate=within, commit_properties=CommitProperties(max_commit_retries=0))
+            write_deltalake(table, rows, mode="overwrite", predicate=within, commit_properties=_REWRITE)
     return rows_before - number_of_rows(DeltaTable(path))
 
 
@@ -231,13 +257,27 @@ def _fit(files: Sequence[Mapping[str, Any]]) -> bool:
 
 
 class LogTable(_StateTable):
-    """The log of one pipeline's live rows at ``path``; see :mod:`windowing.columnar.log`."""
+    """The log of one pipeline's live rows at ``path``; see :mod:`windowing.columnar.log`.
+
+    Parameters
+    ----------
+    may_lack
+        Columns that the table gets with the first batch that brings them.
+    """
 
     # A function of the user's is told all columns of the source, and the source may get more of them.
     _widens = True
 
+    def __init__(
+        self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None, *, may_lack: Collection[str] = ()
+    ) -> None:
+        super().__init__(spark, path, schema, check)
+        self._may_lack = may_lack
+
     def restore(self, touched: DataFrame | None, keys: Mapping[str, str], *, before_batch: int, watermark: int) -> DataFrame | None:
         """All entries of the keys that are ``touched`` or due by ``watermark``, as the batches before ``before_batch`` left them.
+
+        Entries have their checksums, which whoever works on them verifies.
 
         Parameters
         ----------
@@ -251,7 +291,8 @@ class LogTable(_StateTable):
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        stored = self._spark.read.format("delta").load(self._path).where(F.col(BATCH) < before_batch)
+        stored = self._on_spark().where(F.col(BATCH) < before_batch)
+        require_columns(self._path, [*stored.columns, *self._may_lack], self._schema.names)
         types = {field.name: field.dataType for field in from_arrow_schema(self._schema)}
         log = stored.select(
             *(F.col(backquoted(name)) if name in stored.columns else F.lit(None).cast(kind).alias(name) for name, kind in types.items())
@@ -290,9 +331,12 @@ def is_overgrown(path: str) -> bool:
 def compact_log(path: str, before_batch: int) -> int:
     """Rewrite the log at ``path`` without what later entries have superseded, in one commit; how many entries went. No JVM.
 
-    Entries of ``before_batch`` itself, which an attempt that died may have left, stay as they are.
+    Entries of ``before_batch`` itself, which an attempt that died may have left, stay as they are; so does a table whose features delta-rs
+    does not write.
     """
     table = DeltaTable(path)
+    if not delta_rs_can_write(table):
+        return 0
     schema = pa.schema(table.schema().to_arrow())
     keys = schema.names[: schema.get_field_index(KIND)]
     names = ", ".join(map(quoted, schema.names))
@@ -303,7 +347,7 @@ def compact_log(path: str, before_batch: int) -> int:
     kept = QueryBuilder().register("log", table).execute(query)
     before = number_of_rows(table)
     # On the version that was read: entries that another has appended since would be lost.
-    write_deltalake(table, kept, mode="overwrite", commit_properties=CommitProperties(max_commit_retries=0))
+    write_deltalake(table, kept, mode="overwrite", commit_properties=_REWRITE)
     return before - number_of_rows(DeltaTable(path))
 
 

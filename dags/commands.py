@@ -1,4 +1,4 @@
-"""From an Airflow run to the command that it stands for, and from the command's summary to what consumers are told."""
+"""From an Airflow run to the windowmill command that it stands for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from dags.process import JobHeldError, JobRefusedError
 from windowing.errors import SpecError
+from windowing.redaction import redacted
 
 #: What a manual run may be told; anything else in ``dag_run.conf`` is refused.
 PARAMS = ("from", "to", "max_batches")
@@ -65,36 +66,8 @@ def failing_fast() -> Iterator[None]:
     try:
         yield
     except (JobHeldError, JobRefusedError, SpecError) as err:
-        raise AirflowFailException(str(err)) from err
-
-
-def extra_of(summary: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
-    """What the asset event tells its consumers about a run, as JSON values."""
-    batches = summary.get("batches") or []
-    windows: dict[str, int] = {}
-    for batch in batches:
-        for name, rows in (batch.get("windows") or {}).items():
-            windows[name] = windows.get(name, 0) + rows
-    verdicts = [batch["verdict"] for batch in batches if batch.get("verdict")]
-    extra = {
-        "rows": _total(batches, "rows_published"),
-        "windows": windows,
-        "window_end_min": min((batch["window_end_min"] for batch in batches if batch.get("window_end_min")), default=None),
-        "window_end_max": max((batch["window_end_max"] for batch in batches if batch.get("window_end_max")), default=None),
-        # One warned batch makes the event a warned one: a consumer that minds should not miss it.
-        "verdict": next((verdict for verdict in verdicts if verdict != "passed"), verdicts[0] if verdicts else None),
-        "batches": [batch["batch"] for batch in batches],
-        "rows_late": _total(batches, "rows_late"),
-        "rows_quarantined": _total(batches, "rows_quarantined"),
-    }
-    for name in ("data_interval_start", "data_interval_end"):
-        if context.get(name) is not None:
-            extra[name] = _utc(context[name])
-    return extra
-
-
-def _total(batches: list[Mapping[str, Any]], column: str) -> int:
-    return sum(batch.get(column) or 0 for batch in batches)
+        # Without its cause, whose message would stand in the log a second time.
+        raise AirflowFailException(redacted(str(err))) from None
 
 
 def _recompute(start: datetime, end: datetime) -> list[str]:

@@ -14,17 +14,16 @@ from croniter import croniter
 from dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator
 from dags.pools import pool_of
 from dags.retries import retrying
+from dags.specs import read_pipeline, redacting
 from windowing.errors import SpecError
-from windowing.spec import Pipeline
-from windowing.specfile import load_pipeline
+from windowing.redaction import MASK, redacted
+from windowing.spec import SCHEDULE_WORDS, Pipeline
 
 #: Long past, and the same at every parse; with ``catchup`` off it means "from the coming interval on".
 START = datetime(2020, 1, 1, tzinfo=UTC)
 
 #: A task created inside the DAG by a call (a function under ``@task``, for example), or an operator made beforehand.
 Step = Callable[[], Any] | BaseOperator
-
-_PRESETS = {"@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly"}
 
 
 def build_dag(
@@ -58,15 +57,17 @@ def build_dag(
     SpecError
         With file, line and field of what is wrong. In a DAG file this becomes its import error.
     """
-    pipeline = spec if isinstance(spec, Pipeline) else load_pipeline(spec)
+    pipeline = read_pipeline(spec)
     if pipeline.sink is None:
         raise SpecError(f"{_name(spec)}: sink: missing; a pipeline that runs on a schedule needs a table to publish to")
     if submit and conn_id is None:
         raise SpecError(f"{_name(spec)}: submit is given without conn_id; name the Airflow connection of the Spark master")
+    with redacting():
+        schedule = _schedule(spec, pipeline)
     arguments: dict[str, Any] = {
         "dag_id": pipeline.pipeline,
-        "description": f"Sliding-window aggregates of {pipeline.source.place if pipeline.source else 'no source'}",
-        "schedule": _schedule(spec, pipeline),
+        "description": redacted(f"Sliding-window aggregates of {pipeline.source.place if pipeline.source else 'no source'}"),
+        "schedule": schedule,
         "start_date": start_date,
         "catchup": False,
         # Batches of one pipeline follow each other; the pool also keeps backfills out, which Airflow counts apart.
@@ -90,7 +91,7 @@ def build_dag(
             _placed(step, dag) >> batch
         # Also after a held batch: that is when the report is wanted most.
         batch >> QualityReportOperator(task_id="quality_report", spec=spec, trigger_rule="all_done")
-        batch >> AnnounceOperator(task_id="announce", asset=sink_asset(pipeline), batch=batch)
+        batch >> AnnounceOperator(task_id="announce", spec=spec, asset=sink_asset(pipeline))
     return dag
 
 
@@ -101,7 +102,8 @@ def sink_asset(pipeline: Pipeline) -> Asset:
         raise SpecError(f"{pipeline.pipeline}: sink: missing; without a table there is nothing to follow")
     if sink.path is None:
         return Asset(name=pipeline.pipeline, uri=f"windowmill:{sink.table}", group="windowmill")
-    uri = sink.path if "://" in sink.path else Path(sink.path).absolute().as_uri()
+    # A credential is no part of a table's identity.
+    uri = redacted(sink.path).replace(f"{MASK}@", "") if "://" in sink.path else Path(sink.path).absolute().as_uri()
     return Asset(name=pipeline.pipeline, uri=uri, group="windowmill")
 
 
@@ -112,10 +114,10 @@ def _schedule(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline) -> An
     if not isinstance(schedule, str):
         return [Asset.ref(name=schedule.asset)]
     # Airflow looks at the expression only when it stores the DAG, and then blames the whole file instead of this field.
-    if schedule not in _PRESETS and not (croniter.is_valid(schedule) and len(schedule.split()) == 5):
+    if schedule not in SCHEDULE_WORDS and not (croniter.is_valid(schedule) and len(schedule.split()) == 5):
         raise SpecError(
             f"{_name(spec)}: schedule: got {schedule!r}; expected five cron fields such as '*/30 * * * *', "
-            f"one of {', '.join(sorted(_PRESETS))}, or {{asset: name}}"
+            f"one of {', '.join(sorted(SCHEDULE_WORDS))}, or {{asset: name}}"
         )
     # The only timetable that gives scheduled, manual and backfill runs the same aligned intervals; a bare cron string has empty ones.
     return CronDataIntervalTimetable(schedule, timezone="UTC")
@@ -142,7 +144,7 @@ def _doc(pipeline: Pipeline) -> str:
     windows = "\n".join(f"- `{window.name}`: {window.type}" for window in pipeline.windows)
     aggregates = ", ".join(f"`{name}`" for name in pipeline.aggregates)
     keys = ", ".join(f"`{key}`" for key in pipeline.keys) or "none: one group"
-    return (
+    return redacted(
         f"**{pipeline.pipeline}** publishes {aggregates} to `{pipeline.sink.place if pipeline.sink else ''}`.\n\n"
         f"Keys: {keys}. Windows:\n\n{windows}\n\n"
         "A scheduled run takes up what is new in the source; a backfill recomputes its data interval. "

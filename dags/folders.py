@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dags.maintenance import SUFFIX
+from dags.specs import read_pipeline
 from windowing.errors import SpecError
-from windowing.specfile import load_pipeline
+from windowing.redaction import redacted
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -70,7 +71,7 @@ def build_all(build: Callable[[Path], Sequence[DAG]], wanted: str | None = None)
         try:
             if wanted is not None and wanted.removesuffix(SUFFIX) not in path.read_text(encoding="utf-8", errors="replace"):
                 continue
-            name = load_pipeline(path).pipeline
+            name = read_pipeline(path).pipeline
             if name in owners:
                 raise SpecError(f"{path}: pipeline: {name!r} is also the id in {owners[name]}; each pipeline needs its own")
             built = build(path)
@@ -79,7 +80,7 @@ def build_all(build: Callable[[Path], Sequence[DAG]], wanted: str | None = None)
         except SpecError as err:
             problems.append(str(err))
         except Exception as err:  # noqa: BLE001 - whatever one spec does, the other pipelines keep their DAGs; it is shown, not swallowed
-            problems.append(f"{path}: {type(err).__name__}: {err}")
+            problems.append(redacted(f"{path}: {type(err).__name__}: {err}"))
         else:
             owners[name] = path
             dags |= {dag.dag_id: dag for dag in built}

@@ -11,8 +11,8 @@ from airflow.sdk import DAG, CronDataIntervalTimetable
 from dags.operators import MaintainOperator
 from dags.pools import pool_of
 from dags.retries import retrying
+from dags.specs import read_pipeline
 from windowing.spec import Pipeline
-from windowing.specfile import load_pipeline
 
 SUFFIX = "__maintenance"
 
@@ -29,7 +29,7 @@ def build_maintenance_dag(spec: str | os.PathLike[str] | Pipeline, *, schedule: 
     **dag_kwargs
         Anything ``DAG`` takes; these win over what is set here. ``default_args`` are merged.
     """
-    pipeline = spec if isinstance(spec, Pipeline) else load_pipeline(spec)
+    pipeline = read_pipeline(spec)
     arguments: dict[str, Any] = {
         "dag_id": f"{pipeline.pipeline}{SUFFIX}",
         "description": f"Compaction and clean-up of {pipeline.pipeline}",

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from dags.commands import command_of, extra_of, failing_fast
+from dags.commands import command_of, failing_fast
+from dags.events import EVENTS_READ, announced_through, extra_of, unannounced
 from dags.process import Finished, Job, raise_for, summary_of
-from dags.specs import Spec
+from dags.specs import Spec, redacting
+from windowing.redaction import redacted
 from windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class PipelineOperator(BaseOperator):
     def run_job(self, arguments: Sequence[str]) -> Finished:
         """Run ``windowmill ARGUMENTS…``; its messages go to the task's log."""
         self._job = Job(arguments)
-        self.log.info("windowmill %s", " ".join(arguments))
+        self.log.info("windowmill %s", redacted(" ".join(arguments)))
         return self._job.run(self.log.info)
 
     def on_kill(self) -> None:
@@ -77,19 +79,19 @@ class QualityReportOperator(PipelineOperator):
         from checkpoints.places import Places
 
         pipeline = self.spec.read()
-        batches = Ledger.open(pipeline).batches()
-        if not batches:
+        with redacting():
+            latest = Ledger.open(pipeline).newest
+        if latest is None:
             raise AirflowSkipException(f"{pipeline.pipeline} has no batch yet, so there is nothing to report")
-        latest = batches[-1]
         with failing_fast(), self.spec.file() as path:
             raise_for("report", self.run_job(["report", path]))
         places = Places.of(pipeline)
         result = {
             **{name: getattr(latest, name) for name in ("number", "action", "status", "verdict")},
             **{name: getattr(latest, name) for name in ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")},
-            "report": places.report,
-            "docs": f"{places.docs}/index.html",
-            "quality": places.quality,
+            "report": redacted(places.report),
+            "docs": redacted(f"{places.docs}/index.html"),
+            "quality": redacted(places.quality),
         }
         for name, value in result.items():
             self.log.info("%s: %s", name, value)
@@ -97,21 +99,38 @@ class QualityReportOperator(PipelineOperator):
 
 
 class AnnounceOperator(BaseOperator):
-    """Sends the sink's asset event when this run has published rows; is skipped, and sends none, when it has not.
+    """Sends the sink's asset event for all batches committed since the last one; is skipped, and sends none, when there is nothing to tell.
 
     A task of its own because Airflow sends an event for every outlet of every task that succeeds, and a micro-batch with
-    nothing to publish succeeds too.
+    nothing to publish succeeds too. What to tell is read from the ledger, not from the micro-batch's summary: an attempt that
+    died after its commit has left none.
+
+    Parameters
+    ----------
+    spec
+        Path of the pipeline's YAML file, as each worker sees it, or the pipeline itself.
+    asset
+        Of the pipeline's sink.
     """
 
-    def __init__(self, *, asset: Asset, batch: BaseOperator, **kwargs: Any) -> None:
-        super().__init__(outlets=[asset], **kwargs)
+    def __init__(self, *, spec: str | os.PathLike[str] | Pipeline, asset: Asset, **kwargs: Any) -> None:
+        # An inlet, too: the earlier events of the asset say what has been told.
+        super().__init__(inlets=[asset], outlets=[asset], **kwargs)
+        self.spec = Spec.of(spec)
         self.asset = asset
-        self.batch_task_id = batch.task_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        summary = context["ti"].xcom_pull(task_ids=self.batch_task_id) or {}
-        extra = extra_of(summary, context)
-        if not extra["rows"]:
-            raise AirflowSkipException("nothing was published, so no one needs to know")
+        from checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
+
+        pipeline = self.spec.read()
+        with redacting():
+            ledger = Ledger.open(pipeline)
+        earlier = context["inlet_events"][self.asset].ascending(False).limit(EVENTS_READ)
+        through = announced_through((event.extra for event in earlier), ledger.generation)
+        batches = unannounced(ledger.since(through + 1), through)
+        if not batches:
+            raise AirflowSkipException("nothing has been published since the last event, so no one needs to know")
+        extra = extra_of(batches, ledger.generation, context)
         context["outlet_events"][self.asset].extra = extra
+        self.log.info("batches %d to %d: %d rows", *extra["batches"], extra["rows"])
         return extra

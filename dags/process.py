@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from windowing.errors import WindowmillError
+from windowing.redaction import redacted
 
 #: The module that ``python -m`` starts; its arguments and exit codes are those of the command ``windowmill``.
 COMMAND = "jobs.cli"
@@ -125,7 +126,7 @@ def summary_of(command: str, finished: Finished) -> dict[str, Any]:
         summary = None
     if not isinstance(summary, dict):
         raise JobFailedError(
-            f"{command}: ended well, but its last line of output is {finished.output!r}; expected its summary as JSON (--json)"
+            f"{command}: ended well, but its last line of output is {redacted(finished.output)!r}; expected its summary as JSON (--json)"
         )
     return summary
 
@@ -164,7 +165,8 @@ def tie_to_parent(parent: int) -> Callable[[], None] | None:
 def _forward(lines: IO[str] | None, log: Callable[[str], None]) -> str:
     last = ""
     for line in lines or ():
-        if text := line.rstrip():
+        # Libraries quote the addresses that they cannot reach.
+        if text := redacted(line.rstrip()):
             log(text)
             last = text
     return last

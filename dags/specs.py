@@ -1,4 +1,8 @@
-"""A spec on its way from the DAG file to a worker: the path of its file, or its fields when the pipeline was written in Python."""
+"""A spec on its way from the DAG file to a worker: the path of its file, or its fields when the pipeline was written in Python.
+
+Airflow shows import errors and task logs to everyone who may see the DAG, so no message about a spec or its tables leaves here with a
+credential in it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from windowing.errors import WindowmillError
+from windowing.redaction import redacted
 from windowing.spec import Pipeline
 from windowing.specfile import load_pipeline, parse_pipeline
+
+
+def read_pipeline(spec: str | os.PathLike[str] | Pipeline) -> Pipeline:
+    """The pipeline of a YAML file, or the one given.
+
+    Raises
+    ------
+    SpecError
+        With file, line and field of what is wrong.
+    """
+    if isinstance(spec, Pipeline):
+        return spec
+    with redacting():
+        return load_pipeline(spec)
+
+
+@contextmanager
+def redacting() -> Iterator[None]:
+    """Take credentials out of the message of an error of ours."""
+    try:
+        yield
+    except WindowmillError as err:
+        # Without its cause: a trace would show the text as it was.
+        raise type(err)(redacted(str(err))) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +61,9 @@ class Spec:
     def read(self) -> Pipeline:
         """The pipeline, read anew: here and now the file and the environment decide."""
         if self.path is not None:
-            return load_pipeline(self.path)
-        return parse_pipeline(json.loads(self.fields or "null"))
+            return read_pipeline(self.path)
+        with redacting():
+            return parse_pipeline(json.loads(self.fields or "null"))
 
     @contextmanager
     def file(self) -> Iterator[str]:

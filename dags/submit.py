@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from dags.commands import command_of, failing_fast
 from dags.process import Finished, raise_for
-from dags.specs import Spec
+from dags.specs import Spec, redacting
 from windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class SubmittedBatchOperator(SparkSubmitOperator):
         self.conf = {**DELTA_CONF, **quiet, "spark.pyspark.python": sys.executable, **(self.conf or {})}
         with failing_fast(), self.spec.file() as path:
             command = command_of(context, vouches=self.spec.read().time.watermark == "data_interval_end")
-            known = {batch.number for batch in self._committed()}
+            first_new = self._ledger().next_commit
             self.application_args = [*command, path, "--json"]
             try:
                 super().execute(context)
@@ -67,13 +67,15 @@ class SubmittedBatchOperator(SparkSubmitOperator):
                 raise
             return {
                 "pipeline": self.spec.read().pipeline,
-                "batches": [_told(batch) for batch in self._committed() if batch.number not in known],
+                "batches": [_told(batch) for batch in self._ledger().since(first_new) if batch.status == "committed"],
             }
 
-    def _committed(self) -> list[Any]:
+    def _ledger(self) -> Any:
         from checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
 
-        return [batch for batch in Ledger.open(self.spec.read()).batches() if batch.status == "committed"]
+        pipeline = self.spec.read()
+        with redacting():
+            return Ledger.open(pipeline)
 
 
 def _told(batch: Any) -> dict[str, Any]:

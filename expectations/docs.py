@@ -9,8 +9,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from expectations import rates
 from expectations.engine import load
 from expectations.gate import RuleResult, Verdict
+from expectations.pages import names, remove, write_page
 
 #: Failing rows named on a page; the quality table has more.
 _EXAMPLES = 20
@@ -19,36 +21,40 @@ _SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
 _PAGE = re.compile(r"batch-(?P<batch>\d+)-(?P<at>\d{8}T\d{6}\d{6}Z)-(?P<status>passed|warned|held)\.html")
 
 
-def write_docs(folder: str | os.PathLike[str], verdict: Verdict, *, pipeline: str, batch: int, at: datetime, keep: int = 200) -> Path:
-    """Write the page of a verdict and the index of all pages; returns the path of the index.
+def write_docs(folder: str | os.PathLike[str], verdict: Verdict, *, pipeline: str, batch: int, at: datetime, keep: int = 200) -> str:
+    """Write the page of a verdict and the index of all pages; returns the place of the index.
 
     Pages show counts, statistics and the keys of failing rows, never other values of a row.
 
     Parameters
     ----------
     folder
-        Of one pipeline's Data Docs; made when absent.
+        Of one pipeline's Data Docs, a local path or a URI of object storage; made when absent.
     at
         When the rows were validated; with a time zone.
     keep
         How many pages stay; the oldest go.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        If the folder cannot be written.
     """
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+    place = os.fspath(folder).rstrip("/")
     instant = at.astimezone(UTC)
-    page = place / f"batch-{batch:08d}-{instant:%Y%m%dT%H%M%S%fZ}-{verdict.status}.html"
-    _write(page, _page(verdict, pipeline, batch, instant))
+    page = f"batch-{batch:08d}-{instant:%Y%m%dT%H%M%S%fZ}-{verdict.status}.html"
+    write_page(f"{place}/{page}", _page(verdict, pipeline, batch, instant))
 
     # Sorted by time, since a batch that was held may be validated again after later ones.
-    pages = sorted((found["at"], path.name, found) for path in place.iterdir() if (found := _PAGE.fullmatch(path.name)))
+    pages = sorted((found["at"], name, found) for name in names(place) if (found := _PAGE.fullmatch(name)))
     for _, name, _ in pages[:-keep]:
-        (place / name).unlink(missing_ok=True)
+        remove(place, name)
     listed = [
         {"file": name, "batch": int(found["batch"]), "at": _STAMP.sub(r"\1-\2-\3 \4:\5:\6", stamp), "status": found["status"]}
         for stamp, name, found in reversed(pages[-keep:])
     ]
-    index = place / "index.html"
-    _write(index, _template().render(title=f"Data Docs of {pipeline}", pages=listed))
+    index = f"{place}/index.html"
+    write_page(index, _template().render(title=f"Data Docs of {pipeline}", pages=listed))
     return index
 
 
@@ -101,9 +107,16 @@ def _as_gx(result: RuleResult) -> Any:
     elif isinstance(result.observed, int | float):
         found = {"observed_value": result.observed}
     raised = result.outcome == "broken"
+    configuration = ExpectationConfiguration(type=result.type, kwargs=dict(result.arguments), severity=result.severity)
+    if rates.is_rate(result):
+        # The page's renderers know the types of Great Expectations alone; they show a description in the place of the type.
+        told = f"At most {result.arguments['max_value']:.2%} of the rows read may be quarantined."
+        configuration = ExpectationConfiguration(
+            type="expect_table_row_count_to_be_between", kwargs={}, severity=result.severity, description=told
+        )
     return ExpectationValidationResult(
         success=result.outcome == "passed",
-        expectation_config=ExpectationConfiguration(type=result.type, kwargs=dict(result.arguments), severity=result.severity),
+        expectation_config=configuration,
         result=found,
         exception_info={"raised_exception": raised, "exception_message": result.message if raised else "", "exception_traceback": ""},
     )
@@ -117,10 +130,3 @@ def _template() -> Any:
     environment = DefaultJinjaPageView().env
     environment.loader = ChoiceLoader([FileSystemLoader(Path(__file__).parent), environment.loader])
     return environment.get_template("data_docs.html")
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file in one step, so that no reader sees half a page."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from expectations import frames
+from expectations import frames, rates
 from expectations.suites import Rule, identity_columns, needs_spark, rules
 
 if TYPE_CHECKING:
@@ -70,7 +70,13 @@ class Verdict:
 
 
 def validate(
-    rows: pa.Table | pyspark.sql.DataFrame, pipeline: Pipeline, *, columns: Sequence[str] | None = None, count: int | None = None
+    rows: pa.Table | pyspark.sql.DataFrame,
+    pipeline: Pipeline,
+    *,
+    columns: Sequence[str] | None = None,
+    count: int | None = None,
+    rows_read: int = 0,
+    rows_quarantined: int = 0,
 ) -> Verdict:
     """Evaluate every rule of the pipeline over the rows about to be published.
 
@@ -82,14 +88,33 @@ def validate(
         The result's columns in their order, as in :func:`expectations.suites.sink_columns`.
     count
         How many rows a Spark frame has, when the caller knows; spares a job.
+    rows_read, rows_quarantined
+        What the batch read of its source, and what of it was set aside.
     """
     suite = rules(pipeline, columns)
+    told = [_rate(rule, rows_read, rows_quarantined) for rule in suite if rates.is_rate(rule)]
+    others = _over_rows(rows, [rule for rule in suite if not rates.is_rate(rule)], pipeline, count)
+    return verdict(tuple(sorted([*told, *others], key=lambda result: result.index)))
+
+
+def _over_rows(
+    rows: pa.Table | pyspark.sql.DataFrame, suite: Sequence[Rule], pipeline: Pipeline, count: int | None
+) -> Sequence[RuleResult]:
     empty = rows.num_rows == 0 if isinstance(rows, pa.Table) else count == 0 or (count is None and rows.isEmpty())
     if empty:
-        return verdict(tuple(_unevaluated(rule, "passed", "no rows in this batch", elements=0) for rule in suite))
+        return [_unevaluated(rule, "passed", "no rows in this batch", elements=0) for rule in suite]
     identity = identity_columns(pipeline)
     findings = _findings(rows, suite, identity)
-    return verdict(tuple(_result(rule, findings.get(rule.index), identity) for rule in suite))
+    return [_result(rule, findings.get(rule.index), identity) for rule in suite]
+
+
+def _rate(rule: Rule, rows_read: int, rows_quarantined: int) -> RuleResult:
+    rate = rates.quarantined_rate(rows_read, rows_quarantined)
+    passed = rate <= rule.arguments["max_value"]
+    message = "passed" if passed else f"{rows_quarantined} of {rows_read} rows read were quarantined ({rate:.1%})"
+    return RuleResult(
+        **_fields(rule), outcome="passed" if passed else "failed", observed=rate, elements=None, unexpected=None, message=message
+    )
 
 
 def verdict(results: tuple[RuleResult, ...]) -> Verdict:

@@ -41,7 +41,16 @@ _OBSERVED_CHARACTERS = 10_000
 
 
 def record(
-    path: str | os.PathLike[str], verdict: Verdict, *, pipeline: str, generation: str | int, batch: int, attempt: str | int, at: datetime
+    path: str | os.PathLike[str],
+    verdict: Verdict,
+    *,
+    pipeline: str,
+    generation: str | int,
+    batch: int,
+    attempt: str | int,
+    at: datetime,
+    app_id: str | None = None,
+    metadata: str | None = None,
 ) -> bool:
     """Append a verdict's results in one commit; the table is made when there is none.
 
@@ -53,6 +62,10 @@ def record(
         Of the batch; each attempt is recorded once, however often this is called for it.
     at
         When the rows were validated; with a time zone.
+    app_id
+        Name of the Delta transaction; by default made of pipeline, generation and attempt.
+    metadata
+        The commit's ``userMetadata``.
 
     Returns
     -------
@@ -61,12 +74,12 @@ def record(
     """
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-    application = f"{pipeline}/{generation}/quality/{attempt}"
+    application = app_id or f"{pipeline}/{generation}/quality/{attempt}"
     place = os.fspath(path)
-    if DeltaTable.is_deltatable(place):
-        done = DeltaTable(place).transaction_version(application)
-        if done is not None and done >= batch:
-            return False
+    table = DeltaTable(place) if DeltaTable.is_deltatable(place) else None
+    done = None if table is None else table.transaction_version(application)
+    if done is not None and done >= batch:
+        return False
     shared = {
         "pipeline": pipeline,
         "generation": str(generation),
@@ -76,26 +89,51 @@ def record(
         "status": verdict.status,
     }
     rows = pa.Table.from_pylist([shared | _row(result) for result in verdict.results], schema=SCHEMA)
-    once = CommitProperties(app_transactions=[Transaction(application, batch)])
-    write_deltalake(place, rows, mode="append", commit_properties=once)
+    told = {} if metadata is None else {"userMetadata": metadata}
+    once = CommitProperties(app_transactions=[Transaction(application, batch)], custom_metadata=told)
+    # The table as it was asked: were it loaded anew to be written, the same results of another process would go unnoticed.
+    write_deltalake(table or place, rows, mode="append", commit_properties=once)
     return True
 
 
-def read(path: str | os.PathLike[str], last: int | None = None) -> list[dict[str, Any]]:
-    """Rule results, oldest first, JSON columns decoded; of the ``last`` validations only, or of all. Empty where no table is."""
+def read(path: str | os.PathLike[str], last: int | None = None, first_batch: int = 0) -> list[dict[str, Any]]:
+    """Rule results, oldest first, JSON columns decoded; of the ``last`` validations only, or of all. Empty where no table is.
+
+    Files without batches from ``first_batch`` on are not read: the log's statistics tell which those are.
+    """
     from deltalake import DeltaTable, QueryBuilder
 
     place = os.fspath(path)
     if not DeltaTable.is_deltatable(place):
         return []
     # Not `to_pyarrow_table`: it leaves threads behind that abort the interpreter at its exit (deltalake 1.6.6, exit code 134).
-    found = QueryBuilder().register("quality", DeltaTable(place)).execute("SELECT * FROM quality")
+    found = QueryBuilder().register("quality", DeltaTable(place)).execute(f"SELECT * FROM quality WHERE batch >= {first_batch:d}")
     table = pa.table(found.read_all()).cast(SCHEMA)
     if last is not None:
         instants = sorted(set(table["at"].to_pylist()))[-last:] if last > 0 else []
         table = table.filter(pc.is_in(table["at"], pa.array(instants, table["at"].type)))
     rows = table.sort_by([("at", "ascending"), ("batch", "ascending"), ("rule", "ascending")]).to_pylist()
     return [row | {name: None if row[name] is None else json.loads(row[name]) for name in JSON_COLUMNS} for row in rows]
+
+
+def newest_batches(path: str | os.PathLike[str], count: int) -> list[int]:
+    """Numbers of the ``count`` newest batches that have been validated, ascending; batches without a rule have no rows."""
+    from deltalake import DeltaTable, QueryBuilder
+
+    place = os.fspath(path)
+    if not DeltaTable.is_deltatable(place):
+        return []
+    builder = QueryBuilder().register("quality", DeltaTable(place))
+    highest = pa.table(builder.execute("SELECT max(batch) AS batch FROM quality").read_all())["batch"][0].as_py()
+    if highest is None:
+        return []
+    span = 2 * count
+    while True:
+        query = f"SELECT DISTINCT batch FROM quality WHERE batch > {highest - span:d} ORDER BY batch DESC LIMIT {count:d}"
+        found = pa.table(builder.execute(query).read_all())["batch"].to_pylist()
+        if len(found) == count or span > highest:
+            return sorted(found)
+        span *= 8
 
 
 def _row(result: Any) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from expectations import rates
+from expectations.arguments import argument_problems
 from windowing.errors import MachineError
 from windowing.spec import Count, Custom, Hopping, Pipeline, Sliding, Tumbling, Window
 
@@ -125,7 +127,7 @@ def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = Fal
         if rule.origin == "spec":
             where = f"expectations.{rule.index}"
             found = list(_problems(rule, pipeline.expectations[rule.index].arguments, columns))
-            if build and not found:
+            if build and not found and not rates.is_rate(rule):
                 from expectations.engine import build_problem
 
                 found = [("", problem)] if (problem := build_problem(rule)) else []
@@ -192,9 +194,13 @@ def _about(rule_type: str, arguments: Mapping[str, Any]) -> str | None:
 
 
 def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) -> Iterable[tuple[str, str]]:
+    if rates.is_rate(rule):
+        yield from rates.problems(written)
+        return
     known = _known_types()
     if rule.type not in known:
-        yield "type", f"got {rule.type!r}; {_near(rule.type, known, 'see the list of expectations of Great Expectations')}"
+        every = [*known, rates.QUARANTINED_RATE]
+        yield "type", f"got {rule.type!r}; {_near(rule.type, every, 'see the list of expectations of Great Expectations')}"
         return
     if rule.type in _SECOND_SOURCE:
         yield "type", f"got {rule.type!r}, which compares with a second data source; a batch has none, use unexpected_rows_expectation"
@@ -210,6 +216,8 @@ def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) ->
     for name in (schema or {}).get("required", ["column"]):
         if name not in written:
             yield name, f"missing; {rule.type} needs it"
+    if arguments.issuperset(written):  # else a bound that seems to be missing may only be misspelt
+        yield from argument_problems(rule.type, written)
     yield from _unknown_columns(written, columns)
     yield from _condition_problems(written, columns)
     query = written.get("unexpected_rows_query")

@@ -18,19 +18,22 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from checkpoints.ledger import Plan
+from checkpoints.batches import Plan
+from checkpoints.opening import open_state
 from checkpoints.state import LogTable, SliceTable, has_nodes, state_schema
 from jobs import arrival, little, live, stages
 from jobs.counting import Windows, count
-from jobs.delta_log import AddedFile, SourceTable, added_files
-from jobs.quarantine import set_aside
+from jobs.delta_log import AddedFile, SourceTable
+from jobs.quarantine import check_bad_rows, set_aside
+from jobs.reading import Reading, reading_of
 from jobs.sources import FILE, REASON, Columns, event_end, read_rows
 from jobs.staging import Staged
+from windowing.columnar.checksums import RowCheck
 from windowing.columnar.output import result_schema
 from windowing.columnar.slices import GRID, NodeStage, SliceStage, WindowStage, result_rows
 from windowing.errors import WindowmillError
 from windowing.nodes import Nodes
-from windowing.spec import Pipeline
+from windowing.spec import Custom, Pipeline
 from windowing.watermark import BEFORE, Clock
 from windowing.ways import Slices, slices_of
 
@@ -44,30 +47,46 @@ LITTLE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch works with: the source's files, and how the spec is computed: by ``slices``, or by ``live`` rows.
+    """What a batch works with: what it reads of the source, and how the spec is computed: by ``slices``, or by ``live`` rows.
 
-    ``nodes`` are those that the state holds over the slices, if it does.
+    ``nodes`` are those that the state holds over the slices, if it does; ``check`` is how the state's rows are verified.
     """
 
     pipeline: Pipeline
     plan: Plan
     source: SourceTable
-    files: Sequence[AddedFile]
+    reading: Reading
     columns: Columns
     slices: Slices | None
     live: live.LiveRows | None
     nodes: Nodes | None
+    check: RowCheck
 
     @classmethod
-    def of(cls, pipeline: Pipeline, plan: Plan, source: SourceTable, state: str) -> Batch:
-        """The batch of ``plan``, of which the state is at the path ``state``."""
+    def of(cls, pipeline: Pipeline, plan: Plan, source: SourceTable, state: str, *, left_at: int | None) -> Batch:
+        """The batch of ``plan``, of which the state is at the path ``state``, where the last batch left it ``left_at`` this version.
+
+        Raises
+        ------
+        StateError
+            If the state is not there, is damaged, or of a newer format.
+        """
+        check = open_state(state, left_at=left_at)
         columns = Columns.of(plan.source_schema)
-        files = added_files(source, plan.from_version, plan.to_version)
+        # The table may have got other columns since.
+        source = replace(source, schema_json=plan.source_schema)
+        reading = reading_of(pipeline, source, plan)
         slices = slices_of(pipeline, columns.arrow)
         nodes = None if slices is None else Nodes.of(slices.grids.grids)
         if nodes is not None and DeltaTable.is_deltatable(state) and not has_nodes(state):
             nodes = None
-        return cls(pipeline, plan, source, files, columns, slices, None if slices else live.LiveRows.of(pipeline, columns.arrow), nodes)
+        way = None if slices else live.LiveRows.of(pipeline, columns.arrow)
+        return cls(pipeline, plan, source, reading, columns, slices, way, nodes, check)
+
+    @property
+    def files(self) -> Sequence[AddedFile]:
+        """The source's files, in the order in which their rows count as arrived."""
+        return self.reading.files
 
     @property
     def instants(self) -> bool:
@@ -81,16 +100,19 @@ class Batch:
     def state(self, spark: SparkSession, path: str) -> SliceTable | LogTable:
         """The pipeline's state table."""
         if self.live is not None:
-            return LogTable(spark, path, self.live.log.schema)
+            log = self.live.log
+            # A function of the user's is told all columns of the source, also those that it gets later.
+            custom = any(isinstance(window, Custom) for window in self.pipeline.windows)
+            return LogTable(spark, path, log.schema, self.check, may_lack=log.columns_of_rows if custom else ())
         assert self.slices is not None
-        return SliceTable(spark, path, self.slice_stage.schema)
+        return SliceTable(spark, path, self.slice_stage.storing.schema, self.check)
 
     @property
     def slice_stage(self) -> SliceStage:
         assert self.slices is not None
         pipeline, layout = self.pipeline, self.slices.layout
         schema = state_schema(self._keys, layout, nodes=self.nodes is not None)
-        return SliceStage(pipeline.keys, pipeline.time.tie_break, layout, self.slices.grids.edges, self.plan.batch, schema)
+        return SliceStage(pipeline.keys, pipeline.time.tie_break, layout, self.slices.grids.edges, self.plan.batch, schema, self.check)
 
     @property
     def _keys(self) -> dict[str, pa.DataType]:
@@ -122,6 +144,10 @@ class Applied:
     @property
     def row_count(self) -> int:
         return sum(n for n, _, _ in self.windows.values())
+
+    @property
+    def rows_quarantined(self) -> int:
+        return self.quarantined.rows if self.quarantined else 0
 
     def release(self) -> None:
         """Free what Spark has cached and what was staged."""
@@ -155,7 +181,7 @@ def arrive(spark: SparkSession, batch: Batch) -> Arrived:
     rows = here = survey = None
     seen = plan.seen
     if batch.files:
-        rows = read_rows(spark, batch.source, batch.files, batch.pipeline, now_us=plan.now_us)
+        rows = read_rows(spark, batch.source, batch.reading, batch.pipeline, now_us=plan.now_us)
         if batch.slices is not None and little.is_little(batch.files, batch.slices.layout):
             here = little.collect(rows, batch.slice_stage)
             survey = arrival.survey_here(here, seen=plan.seen)
@@ -164,8 +190,9 @@ def arrive(spark: SparkSession, batch: Batch) -> Arrived:
         seen = survey.seen
     lateness = time.lateness.elapsed()
     complete = None if seen is None else seen - time.disorder.elapsed() - lateness
-    if plan.interval_end is not None:
-        complete = plan.interval_end - lateness
+    if plan.action == "run" and time.watermark == "data_interval_end":
+        # A batch that leaves a backlog vouches for nothing: what had been emitted stays as it was.
+        complete = plan.emitted if plan.interval_end is None else plan.interval_end - lateness
     emitted = complete if plan.emitted is None or complete is None else max(plan.emitted, complete)
     if plan.action == "backfill":
         limit = emitted if plan.builds_state else plan.emitted
@@ -184,7 +211,8 @@ def _survey(batch: Batch, rows: DataFrame) -> arrival.Survey:
     # A revision is brought by a row at the watermark that it met.
     every = batch.pipeline.emit == "revise"
     disorder = batch.pipeline.time.disorder.elapsed()
-    return arrival.survey(rows, seen=batch.plan.seen, disorder=disorder, expected_rows=expected, every=every)
+    settled = batch.reading.settled
+    return arrival.survey(rows, seen=batch.plan.seen, disorder=disorder, expected_rows=expected, every=every, settled=settled)
 
 
 def restore(batch: Batch, arrived: Arrived, table: SliceTable | LogTable) -> DataFrame | pa.Table | None:
@@ -193,19 +221,21 @@ def restore(batch: Batch, arrived: Arrived, table: SliceTable | LogTable) -> Dat
     A table where the batch is little and the state too.
     """
     plan = batch.plan
-    if plan.action == "backfill" or arrived.after == _BEFORE_ALL:
+    if plan.action == "backfill" or plan.batch == 0:
         return None
     if isinstance(table, LogTable):
         touched = None if arrived.rows is None else arrived.rows.where(F.col(REASON).isNull())
         assert batch.live is not None
         return table.restore(touched, batch.live.log.keys, before_batch=plan.batch, watermark=_clock(batch, arrived).watermark)
-    if batch.nodes is not None:
+    # Where nothing has been emitted, no nodes have been stored, and windows still to come hold all slices.
+    begun = arrived.after != _BEFORE_ALL
+    if batch.nodes is not None and begun:
         return _restore_nodes(batch, batch.nodes, arrived, table)
     assert batch.slices is not None
     grids = batch.slices.grids
-    if not grids.any_end(arrived.after, arrived.through):
+    if arrived.after >= arrived.through or (begun and not grids.any_end(arrived.after, arrived.through)):
         return None
-    first, last = grids.first_slice_after(arrived.after), arrived.through
+    first, last = grids.first_slice_after(arrived.after) if begun else _BEFORE_ALL, arrived.through
     if arrived.is_little:
         found = table.restore_here(
             before_batch=plan.batch,
@@ -236,11 +266,18 @@ def apply(batch: Batch, arrived: Arrived, restored: DataFrame | pa.Table | None,
     """Bring rows and restored state together in complete windows, and set aside what cannot be applied."""
     plan, done = batch.plan, Applied(arrived.seen, arrived.emitted, arrived.after, arrived.through)
     done.rows_read = arrived.survey.rows if arrived.survey is not None else 0
-    judged = _by_slices(batch, arrived, restored, done) if batch.live is None else _by_live_rows(batch, arrived, restored, done)
-    if judged is not None:
-        if done.rows_applied < done.rows_read:
-            done.quarantined = set_aside(judged, Columns.of(plan.source_schema).struct.names, batch.pipeline, plan, f"{staging}/quarantine")
-        _check_balance(batch, done)
+    try:
+        judged = _by_slices(batch, arrived, restored, done) if batch.live is None else _by_live_rows(batch, arrived, restored, done)
+        if judged is not None:
+            if done.rows_applied < done.rows_read:
+                names = Columns.of(plan.source_schema).struct.names
+                done.quarantined = set_aside(judged, names, batch.pipeline, plan, f"{staging}/quarantine")
+                check_bad_rows(done.quarantined, done.rows_read, batch.pipeline, plan.batch)
+            _check_balance(batch, done)
+    except BaseException:
+        # Spark takes what it has cached for a later reading of the same tables, though they have been repaired since.
+        done.release()
+        raise
     return done
 
 
@@ -315,6 +352,7 @@ def _by_live_rows(batch: Batch, arrived: Arrived, restored: DataFrame | None, do
         max(_partitions(some.sparkSession, batch), -(-done.rows_read // live.ROWS_PER_PARTITION)),
         keep=plan.builds_state,
         ends=_ends(arrived, plan),
+        check=batch.check,
     )
     done.cached = worked.persist()
     done.windows, totals = live.count(done.cached)
@@ -405,7 +443,8 @@ def _judge_here(batch: Batch, arrived: Arrived) -> pa.Table:
         closed = np.array(_closed_by_file(batch), np.int64)[arrived.here.column(FILE).to_numpy()]
         return arrival.judge_by_here(arrived.here, closed, lateness=time.lateness.elapsed(), grids=grids)
     disorder, lateness = time.disorder.elapsed(), time.lateness.elapsed()
-    return arrival.judge_here(arrived.here, seen=batch.plan.seen, disorder=disorder, lateness=lateness, grids=grids)
+    settled = batch.reading.settled
+    return arrival.judge_here(arrived.here, seen=batch.plan.seen, disorder=disorder, lateness=lateness, grids=grids, settled=settled)
 
 
 def _found_closed(batch: Batch) -> Column:
@@ -419,12 +458,13 @@ def _closed_by_file(batch: Batch) -> list[int]:
     if plan.action == "run" or not plan.found_closed:
         return [_BEFORE_ALL if plan.emitted is None or plan.action == "backfill" else plan.emitted] * len(batch.files)
     through = [version for version, _ in plan.found_closed]
-    closed = [plan.found_closed[bisect_left(through, file.version)][1] for file in batch.files]
+    settled = batch.reading.settled
+    closed = [None] * settled + [plan.found_closed[bisect_left(through, file.version)][1] for file in batch.files[settled:]]
     return [_BEFORE_ALL if instant is None else instant for instant in closed]
 
 
 def _check_balance(batch: Batch, done: Applied) -> None:
-    quarantined = done.quarantined.rows if done.quarantined else 0
+    quarantined = done.rows_quarantined
     filtered = batch.pipeline.source is not None and batch.pipeline.source.filter is not None
     told = [file.rows for file in batch.files]
     by_log = sum(rows for rows in told if rows is not None)

@@ -61,10 +61,11 @@ class Survey:
     starts: tuple[int, ...]
 
 
-def survey(rows: DataFrame, *, seen: int | None, disorder: int, expected_rows: int = 0, every: bool = False) -> Survey:
+def survey(rows: DataFrame, *, seen: int | None, disorder: int, expected_rows: int = 0, every: bool = False, settled: int = 0) -> Survey:
     """Survey ``rows`` of one batch that follows others which have seen event times up to ``seen``.
 
-    ``every`` takes all blocks for behind, where what each row has met matters.
+    ``every`` takes all blocks for behind, where what each row has met matters. Rows of the first ``settled`` files count as arrived in
+    the order of event time: none of them is behind.
     """
     block_rows = max(BLOCK_ROWS, expected_rows // MAX_BLOCKS)
     usable = F.when(F.col(REASON).isNull(), F.col(TIME))
@@ -78,7 +79,7 @@ def survey(rows: DataFrame, *, seen: int | None, disorder: int, expected_rows: i
         if block["high"] is None:
             continue
         through = block["high"] if seen is None else max(seen, block["high"])
-        if every or block["low"] < through - disorder:
+        if block[FILE] >= settled and (every or block["low"] < through - disorder):
             behind.append((block[FILE], block["block"], block["low"] if seen is None else seen))
         seen = through
     read, usable_rows = sum(block["rows"] for block in blocks), sum(block["usable"] for block in blocks)
@@ -96,10 +97,14 @@ def survey_here(rows: pa.Table, *, seen: int | None) -> Survey:
     return Survey(rows.num_rows, rows.num_rows - rows.column(REASON).null_count, now, BLOCK_ROWS, (), ())
 
 
-def judge_here(rows: pa.Table, *, seen: int | None, disorder: int, lateness: int, grids: Sequence[Grid]) -> pa.Table:
-    """As :func:`judge` over all rows of a little batch in the order of their arrival, which follows others that have ``seen``."""
+def judge_here(rows: pa.Table, *, seen: int | None, disorder: int, lateness: int, grids: Sequence[Grid], settled: int = 0) -> pa.Table:
+    """As :func:`judge` over all rows of a little batch in the order of their arrival, which follows others that have ``seen``.
+
+    Rows of the first ``settled`` files count as arrived in the order of event time.
+    """
     times = pc.fill_null(_usable_times(rows), _NEVER).to_numpy()
     met = np.maximum.accumulate(np.append(_NEVER if seen is None else seen, times))[1:]
+    met = np.where(rows.column(FILE).to_numpy() < settled, _NEVER, met)
     return _close_here(rows, met - (disorder + lateness), met - disorder, grids)
 
 

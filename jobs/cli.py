@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from typer.exceptions import TyperException
 
 from windowing.errors import SpecError, WindowmillError
+from windowing.redaction import redacted
 from windowing.spec import Pipeline
-from windowing.specfile import load_pipeline
+from windowing.specfile import load_pipeline, read_spec
 
 if TYPE_CHECKING:
     from jobs.runs import Done, Ruling
@@ -31,6 +32,19 @@ _errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The pipeline's YAML file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+AcceptChanges = Annotated[
+    bool, typer.Option("--accept-changes", help="Go on though others have changed rows of the sink, quarantine or quality table.")
+]
+AcceptCode = Annotated[
+    bool, typer.Option("--accept-code", help="Go on though a module that the spec names has been edited: it computes the same.")
+]
+Arrival = Annotated[
+    Literal["log", "event_time"],
+    typer.Option(
+        "--arrival",
+        help="The order in which the rows of history count as arrived: the log's, which makes rows late, or that of event time.",
+    ),
+]
 Last = Annotated[int, typer.Option("--last", min=1, help="How many to show, newest last.")]
 
 
@@ -44,14 +58,18 @@ class _State:
 
 
 @app.command()
-def validate(spec: Spec) -> None:
-    """Check the spec, its expectations too; nothing is started."""
-    from expectations.suites import check_rules, sink_columns
+def validate(
+    spec: Spec,
+    source: Annotated[bool, typer.Option("--source", help="Compare the spec with the columns of its source, too; no JVM.")] = False,
+) -> None:
+    """Check the spec, its conditions, functions and expectations too; nothing is started."""
+    from jobs.spec_checks import problems_of, source_problems
 
-    pipeline = load_pipeline(spec)
-    problems = check_rules(pipeline, sink_columns(pipeline))
+    read = read_spec(spec)
+    pipeline = read.pipeline
+    problems = problems_of(pipeline) or (list(source_problems(pipeline)) if source else [])
     if problems:
-        raise SpecError("\n".join(f"{spec}: {problem}" for problem in problems))
+        raise SpecError("\n".join(read.problem(field, told) for field, told in problems))
     missing = [name for name in ("source", "sink") if getattr(pipeline, name) is None]
     note = f"; without {' and '.join(missing)} it serves `windowmill try` only" if missing else ""
     _console.print(
@@ -91,14 +109,21 @@ def run(
     data_interval_end: Annotated[
         datetime | None, typer.Option("--data-interval-end", help="UTC; through here the input is vouched to be complete.")
     ] = None,
+    arrival: Arrival = "log",
+    accept_changes: AcceptChanges = False,
+    accept_code: AcceptCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Advance the pipeline over its source's new rows."""
     from jobs import runs
+    from jobs.planning import Accepted
     from jobs.progress import Progress
 
     pipeline = load_pipeline(spec)
-    done = runs.run(pipeline, Progress(_errors), max_batches=max_batches, interval_end=data_interval_end)
+    accepted = Accepted(changes=accept_changes, code=accept_code)
+    done = runs.run(
+        pipeline, Progress(_errors), max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted
+    )
     _tell(pipeline, done, as_json)
 
 
@@ -109,29 +134,47 @@ def backfill(
         str, typer.Option("--from", help="Windows that end after this instant (ISO 8601, UTC; an integer on an integer axis).")
     ],
     end: Annotated[str, typer.Option("--to", help="… and at or before this one.")],
+    arrival: Arrival = "log",
+    accept_changes: AcceptChanges = False,
+    accept_code: AcceptCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Recompute the windows that end in (from, to] from history, in one Spark job and one commit."""
     from jobs import runs
+    from jobs.planning import Accepted
     from jobs.progress import Progress
 
     pipeline = load_pipeline(spec)
     first, last = _instant("--from", begin, pipeline), _instant("--to", end, pipeline)
     if first >= last:
         raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
-    _tell(pipeline, [runs.backfill(pipeline, Progress(_errors), begin=first, end=last)], as_json)
+    accepted = Accepted(changes=accept_changes, code=accept_code)
+    _tell(pipeline, [runs.backfill(pipeline, Progress(_errors), begin=first, end=last, arrival=arrival, accepted=accepted)], as_json)
 
 
 @app.command()
-def release(spec: Spec, as_json: AsJson = False) -> None:
+def release(spec: Spec, accept_changes: AcceptChanges = False, accept_code: AcceptCode = False, as_json: AsJson = False) -> None:
     """Publish the held batch although a critical expectation failed."""
-    _rule(spec, "release", as_json)
+    _rule(spec, "release", changes=accept_changes, code=accept_code, as_json=as_json)
 
 
 @app.command()
-def discard(spec: Spec, as_json: AsJson = False) -> None:
+def discard(spec: Spec, accept_changes: AcceptChanges = False, accept_code: AcceptCode = False, as_json: AsJson = False) -> None:
     """Go on past the held batch without publishing its rows; its events stay in the windows still to come."""
-    _rule(spec, "discard", as_json)
+    _rule(spec, "discard", changes=accept_changes, code=accept_code, as_json=as_json)
+
+
+@app.command()
+def abandon(spec: Spec, as_json: AsJson = False) -> None:
+    """Drop an open plan that has published nothing; the next run plans anew."""
+    from jobs import runs
+    from jobs.progress import Progress
+    from jobs.tell import Answer
+
+    pipeline = load_pipeline(spec)
+    plan = runs.abandon(pipeline, Progress(_errors))
+    data = {"pipeline": pipeline.pipeline, "status": "abandoned", "batch": plan.batch, "action": plan.action}
+    _show(Answer(data, f"{pipeline.pipeline}: batch {plan.batch} ({plan.action}) is abandoned; nothing of it had landed"), as_json)
 
 
 @app.command()
@@ -181,12 +224,12 @@ def state(
 @app.command()
 def report(
     spec: Spec,
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write the page; by default beside the pipeline's tables.")] = None,
+    out: Annotated[str | None, typer.Option("--out", help="Path or URI of the page; by default beside the pipeline's tables.")] = None,
 ) -> None:
     """Write the HTML report."""
     from jobs.report import write_report
 
-    _console.print(write_report(load_pipeline(spec), out=str(out) if out else None), markup=False)
+    _console.print(redacted(write_report(load_pipeline(spec), out=str(out) if out else None)), markup=False)
 
 
 @app.command()
@@ -207,12 +250,13 @@ def doctor() -> None:
     raise typer.Exit(tell(examine(), _console))
 
 
-def _rule(spec: Path, ruling: Ruling, as_json: bool) -> None:
+def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, as_json: bool) -> None:
     from jobs import runs
+    from jobs.planning import Accepted
     from jobs.progress import Progress
 
     pipeline = load_pipeline(spec)
-    _tell(pipeline, runs.run(pipeline, Progress(_errors), ruling=ruling), as_json)
+    _tell(pipeline, runs.run(pipeline, Progress(_errors), ruling=ruling, accepted=Accepted(changes=changes, code=code)), as_json)
 
 
 def _instant(option: str, text: str, pipeline: Pipeline) -> int:
@@ -264,10 +308,11 @@ def _guarded(action: Callable[[], Any]) -> int:
     except Exception as err:
         if _State.debug:
             raise
-        from jobs.failures import explain
+        from jobs.failures import explain, raised_in_worker
 
-        _errors.print(f"windowmill: {explain(err)}", markup=False)
-        return 1
+        ours = raised_in_worker(err)
+        _errors.print(f"windowmill: {redacted(explain(err)) if ours is None else ours}", markup=False)
+        return 1 if ours is None else ours.exit_code
     return result if isinstance(result, int) else 0
 
 

@@ -19,6 +19,7 @@ from jobs.conditions import columns_of, conditions_of
 from jobs.live import REFUSED, ROWS_PER_PARTITION, LiveRows, results
 from jobs.shipping import ship_modules
 from jobs.sources import FILE, REASON, ROW, Columns, event_end, event_time
+from windowing.bounds import check_lengths
 from windowing.columnar.keyed import live_columns
 from windowing.columnar.output import result_schema
 from windowing.columnar.slices import TIME, SliceStage, WindowStage
@@ -70,7 +71,9 @@ def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, Any] | str | os.PathL
         If the spec is wrong, or does not fit the columns of ``df``.
     """
     pipeline = load_pipeline(spec) if isinstance(spec, str | os.PathLike) else parse_pipeline(spec)
-    return evaluate(df, pipeline, arrival=arrival).rows
+    # Without runs there is no run's time: what a DataFrame gives depends on the clock only where the spec asks for it.
+    latest = pipeline.time.latest(time.time_ns() // 1_000, by_default=False)
+    return evaluate(df, pipeline, arrival=arrival, latest=latest).rows
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Evaluated:
     refused: DataFrame | None
 
 
-def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, final: bool = True, now_us: int | None = None) -> Evaluated:
+def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, final: bool = True, latest: int | None = None) -> Evaluated:
     """The engine of :func:`aggregate`.
 
     Parameters
@@ -98,8 +101,8 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
         As of :func:`aggregate`.
     final
         Whether the input ends with ``df``; else only the windows are given that are complete by what ``df`` has shown.
-    now_us
-        Microseconds since 1970 that ``max_future_skew`` counts from; the present unless given.
+    latest
+        The greatest event time that is accepted, where that is bounded.
 
     Raises
     ------
@@ -108,9 +111,10 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     """
     columns = Columns(df.schema)
     columns.check(pipeline, "the DataFrame")
+    check_lengths(pipeline)
     if arrival is not None and arrival not in df.columns:
         raise SpecError(f"arrival: the DataFrame has no column {arrival!r}; its columns are {', '.join(sorted(df.columns))}")
-    instant, reason = event_time(pipeline, columns, time.time_ns() // 1_000 if now_us is None else now_us)
+    instant, reason = event_time(pipeline, columns, latest)
     rows = (df if arrival is None else df.orderBy(backquoted(arrival))).withColumns({TIME: instant, REASON: reason})
     slices = slices_of(pipeline, columns.arrow)
     found = None

@@ -1,4 +1,4 @@
-"""What a Delta table's log says of a range of versions: which files were appended, in order. Read without a JVM.
+"""What a Delta table's log says of its versions: which files each appended, and which versions changed rows. Read without a JVM.
 
 The log's own JSON entries are read, not a snapshot: the cost is that of the new versions, however long the table's history is.
 """
@@ -6,33 +6,75 @@ The log's own JSON entries are read, not a snapshot: the cost is that of the new
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from windowing.errors import NonAppendCommitError, SourceError, SourceRangeGoneError
+from checkpoints.features import Features, catalog_managed, check_readable_features
+from checkpoints.log_entries import has_lost_its_beginning
+from windowing.errors import SourceError, SourceFeatureError, SourceRangeGoneError, first_line
+
+#: Counts of rows that commits report of themselves, by Delta for Spark and by delta-rs.
+_CHANGED_ROWS = (
+    "numDeletedRows",
+    "numUpdatedRows",
+    "numTargetRowsInserted",
+    "numTargetRowsUpdated",
+    "numTargetRowsDeleted",
+    "num_deleted_rows",
+    "num_updated_rows",
+    "num_target_rows_inserted",
+    "num_target_rows_updated",
+    "num_target_rows_deleted",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
-    """One Parquet file that a version appended.
+    """One Parquet file of a source, as a version appended it or as a snapshot holds it.
 
-    ``rows`` and ``columns`` (lowest and highest value of a column) come from the file's statistics and may be missing.
+    ``path`` is relative to the table, or absolute. ``rows`` is null where the log does not tell how many rows count. ``partition`` has
+    the names that the table's files use.
     """
 
     path: str
     version: int
     size_bytes: int
     rows: int | None
-    partition: dict[str, str | None]
-    lowest: dict[str, Any]
-    highest: dict[str, Any]
+    partition: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedVersion:
+    """One version of a table, by its log entry.
+
+    Attributes
+    ----------
+    added
+        Files with rows that the version brought; rewritten ones (OPTIMIZE and the like) are not among them.
+    changes
+        Whether it updated, removed or restored rows, so that ``added`` may hold rows that were there before.
+    rows_changed
+        Rows that such a version inserted, updated or removed, as it reports; else the rows of the files that it added.
+    pipeline
+        The windowmill pipeline that wrote it, if one did.
+    """
+
+    version: int
+    operation: str
+    added: tuple[AddedFile, ...]
+    changes: bool
+    rows_changed: int
+    pipeline: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,58 +86,143 @@ class SourceTable:
     version: int
     schema_json: str
     partition_columns: tuple[str, ...]
-    configuration: dict[str, str]
+    #: Whether files may have rows that deletion vectors take out.
+    deletion_vectors: bool = False
 
 
 def read_source_table(path: str) -> SourceTable:
-    """The Delta table at ``path``; raises ``SourceError`` with the path when there is none."""
+    """The Delta table at ``path``.
+
+    Raises
+    ------
+    SourceError
+        If there is no table, or it cannot be opened.
+    SourceFeatureError
+        If it uses a table feature that cannot be read rightly.
+    """
     try:
         table = DeltaTable(path)
+        features = Features.of(table)
+        metadata = table.metadata()
+        schema_json = table.schema().to_json()
     except TableNotFoundError as err:
         raise SourceError(f"source {path}: there is no Delta table; write the first rows or correct source.path") from err
-    except (DeltaError, OSError) as err:
-        raise SourceError(f"source {path}: cannot be read ({str(err).splitlines()[0]}); check the path and its permissions") from err
-    metadata = table.metadata()
+    except (DeltaError, OSError, ValueError) as err:
+        told = str(err).replace(path, "")
+        if re.search(r"catalog.?(managed|owned)", told, re.IGNORECASE):
+            raise SourceFeatureError(catalog_managed(path)) from err
+        if re.search(r"\bfeatures?\b", told, re.IGNORECASE):
+            raise SourceFeatureError(
+                f"source {path}: uses a table feature that cannot be read ({first_line(err)}); "
+                "drop the feature (ALTER TABLE … DROP FEATURE), or copy the rows into a table without it and read that"
+            ) from err
+        raise SourceError(f"source {path}: cannot be read ({first_line(err)}); check the path and its permissions") from err
+    check_readable_features(features, path)
+    if has_lost_its_beginning(table):
+        raise SourceError(
+            f"source {path}: the first entries of its log are gone, and no checkpoint tells what they did, so the table's rows are not "
+            "known; restore them from a copy"
+        )
     return SourceTable(
         path=path,
         table_id=str(metadata.id),
         version=table.version(),
-        schema_json=table.schema().to_json(),
+        schema_json=schema_json,
         partition_columns=tuple(metadata.partition_columns),
-        configuration=dict(metadata.configuration),
+        deletion_vectors="deletionVectors" in features.reader,
     )
 
 
-def added_files(table: SourceTable, after: int, through: int) -> list[AddedFile]:
-    """Files appended by the versions (``after``, ``through``], oldest first.
+def logged_versions(table: SourceTable, after: int, through: int) -> Iterator[LoggedVersion]:
+    """What the versions (``after``, ``through``] did, oldest first.
 
     Raises
     ------
     SourceRangeGoneError
         If log entries of these versions have been cleaned up.
-    NonAppendCommitError
-        If one of these versions changed or removed rows.
     """
     log = _Log(table)
-    if after < 0 and not log.has(0):
-        return _snapshot_files(table, through)
-    found: list[AddedFile] = []
     for version in range(after + 1, through + 1):
-        found += _appended(log.actions(version), table, version)
+        yield _version(version, log.actions(version))
+
+
+def first_version_at(table: SourceTable, instant: datetime) -> int | None:
+    """The first version committed at ``instant`` or later; none if all are earlier.
+
+    Raises
+    ------
+    SourceRangeGoneError
+        If it may be one whose log entry has been cleaned up.
+    """
+    log = _Log(table)
+    found = None
+    for version in range(table.version, -1, -1):
+        at = log.committed_at_ms(version)
+        if at is None:
+            raise SourceRangeGoneError(
+                f"source {table.path}: the log of version {version} is gone, so it cannot be told whether it was committed before "
+                f"{instant.isoformat()} (source.options.startingTimestamp); give a later instant, or a startingVersion after {version}"
+            )
+        if at < instant.timestamp() * 1_000:
+            break
+        found = version
     return found
 
 
-def last_version_within(table: SourceTable, after: int, through: int, *, max_files: int, max_bytes: int) -> int:
-    """The last version such that (``after``, version] stays within the limits; at least one version is taken."""
-    log, files, size = _Log(table), 0, 0
-    if after < 0 and not log.has(0):
-        return through
-    for version in range(after + 1, through + 1):
-        added = _appended(log.actions(version), table, version)
-        files, size = files + len(added), size + sum(file.size_bytes for file in added)
-        if version > after + 1 and (files > max_files or size > max_bytes):
-            return version - 1
-    return through
+def snapshot_files(table: SourceTable, version: int) -> list[AddedFile]:
+    """The files that make up the table at ``version``, in an order that depends on nothing else.
+
+    Raises
+    ------
+    SourceRangeGoneError
+        If the log no longer tells of that version.
+    """
+    try:
+        found = pa.table(DeltaTable(table.path, version=version).get_add_actions(flatten=False)).to_pylist()
+    except (DeltaError, OSError) as err:
+        raise SourceRangeGoneError(
+            f"source {table.path}: the log no longer tells what the table held at version {version} ({first_line(err)}); "
+            "raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
+        ) from err
+    found.sort(key=lambda add: (add["modification_time"], add["path"]))
+    physical = physical_names(table.schema_json)
+    return [
+        AddedFile(
+            path=unquote(add["path"]),
+            version=version,
+            size_bytes=add["size_bytes"],
+            rows=None if table.deletion_vectors else add.get("num_records"),
+            partition={physical.get(name, name): _text(value) for name, value in (add.get("partition") or {}).items()},
+        )
+        for add in found
+    ]
+
+
+def schema_at(table: SourceTable, version: int | None) -> str:
+    """The table's Delta schema (JSON) at ``version``."""
+    return str(DeltaTable(table.path, version=version).schema().to_json())
+
+
+def physical_names(schema_json: str) -> dict[str, str]:
+    """The name in the Parquet files of each top-level column; they differ under column mapping."""
+    fields = json.loads(schema_json)["fields"]
+    return {field["name"]: (field.get("metadata") or {}).get("delta.columnMapping.physicalName", field["name"]) for field in fields}
+
+
+def missing_file(table: SourceTable, files: Sequence[AddedFile]) -> AddedFile | None:
+    """The first of ``files`` that is not in storage any more; none if all are.
+
+    On object storage only files that are no longer part of the table are looked for: each costs a request.
+    """
+    local = table.path.removeprefix("file://") if "://" not in table.path.removeprefix("file://") else None
+    if local is not None and not any("://" in file.path for file in files):
+        paths = [file.path.removeprefix("file:") if file.path.startswith(("/", "file:/")) else f"{local}/{file.path}" for file in files]
+        infos = pa_fs.LocalFileSystem().get_file_info(paths)
+        return next((file for file, info in zip(files, infos, strict=True) if info.type != pa_fs.FileType.File), None)
+    live = {file.path for file in snapshot_files(table, table.version)}
+    doubtful = [file for file in files if file.path not in live and "://" not in file.path]
+    infos = pa_fs.PyFileSystem(DeltaStorageHandler(table.path)).get_file_info([file.path for file in doubtful])
+    return next((file for file, info in zip(doubtful, infos, strict=True) if info.type != pa_fs.FileType.File), None)
 
 
 class _Log:
@@ -104,12 +231,21 @@ class _Log:
         self._files = pa_fs.PyFileSystem(DeltaStorageHandler(table.path))
 
     def has(self, version: int) -> bool:
-        info = self._files.get_file_info([f"_delta_log/{version:020d}.json"])[0]
-        return bool(info.type == pa_fs.FileType.File)
+        return bool(self._info(version).type == pa_fs.FileType.File)
+
+    def committed_at_ms(self, version: int) -> float | None:
+        """When ``version`` was committed, as Delta tells it: by the entry itself, else by its file's age."""
+        info = self._info(version)
+        if info.type != pa_fs.FileType.File:
+            return None
+        told: int | None = next(
+            (action["commitInfo"].get("inCommitTimestamp") for action in self.actions(version) if "commitInfo" in action), None
+        )
+        return info.mtime.timestamp() * 1_000 if told is None else float(told)
 
     def actions(self, version: int) -> list[dict[str, Any]]:
         try:
-            with self._files.open_input_stream(f"_delta_log/{version:020d}.json") as stream:
+            with self._files.open_input_stream(_entry(version)) as stream:
                 text = stream.read().decode()
         except (FileNotFoundError, OSError) as err:
             first = next((v for v in range(version + 1, self._table.version + 1) if self.has(v)), None)
@@ -118,52 +254,59 @@ class _Log:
                 + (f" (the first one left is {first})" if first is not None else "")
                 + "; raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
             ) from err
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        try:
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError:
+            found = []
+        if not found:
+            raise SourceError(f"source {self._table.path}: the log entry of version {version} is damaged; restore {_entry(version)}")
+        return found
+
+    def _info(self, version: int) -> pa_fs.FileInfo:
+        return self._files.get_file_info([_entry(version)])[0]
 
 
-def _appended(actions: Iterable[dict[str, Any]], table: SourceTable, version: int) -> list[AddedFile]:
-    actions = list(actions)
-    operation = next((action["commitInfo"].get("operation", "?") for action in actions if "commitInfo" in action), "?")
-    if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
-        raise NonAppendCommitError(
-            f"source {table.path}: version {version} ({operation}) changed or removed rows; windows are computed from appends only: "
-            "rebuild this pipeline in a new sink with backfill, and keep the source append-only"
-        )
-    return [_file(action["add"], version) for action in actions if "add" in action and action["add"].get("dataChange", True)]
+def _entry(version: int) -> str:
+    return f"_delta_log/{version:020d}.json"
 
 
-def _file(add: dict[str, Any], version: int) -> AddedFile:
-    if add.get("deletionVector"):
-        raise NonAppendCommitError(f"file {add['path']}: has a deletion vector; run REORG TABLE … APPLY (PURGE) on the source first")
+def _version(version: int, actions: Sequence[dict[str, Any]]) -> LoggedVersion:
+    told = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    adds = [action["add"] for action in actions if "add" in action and action["add"].get("dataChange", True)]
+    removes = [action["remove"] for action in actions if "remove" in action and action["remove"].get("dataChange", True)]
+    operation = told.get("operation", "?")
+    # A RESTORE may only bring back files whose rows have been read before.
+    changes = bool(removes) or any(add.get("deletionVector") for add in adds) or (operation == "RESTORE" and bool(adds))
+    added = tuple(_file(add, version) for add in adds)
+    return LoggedVersion(version, operation, added, changes, _rows_changed(told, added) if changes else 0, _pipeline(told))
+
+
+def _rows_changed(told: Mapping[str, Any], added: Sequence[AddedFile]) -> int:
+    metrics = told.get("operationMetrics") or {}
+    counts = [int(metrics[name]) for name in _CHANGED_ROWS if str(metrics.get(name, "")).isdigit()]
+    return sum(counts) if counts else sum(file.rows or 0 for file in added)
+
+
+def _pipeline(told: Mapping[str, Any]) -> str | None:
+    try:
+        metadata = json.loads(told.get("userMetadata") or "null")
+    except ValueError:
+        return None
+    return metadata.get("pipeline") if isinstance(metadata, dict) and "generation" in metadata else None
+
+
+def _file(add: Mapping[str, Any], version: int) -> AddedFile:
     stats = json.loads(add["stats"]) if add.get("stats") else {}
+    hidden = (add.get("deletionVector") or {}).get("cardinality", 0)
+    rows = stats.get("numRecords")
     return AddedFile(
         path=unquote(add["path"]),
         version=version,
         size_bytes=add["size"],
-        rows=stats.get("numRecords"),
+        rows=None if rows is None else rows - hidden,
         partition=add.get("partitionValues") or {},
-        lowest=stats.get("minValues", {}),
-        highest=stats.get("maxValues", {}),
     )
 
 
-def _snapshot_files(table: SourceTable, version: int) -> list[AddedFile]:
-    """A first batch over a table whose early log is gone: the files that make it up at ``version``, by age."""
-    rows = DeltaTable(table.path, version=version).get_add_actions(flatten=False)
-    records = [
-        dict(zip(rows.schema.names, values, strict=True))
-        for values in zip(*(rows.column(i).to_pylist() for i in range(rows.num_columns)), strict=True)
-    ]
-    records.sort(key=lambda record: (record["modification_time"], record["path"]))
-    return [
-        AddedFile(
-            path=unquote(record["path"]),
-            version=version,
-            size_bytes=record["size_bytes"],
-            rows=record.get("num_records"),
-            partition={name: None if value is None else str(value) for name, value in (record.get("partition") or {}).items()},
-            lowest=record.get("min") or {},
-            highest=record.get("max") or {},
-        )
-        for record in records
-    ]
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from rich.console import Console
 from rich.text import Text
 
+from checkpoints.places import local_path
 from jobs.jars import DELTA_VERSION, damaged_jars, jars_folder
 from jobs.java import find_java, java_at
 from windowing.errors import MachineError
@@ -202,7 +203,8 @@ def _master() -> str:
 def _warehouse() -> Path | None:
     """The warehouse folder, or None if it is a URL of object storage."""
     place = os.environ.get("WAREHOUSE") or "warehouse"
-    return None if "://" in place else Path(place).absolute()
+    path = local_path(place)
+    return None if path is None else path.absolute()
 
 
 def _nearest_existing(path: Path) -> Path:

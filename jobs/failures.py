@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import re
 
+from windowing import errors
+from windowing.columnar.checksums import REMEDY
+from windowing.errors import StateCorruptError, StateMissingError, WindowmillError
+
+#: A file that is not there, and one that is not what it was.
+_GONE = r"FILE_NOT_EXIST|FileNotFoundException|PATH_NOT_FOUND|does not exist"
+_DAMAGED = r"FAILED_READ_FILE|is not a Parquet file|ChecksumException|could not verify page integrity|ParquetDecodingException"
 #: What a library's message contains, and what to tell the user. The first that fits is taken.
 _KNOWN = (
     (r"ARITHMETIC_OVERFLOW", "an integer sum left the range of a 64-bit integer; cast the column to double in a view of the source"),
     (
-        r"FAILED_READ_FILE|FileNotFoundException|PATH_NOT_FOUND|does not exist",
+        _GONE,
         "a file of a table is gone (vacuumed or deleted by hand); restore it, or backfill into a new sink",
+    ),
+    (
+        _DAMAGED,
+        "a file of a table is damaged; restore it from a copy, or backfill into a new sink",
     ),
     (r"No space left on device", "the disk is full; free some space and run again"),
     (
@@ -27,6 +38,31 @@ _KNOWN = (
     ),
     (r"[Pp]ermission denied|AccessControlException", "a path may not be read or written by this user; check its permissions"),
 )
+
+
+#: An error of windowmill's own in a Python worker, as it stands in the trace that Spark quotes.
+_OURS = re.compile(r"^\s*(?:[\w.]+: )*windowing\.errors\.(\w+Error): ([^\n]+)", re.MULTILINE)
+
+
+def raised_in_worker(err: Exception) -> WindowmillError | None:
+    """The error of windowmill's own that a Python worker raised, if that is what ``err`` of Spark's tells."""
+    found = _OURS.search(str(err))
+    kind = getattr(errors, found[1], None) if found else None
+    return kind(found[2].strip()) if found and isinstance(kind, type) and issubclass(kind, WindowmillError) else None
+
+
+def typed(err: Exception, state: str) -> WindowmillError | None:
+    """The error of windowmill's own that ``err`` of Spark's stands for: one raised in a Python worker, or a file of the ``state`` table."""
+    ours = raised_in_worker(err)
+    if ours is not None:
+        return ours
+    text = str(err)
+    file = re.search(rf"{re.escape(state.rstrip('/'))}/([^\s,;:'\"]+\.parquet)", text)
+    if file and re.search(_GONE, text):
+        return StateMissingError(f"state {state}: file {file[1]} is gone; {REMEDY}")
+    if file and re.search(_DAMAGED, text):
+        return StateCorruptError(f"state {state}: file {file[1]} is damaged; {REMEDY}")
+    return None
 
 
 def explain(err: Exception) -> str:

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
+from jobs.instants import instants
+
 #: Rows from which the types of columns are guessed.
 SAMPLE_ROWS = 1_000
 _BLOCK_BYTES = 1 << 22
@@ -122,11 +124,3 @@ def _settled(table: pa.Table, names: Sequence[str], uses: Mapping[str, str], lin
 def _may_be_numbers(column: pa.Array) -> bool:
     """Whether the column holds one of the texts that stand for floats which JSON lacks."""
     return bool(pc.any(pc.is_in(column, pa.array(["NaN", "Infinity", "-Infinity"]))).as_py())
-
-
-def instants(texts: pa.Array) -> pa.Array:
-    """ISO-8601 texts as timestamps in UTC: all with a zone, or all without; raises ``ArrowInvalid`` where each must be looked at."""
-    try:
-        return texts.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
-    except pa.ArrowInvalid:
-        return texts.cast(pa.timestamp("us"))

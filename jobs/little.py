@@ -52,7 +52,7 @@ def is_little(files: Sequence[AddedFile], layout: Layout) -> bool:
 
 def collect(rows: DataFrame, stage: SliceStage) -> pa.Table:
     """What lifting needs of ``rows``, unusable ones among them, in the order of their arrival."""
-    chosen = rows.select(FILE, ROW, REASON, TIME, *stages.inputs(stage, where=F.col(REASON).isNull()))
+    chosen = rows.select(FILE, ROW, REASON, TIME, *stages.inputs(rows, stage, where=F.col(REASON).isNull()))
     return chosen.toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")])
 
 

@@ -21,6 +21,8 @@ from jobs import counting
 from jobs.conditions import conditions_of
 from jobs.counting import Windows
 from jobs.sources import REASON
+from jobs.spark_conditions import truth
+from windowing.columnar.checksums import RowCheck
 from windowing.columnar.log import FRESH, KIND, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
 from windowing.columnar.output import result_schema
 from windowing.columnar.share import Share, Worked
@@ -44,6 +46,8 @@ class LiveRows:
 
     Attributes
     ----------
+    types
+        Of the source's columns.
     log
         How its state is laid out.
     schema
@@ -51,20 +55,21 @@ class LiveRows:
     """
 
     pipeline: Pipeline
+    types: Mapping[str, pa.DataType]
     log: StateLog
     schema: pa.Schema
 
     @classmethod
     def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> LiveRows:
         """Raises ``SpecError`` where the spec does not fit columns of these ``types``."""
-        return cls(pipeline, StateLog(pipeline, types, conditions_of(pipeline)), result_schema(pipeline, types))
+        return cls(pipeline, types, StateLog(pipeline, types, conditions_of(pipeline)), result_schema(pipeline, types))
 
     def fresh(self, rows: DataFrame) -> DataFrame:
         """Rows with a usable event time as ``log.fresh_schema`` has them; ``rows`` have their number, event and the watermark met."""
         own = {name: F.col(name) for name in ("_number", "_time", "_until", "_watermark")}
         own |= {label: F.col(backquoted(name)) for name, label in self.log.columns_of_fresh()}
         own |= {
-            label: F.coalesce(F.expr(condition), F.lit(False))
+            label: F.coalesce(truth(condition, self.types), F.lit(False))
             for condition, label in zip(conditions_of(self.pipeline), self.log.conditions.values(), strict=True)
         }
         chosen = rows.where(F.col(REASON).isNull())
@@ -110,6 +115,7 @@ class LiveRows:
         keep: bool = False,
         final: bool = False,
         ends: tuple[int, int] | None = None,
+        check: RowCheck | None = None,
     ) -> DataFrame:
         """What becomes of ``fresh`` rows and the state's ``entries``, not both of which are missing.
 
@@ -121,6 +127,8 @@ class LiveRows:
             As of :class:`windowing.columnar.share.Share`, and likewise ``batch``, ``keep`` and ``final``.
         ends
             Only windows that end in this range (begin, end] are given.
+        check
+            How ``entries`` are verified.
         """
         share = Share(self.pipeline, self.log, self.schema, clock, batch, keep=keep, final=final)
         if entries is None:
@@ -128,7 +136,9 @@ class LiveRows:
             both = fresh
         else:
             both = entries if fresh is None else entries.unionByName(fresh.withColumn(KIND, F.lit(FRESH)), allowMissingColumns=True)
-        return self._by_key(both, partitions).mapInArrow(partial(_work, share, self.out_schema, ends), from_arrow_schema(self.out_schema))
+        return self._by_key(both, partitions).mapInArrow(
+            partial(_work, share, self.out_schema, ends, check), from_arrow_schema(self.out_schema)
+        )
 
     @property
     def out_schema(self) -> pa.Schema:
@@ -160,7 +170,7 @@ def _windows(share: Share, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
         yield from rows.to_batches(_CHUNK_ROWS)
 
 
-def _worked(share: Share, batches: Iterator[pa.RecordBatch]) -> Worked | None:
+def _worked(share: Share, batches: Iterator[pa.RecordBatch], check: RowCheck | None = None) -> Worked | None:
     arrived = [batch for batch in batches if batch.num_rows]
     if not arrived:
         return None
@@ -171,7 +181,10 @@ def _worked(share: Share, batches: Iterator[pa.RecordBatch]) -> Worked | None:
         return share.work(log.schema.empty_table(), _as(log.fresh_schema, _told(table)))
     table = _as(log.schema, table)
     fresh = pc.equal(table.column(KIND), FRESH)
-    return share.work(table.filter(pc.invert(fresh)), table.filter(fresh).select(log.fresh_schema.names))
+    stored = table.filter(pc.invert(fresh))
+    if check is not None:
+        check.verify(stored)
+    return share.work(stored, table.filter(fresh).select(log.fresh_schema.names))
 
 
 def _told(fresh: pa.Table) -> pa.Table:
@@ -188,9 +201,11 @@ def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
     return table.select(schema.names).cast(schema).combine_chunks()
 
 
-def _work(share: Share, schema: pa.Schema, ends: tuple[int, int] | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _work(
+    share: Share, schema: pa.Schema, ends: tuple[int, int] | None, check: RowCheck | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Runs in an executor over the entries and fresh rows of one Spark partition, in any order."""
-    worked = _worked(share, batches)
+    worked = _worked(share, batches, check)
     if worked is None:
         return
     for rows in worked.results():

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
+from checkpoints import upkeep
+from checkpoints.features import delta_rs_can_write
 from checkpoints.lease import lease
 from checkpoints.ledger import Ledger
 from checkpoints.places import Places
+from checkpoints.record_table import DeltaRecords
 from checkpoints.state import compact_log, compact_slices, is_log
 from jobs import planning, staging
 from jobs.progress import Progress
 from jobs.runs import LEASE_WAIT_SECONDS
 from jobs.tell import Answer
+from windowing.errors import SinkError, StateError, first_line
 from windowing.hopping import Grids
 from windowing.spec import Pipeline
-
-#: Readers of an older version, and a retry that looks one up, have this long.
-RETENTION_HOURS = 168
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,20 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
     places = Places.of(pipeline)
     done = []
     with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):
-        staging.clear(f"{places.root}/.staging")
+        # On this machine the lease keeps every run out.
+        staging.clear_leftovers(places.root, running="://" in places.root)
         ledger = Ledger.open(pipeline)
         for name, path in (("state", places.state), ("sink", pipeline.sink.path if pipeline.sink else None), *_own(places)):
-            if path is not None and DeltaTable.is_deltatable(path):
+            if path is None:
+                continue
+            with _failing_by_name(name, path):
+                if not DeltaTable.is_deltatable(path):
+                    continue
                 with progress.step(name, f"tidy {path}"):
                     done.append(_tidy(name, path, _compact_state(pipeline, ledger) if name == "state" else _compact))
+        if DeltaTable.is_deltatable(places.ledger):
+            with progress.step("ledger", f"tidy {places.ledger}"):
+                done.append(_tidy_ledger(places.ledger))
     lines = [
         f"{kept.table}: {kept.rows_expired:,} rows expired, {kept.files_before} files now {kept.files_after}, "
         f"{kept.files_vacuumed} old files removed"
@@ -54,14 +66,27 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
     return Answer(data, "\n".join(lines) or f"{pipeline.pipeline}: no tables yet, nothing to tidy")
 
 
+@contextmanager
+def _failing_by_name(name: str, path: str) -> Iterator[None]:
+    """Other libraries' errors with the table's name; what is damaged is for the next run to tell."""
+    try:
+        yield
+    except (DeltaError, pa.ArrowException, OSError) as err:
+        kind = SinkError if name == "sink" else StateError
+        raise kind(
+            f"{name} {path}: cannot be tidied ({first_line(err)}); its rows are as they were: see what `windowmill run` says of it, or "
+            "restore the folder from a copy"
+        ) from err
+
+
 def _own(places: Places) -> list[tuple[str, str]]:
-    return [("quarantine", places.quarantine), ("quality", places.quality), ("ledger", places.ledger)]
+    return [("quarantine", places.quarantine), ("quality", places.quality)]
 
 
 def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
     def compact(path: str) -> int:
         if is_log(path):
-            return compact_log(path, len(ledger.batches()) - (ledger.open_batch is not None)) + _compact(path)
+            return compact_log(path, ledger.next_commit) + _compact(path)
         return compact_slices(path, _needed_from(pipeline, ledger))
 
     return compact
@@ -76,7 +101,8 @@ def _needed_from(pipeline: Pipeline, ledger: Ledger) -> int | None:
 
 
 def _compact(path: str) -> int:
-    DeltaTable(path).optimize.compact()
+    if delta_rs_can_write(path):
+        DeltaTable(path).optimize.compact()
     return 0
 
 
@@ -84,5 +110,16 @@ def _tidy(name: str, path: str, compact: Callable[[str], int]) -> Kept:
     """``compact`` rewrites the table's files, and tells how many rows went."""
     before = len(DeltaTable(path).file_uris())
     rows = compact(path)
-    removed = DeltaTable(path).vacuum(retention_hours=RETENTION_HOURS, dry_run=False)
-    return Kept(name, rows, before, len(DeltaTable(path).file_uris()), len(removed))
+    removed = upkeep.vacuum(path)
+    upkeep.shorten_log(path)
+    return Kept(name, rows, before, len(DeltaTable(path).file_uris()), removed)
+
+
+def _tidy_ledger(path: str) -> Kept:
+    """Its records are merged by their own rules: each file has a checksum, and nothing else may rewrite it."""
+    records = DeltaRecords(path)
+    before = len(DeltaTable(path).file_uris())
+    records.merge()
+    removed = records.vacuum()
+    upkeep.shorten_log(path)
+    return Kept("ledger", 0, before, len(DeltaTable(path).file_uris()), removed)

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
-
-from checkpoints.ledger import Ledger, Plan
-from jobs.delta_log import SourceTable, last_version_within, read_source_table
+from checkpoints.batches import Plan
+from checkpoints.features import check_appendable, check_writable_features
+from checkpoints.ledger import Ledger
+from checkpoints.own_tables import own_tables
+from checkpoints.places import Places
+from checkpoints.protocol import refuse_landed, verify
+from jobs import code
+from jobs.delta_log import SourceTable, read_source_table
+from jobs.reading import Arrival, Reach, backfill_reach, check_readable, check_source, next_reach
+from jobs.spec_checks import check_conditions, not_run
 from windowing.axis import to_us
-from windowing.errors import LedgerError, SinkError, SourceError, SourceReplacedError, SpecError, UnsupportedError
+from windowing.bounds import check_lengths
+from windowing.errors import LedgerError, SourceError, SourceReplacedError, SpecError, UnsupportedError
 from windowing.hopping import Grids
 from windowing.spec import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Differences from what the last batch left that the user accepts: rows changed by others, an edited module."""
+
+    changes: bool = False
+    code: bool = False
+
+
+NOTHING_ACCEPTED = Accepted()
 
 #: Limits of one batch, as Delta's own readers name them; a longer backlog is taken in several batches.
 MAX_FILES, MAX_BYTES = 10_000, 8 << 30
@@ -27,36 +45,50 @@ def check_runnable(pipeline: Pipeline) -> None:
     if pipeline.source is None or pipeline.sink is None:
         missing = "source" if pipeline.source is None else "sink"
         raise SpecError(f"{name}: {missing}: missing; give its path")
-    if pipeline.source.format != "delta":
-        raise UnsupportedError(f"{name}: source.format: got {pipeline.source.format!r}; runs read Delta tables, land the data in one first")
-    for field, table in (("source", pipeline.source), ("sink", pipeline.sink)):
-        if table.path is None:
-            raise UnsupportedError(f"{name}: {field}.table: tables of a catalog are not read yet; give the table's {field}.path")
+    problem = next(not_run(pipeline), None)
+    if problem:
+        raise UnsupportedError(f"{name}: {problem[0]}: {problem[1]}")
+    check_lengths(pipeline)
+    check_source(pipeline)
 
 
-def next_run(pipeline: Pipeline, ledger: Ledger, *, interval_end: datetime | None = None) -> Plan | None:
+def next_run(
+    pipeline: Pipeline,
+    ledger: Ledger,
+    *,
+    interval_end: datetime | None = None,
+    arrival: Arrival = "log",
+    accepted: Accepted = NOTHING_ACCEPTED,
+) -> Plan | None:
     """The plan of the next batch: the open one if a run died, else one over the source's new versions; none if nothing is new."""
     ledger.check_meaning(pipeline)
-    if ledger.open_batch:
-        return ledger.open_batch.plan
     source, last = _source(pipeline, ledger), ledger.last_commit
+    if ledger.open_batch:
+        return _reused(pipeline, ledger, source, arrival, accepted)
     after = last.plan.to_version if last else -1
     vouched = _vouched(pipeline, interval_end)
     if source.version <= after and not _moves_on(pipeline, ledger, vouched):
         return None
-    _check_sink_is_ours(pipeline, ledger)
+    _verify(pipeline, ledger, accepted)
     options = pipeline.source.options if pipeline.source else {}
-    through = last_version_within(
+    reach = next_reach(
+        pipeline,
         source,
-        after,
-        source.version,
+        last.plan if last else None,
+        arrival,
         max_files=_limit(options, "maxFilesPerTrigger", MAX_FILES),
         max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES),
     )
-    return _record(pipeline, ledger, source, Plan(**_common(pipeline, ledger, source, through), action="run", interval_end=vouched))
+    check_readable(pipeline, source, reach, again=False)
+    # Only what drains the backlog makes the interval complete: rows of it may be in the versions that are still to come.
+    interval_end_us = vouched if reach.through == source.version else None
+    plan = Plan(**_common(pipeline, ledger, source, reach), action="run", interval_end=interval_end_us)
+    return _record(pipeline, ledger, source, plan)
 
 
-def next_backfill(pipeline: Pipeline, ledger: Ledger, *, begin: int, end: int) -> Plan:
+def next_backfill(
+    pipeline: Pipeline, ledger: Ledger, *, begin: int, end: int, arrival: Arrival = "log", accepted: Accepted = NOTHING_ACCEPTED
+) -> Plan:
     """The plan of a backfill of the windows that end in (``begin``, ``end``], instants on the axis.
 
     On a pipeline that has never run it is the first batch: it builds the state from which runs go on. Otherwise it recomputes, from the
@@ -66,72 +98,113 @@ def next_backfill(pipeline: Pipeline, ledger: Ledger, *, begin: int, end: int) -
     if ledger.open_batch:
         plan = ledger.open_batch.plan
         if plan.action == "backfill" and (plan.range_from, plan.range_to) == (begin, end):
-            return plan
+            return _reused(pipeline, ledger, _source(pipeline, ledger), arrival, accepted)
         raise LedgerError(
             f"pipeline {pipeline.pipeline}: batch {plan.batch} ({plan.action}) has begun and not ended; finish it with `windowmill run` "
-            "(or release or discard it if it is held), then backfill"
+            "(or release or discard it if it is held), or drop it with `windowmill abandon`, then backfill"
         )
     source, last = _source(pipeline, ledger), ledger.last_commit
-    _check_sink_is_ours(pipeline, ledger)
-    through = last.plan.to_version if last else source.version
-    values = _common(pipeline, ledger, source, through) | {"from_version": -1, "seen": None}
+    _verify(pipeline, ledger, accepted)
+    before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
+    reach = backfill_reach(pipeline, source, before, arrival)
+    check_readable(pipeline, source, reach, again=bool(before))
+    values = _common(pipeline, ledger, source, reach) | {"seen": None}
     if pipeline.time.watermark == "data_interval_end":
-        before = [batch.plan for batch in ledger.batches() if batch.plan.builds_state]
         values["found_closed"] = [(plan.to_version, plan.emitted) for plan in before]
     plan = Plan(**values, action="backfill", range_from=begin, range_to=end, builds_state=last is None)
     return _record(pipeline, ledger, source, plan)
 
 
-def _common(pipeline: Pipeline, ledger: Ledger, source: SourceTable, through: int) -> dict[str, object]:
+def _common(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> dict[str, object]:
     last = ledger.last_commit
     outcome = last.outcome if last else None
     return {
-        "batch": len(ledger.batches()),
+        "batch": ledger.count,
         "attempt": uuid.uuid4().hex[:12],
         "generation": ledger.generation,
         "source_id": source.table_id,
-        "from_version": last.plan.to_version if last else -1,
-        "to_version": through,
+        "from_version": reach.after,
+        "to_version": reach.through,
+        "snapshot": reach.snapshot,
         "now_us": time.time_ns() // 1_000,
         "meaning": pipeline.meaning_hash(),
         "source_schema": source.schema_json,
         "seen": outcome.seen if outcome else None,
         "emitted": outcome.emitted if outcome else None,
         "windowmill": distribution_version("windowmill"),
+        "modules": code.module_digests(pipeline),
+        "tzdata": code.tzdata_version(pipeline),
+        "app": f"windowmill/{ledger.generation}",
     }
 
 
+def _reused(pipeline: Pipeline, ledger: Ledger, source: SourceTable, arrival: Arrival, accepted: Accepted) -> Plan:
+    """The open batch's plan, if source, code and tables are still those that it was made for."""
+    assert ledger.open_batch is not None
+    plan = ledger.open_batch.plan
+    _check_arrival(pipeline, plan, arrival)
+    _check_columns(pipeline, plan.source_schema, source)
+    _verify(pipeline, ledger, accepted)
+    return plan
+
+
+def _verify(pipeline: Pipeline, ledger: Ledger, accepted: Accepted) -> None:
+    verify(ledger, own_tables(pipeline), accept_changes=accepted.changes)
+    if ledger.newest_kept and not accepted.code:
+        code.check_modules(pipeline, ledger.newest_kept.plan)
+
+
 def _record(pipeline: Pipeline, ledger: Ledger, source: SourceTable, plan: Plan) -> Plan:
-    from jobs.sources import Columns, check_unchanged
+    from jobs.sources import Columns
     from windowing.columnar.output import result_types
 
+    _check_tables(pipeline)
     columns = Columns.of(source.schema_json)
     columns.check(pipeline, f"the source {source.path}")
-    if ledger.batches():
-        check_unchanged(ledger.batches()[-1].plan.source_schema, source.schema_json, pipeline, source.path)
+    if ledger.newest_kept:
+        _check_columns(pipeline, ledger.newest_kept.plan.source_schema, source)
+    else:
+        # Later batches have the same conditions, or their spec is refused.
+        check_conditions(pipeline)
     result_types(pipeline, columns.arrow)
+    refuse_landed(plan, pipeline.pipeline, own_tables(pipeline))
     ledger.record_plan(plan, datetime.now(UTC))
     return plan
+
+
+def _check_columns(pipeline: Pipeline, before: str, source: SourceTable) -> None:
+    from jobs.sources import check_unchanged
+
+    check_unchanged(before, source.schema_json, pipeline, source.path)
 
 
 def _source(pipeline: Pipeline, ledger: Ledger) -> SourceTable:
     path = pipeline.source.path if pipeline.source else None
     if path is None:
         raise SourceError(f"pipeline {pipeline.pipeline}: source.path: missing; give the path of the Delta table")
-    source, batches = read_source_table(path), ledger.batches()
-    if batches and batches[-1].plan.source_id != source.table_id:
+    source, newest = read_source_table(path), ledger.newest_kept
+    if newest and newest.plan.source_id != source.table_id:
         raise SourceReplacedError(
             f"source {path}: this is another table (Delta id {source.table_id}) than the one the pipeline has read "
-            f"({batches[-1].plan.source_id}); "
+            f"({newest.plan.source_id}); "
             "put the old table back, or give the pipeline a new sink and backfill it there"
         )
-    if batches and source.version < batches[-1].plan.to_version:
+    if newest and source.version < newest.plan.to_version:
         raise SourceReplacedError(
-            f"source {path}: stands at version {source.version}, but version {batches[-1].plan.to_version} has been read; it "
+            f"source {path}: stands at version {source.version}, but version {newest.plan.to_version} has been read; it "
             "seems restored from a copy: "
             "give the pipeline a new sink and backfill it there"
         )
     return source
+
+
+def _check_arrival(pipeline: Pipeline, plan: Plan, arrival: Arrival) -> None:
+    """An open batch goes on as it was planned."""
+    if arrival == "event_time" and (plan.snapshot is None or plan.snapshot < plan.to_version):
+        raise LedgerError(
+            f"pipeline {pipeline.pipeline}: batch {plan.batch} has begun by the order of the log and not ended; finish it without "
+            "--arrival event_time"
+        )
 
 
 def _vouched(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
@@ -161,22 +234,13 @@ def _moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:
         return shown[0] < shown[1]
 
 
-def _check_sink_is_ours(pipeline: Pipeline, ledger: Ledger) -> None:
-    if ledger.batches() or pipeline.sink is None or pipeline.sink.path is None:
-        return
-    try:
-        table = DeltaTable(pipeline.sink.path)
-    except TableNotFoundError:
-        return
-    except (DeltaError, OSError) as err:
-        raise SinkError(
-            f"sink {pipeline.sink.path}: cannot be read ({str(err).splitlines()[0]}); check the path and its permissions"
-        ) from err
-    raise SinkError(
-        f"sink {pipeline.sink.path}: a table is there already (version {table.version()}), but the pipeline's ledger "
-        f"{ledger.path} is empty; "
-        "restore the ledger, or choose another sink.path"
-    )
+def _check_tables(pipeline: Pipeline) -> None:
+    """Refuse tables that got features under which nobody of ours can write them."""
+    places = Places.of(pipeline)
+    if pipeline.sink is not None and pipeline.sink.path is not None:
+        check_writable_features(pipeline.sink.path)
+    for path in (places.ledger, places.quality):
+        check_appendable(path)
 
 
 def _limit(options: dict[str, str], name: str, default: int) -> int:

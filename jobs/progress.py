@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from windowing.redaction import redacted
+
 
 class Progress:
     """Writes to standard error; ``timings`` gathers seconds by step."""
@@ -17,15 +19,15 @@ class Progress:
         self.timings: dict[str, float] = {}
 
     def say(self, text: str) -> None:
-        """One plain line."""
-        self._console.print(text, markup=False)
+        """One plain line, without credentials."""
+        self._console.print(redacted(text), markup=False)
 
     @contextmanager
     def step(self, name: str, doing: str) -> Iterator[None]:
         """Time the step ``name``; ``doing`` is shown while it lasts."""
         begun = time.perf_counter()
         if self._console.is_terminal:
-            with self._console.status(f"{name}: {doing}"):
+            with self._console.status(redacted(f"{name}: {doing}")):
                 yield
         else:
             yield

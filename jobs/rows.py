@@ -6,6 +6,7 @@ that JSON lacks are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, in 
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import math
@@ -21,7 +22,8 @@ import orjson
 import pyarrow as pa
 
 from jobs.conditions import columns_of, conditions_of, policies_of
-from jobs.json_blocks import JsonLines, instants, read_blocks
+from jobs.instants import instant_us, instants
+from jobs.json_blocks import JsonLines, read_blocks
 from windowing.durations import Duration
 from windowing.errors import SourceSchemaError
 from windowing.spec import Custom, Pipeline
@@ -85,6 +87,7 @@ def read_rows(data: bytes, pipeline: Pipeline) -> Rows:
     UnicodeDecodeError
         If ``data`` is not UTF-8.
     """
+    data = data.removeprefix(codecs.BOM_UTF8)
     if not data.isascii():
         data.decode()
     names, uses = _columns(pipeline)
@@ -221,8 +224,7 @@ def _instant(value: Any) -> int:
     # A bare number could be seconds, milliseconds or microseconds: time.unit is there to say which.
     if not isinstance(value, str):
         raise ValueError
-    instant = datetime.fromisoformat(value)
-    return ((instant if instant.tzinfo else instant.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+    return instant_us(value)
 
 
 def _integer(value: Any) -> int:
@@ -292,6 +294,6 @@ def plain(value: Any, instant: bool) -> Any:
     return value
 
 
-def iso(instant_us: int) -> str:
+def iso(t_us: int) -> str:
     """``2013-01-01T00:00:00Z``; microseconds only where they are not zero."""
-    return (_EPOCH + timedelta(microseconds=instant_us)).isoformat().replace("+00:00", "Z")
+    return (_EPOCH + timedelta(microseconds=t_us)).isoformat().replace("+00:00", "Z")

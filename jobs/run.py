@@ -1,14 +1,16 @@
 """One batch, the whole story: plan → survey → restore → apply → validate → publish → remember → commit.
 
 Whatever dies, wherever it dies, the next run takes up the pinned plan and does the same again: each table's commit carries the batch's
-number, so what had landed is not written twice, and only the ledger's record makes the batch count.
+number, so what had landed is adopted and not written twice, and only the ledger's record makes the batch count
+(:mod:`checkpoints.protocol`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -16,24 +18,35 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from checkpoints.ledger import Commit, Ledger, Plan
+from checkpoints.batches import Commit, Plan
+from checkpoints.failpoints import reach
+from checkpoints.formats import prepare
+from checkpoints.ledger import Ledger
+from checkpoints.own_tables import own_tables
 from checkpoints.places import Places
+from checkpoints.protocol import Attempt
 from checkpoints.state import LogTable, compact_log, is_overgrown
+from checkpoints.upkeep import merge_if_many
 from expectations import docs, history
 from expectations.engine import preload
 from expectations.gate import Verdict, validate
-from jobs import apply, sink
+from jobs import apply, failures, sink
+from jobs.adopting import same_quarantined, same_rows
 from jobs.delta_log import read_source_table
 from jobs.progress import Progress
 from jobs.runs import Done, Ruling
 from jobs.session import spark_session
 from jobs.shipping import ship_modules
-from jobs.staging import Staged, clear
-from windowing.errors import HeldError
+from jobs.staging import STAGING, Staged, clear, clear_leftovers
+from windowing.columnar.checksums import SUM
+from windowing.columnar.slices import BATCH
+from windowing.errors import HeldError, WindowmillError, first_line
 from windowing.spec import Pipeline
 
 #: Result rows up to which a batch is validated in pandas, without a Spark job; above it Great Expectations works in Spark.
 MAX_ROWS_IN_PANDAS = 1_000_000
+#: Batches after which it is looked whether the tables of quality and quarantine have many small files.
+MERGED_EVERY = 16
 
 
 def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress, ruling: Ruling | None = None) -> Done:
@@ -49,7 +62,7 @@ def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, pr
         restored = batch.restore(arrived)
         result = batch.apply(arrived, restored)
         verdict = batch.validate(result, ruling)
-        published = batch.publish(result, ruling)
+        published = batch.publish(result, verdict)
         remembered = batch.remember(result)
         done = batch.commit(result, verdict, published, remembered)
         batch.compact()
@@ -61,17 +74,17 @@ class _Steps:
 
     def __init__(self, pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress) -> None:
         self.pipeline, self.plan, self.ledger, self.places, self.progress = pipeline, plan, ledger, places, progress
-        self.app = f"windowmill/{pipeline.pipeline}/{plan.generation}"
-        self.metadata = json.dumps(
-            {"pipeline": pipeline.pipeline, "generation": plan.generation, "batch": plan.batch, "attempt": plan.attempt}
-        )
+        self.attempt = Attempt(plan, pipeline.pipeline, ledger, own_tables(pipeline), rules=_digest_of_rules(pipeline))
         # Of this attempt alone: another may be at the same batch where no lease keeps it out, as on object storage.
-        self.staging = f"{places.root}/.staging/{uuid.uuid4().hex[:12]}"
+        if "://" not in places.root:  # on object storage to list them takes time; `maintain` does
+            clear_leftovers(places.root, running=True)
+        self.staging = f"{places.root}/{STAGING}/{uuid.uuid4().hex[:12]}"
         self.applied: apply.Applied | None = None
         #: The result rows, where they came to this process to be validated.
         self.collected: pa.Table | None = None
         preload()
-        self.batch = apply.Batch.of(pipeline, plan, read_source_table(pipeline.source.path), places.state)  # type: ignore[union-attr, arg-type]
+        source = read_source_table(pipeline.source.path)  # type: ignore[union-attr, arg-type]
+        self.batch = apply.Batch.of(pipeline, plan, source, places.state, left_at=ledger.state_version)
         with progress.step("start", "Spark"):
             new_bytes = sum(file.size_bytes for file in self.batch.files)
             self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < apply.LITTLE_BYTES)
@@ -79,33 +92,51 @@ class _Steps:
         self.state = self.batch.state(self.spark, places.state)
 
     def survey(self) -> apply.Arrived:
+        reach("survey.begin")
         with self.progress.step("survey", "which windows the new rows complete"):
             return apply.arrive(self.spark, self.batch)
 
     def restore(self, arrived: apply.Arrived) -> DataFrame | pa.Table | None:
+        reach("restore.begin")
         with self.progress.step("restore", "the state that rows and windows need"):
             return apply.restore(self.batch, arrived, self.state)
 
     def apply(self, arrived: apply.Arrived, restored: DataFrame | pa.Table | None) -> apply.Applied:
+        reach("apply.begin")
         with self.progress.step("apply", "new rows and restored state into windows"):
             self.applied = apply.apply(self.batch, arrived, restored, self.staging)
             return self.applied
 
     def validate(self, result: apply.Applied, ruling: Ruling | None) -> str:
         """The verdict on the rows about to be published; raises ``HeldError`` when they must not be."""
+        reach("validate.begin")
         with self.progress.step("validate", f"{result.row_count} rows against the expectations"):
             small = result.row_count <= MAX_ROWS_IN_PANDAS
             rows = self._no_rows() if result.rows is None else result.rows
             if small and isinstance(rows, DataFrame):
                 rows = rows.toArrow()
             self.collected = rows if small else None
-            verdict = validate(rows, self.pipeline, columns=self.batch.sink_schema.names, count=result.row_count)
+            published = self.attempt.verdict()
+            if published is not None:
+                # An earlier attempt validated the rows and published them before it died: no rule can hold them any more.
+                self.progress.say(f"  batch {self.plan.batch} has been published by an earlier attempt ({published})")
+                return published
+            verdict = validate(
+                rows,
+                self.pipeline,
+                columns=self.batch.sink_schema.names,
+                count=result.row_count,
+                rows_read=result.rows_read,
+                rows_quarantined=result.rows_quarantined,
+            )
             self._record(verdict)
         self.progress.say(f"  {verdict.describe()}")
+        if ruling == "discard":
+            return "discarded"
         if verdict.status != "held":
             return verdict.status
-        if ruling:
-            return {"release": "released", "discard": "discarded"}[ruling]
+        if ruling == "release":
+            return "released"
         self._hold(result)
         raise HeldError(
             f"pipeline {self.pipeline.pipeline}: batch {self.plan.batch} is held, nothing was published: "
@@ -113,54 +144,95 @@ class _Steps:
             f"{self.places.held}, then run again with changed expectations, or `windowmill release` or `windowmill discard` it"
         )
 
-    def publish(self, result: apply.Applied, ruling: Ruling | None) -> int | None:
+    def publish(self, result: apply.Applied, verdict: str) -> int | None:
         """One idempotent commit to the sink; rows set aside go to the quarantine table."""
+        reach("publish.begin")
+        with self.progress.step("publish", f"{0 if verdict == 'discarded' else result.row_count} rows"):
+            version = None if self._publishes_nothing(result, verdict) else self._publish(result, verdict)
+            # A backfill of a running pipeline reads rows again that the batches before it have quarantined.
+            if result.quarantined and self.plan.builds_state:
+                self._quarantine(result.quarantined)
+            return version
+
+    def _publishes_nothing(self, result: apply.Applied, verdict: str) -> bool:
+        return verdict == "discarded" or (result.rows is None and "sink" in self.attempt.written and self.plan.builds_state)
+
+    def _publish(self, result: apply.Applied, verdict: str) -> int:
         plan = self.plan
-        with self.progress.step("publish", f"{0 if ruling == 'discard' else result.row_count} rows"):
-            if result.quarantined:
-                result.quarantined.append_to(self.places.quarantine, app_id=f"{self.app}/quarantine", version=plan.batch)
-            if ruling == "discard" or (result.rows is None and plan.batch > 0 and plan.builds_state):
-                return None
-            path: str = self.pipeline.sink.path  # type: ignore[union-attr, assignment]
-            replaces = None if plan.builds_state else (result.after, result.through)
+        path: str = self.pipeline.sink.path  # type: ignore[union-attr, assignment]
+        replaces = None if plan.builds_state else (result.after, result.through)
+
+        def write() -> None:
             little = self.collected is not None and sink.takes_table(path, result.row_count, replaces)
-            rows = self.collected if little else self._frame(result)
-            return sink.publish(
-                rows,
+            sink.publish(
+                self.collected if little else self._frame(result),
                 result.row_count,
                 path,
-                app_id=f"{self.app}/sink",
+                app_id=self.attempt.app_id("sink"),
                 batch=plan.batch,
-                metadata=self.metadata,
+                metadata=self.attempt.metadata(verdict=verdict),
                 replaces=replaces,
                 instants=self.batch.instants,
             )
 
+        return self.attempt.write("sink", write, self._same(lambda: self._frame(result), path, "batch")).version
+
+    def _quarantine(self, staged: Staged) -> None:
+        app_id, path = self.attempt.app_id("quarantine"), self.places.quarantine
+
+        def write() -> None:
+            prepare(path, staged.schema, "quarantine")
+            staged.append_to(path, app_id=app_id, version=self.plan.batch, metadata=self.attempt.metadata())
+
+        self.attempt.write("quarantine", write, lambda: same_quarantined(staged.table(), path, self.plan.batch))
+
     def remember(self, result: apply.Applied) -> int | None:
         """One idempotent commit to the state."""
+        reach("remember.begin")
         with self.progress.step("remember", f"{result.new_state if result.state is not None else 0} rows of state"):
-            if result.state is None:
+            rows = result.state
+            if rows is None:
                 return None
-            return self.state.remember(
-                result.state, result.new_state, app_id=f"{self.app}/state", batch=self.plan.batch, metadata=self.metadata
-            )
+            app_id, batch = self.attempt.app_id("state"), self.plan.batch
+            # What an attempt of the first release wrote has no checksums.
+            unchecked = [SUM] if batch <= self.batch.check.unchecked_through else []
+            return self.attempt.write(
+                "state",
+                lambda: self.state.remember(rows, result.new_state, app_id=app_id, batch=batch, metadata=self.attempt.metadata()),
+                self._same(lambda: self._as_frame(rows).drop(*unchecked), self.places.state, BATCH, partials=True),
+            ).version
+
+    def _same(self, rows: Callable[[], DataFrame], path: str, column: str, *, partials: bool = False) -> Callable[[], bool]:
+        """Whether ``rows`` are those that the table at ``path`` holds of this batch, by its ``column`` of batches."""
+
+        def same() -> bool:
+            theirs = self.spark.read.format("delta").load(path).where(f"{column} = {self.plan.batch}")
+            return same_rows(rows(), theirs, partials=partials)
+
+        return same
 
     def commit(self, result: apply.Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Done:
         """The commit point: with this record the batch has happened."""
+        reach("commit.begin")
         with self.progress.step("commit", "one record in the ledger"):
             outcome = self._outcome(result, verdict, sink_version, state_version)
-            self.ledger.record_commit(self.plan, outcome, datetime.now(UTC))
+            self.attempt.commit(outcome, datetime.now(UTC))
         return Done(self.plan, outcome)
 
     def compact(self) -> None:
         """Keep what later batches read in proportion to the state, however many have come before; the batch has been committed."""
         path = self.places.state
+        reach("compact.before")
         try:
             if isinstance(self.state, LogTable) and DeltaTable.is_deltatable(path) and is_overgrown(path):
                 with self.progress.step("compact", "entries of the state that later ones have superseded"):
                     compact_log(path, self.plan.batch + 1)
+            if self.plan.batch % MERGED_EVERY == MERGED_EVERY - 1:
+                for own in (self.places.quality, self.places.quarantine):
+                    merge_if_many(own)
         except Exception as err:  # noqa: BLE001 - whatever it is: the batch has happened, and a log that is long is as good as a short one
-            self.progress.say(f"  the state was not compacted ({str(err).splitlines()[0] if str(err) else type(err).__name__})")
+            self.progress.say(f"  the tables were not compacted ({first_line(err)})")
+        reach("compact.after")
 
     def release(self) -> None:
         """Free what Spark has cached and what was staged."""
@@ -169,7 +241,9 @@ class _Steps:
         clear(self.staging)
 
     def _frame(self, result: apply.Applied) -> DataFrame:
-        rows = self._no_rows() if result.rows is None else result.rows
+        return self._as_frame(self._no_rows() if result.rows is None else result.rows)
+
+    def _as_frame(self, rows: DataFrame | pa.Table) -> DataFrame:
         return rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(rows)
 
     def _no_rows(self) -> pa.Table:
@@ -177,24 +251,35 @@ class _Steps:
 
     def _record(self, verdict: Verdict) -> None:
         plan, at = self.plan, datetime.now(UTC)
-        # A crash and its retry are one validation; a batch that was held is validated anew.
-        attempt = self.ledger.open_batch.holds if self.ledger.open_batch else 0
-        history.record(
-            self.places.quality,
-            verdict,
-            pipeline=self.pipeline.pipeline,
-            generation=plan.generation,
-            batch=plan.batch,
-            attempt=attempt,
-            at=at,
-        )
-        docs.write_docs(self.places.docs, verdict, pipeline=self.pipeline.pipeline, batch=plan.batch, at=at)
+
+        def write() -> None:
+            prepare(self.places.quality, history.SCHEMA, "quality")
+            history.record(
+                self.places.quality,
+                verdict,
+                pipeline=self.pipeline.pipeline,
+                generation=plan.generation,
+                batch=plan.batch,
+                attempt=self.ledger.open_batch.holds if self.ledger.open_batch else 0,
+                at=at,
+                app_id=self.attempt.app_id("quality"),
+                metadata=self.attempt.metadata(),
+            )
+
+        # What an earlier attempt found by the same rules is what this one finds.
+        self.attempt.write("quality", write, lambda: True)
+        try:
+            docs.write_docs(self.places.docs, verdict, pipeline=self.pipeline.pipeline, batch=plan.batch, at=at)
+        except (OSError, pa.ArrowException) as err:
+            # The page only shows what the quality table holds; a batch should not fail for it.
+            self.progress.say(f"  {self.places.docs}: the page of this batch was not written ({first_line(err)})")
 
     def _hold(self, result: apply.Applied) -> None:
         staged = Staged(self._frame(result), f"{self.staging}/held")
+        prepare(self.places.held, staged.schema, "held")
         staged.replace(self.places.held)
         staged.drop()
-        self.ledger.record_held(self.plan, self._outcome(result, "held", None, None), datetime.now(UTC))
+        self.attempt.hold(self._outcome(result, "held", None, None), datetime.now(UTC))
 
     def _outcome(self, result: apply.Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Commit:
         published = {} if verdict in ("held", "discarded") else {name: n for name, (n, _, _) in result.windows.items()}
@@ -205,7 +290,7 @@ class _Steps:
             rows_read=result.rows_read,
             rows_applied=result.rows_applied,
             rows_late=result.rows_late,
-            rows_quarantined=result.quarantined.rows if result.quarantined else 0,
+            rows_quarantined=result.rows_quarantined,
             rows_published=sum(published.values()),
             slices=result.new_state,
             windows=published,
@@ -214,6 +299,9 @@ class _Steps:
             sink_version=sink_version,
             state_version=state_version,
             timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},
+            rows_ignored=self.batch.reading.rows_ignored,
+            written=self.attempt.written,
+            attempt=self.attempt.id,
         )
 
 
@@ -222,5 +310,17 @@ def _steps(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progr
     batch = _Steps(pipeline, plan, ledger, places, progress)
     try:
         yield batch
+    except WindowmillError:
+        raise
+    except Exception as err:
+        if ours := failures.typed(err, places.state):
+            raise ours from err
+        raise
     finally:
         batch.release()
+
+
+def _digest_of_rules(pipeline: Pipeline) -> str:
+    """Identifies the expectations of ``pipeline``: 8 hexadecimal digits."""
+    rules = [rule.model_dump(mode="json") for rule in pipeline.expectations]
+    return hashlib.sha256(json.dumps(rules, sort_keys=True, default=str).encode()).hexdigest()[:8]

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Literal
 
+from checkpoints import protocol
+from checkpoints.batches import Commit, Plan
 from checkpoints.lease import lease
-from checkpoints.ledger import Commit, Ledger, Plan
+from checkpoints.ledger import Ledger
+from checkpoints.own_tables import own_tables
 from checkpoints.places import Places
+from checkpoints.protocol import Attempt
 from jobs import planning
+from jobs.alerts import warnings_of
 from jobs.progress import Progress
+from jobs.reading import Arrival
 from windowing.axis import from_us
 from windowing.errors import LedgerError
 from windowing.spec import Pipeline
@@ -38,6 +44,8 @@ def run(
     max_batches: int | None = None,
     interval_end: datetime | None = None,
     ruling: Ruling | None = None,
+    arrival: Arrival = "log",
+    accepted: planning.Accepted = planning.NOTHING_ACCEPTED,
 ) -> list[Done]:
     """Run batches until the source is drained or ``max_batches`` are done; the batches committed.
 
@@ -47,6 +55,10 @@ def run(
         End of the data interval that the orchestrator vouches for.
     ruling
         What to do with the held batch: publish it all the same, or commit it without its rows. Only that batch is run.
+    arrival
+        The order in which the rows of a first batch count as arrived: that of the log where it is told, or that of event time.
+    accepted
+        What may differ from what the last batch left: others' changes before the first batch, modules in all of this run.
 
     Raises
     ------
@@ -58,7 +70,13 @@ def run(
         if ruling:
             _require_held(pipeline, ledger, ruling)
         while max_batches is None or len(done) < max_batches:
-            plan = planning.next_run(pipeline, ledger, interval_end=interval_end)
+            plan = planning.next_run(
+                pipeline,
+                ledger,
+                interval_end=interval_end,
+                arrival="log" if done else arrival,
+                accepted=replace(accepted, changes=False) if done else accepted,
+            )
             if plan is None:
                 break
             done.append(_carry_out(pipeline, plan, ledger, places, progress, ruling))
@@ -67,11 +85,32 @@ def run(
     return done
 
 
-def backfill(pipeline: Pipeline, progress: Progress, *, begin: int, end: int) -> Done:
-    """Recompute the windows that end in (``begin``, ``end``], instants on the axis, from the source's history in one batch."""
+def backfill(
+    pipeline: Pipeline,
+    progress: Progress,
+    *,
+    begin: int,
+    end: int,
+    arrival: Arrival = "log",
+    accepted: planning.Accepted = planning.NOTHING_ACCEPTED,
+) -> Done:
+    """Recompute the windows that end in (``begin``, ``end``], instants on the axis, from the source's history in one batch.
+
+    ``arrival`` is the order in which its rows count as arrived: as they were read first, or that of event time.
+    """
     with _turn(pipeline, progress) as (places, ledger):
-        plan = planning.next_backfill(pipeline, ledger, begin=begin, end=end)
+        plan = planning.next_backfill(pipeline, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted)
         return _carry_out(pipeline, plan, ledger, places, progress, None)
+
+
+def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
+    """Drop the open batch's plan, of which nothing has landed; raises ``LedgerError`` if there is none, or something has."""
+    with _turn(pipeline, progress) as (_, ledger):
+        if ledger.open_batch is None:
+            raise LedgerError(f"pipeline {pipeline.pipeline}: no batch is open, so there is nothing to abandon; see `windowmill status`")
+        plan = ledger.open_batch.plan
+        protocol.abandon(plan, pipeline.pipeline, ledger, own_tables(pipeline), datetime.now(UTC))
+        return plan
 
 
 @contextmanager
@@ -87,16 +126,22 @@ def _carry_out(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, p
 
     progress.timings.clear()
     progress.say(f"{pipeline.pipeline}: batch {plan.batch}: {_describe(plan, instants=pipeline.time.unit is None)}")
-    return run_batch(pipeline, plan, ledger, places, progress, ruling)
+    done = run_batch(pipeline, plan, ledger, places, progress, ruling)
+    for line in warnings_of(done.commit, places):
+        progress.say(f"  warning: {line}")
+    return done
 
 
 def _require_held(pipeline: Pipeline, ledger: Ledger, ruling: Ruling) -> None:
     if ledger.open_batch is None or ledger.open_batch.status != "held":
         raise LedgerError(f"pipeline {pipeline.pipeline}: no batch is held, so there is nothing to {ruling}; see `windowmill status`")
+    Attempt(ledger.open_batch.plan, pipeline.pipeline, ledger, own_tables(pipeline)).require(ruling)
 
 
 def _describe(plan: Plan, *, instants: bool) -> str:
     versions = f"source versions {plan.from_version + 1} to {plan.to_version}"
+    if plan.snapshot is not None:
+        versions += f", as the table stands at version {plan.snapshot}, in the order of event time"
     if plan.action == "run":
         return versions if plan.to_version > plan.from_version else "no new rows, a later watermark"
     begin, end = (f"{from_us(t):%Y-%m-%d %H:%M}" if instants else str(t) for t in plan.range)

@@ -11,7 +11,8 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windowing.spec import Custom, Pipeline
+from jobs.code import module_names
+from windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,17 +25,12 @@ def ship_modules(spark: SparkSession, pipeline: Pipeline) -> None:
     """
     if spark.sparkContext.master.startswith("local[") or spark.sparkContext.master == "local":
         return
-    for name in sorted({place.partition(":")[0].partition(".")[0] for place in _places(pipeline)}):
+    for name in sorted({module.partition(".")[0] for module in module_names(pipeline)}):
         origin = importlib.import_module(name).__spec__
         places = [Path(place) for place in (origin.submodule_search_locations or [origin.origin] if origin else []) if place]
         for place in places:
             if not _installed(place):
                 spark.sparkContext.addPyFile(str(place if place.is_file() else _zipped(place)))
-
-
-def _places(pipeline: Pipeline) -> list[str]:
-    functions = [window.function for window in pipeline.windows if isinstance(window, Custom)]
-    return functions + [spec.use for spec in pipeline.aggregates.values() if spec.use is not None]
 
 
 def _installed(place: Path) -> bool:

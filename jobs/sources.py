@@ -5,31 +5,53 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, IntegralType, StructType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructField, StructType
 
 from checkpoints.quoting import backquoted
-from jobs.delta_log import AddedFile, SourceTable
+from jobs.delta_log import AddedFile, SourceTable, physical_names, schema_at
+from jobs.instants import instant_column
+from jobs.reading import Reading
+from jobs.spark_conditions import any_failure, failure, truth
+from windowing.bounds import accepted_times
 from windowing.columnar.keyed import live_columns
+from windowing.columnar.output import result_schema
 from windowing.columnar.slices import CLOSED, LATE, TIME
 from windowing.errors import SourceSchemaError
 from windowing.spec import Pipeline
+from windowing.ways import slices_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, SparkSession
 
 #: Columns that reading adds beside the event time on the axis: places of its file and in the file; Delta version; why it is set aside.
 FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
 _ADDED = (TIME, FILE, ROW, VERSION, REASON)
+#: The file of a row while it is read.
+_URI = "_uri"
 #: Names that must not be the source's: those, and what judging by arrival adds.
-_TAKEN = (*_ADDED, "_name", "_told", "_number", "_until", "_watermark", "_refused", "_block", "_before", "_seen", CLOSED, LATE)
+_TAKEN = (*_ADDED, _URI, "_told", "_number", "_until", "_watermark", "_refused", "_block", "_before", "_seen", CLOSED, LATE)
 #: Files up to which what is known of each is a constant of the query.
 _FEW_FILES = 16
+#: Types that hold every value of a type.
+_WIDER = {
+    "byte": ("short", "integer", "long", "double"),
+    "short": ("integer", "long", "double"),
+    "integer": ("long", "double"),
+    "float": ("double",),
+}
+#: Signs that a path in a Java URI keeps, beside letters and digits.
+_KEPT = "/@_-!.~'()*,;:$&+="
+_ABSOLUTE = re.compile(r"[a-z0-9]+:/|/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +106,10 @@ class Columns:
 
 
 def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:
-    """Columns may be added; those that the spec uses must stay as they were. Raises ``SourceSchemaError`` naming the column."""
+    """Columns may be added; those that the spec uses must stay, or become wider where state and sink keep their form.
+
+    Raises ``SourceSchemaError`` naming the column.
+    """
     old, new = Columns.of(before).struct, Columns.of(now).struct
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
     for field in old:
@@ -94,7 +119,8 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
             raise SourceSchemaError(
                 f"source {place}: column {field.name!r} is gone since the last batch; bring it back, or rebuild in a new sink without it"
             )
-        if new[field.name].dataType != field.dataType:
+        wider = new[field.name].dataType
+        if wider != field.dataType and not (_widens(field.dataType, wider) and _same_form(pipeline, Columns(old), Columns(new))):
             raise SourceSchemaError(
                 f"source {place}: column {field.name!r} was {field.dataType.simpleString()} and is now "
                 f"{new[field.name].dataType.simpleString()}; "
@@ -102,64 +128,139 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
             )
 
 
-def read_rows(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile], pipeline: Pipeline, *, now_us: int) -> DataFrame:
-    """The rows of ``files``, each with the columns of ``_ADDED``.
+def _widens(old: DataType, new: DataType) -> bool:
+    """Whether every value of one type is a value of the other."""
+    if isinstance(old, DecimalType) and isinstance(new, DecimalType):
+        return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
+    return new.typeName() in _WIDER.get(old.typeName(), ())
 
-    ``_reason`` is null for a row with a usable event time, else ``null_time``, ``bad_time`` or ``future_time``.
+
+def _same_form(pipeline: Pipeline, old: Columns, new: Columns) -> bool:
+    """Whether sink and state have the same columns over either; the log of live rows has the types of the source's."""
+    slices = [slices_of(pipeline, columns.arrow) for columns in (old, new)]
+    if slices[0] is None or slices[1] is None:
+        return False
+    fields = [[(stored.name, stored.type) for stored in part.layout.fields] for part in slices if part is not None]
+    return fields[0] == fields[1] and result_schema(pipeline, old.arrow) == result_schema(pipeline, new.arrow)
+
+
+def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, pipeline: Pipeline, *, now_us: int) -> DataFrame:
+    """The rows that ``reading`` names, each with the columns of ``_ADDED``.
+
+    ``_reason`` is null for a row with a usable event time, else a key of :data:`jobs.quarantine.DETAILS`.
     """
     columns = Columns.of(table.schema_json)
     clash = next((name for name in columns.struct.names if name.lower() in _TAKEN), None)
     if clash:
         raise SourceSchemaError(f"source {table.path}: the column name {clash!r} is taken by windowmill; rename it in a view of the source")
-    stored, logical = _physical(columns.struct, table)
-    data = StructType([stored[name] for name in stored.names if logical[name] not in table.partition_columns])
-    rows = spark.read.schema(data).parquet(*(_literal_path(table.path, file.path) for file in files))
-    rows = rows.select("*", F.col("_metadata.file_name").alias("_name"), F.col("_metadata.row_index").alias(ROW))
-    order = _order(files)
-    if order.num_rows <= _FEW_FILES:
-        rows = rows.select("*", _looked_up(order)).select("*", "_told.*")
-    else:
-        rows = rows.join(F.broadcast(spark.createDataFrame(order)), "_name")
-    chosen = [F.col(backquoted(name)).cast(stored[name].dataType).alias(logical[name]) for name in stored.names]
-    rows = rows.select(*chosen, FILE, ROW, VERSION)
+    by_delta = reading.settled if reading.by_delta is not None else 0
+    parts = []
+    if by_delta:
+        parts.append(_by_delta(spark, table, reading, columns.struct))
+    if by_delta < len(reading.files):
+        parts.append(_by_files(spark, table, reading.files[by_delta:], columns.struct, first=by_delta))
+    rows = reduce(DataFrame.unionByName, parts)
     if pipeline.source and pipeline.source.filter:
-        rows = rows.where(F.expr(pipeline.source.filter))
-    time, reason = event_time(pipeline, columns, now_us)
+        chosen, failed = truth(pipeline.source.filter, columns.arrow), failure(pipeline.source.filter, columns.arrow)
+        # A row on which the filter fails stays, to be set aside.
+        rows = rows.where(chosen if failed is None else F.coalesce(chosen, F.lit(False)) | failed)
+    time, reason = event_time(pipeline, columns, pipeline.time.latest(now_us))
     return rows.withColumn(TIME, time).withColumn(REASON, reason)
 
 
-def _order(files: Sequence[AddedFile]) -> pa.Table:
-    """Per file name its place in the order of arrival, its version and its partition values."""
+def _by_files(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile], struct: StructType, *, first: int) -> DataFrame:
+    """The rows of Parquet files that no deletion vector touches; the first file has the place ``first``."""
+    stored, partitions = _stored(struct), set(files[0].partition)
+    data = StructType([field for field in stored if field.name not in partitions])
+    rows = spark.read.schema(data).parquet(*(_literal_path(table.path, file.path) for file in files))
+    rows = _with_places(rows, table.path, files, first)
+    chosen = [F.col(backquoted(old.name)).cast(new.dataType).alias(new.name) for old, new in zip(stored, struct, strict=True)]
+    return rows.select(*chosen, FILE, ROW, VERSION)
+
+
+def _by_delta(spark: SparkSession, table: SourceTable, reading: Reading, struct: StructType) -> DataFrame:
+    """The rows of the snapshot as Delta's own reader gives them, which leaves out what deletion vectors delete."""
+    version = reading.by_delta
+    held = spark.read.format("delta").option("versionAsOf", str(version)).load(_root(table.path))
+    # A column may have had another name then; under column mapping its name in the files tells.
+    then = {field: name for name, field in physical_names(schema_at(table, version)).items()}
+    names = [then.get(field) for field in physical_names(table.schema_json).values()]
+    rows = _with_places(held, table.path, [replace(file, partition={}) for file in reading.files[: reading.settled]], 0)
+    chosen = [
+        (F.lit(None) if name is None else F.col(backquoted(name))).cast(field.dataType).alias(field.name)
+        for name, field in zip(names, struct, strict=True)
+    ]
+    return rows.select(*chosen, FILE, ROW, VERSION)
+
+
+def _with_places(rows: DataFrame, root: str, files: Sequence[AddedFile], first: int) -> DataFrame:
+    """Add each row's place in its file and what is known of the file; a row of a file that is not among ``files`` is an error."""
+    uris = _uris(rows.sparkSession, root, files)
+    rows = rows.select("*", F.col("_metadata.file_path").alias(_URI), F.col("_metadata.row_index").alias(ROW))
+    told = _told(uris, files, first)
+    if told.num_rows <= _FEW_FILES:
+        rows = rows.select("*", _looked_up(told)).select("*", "_told.*")
+    else:
+        rows = rows.join(F.broadcast(rows.sparkSession.createDataFrame(told)), _URI, "left")
+    stray = F.raise_error(F.concat(F.lit("windowmill: a row of a file that the plan does not name: "), F.col(_URI)))
+    return rows.withColumn(FILE, F.coalesce(FILE, stray.cast("int")))
+
+
+def _uris(spark: SparkSession, root: str, files: Sequence[AddedFile]) -> list[str]:
+    """Each file's URI as Spark tells it with the rows: Hadoop qualifies paths and escapes some of their characters."""
+    java: Any = spark._jvm  # noqa: SLF001 - nothing else escapes as Hadoop does
+    hadoop = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+
+    def uri(path: str) -> str:
+        told = java.org.apache.hadoop.fs.Path(path)
+        qualified = told.getFileSystem(hadoop).makeQualified(told).toString()
+        return str(java.org.apache.hadoop.fs.Path(qualified).toUri().toString())
+
+    base = uri(_root(root)).rstrip("/")
+    # Asking Java takes a millisecond a file; only of letters that are not ASCII does it escape some.
+    simple = [file.path.isascii() and not _ABSOLUTE.match(file.path) for file in files]
+    return [
+        f"{base}/{quote(file.path, safe=_KEPT)}" if plain else uri(_full_path(root, file.path))
+        for plain, file in zip(simple, files, strict=True)
+    ]
+
+
+def _told(uris: Sequence[str], files: Sequence[AddedFile], first: int) -> pa.Table:
+    """Per file its URI, its place in the order of arrival, its version and its partition values."""
     # As Arrow, since Spark makes a local relation of it: a Python list would become an RDD with a job and Python workers of its own.
-    own = {"_name": [file.path.rsplit("/", 1)[-1] for file in files], VERSION: pa.array([file.version for file in files], pa.int64())}
-    own |= {FILE: pa.array(range(len(files)), pa.int32())}
+    own = {_URI: pa.array(uris, pa.string()), VERSION: pa.array([file.version for file in files], pa.int64())}
+    own |= {FILE: pa.array(range(first, first + len(files)), pa.int32())}
     return pa.table(own | {name: pa.array([file.partition[name] for file in files], pa.string()) for name in files[0].partition})
 
 
-def _looked_up(order: pa.Table) -> Column:
-    """What ``order`` tells of the row's file, as a struct: a constant, where a join would be a job more."""
+def _looked_up(told: pa.Table) -> Column:
+    """What ``told`` tells of the row's file, as a struct: a constant, where a join would be a job more."""
     types = {FILE: "int", VERSION: "long"}
-    told = [
-        (F.lit(row.pop("_name")), F.struct(*(F.lit(value).cast(types.get(name, "string")).alias(name) for name, value in row.items())))
-        for row in order.to_pylist()
+    pairs = [
+        (F.lit(row.pop(_URI)), F.struct(*(F.lit(value).cast(types.get(name, "string")).alias(name) for name, value in row.items())))
+        for row in told.to_pylist()
     ]
-    return F.create_map(*(part for pair in told for part in pair))[F.col("_name")].alias("_told")
+    return F.create_map(*(part for pair in pairs for part in pair))[F.col(_URI)].alias("_told")
 
 
-def event_time(pipeline: Pipeline, columns: Columns, now_us: int) -> tuple[Column, Column]:
-    """A row's event time on the axis, and why it has none that can be used: a key of :data:`jobs.quarantine.DETAILS`."""
+def event_time(pipeline: Pipeline, columns: Columns, latest: int | None) -> tuple[Column, Column]:
+    """A row's event time on the axis, and why it has none that can be used: a key of :data:`jobs.quarantine.DETAILS`.
+
+    ``latest`` is the greatest time that is not too far in the future, if that is bounded.
+    """
     time, until = _on_axis(pipeline.time.column, columns), event_end(pipeline, columns)
     names = [name for name in (pipeline.time.column, pipeline.time.end) if name is not None]
     missing, unreadable = F.lit(False), F.lit(False)
     for name in names:
         missing, unreadable = missing | F.col(backquoted(name)).isNull(), unreadable | _on_axis(name, columns).isNull()
-    reason = F.when(missing, F.lit("null_time")).when(unreadable, F.lit("bad_time"))
+    failed = any_failure(pipeline, columns.arrow)
+    reason = F.when(F.lit(False) if failed is None else failed, F.lit("bad_condition"))
+    reason = reason.when(missing, F.lit("null_time")).when(unreadable, F.lit("bad_time"))
+    least, greatest = accepted_times(pipeline)
+    reason = reason.when(~(time.between(least, greatest) & until.between(least, greatest)), F.lit("time_out_of_range"))
     if pipeline.time.end is not None:
         reason = reason.when(until < time, F.lit("end_before_time"))
-    skew = pipeline.time.max_future_skew
-    if skew is not None and pipeline.time.unit != "none":
-        units = {"us": 1, "ms": 1_000, "s": 1_000_000, None: 1}[pipeline.time.unit]
-        latest = now_us // units + skew.elapsed()
+    if latest is not None:
         reason = reason.when(time > F.lit(latest), F.lit("future_time"))
     return time, reason
 
@@ -175,21 +276,37 @@ def _on_axis(name: str, columns: Columns) -> Column:
         return raw.cast("long")
     if kind.typeName() == "date":
         return F.unix_micros(raw.cast("timestamp"))
-    return F.unix_micros(raw.try_cast("timestamp") if kind.typeName() == "string" else raw.cast("timestamp"))
+    return instant_column(raw) if kind.typeName() == "string" else F.unix_micros(raw.cast("timestamp"))
 
 
-def _physical(struct: StructType, table: SourceTable) -> tuple[StructType, dict[str, str]]:
-    """The schema with the names that the Parquet files use, and the table's name of each (they differ under column mapping)."""
-    if table.configuration.get("delta.columnMapping.mode", "none") == "none":
-        return struct, {name: name for name in struct.names}
-    names = {field.metadata["delta.columnMapping.physicalName"]: field for field in struct}
-    stored = StructType()
-    for name, field in names.items():
-        stored.add(name, field.dataType, field.nullable)
-    return stored, {name: field.name for name, field in names.items()}
+def _stored(struct: StructType) -> StructType:
+    """The schema with the names that the Parquet files use; they differ under column mapping."""
+    return StructType([StructField(_stored_name(field), _stored_type(field.dataType), field.nullable) for field in struct])
+
+
+def _stored_name(field: StructField) -> str:
+    return str(field.metadata.get("delta.columnMapping.physicalName", field.name))
+
+
+def _stored_type(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return _stored(kind)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_stored_type(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(_stored_type(kind.keyType), _stored_type(kind.valueType), kind.valueContainsNull)
+    return kind
+
+
+def _root(path: str) -> str:
+    # The JVM's working folder is that in which it was started.
+    return path if re.match(r"[a-z0-9]+:/", path) else str(Path(path).absolute())
+
+
+def _full_path(root: str, path: str) -> str:
+    return path if _ABSOLUTE.match(path) else f"{_root(root).rstrip('/')}/{path}"
 
 
 def _literal_path(root: str, path: str) -> str:
     # Spark expands globs in paths; a partition value may hold their characters.
-    full = path if re.match(r"[a-z0-9]+:/|/", path) else f"{root.rstrip('/')}/{path}"
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", full)
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", _full_path(root, path))

@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from checkpoints.quoting import backquoted
-from jobs.sources import REASON
+from jobs.sources import REASON, Columns
+from jobs.spark_conditions import truth
 from windowing.columnar import slices
 from windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
 from windowing.columnar.slices import CLOSED, GRID, LATE, SLICE, TIME, SliceStage, WindowStage
@@ -28,15 +29,16 @@ SLICES = "_slices"
 def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
     """Packed slices of the usable rows; columns as ``stage.packing.packed_schema``."""
     judged = [name for name in (CLOSED, LATE) if name in rows.columns]
-    chosen = rows.where(F.col(REASON).isNull()).select(TIME, *judged, *inputs(stage))
+    chosen = rows.where(F.col(REASON).isNull()).select(TIME, *judged, *inputs(rows, stage))
     return _mapped(chosen, partial(_placed, slices.lifted, stage), stage.packing.packed_schema)
 
 
-def inputs(stage: SliceStage, where: Column | None = None) -> list[Column]:
-    """Columns of the source that lifting reads, and the aggregates' conditions, evaluated only ``where`` a row is of use."""
+def inputs(rows: DataFrame, stage: SliceStage, where: Column | None = None) -> list[Column]:
+    """Columns of the source's ``rows`` that lifting reads, and the aggregates' conditions, evaluated only ``where`` a row is of use."""
     names = dict.fromkeys([*stage.keys, *stage.ties, *(name for atom in stage.layout.atoms for name in atom.columns)])
     texts = dict.fromkeys(atom.where for atom in stage.layout.atoms if atom.where)
-    conditions = {text: F.expr(text) if where is None else F.when(where, F.expr(text)) for text in texts}
+    types = Columns(rows.schema).arrow if texts else {}
+    conditions = {text: truth(text, types) if where is None else F.when(where, truth(text, types)) for text in texts}
     return [*(F.col(backquoted(name)) for name in names), *(found.alias(condition_column(text)) for text, found in conditions.items())]
 
 
@@ -107,14 +109,14 @@ def windows_and_slices(packed: DataFrame, stage: WindowStage, partitions: int) -
 
 def _all_schema(stage: WindowStage) -> pa.Schema:
     counts = [(name, pa.int64()) for name in (ROWS, LATE_ROWS, SLICES)]
-    return pa.schema([*stage.bare_schema, *stage.slices.packing.lists, *counts])
+    return pa.schema([*stage.bare_schema, *stage.slices.storing.lists, *counts])
 
 
 def _all(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = _all_schema(stage)
     for combined in slices.combined(stage, batches):
         counts = pa.table({ROWS: [combined.rows], LATE_ROWS: [combined.late_rows], SLICES: [combined.n_slices]})
-        kept = [] if combined.slices is None else [stage.slices.packing.listed(combined.slices, combined.offsets)]
+        kept = [] if combined.slices is None else [stage.slices.storing.listed(combined.slices, combined.offsets)]
         for table in (*combined.windows, *kept, counts):
             columns = [
                 table.column(field.name) if field.name in table.column_names else pa.nulls(table.num_rows, field.type) for field in schema
@@ -134,9 +136,9 @@ def results(every: DataFrame, stage: WindowStage) -> DataFrame:
 
 def unlisted(every: DataFrame, stage: SliceStage) -> DataFrame:
     """The slices of what :func:`windows_and_slices` gave, one row a slice, as the state holds it."""
-    lists = F.arrays_zip(*(F.col(backquoted(field.name)) for field in stage.packing.lists))
+    lists = F.arrays_zip(*(F.col(backquoted(field.name)) for field in stage.storing.lists))
     return (
         every.where(F.col(SLICE).isNotNull())
         .select(*(backquoted(key) for key in stage.keys), F.inline(lists))
-        .select(*map(backquoted, stage.schema.names))
+        .select(*map(backquoted, stage.storing.schema.names))
     )

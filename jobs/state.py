@@ -17,14 +17,16 @@ from rich.text import Text
 
 from checkpoints.inspection import LogInspection, SlicesInspection, key_value
 from checkpoints.ledger import Ledger
+from checkpoints.opening import damage_told
 from checkpoints.places import Places
 from checkpoints.state import is_log
 from jobs.conditions import conditions_of
 from jobs.rows import plain
 from jobs.tell import Answer, bound, titled
 from windowing.axis import Grid
+from windowing.columnar.checksums import REMEDY
 from windowing.columnar.log import StateLog
-from windowing.errors import SpecError, StateError
+from windowing.errors import SpecError, StateError, StateMissingError
 from windowing.hopping import Grids
 from windowing.kernels.combine import Ints
 from windowing.spec import Pipeline
@@ -50,12 +52,22 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
         If ``key`` is not a value for each key column.
     SpecChangedError
         If the spec is not the one that built the state.
+    StateError
+        If the state is gone or cannot be read.
     """
     ledger, path = Ledger.open(pipeline), Places.of(pipeline).state
     ledger.check_meaning(pipeline)
-    if not DeltaTable.is_deltatable(path):
-        return Answer({"pipeline": pipeline.pipeline, "state": None}, f"{pipeline.pipeline}: no state yet; the first run makes it")
-    view = (_LiveRows if is_log(path) else _Slices)(pipeline, ledger, path, limit)
+    with damage_told(path):
+        if not DeltaTable.is_deltatable(path):
+            if "state" in ledger.written():
+                raise StateMissingError(f"state {path}: there is no table, but committed batches have written to it; {REMEDY}")
+            return Answer({"pipeline": pipeline.pipeline, "state": None}, f"{pipeline.pipeline}: no state yet; the first run makes it")
+        view = (_LiveRows if is_log(path) else _Slices)(pipeline, ledger, path, limit)
+        return _told(view, key)
+
+
+def _told(view: _View, key: Sequence[str]) -> Answer:
+    pipeline = view.pipeline
     data: dict[str, Any] = {"pipeline": pipeline.pipeline, "state": view.summary()}
     parts: list[RenderableType] = [] if key else list(view.show_summary(data["state"]))
     if key or not pipeline.keys:
@@ -75,7 +87,7 @@ class _View:
         self.pipeline, self.limit = pipeline, limit
         last = ledger.last_commit
         self.emitted = last.outcome.emitted if last and last.outcome else None
-        self.next_batch = ledger.open_batch.number if ledger.open_batch else len(ledger.batches())
+        self.next_batch = ledger.next_commit
 
     def _largest(self) -> list[dict[str, Any]]:
         if not self.pipeline.keys:
@@ -184,10 +196,10 @@ class _LiveRows(_View):
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
         super().__init__(pipeline, ledger, limit)
-        batches = ledger.batches()
-        if not batches:
+        newest = ledger.newest
+        if newest is None:
             raise StateError(f"state {path}: there is no ledger beside it; restore the folder from a copy")
-        types = {field.name: field.type for field in pa.schema(Schema.from_json(batches[-1].plan.source_schema).to_arrow())}
+        types = {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
         log = StateLog(pipeline, types, conditions_of(pipeline))
         self.inspection: LogInspection = LogInspection(path, list(log.keys.values()), self.next_batch, log.tables)
         self._labels = log.keys

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from checkpoints.ledger import Batch, Ledger
+from checkpoints.batches import Batch
+from checkpoints.ledger import Ledger
 from checkpoints.places import Places
+from jobs.alerts import warnings_of
 from jobs.delta_log import read_source_table
 from jobs.runs import Done
 from windowing.axis import from_us
-from windowing.errors import SourceError
+from windowing.errors import SourceError, StateCorruptError, first_line
+from windowing.redaction import redacted
 from windowing.spec import Pipeline
 
 
@@ -48,21 +53,23 @@ def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:
 def status_of(pipeline: Pipeline) -> Answer:
     """Where the pipeline stands: last batch, progress on the axis, versions that wait."""
     ledger, places = Ledger.open(pipeline), Places.of(pipeline)
-    batches, last, open_batch = ledger.batches(), ledger.last_commit, ledger.open_batch
+    last, open_batch, totals = ledger.last_commit, ledger.open_batch, ledger.totals
     data = {
         "pipeline": pipeline.pipeline,
-        "status": "never run" if not batches else open_batch.status if open_batch else "idle",
-        "batches": len(batches),
+        "status": "never run" if not ledger.count else open_batch.status if open_batch else "idle",
+        "batches": ledger.count,
         "last_commit": _text(last.committed_at) if last else None,
         "seen": _text(last.seen) if last else None,
         "emitted": _text(last.emitted) if last else None,
         "source_version": last.to_version if last else None,
         "versions_waiting": _waiting(pipeline, last),
         "open_batch": open_batch.number if open_batch else None,
-        "rows_read": sum(b.rows_read for b in batches if b.plan.builds_state and b.status == "committed"),
-        "rows_quarantined": sum(b.rows_quarantined for b in batches if b.plan.builds_state and b.status == "committed"),
+        "rows_read": totals.rows_read,
+        "rows_quarantined": totals.rows_quarantined,
+        "rows_ignored": totals.rows_ignored,
+        "warning": "; ".join(warnings_of(last.outcome, places)) or None if last and last.outcome else None,
         "sink": pipeline.sink.place if pipeline.sink else None,
-        "checkpoints": places.root,
+        "checkpoints": redacted(places.root),
     }
     table = Table(show_header=False, box=None, pad_edge=False)
     labels = {
@@ -80,7 +87,7 @@ def status_of(pipeline: Pipeline) -> Answer:
 
 def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
     """The last batches."""
-    batches = Ledger.open(pipeline).batches()[-last:]
+    batches = Ledger.open(pipeline).recent(last)
     data = [
         {
             "batch": batch.number,
@@ -93,6 +100,7 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
             "rows_applied": batch.rows_applied,
             "rows_late": batch.rows_late,
             "rows_quarantined": batch.rows_quarantined,
+            "rows_ignored": batch.rows_ignored,
             "rows_published": batch.rows_published,
             "emitted": _text(batch.emitted),
             "planned_at": _text(batch.planned_at),
@@ -134,11 +142,14 @@ def titled(title: str, columns: Sequence[str]) -> Table:
 
 def quality_of(pipeline: Pipeline, last: int) -> Answer:
     """Validation results of the last batches."""
-    from expectations.history import read
+    from expectations.history import newest_batches, read
 
-    rows = read(Places.of(pipeline).quality)
-    numbers = sorted({row["batch"] for row in rows})[-last:]
-    rows = [row for row in rows if row["batch"] in numbers]
+    path = Places.of(pipeline).quality
+    try:
+        numbers = newest_batches(path, last)
+        rows = read(path, first_batch=numbers[0]) if numbers else []
+    except (DeltaError, pa.ArrowException, OSError) as err:
+        raise StateCorruptError(f"quality {path}: cannot be read ({first_line(err)}); restore the folder from a copy") from err
     data = [{name: _text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows]
     table = titled(f"validation of {pipeline.pipeline}", ())
     for name in ("batch", "outcome", "severity", "unexpected", "rule"):
@@ -165,6 +176,7 @@ def _summary(done: Done, *, instants: bool) -> dict[str, Any]:
         "rows_applied": commit.rows_applied,
         "rows_late": commit.rows_late,
         "rows_quarantined": commit.rows_quarantined,
+        "rows_ignored": commit.rows_ignored,
         "rows_published": commit.rows_published,
         "windows": commit.windows,
         "window_end_min": bound(commit.window_end_min, instants),

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+import numpy as np
 import pyarrow as pa
 
-from jobs.conditions import conditions_of, holds
+from jobs.conditions import conditions_of, evaluate
 from jobs.result_text import result_lines
 from jobs.rows import Refused, Rows, read_rows, refused_lines
+from windowing.bounds import check_lengths
 from windowing.errors import SourceError, SpecError, UnsupportedError
 from windowing.spec import Pipeline
 from windowing.specfile import load_pipeline
-
-_PER_SECOND = {"us": 1_000_000, "ms": 1_000, "s": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +171,14 @@ def attempt(
         raise UnsupportedError(f"--engine {engine}: not available here; use {' or '.join(sorted(ENGINES))}")
     if batch_rows is not None and batch_rows < 1:
         raise SpecError(f"--batch-rows {batch_rows}: expected a whole number from 1")
-    rows = _filtered(read_rows(data, pipeline), pipeline)
-    run = ENGINES[engine](pipeline, _latest(pipeline, time.time() if now is None else now))
-    # Conditions look at one row each, so they are settled for all rows at once: a query a batch costs 20 ms and more.
-    masks = holds(conditions_of(pipeline), rows.table)
+    check_lengths(pipeline)
+    rows = read_rows(data, pipeline)
+    masks: dict[str, pa.BooleanArray] = {}
+    if engine != "spark":
+        rows, masks = _judged(rows, pipeline)
+    # Unless the spec asks for it, results do not depend on the clock.
+    latest = pipeline.time.latest(int((time.time() if now is None else now) * 1_000_000), by_default=False)
+    run = ENGINES[engine](pipeline, math.inf if latest is None else latest)
     size = batch_rows or max(1, rows.table.num_rows)
     for start in range(0, rows.table.num_rows, size):
         run.feed(Batch(rows.table.slice(start, size), {condition: mask.slice(start, size) for condition, mask in masks.items()}))
@@ -233,18 +238,33 @@ def _write(pieces: Iterable[bytes | pa.Buffer], out: TextIO) -> None:
     out.flush()
 
 
-def _filtered(rows: Rows, pipeline: Pipeline) -> Rows:
-    condition = pipeline.source.filter if pipeline.source else None
-    if not condition or not rows.table.num_rows:
-        return rows
-    return rows.where(holds([condition], rows.table)[condition])
+def _judged(rows: Rows, pipeline: Pipeline) -> tuple[Rows, dict[str, pa.BooleanArray]]:
+    """The rows that the source's filter leaves and on which no condition fails, and where each of the spec's conditions is true of them.
+
+    Conditions look at one row each, so they are settled for all rows at once: a query a batch costs 20 ms and more.
+    """
+    wanted = pipeline.source.filter if pipeline.source and pipeline.source.filter else None
+    conditions = conditions_of(pipeline)
+    if not rows.table.num_rows or not (wanted or conditions):
+        return rows, {condition: pa.array([], pa.bool_()) for condition in conditions}
+    found = evaluate(tuple(dict.fromkeys([*([wanted] if wanted else []), *conditions])), rows.table)
+    read = np.ones(rows.table.num_rows, np.bool_)
+    if wanted:
+        read = _mask(found[wanted].holds) | _mask(found[wanted].failed)
+    reasons: dict[int, str] = {}
+    for condition, truth in found.items():
+        for row in np.flatnonzero(read & _mask(truth.failed)).tolist():
+            reasons.setdefault(row, condition)
+    why = {row: f"condition {condition!r} fails on the row" for row, condition in reasons.items()}
+    refused = [Refused(rows.lines[row], "bad_condition", detail, rows.raw[row]) for row, detail in why.items()]
+    kept = read.copy()
+    kept[list(reasons)] = False
+    masks = {condition: found[condition].holds for condition in conditions}
+    if not kept.all():
+        chosen = pa.array(kept)
+        rows, masks = rows.where(chosen), {condition: mask.filter(chosen) for condition, mask in masks.items()}
+    return replace(rows, refused=[*rows.refused, *refused]), masks
 
 
-def _latest(pipeline: Pipeline, now: float) -> float:
-    """The greatest event time that is accepted, on the pipeline's axis."""
-    skew = pipeline.time.max_future_skew
-    if skew is None:
-        return float("inf")
-    if pipeline.time.unit == "none":
-        raise SpecError("time.max_future_skew: an axis with `unit: none` has no present to compare with; leave it out")
-    return int(now * _PER_SECOND[pipeline.time.unit or "us"]) + skew.elapsed()
+def _mask(truth: pa.BooleanArray) -> np.ndarray:
+    return np.asarray(truth.to_numpy(zero_copy_only=False), np.bool_)

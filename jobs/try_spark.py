@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from jobs.dataframe import evaluate
 from jobs.session import spark_session
+from jobs.sources import Columns
+from jobs.spark_conditions import failure, truth
 from jobs.try_command import Batch, Results
 from windowing.columnar.output import gives_json
 from windowing.columnar.results import Column, ResultTable, key_ranks
 from windowing.columnar.rows import Keys, plain
 from windowing.spec import Pipeline
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 _PLACE = "_place"
-_MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000, None: 1}
 
 
 class SparkEngine:
@@ -27,9 +31,7 @@ class SparkEngine:
     def __init__(self, pipeline: Pipeline, latest: float) -> None:
         self._pipeline = pipeline
         self._tables: list[pa.Table] = []
-        skew, unit = pipeline.time.max_future_skew, pipeline.time.unit
-        bounded = skew is not None and latest != math.inf
-        self._now_us = (int(latest) - skew.elapsed()) * _MICROSECONDS[unit] if bounded and skew is not None and unit != "none" else None
+        self._latest = None if latest == math.inf else int(latest)
 
     def feed(self, batch: Batch) -> None:
         self._tables.append(batch.rows)
@@ -41,10 +43,20 @@ class SparkEngine:
         rows = rows.append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
         typed = [pa.field(field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in rows.schema]
         frame = spark_session("windowmill try", brief=True).createDataFrame(rows.cast(pa.schema(typed)))
-        found = evaluate(frame, self._pipeline, arrival=_PLACE, final=final, now_us=self._now_us)
+        frame, failed = self._read(frame)
+        found = evaluate(frame, self._pipeline, arrival=_PLACE, final=final, latest=self._latest)
         assert found.refused is not None
-        refused = sorted((row[_PLACE], row["_reason"]) for row in found.refused.collect())
+        refused = sorted([*failed, *((row[_PLACE], row["_reason"]) for row in found.refused.collect())])
         return Results(self._in_order(found.rows.toArrow().drop_columns(["batch"])), refused)
+
+    def _read(self, frame: DataFrame) -> tuple[DataFrame, list[tuple[int, str]]]:
+        """The rows that the source's filter leaves, and places and reasons of those on which it fails."""
+        wanted = self._pipeline.source.filter if self._pipeline.source else None
+        if not wanted:
+            return frame, []
+        types = Columns(frame.schema).arrow
+        chosen, failed = frame.where(truth(wanted, types)), failure(wanted, types)
+        return chosen, [] if failed is None else [(row[_PLACE], "bad_condition") for row in frame.where(failed).select(_PLACE).collect()]
 
     def _in_order(self, table: pa.Table) -> ResultTable:
         cells = {name: plain(table.column(name)) for name in table.column_names}

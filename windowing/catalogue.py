@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ def parse_aggregate(value: object) -> AggregateSpec:
         raise ValueError("expected one aggregate, such as {mean: delay}")
     fields = {str(name): argument for name, argument in value.items()}
     where = fields.pop("where", None)
-    if where is not None and not isinstance(where, str):
-        raise ValueError("where: expected a Spark SQL condition")
+    if where is not None and (not isinstance(where, str) or not where.strip()):
+        raise ValueError("where: expected a Spark SQL condition; leave it out where there is none")
     if "use" in fields:
         return _parse_own(fields, where)
     if len(fields) != 1:
@@ -102,7 +102,7 @@ def _parse_own(fields: dict[str, Any], where: str | None) -> AggregateSpec:
     module, _, name = use.partition(":") if isinstance(use, str) else ("", "", "")
     if not (module.replace(".", "_").isidentifier() and name.replace(".", "_").isidentifier()):
         raise ValueError(f'use: got {use!r}; expected "module:name"')
-    if not isinstance(columns, list) or not all(isinstance(column, str) for column in columns):
+    if not isinstance(columns, list) or not all(map(_is_column, columns)):
         raise ValueError("args: expected a list of columns")
     return AggregateSpec(function="use", use=use, columns=tuple(columns), where=where)
 
@@ -113,7 +113,7 @@ def _parse_known(function: str, argument: object, where: str | None) -> Aggregat
     if signature.star and argument == "*":
         return AggregateSpec(function=function, where=where)
     if signature.options:
-        if not isinstance(argument, Mapping) or set(argument) != {"column", *signature.options} or not isinstance(argument["column"], str):
+        if not isinstance(argument, Mapping) or set(argument) != {"column", *signature.options} or not _is_column(argument["column"]):
             raise wrong
         options = {name: argument[name] for name in signature.options}
         if not _options_fit(options):
@@ -122,9 +122,13 @@ def _parse_known(function: str, argument: object, where: str | None) -> Aggregat
     columns = [argument] if isinstance(argument, str) else argument
     if not isinstance(columns, list | tuple) or len(columns) != len(signature.columns):
         raise wrong
-    if not all(isinstance(column, str) and column and column != "*" for column in columns):
+    if not all(map(_is_column, columns)):
         raise wrong
     return AggregateSpec(function=function, columns=tuple(columns), where=where)
+
+
+def _is_column(value: object) -> bool:
+    return isinstance(value, str) and value not in ("", "*")
 
 
 def _options_fit(options: Mapping[str, Any]) -> bool:
@@ -135,7 +139,7 @@ def _options_fit(options: Mapping[str, Any]) -> bool:
         return isinstance(edges, list) and len(edges) > 1 and all(map(number, edges)) and all(a < b for a, b in pairwise(edges))
 
     def positive(k: object) -> bool:
-        return isinstance(k, int) and not isinstance(k, bool) and k > 0
+        return isinstance(k, int) and not isinstance(k, bool) and 0 < k <= 1_000_000_000
 
     def fraction(q: object) -> bool:
         return isinstance(q, int | float) and not isinstance(q, bool) and 0 <= q <= 1
@@ -157,10 +161,42 @@ def dump_aggregate(spec: AggregateSpec) -> dict[str, Any]:
     return written | ({"where": spec.where} if spec.where else {})
 
 
+def _json_schema() -> dict[str, Any]:
+    """JSON schema of an aggregate as it is written."""
+    column: dict[str, Any] = {"type": "string", "minLength": 1}
+    options: dict[str, dict[str, Any]] = {
+        "k": {"type": "integer", "minimum": 1},
+        "q": {"type": "number", "minimum": 0, "maximum": 1},
+        "edges": {"type": "array", "items": {"type": "number"}, "minItems": 2},
+    }
+
+    def argument(signature: Signature) -> dict[str, Any]:
+        if signature.options:
+            fields = {"column": column} | {name: options[name] for name in signature.options}
+            return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+        number = len(signature.columns)
+        listed = {"type": "array", "items": column, "minItems": number, "maxItems": number}
+        return listed if number > 1 else {"anyOf": [column, listed]}
+
+    known = {name: argument(signature) for name, signature in SIGNATURES.items()}
+    own = {"use": {"type": "string", "pattern": r"^[\w.]+:[\w.]+$"}, "args": {"type": "array", "items": column}}
+    return {
+        "type": "object",
+        "properties": known | own | {"where": {"type": "string", "minLength": 1}},
+        "additionalProperties": False,
+        "oneOf": [{"required": [name]} for name in (*known, "use")],
+    }
+
+
 Aggregates = Annotated[
     dict[
         Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")],
-        Annotated[AggregateSpec, BeforeValidator(parse_aggregate), PlainSerializer(dump_aggregate, return_type=dict)],
+        Annotated[
+            AggregateSpec,
+            BeforeValidator(parse_aggregate),
+            PlainSerializer(dump_aggregate, return_type=dict),
+            WithJsonSchema(_json_schema()),
+        ],
     ],
     Field(min_length=1),
 ]

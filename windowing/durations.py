@@ -15,10 +15,14 @@ _UNITS_US = {"microsecond": 1, "us": 1, "millisecond": 1_000, "ms": 1_000, "seco
 _UNITS_US |= {"minute": 60 * SECOND_US, "min": 60 * SECOND_US, "hour": 3_600 * SECOND_US, "h": 3_600 * SECOND_US}
 _UNITS_DAYS = {"day": 1, "d": 1, "week": 7, "w": 7}
 _UNITS_MONTHS = {"month": 1, "quarter": 3, "year": 12}
-_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*(?:,|and\b)?")
+#: No length is longer: with any instant of a calendar it stays within 64 bits.
+LONGEST_DAYS = 3_652_500
+_LONGEST_TICKS = 1 << 62
+_PART = re.compile(r"\s*([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*([a-zA-Z]{1,16})\s*(?:,|and\b)?")
 _ISO = re.compile(
-    r"P(?:(?P<Y>\d+)Y)?(?:(?P<M>\d+)M)?(?:(?P<W>\d+)W)?(?:(?P<D>\d+)D)?"
-    r"(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?"
+    r"P(?:(?P<Y>\d{1,19})Y)?(?:(?P<M>\d{1,19})M)?(?:(?P<W>\d{1,19})W)?(?:(?P<D>\d{1,19})D)?"
+    r"(?:T(?=\d)(?:(?P<h>\d{1,19})H)?(?:(?P<m>\d{1,19})M)?(?:(?P<s>\d{1,19}(?:\.\d{1,19})?)S)?)?",
+    re.ASCII,
 )
 EXPECTED = "a duration such as '5 minutes', '1 hour 30 minutes' or 'PT5M' (a plain integer on an integer axis)"
 
@@ -82,12 +86,12 @@ class Duration:
         if isinstance(value, Duration):
             return value
         if isinstance(value, int) and not isinstance(value, bool):
-            return cls(ticks=value, plain=True)
-        text = value.strip() if isinstance(value, str) else ""
+            return _bounded(cls(ticks=value, plain=True))
+        text = value.strip() if isinstance(value, str) and len(value) <= 200 else ""
         found = _parse_iso(text) or _parse_words(text)
         if found is None:
             raise ValueError(f"expected {EXPECTED}")
-        return found
+        return _bounded(found)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
@@ -105,6 +109,15 @@ class Duration:
             serialization=core_schema.plain_serializer_function_ser_schema(dump),
             json_schema_input_schema=core_schema.union_schema([core_schema.str_schema(), core_schema.int_schema()]),
         )
+
+
+def _bounded(length: Duration) -> Duration:
+    if length.plain:
+        if abs(length.ticks) > _LONGEST_TICKS:
+            raise ValueError(f"expected at most 2^62 = {_LONGEST_TICKS} ticks of the axis")
+    elif length.months * 31 + length.days + length.ticks // DAY_US > LONGEST_DAYS:
+        raise ValueError("expected less than 10,000 years")
+    return length
 
 
 def _parse_words(text: str) -> Duration | None:

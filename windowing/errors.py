@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from windowing.redaction import redacted
+
 
 class WindowmillError(Exception):
     """Base of all errors that windowmill raises on purpose; ``str(error)`` is one line for the user.
@@ -10,6 +12,10 @@ class WindowmillError(Exception):
     """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        # Messages name paths, and a path may hold credentials that came from the environment.
+        return redacted(super().__str__())
 
 
 class SpecError(WindowmillError, ValueError):
@@ -42,8 +48,36 @@ class NonAppendCommitError(SourceError):
     """The source table has a commit that changed or removed rows; incremental windows read appends only."""
 
 
+class SourceFeatureError(SourceError):
+    """The source uses a table feature that cannot be read rightly."""
+
+
+class ArrivalUnknownError(SourceError):
+    """The order in which the source's rows arrived can no longer be told, and the result depends on it."""
+
+
+class TooManyBadRowsError(SourceError):
+    """More of a batch's rows cannot be applied than the spec allows."""
+
+
+class LimitExceededError(WindowmillError):
+    """A row, a key or a batch would give more windows or ticks than the bound allows."""
+
+
 class LedgerError(WindowmillError):
     """The ledger holds something it cannot hold, or cannot be read."""
+
+
+class LedgerCorruptError(LedgerError):
+    """A record of the ledger is damaged, doubled or missing."""
+
+
+class LedgerBehindError(LedgerError):
+    """The pipeline's tables hold batches that the ledger does not know: it has been lost or restored from an older copy."""
+
+
+class CodeChangedError(LedgerError):
+    """The user's own module differs from the one that built the pipeline's state."""
 
 
 class SpecChangedError(LedgerError):
@@ -62,6 +96,26 @@ class StateError(WindowmillError):
     """Stored state is missing, of an unknown format, or damaged."""
 
 
+class StateMissingError(StateError):
+    """A table that earlier batches wrote is gone, or older than they left it."""
+
+
+class StateCorruptError(StateError):
+    """Stored bytes or rows are not those that were written."""
+
+
+class ForeignWriteError(WindowmillError):
+    """Someone else has written to a table that is the pipeline's own."""
+
+
+class MixedAttemptError(WindowmillError):
+    """An earlier attempt at this batch wrote other rows than this one computed; nothing more is written."""
+
+
+class StorageFullError(WindowmillError):
+    """The disk is full, or a quota used up; nothing half-written counts."""
+
+
 class SinkError(WindowmillError):
     """The sink table cannot be written as the spec asks, or someone else has written to it."""
 
@@ -78,3 +132,9 @@ class AggregateOverflowError(WindowmillError, OverflowError):
 
 class UnsupportedError(SpecError):
     """The spec is valid, but this command does not do what it asks for."""
+
+
+def first_line(err: BaseException) -> str:
+    """The first line of another library's message, or the name of the error where it has none."""
+    text = str(err).strip()
+    return text.splitlines()[0] if text else type(err).__name__

@@ -11,6 +11,7 @@ import math
 import numpy as np
 import pyarrow as pa
 
+from windowing.bounds import check_key, check_share
 from windowing.durations import Duration
 from windowing.kernels import policies as kernel
 from windowing.kernels.columns import float64_of, int64_of, valid_of
@@ -43,6 +44,7 @@ class PolicySlicer:
 
     def __init__(self, window: Tumbling | Sliding, pipeline: Pipeline) -> None:
         assert window.evict is not None
+        self._window = window
         self._evict, self._trigger = window.evict, window.trigger if isinstance(window, Sliding) else None
         period = self._trigger.time if self._trigger is not None else self._evict.time
         self._steps: Steps | None = None
@@ -112,22 +114,25 @@ class PolicySlicer:
         alive = np.zeros(len(sequence), np.bool_)
         kept = (self._states, self._bases, alive)
         fixed = (self._settings, listed, *deltas, offsets, n_held, *rows)
-        counts, nothing = np.zeros(3, np.int64), (np.empty((8, 0), np.int64), _NONE)
+        counts, nothing = np.zeros(4, np.int64), (np.empty((8, 0), np.int64), _NONE)
         if self._steps is None:
             # Without ticks a tuple fires once at most.
             counts[:2] = len(sequence)
         else:
             kernel.apply_policies(*fixed, *(array.copy() for array in kept), *progress, False, counts, *nothing)
+            check_key(self._window, int(counts[kernel.DUE]))
+            check_share(self._window.name, int(counts[kernel.NOTED]))
         out, removed = np.empty((8, counts[0]), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0
         kernel.apply_policies(*fixed, *kept, *progress, True, counts, out, removed)
         key, start, end, number, lo, hi, gone_from, gone_to = out[:, : counts[0]]
-        keys = key[runs(key)[:-1]]
+        bounds = runs(key)
+        keys = key[bounds[:-1]]
         if self._from_anywhere:
             slots_of = np.full(len(leaves), PENDING, np.int64)
             slots_of[leaves.find(self._held)] = self._slots
             slots, gone = slots_of[sequence], np.stack((gone_from, gone_to), axis=1)
-            *columns, places = ring_changes(runs(key), keys, offsets[keys], hi, gone, removed, slots, self._capacity)
+            *columns, places = ring_changes(bounds, keys, offsets[keys], hi, gone, removed, slots, self._capacity)
             self._slots = slots[alive]
             capacity, front, span, empty, change_offsets, changed = columns
             ring = Ring(capacity, front, span, empty, change_offsets, changed, np.where(places < 0, -1, sequence[places]))

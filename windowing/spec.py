@@ -7,19 +7,55 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from datetime import date, datetime
+from itertools import combinations
 from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from windowing.catalogue import Aggregates, AggregateSpec
-from windowing.durations import Duration
+from windowing.durations import SECOND_US, Duration
+from windowing.paths import path_problem, within
+from windowing.redaction import redacted
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
-Column = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+def _column(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("expected the name of a column, which holds no null character")
+    return value
+
+
+def _condition(value: str) -> str:
+    if not value.strip():
+        raise ValueError("expected a Spark SQL condition; leave the field out where there is none")
+    return value
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, bool | float):
+        raise ValueError("expected a whole number")
+    return value
+
+
+def _path(value: str) -> str:
+    problem = path_problem(value)
+    if problem:
+        raise ValueError(problem)
+    return value
+
+
+Column = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_column)]
+Condition = Annotated[str, AfterValidator(_condition)]
+#: Kernels keep an index a tuple in 64 bits with room to spare; no window of this size could be held anyway.
+Number = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=1_000_000_000)]
 Zero = Duration()
 
+#: How the state's columns are named, a part of :meth:`Pipeline.meaning_hash`: 2 since names do not depend on the order of the aggregates.
+LABELS = 2
 #: Columns of the sink that are ours; neither a key nor an aggregate may take these names.
 RESERVED_COLUMNS = ("window", "window_start", "window_end", "trigger", "revision", "batch")
 
@@ -78,8 +114,8 @@ Instant = Annotated[
 class Table(_Part):
     """A Delta table by path or by catalog name; exactly one of the two."""
 
-    path: str | None = None
-    table: str | None = None
+    path: Annotated[str, AfterValidator(_path)] | None = None
+    table: Annotated[str, Field(pattern=r"^[\w-]+(\.[\w-]+){0,2}$", max_length=255)] | None = None
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -89,16 +125,41 @@ class Table(_Part):
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
-        return self.path or self.table or ""
+        """Where it is, for messages: without credentials."""
+        return redacted(self.path or self.table or "")
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return str(value) if isinstance(value, int | float) else value
+
+
+#: Options of a Delta source; the names are Delta's own.
+DELTA_OPTIONS = ("maxBytesPerTrigger", "maxFilesPerTrigger", "startingTimestamp", "startingVersion")
+#: Options of Delta's readers in whose place a field of the spec stands.
+_CHANGES_OPTIONS = ("ignoreChanges", "ignoreDeletes", "skipChangeCommits")
 
 
 class Source(Table):
     """Where events come from: any Spark batch reader; Delta is read by version."""
 
     format: str = "delta"
-    options: dict[str, str] = {}
-    filter: str | None = None
+    options: dict[str, Annotated[str, BeforeValidator(_as_text)]] = {}
+    filter: Condition | None = None
+    #: What becomes of versions of a Delta source that update or remove rows.
+    changes: Literal["refuse", "ignore", "restate"] = "refuse"
+
+    @model_validator(mode="after")
+    def _known_options(self) -> Self:
+        unknown = next((name for name in self.options if name not in DELTA_OPTIONS), None) if self.format == "delta" else None
+        if unknown in _CHANGES_OPTIONS:
+            raise ValueError(f"options.{unknown}: unknown; set source.changes: ignore instead")
+        if unknown is not None:
+            raise ValueError(f"options.{unknown}: unknown; the options of a Delta source are {', '.join(DELTA_OPTIONS)}")
+        return self
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -116,8 +177,16 @@ class Time(_Part):
     tie_break: tuple[Column, ...] = ()
     disorder: Duration = Zero
     lateness: Duration = Zero
-    max_future_skew: Duration | None = None
+    #: Null for no limit, as on an axis that is no time.
+    max_future_skew: Annotated[Duration | None, Field(json_schema_extra={"default": "1 day"})] = Duration(days=1)
     watermark: Literal["max_event_time", "data_interval_end"] = "max_event_time"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_future_without_a_clock(cls, fields: Any) -> Any:
+        if isinstance(fields, Mapping) and fields.get("unit") == "none" and "max_future_skew" not in fields:
+            return {**fields, "max_future_skew": None}
+        return fields
 
     @model_validator(mode="after")
     def _fixed_lengths(self) -> Self:
@@ -127,25 +196,44 @@ class Time(_Part):
                 raise ValueError(f"{name}: expected a fixed length; months have none")
             if value is not None and value.ticks < 0:
                 raise ValueError(f"{name}: got {value}; expected zero or more")
-        if self.max_future_skew is not None and self.unit == "none":
+        if "max_future_skew" in self.model_fields_set and self.max_future_skew is not None and self.unit == "none":
             raise ValueError("max_future_skew: an axis with unit: none has no now to measure from; leave it out")
         return self
+
+    def latest(self, now_us: int, *, by_default: bool = True) -> int | None:
+        """The greatest event time on the axis that is not too far in the future at ``now_us``; ``None`` for no such bound.
+
+        ``by_default`` is whether the bound that specs have without saying so counts too.
+        """
+        skew = self.max_future_skew
+        if skew is None or self.unit == "none" or not (by_default or "max_future_skew" in self.model_fields_set):
+            return None
+        tick_us = {"us": 1, "ms": 1_000, "s": SECOND_US, None: 1}[self.unit]
+        return now_us // tick_us + (skew.ticks if skew.plain else skew.elapsed() // tick_us)
+
+
+def _difference(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not 0 <= value < float("inf"):
+            raise ValueError("expected a number from 0, or a duration where the column is a time")
+        return value
+    return Duration.parse(value)
 
 
 class Delta(_Part):
     """A difference of a column's values that makes a policy act."""
 
     column: Column
-    by: Annotated[int, Field(strict=True, ge=0)] | Annotated[float, Field(strict=True, ge=0)] | Duration
+    by: Annotated[Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True)] | Duration, BeforeValidator(_difference)]
 
 
 class Policy(_Part):
     """When tuples leave a window, or when it is evaluated: exactly one of the four kinds."""
 
-    count: Annotated[int, Field(gt=0)] | None = None
+    count: Number | None = None
     time: PositiveDuration | None = None
     delta: Delta | None = None
-    punctuation: str | None = None
+    punctuation: Condition | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -229,7 +317,7 @@ class Count(_Window):
     """Per key: spans of ``count`` consecutive distinct event start times (StreamInsight)."""
 
     type: Literal["count"]
-    count: Annotated[int, Field(gt=0)]
+    count: Number
 
 
 class Custom(_Window):
@@ -278,10 +366,14 @@ class Expectation(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
+#: Schedules that are words; any other text is five cron fields.
+SCHEDULE_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
+
+
 class AssetSchedule(_Part):
     """Run when an Airflow asset of this name has been updated."""
 
-    asset: str
+    asset: Annotated[str, Field(pattern=r"\S", max_length=1_500)]
 
 
 class Pipeline(_Part):
@@ -320,6 +412,8 @@ class Pipeline(_Part):
     def _lengths_fit_axis(self) -> Self:
         integer_axis = self.time.unit is not None
         for where, value in _durations(self):
+            if where == "time.max_future_skew" and not value.plain:
+                continue  # measured against a clock, so that on any axis which has one it may be a duration
             if value.plain != integer_axis and not value.is_zero:
                 wanted = (
                     f"a plain integer (time.unit is {self.time.unit!r})" if integer_axis else "a duration with a unit, such as '5 minutes'"
@@ -341,6 +435,32 @@ class Pipeline(_Part):
                 raise ValueError(f"aggregates.{name}: time_weighted_mean needs interval events; set time.end to the column of their ends")
         return self
 
+    @model_validator(mode="after")
+    def _tables_lie_apart(self) -> Self:
+        tables = {name: table.path for name in ("source", "sink", "checkpoints") if (table := getattr(self, name)) and table.path}
+        if "checkpoints" not in tables and "sink" in tables:
+            tables["the sink's checkpoints"] = f"{tables['sink'].rstrip('/')}.windowmill"
+        for one, other in combinations(tables, 2):
+            inner, outer = (one, other) if within(tables[one], tables[other]) else (other, one)
+            if within(tables[inner], tables[outer]):
+                same = within(tables[outer], tables[inner])
+                raise ValueError(
+                    f"{inner}.path: {'is that of' if same else 'lies below'} {outer}; each needs a folder of its own, beside the other"
+                )
+        return self
+
+    def conditions(self) -> tuple[str, ...]:
+        """Every condition but the source's filter, each once, in the spec's order."""
+        found = [aggregate.where for aggregate in self.aggregates.values()]
+        found += [policy.punctuation for policy in self.policies()]
+        return tuple(dict.fromkeys(text for text in found if text))
+
+    def policies(self) -> list[Policy]:
+        """Every eviction and trigger policy."""
+        found = [window.evict for window in self.windows if isinstance(window, Tumbling | Sliding)]
+        found += [window.trigger for window in self.windows if isinstance(window, Sliding)]
+        return [policy for policy in found if policy]
+
     def meaning(self) -> dict[str, Any]:
         """The part of the spec that decides the result rows, as JSON values: what the stored state depends on."""
         everything = self.model_dump(mode="json", exclude_defaults=True)
@@ -350,8 +470,27 @@ class Pipeline(_Part):
         return kept
 
     def meaning_hash(self) -> str:
-        """SHA-256 of :meth:`meaning`, hexadecimal."""
-        return hashlib.sha256(json.dumps(self.meaning(), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of :meth:`meaning` and of how the state's columns are named, hexadecimal; the order of mappings changes nothing."""
+        return _hash(self.meaning() | {"labels": LABELS})
+
+    def older_meaning_hashes(self) -> tuple[str, ...]:
+        """What earlier releases recorded for this spec as its :meth:`meaning_hash`.
+
+        They named columns of the state by the order of the aggregates where their content gave no name of its own
+        (:attr:`windowing.kernels.layout.Layout.labels_by_order`), and had no limit to events from the future by default.
+        """
+        meaning = self.meaning()
+        without = {name: value for name, value in meaning["time"].items() if name != "max_future_skew"}
+        limits: list[dict[str, Any]] = [{}]
+        if self.time.max_future_skew is not None:
+            # As it is by default, with or without the spec's saying so; any other length is part of the meaning.
+            given = {"max_future_skew": str(self.time.max_future_skew)}
+            limits = [{}, given] if "max_future_skew" not in meaning["time"] else [given]
+        return tuple(_hash(meaning | {"time": without | limit}) for limit in limits)
+
+
+def _hash(meaning: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
 
 
 def _durations(part: BaseModel, where: str = "") -> list[tuple[str, Duration]]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +16,22 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from windowing.errors import SpecError
+from windowing.redaction import holds_credentials, redacted
 from windowing.spec import Pipeline
+from windowing.yamltext import MAX_DEPTH, SpecLoader
 
 MAX_BYTES = 1 << 20
+#: Problems of one spec that are told; thousands would hide the first.
+_TOLD = 20
+#: Characters of a value, and of a line, that a message shows.
+_SHOWN, _LINE = 120, 900
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+#: A variable, a dollar sign doubled so that none is meant, or a variable written wrongly.
+_MARK = re.compile(r"\$\$(?=\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{[^}]{0,40}\}?")
+_FIELD = re.compile(r"([a-z_]+(?:\.\w+)*): (.*)", re.DOTALL)
+_NO_SECRET = re.compile(r"://(?:[^/@:\s]*:)?@")
+_PLACES = ("source", "sink", "checkpoints")
 _Path = tuple[str | int, ...]
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML without aliases (they can blow a small file up) and without keys given twice."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases are not read; write the value out", event.start_mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the field {key.value!r} is given twice", key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> Pipeline:
@@ -51,24 +47,67 @@ def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] |
     Raises
     ------
     SpecError
-        With a line for each thing that is wrong: file, line, field, value, what was expected.
+        With a line for each thing that is wrong: file, line, field, value, what was expected. What stood in the environment is not
+        told: such a value is shown as it was written, ``${NAME}``.
     """
+    return read_spec(path, environment).pipeline
+
+
+@dataclass(frozen=True)
+class ReadSpec:
+    """A pipeline as it was read.
+
+    Attributes
+    ----------
+    pipeline
+        What the text means.
+    name
+        File name, for messages.
+    lines
+        Line number by path of a field.
+    filled
+        Text with variables -> the same with what the environment holds.
+    """
+
+    pipeline: Pipeline
+    name: str
+    lines: Mapping[_Path, int] = field(default_factory=dict)
+    filled: Mapping[str, str] = field(default_factory=dict)
+
+    def problem(self, path: str, message: str) -> str:
+        """The line that tells of a problem in the field ``path`` (dotted), without what came from the environment."""
+        steps = tuple(int(step) if step.isdigit() else step for step in path.split(".") if step)
+        return f"{_where(self.name, steps, self.lines)}: {_without(self.filled, message)}"
+
+
+def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> ReadSpec:
+    """As :func:`load_pipeline`, with what messages about the spec need."""
     try:
-        raw = Path(path).read_bytes()
-    except OSError as err:
-        raise SpecError(f"{path}: cannot be read ({err.strerror}); give the path of a pipeline's YAML file") from err
+        with Path(path).open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as err:
+        why = err.strerror if isinstance(err, OSError) else "a file's name has no null character"
+        raise SpecError(f"{str(path)!r}: cannot be read ({why}); give the path of a pipeline's YAML file") from err
     if len(raw) > MAX_BYTES:
-        raise SpecError(f"{path}: {len(raw)} bytes; a spec has at most {MAX_BYTES}")
+        raise SpecError(f"{path}: more than {MAX_BYTES} bytes; a spec has at most {MAX_BYTES}")
     try:
-        loader = _Loader(raw.decode())
-        node = loader.get_single_node()
-        value = loader.construct_document(node) if node is not None else None
+        # Editors on Windows begin a file with a byte order mark.
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as err:
         raise SpecError(f"{path}: not UTF-8 text ({err.reason} at byte {err.start}); save it as UTF-8") from err
+    try:
+        loader = SpecLoader(text)
+        node = loader.get_single_node()
+        value = loader.construct_document(node) if node is not None else None
     except yaml.MarkedYAMLError as err:
         line = err.problem_mark.line + 1 if err.problem_mark else 1
-        raise SpecError(f"{path}:{line}: not readable as YAML: {err.problem or err.context}; correct this line") from err
-    return parse_pipeline(value, name=str(path), environment=environment, lines=_lines(node))
+        raise SpecError(f"{path}:{line}: not readable as YAML: {_cut(err.problem or err.context or '')}; correct this line") from err
+    except yaml.reader.ReaderError as err:
+        line = text.count("\n", 0, err.position) + 1
+        raise SpecError(
+            f"{path}:{line}: not readable as YAML: the character U+{ord(text[err.position]):04X} is not allowed; take it out"
+        ) from err
+    return _read(value, str(path), os.environ if environment is None else environment, _lines(node))
 
 
 def parse_pipeline(
@@ -77,60 +116,155 @@ def parse_pipeline(
     """Check a pipeline given as nested mappings; ``lines`` maps field paths to line numbers for messages."""
     if isinstance(value, Pipeline):
         return value
+    return _read(value, name, os.environ if environment is None else environment, lines or {}).pipeline
+
+
+def _read(value: object, name: str, environment: Mapping[str, str], lines: Mapping[_Path, int]) -> ReadSpec:
     if not isinstance(value, Mapping):
         raise SpecError(
-            f"{name}: holds {type(value).__name__}; expected fields such as pipeline:, source:, windows: (see the README's example)"
+            f"{name}: holds {'nothing' if value is None else type(value).__name__}; expected fields such as pipeline:, source:, windows: "
+            "(see the README's example)"
         )
-    problems: list[str] = []
-    filled = _substitute(value, os.environ if environment is None else environment, (), problems, name, lines or {})
-    if problems:
-        raise SpecError("\n".join(problems))
+    filling = _Filling(name, environment, lines)
+    filled = filling.fill(value, ())
+    for place in _PLACES:
+        filling.look_for_credentials(value.get(place), (place,))
+    if filling.problems:
+        raise SpecError(_told(filling.problems))
     try:
-        return Pipeline.model_validate(filled)
+        pipeline = Pipeline.model_validate(filled)
     except ValidationError as err:
-        errors = err.errors()
+        errors = err.errors(include_url=False)
         # A list whose items failed is also "too short" to pydantic; only the items' own errors help.
-        errors = [
-            e
-            for e in errors
-            if not (e["type"] == "too_short" and any(o["loc"][: len(e["loc"])] == e["loc"] and o is not e for o in errors))
-        ]
-        raise SpecError("\n".join(_describe(error, name, lines or {}) for error in errors)) from err
+        failed = {location[:end] for location in (e["loc"] for e in errors) for end in range(len(location))}
+        errors = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in failed) and not _of_other_member(e)]
+        described = (_describe(error, name, lines, value) for error in errors[: _TOLD + 1])
+        raise SpecError(_told([_without(filling.filled, line) for line in described])) from None
+    return ReadSpec(pipeline, name, lines, filling.filled)
 
 
-def _substitute(value: Any, environment: Mapping[str, str], path: _Path, problems: list[str], name: str, lines: Mapping[_Path, int]) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _substitute(item, environment, (*path, key), problems, name, lines) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_substitute(item, environment, (*path, index), problems, name, lines) for index, item in enumerate(value)]
-    if not isinstance(value, str):
-        return value
+class _Filling:
+    """Putting the environment's values in the place of ``${NAME}``; what is wrong on the way is collected."""
 
-    def replace(match: re.Match[str]) -> str:
-        if match[1] not in environment:
-            problems.append(
-                f"{_where(name, path, lines)}: the environment variable {match[1]} is not set; export {match[1]}=… and try again"
-            )
-            return ""
-        return environment[match[1]]
+    def __init__(self, name: str, environment: Mapping[str, str], lines: Mapping[_Path, int]) -> None:
+        self._name, self._environment, self._lines = name, environment, lines
+        self.problems: list[str] = []
+        self.filled: dict[str, str] = {}
 
-    return _VARIABLE.sub(replace, value)
+    def fill(self, value: Any, path: _Path) -> Any:
+        if len(path) > MAX_DEPTH:
+            self._refuse(path[:8], f"fields lie within one another more than {MAX_DEPTH} deep; write it flat")
+            return None
+        if isinstance(value, Mapping):
+            for key in value:
+                if not isinstance(key, str):
+                    self._refuse(path, f"got {shown(key)} as a field's name; expected text")
+            return {key: self.fill(item, (*path, key)) for key, item in value.items() if isinstance(key, str)}
+        if isinstance(value, list | tuple):
+            return [self.fill(item, (*path, index)) for index, item in enumerate(value)]
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            self._refuse(path, f"got a whole number of {value.bit_length()} bits; expected one that fits into 64")
+            return 0
+        return self._text(value, path) if isinstance(value, str) else value
+
+    def look_for_credentials(self, value: Any, path: _Path) -> None:
+        """Refuse credentials that are written out below ``value``, a table's fields before they are filled."""
+        if isinstance(value, Mapping) and len(path) < MAX_DEPTH:
+            for name, item in value.items():
+                self.look_for_credentials(item, (*path, str(name)))
+        elif isinstance(value, str):
+            # Of a variable only its name is written; what is left of key:${SECRET}@ is key:@.
+            literal = _NO_SECRET.sub("://", _VARIABLE.sub("", value))
+            if holds_credentials(literal) or (path[-2:-1] == ("options",) and holds_credentials(f"{path[-1]}={literal}")):
+                self._refuse(path, "holds credentials; leave them to the machine's own settings, or name them as ${NAME}")
+
+    def _text(self, text: str, path: _Path) -> str:
+        def replace(mark: re.Match[str]) -> str:
+            if mark[0] == "$$":
+                return "$"
+            if mark[1] is None:
+                self._refuse(path, f"got {mark[0]!r}; expected the name of an environment variable, as in ${{NAME}} ($${{ is the text ${{)")
+            elif mark[1] not in self._environment:
+                self._refuse(path, f"the environment variable {mark[1]} is not set; export {mark[1]}=…, then run again")
+            else:
+                return self._environment[mark[1]]
+            return mark[0]
+
+        found = _MARK.sub(replace, text)
+        if _VARIABLE.search(text):
+            self.filled[text] = found
+            self.filled |= {f"${{{name}}}": self._environment[name] for name in _VARIABLE.findall(text) if name in self._environment}
+        return found
+
+    def _refuse(self, path: _Path, message: str) -> None:
+        if len(self.problems) <= _TOLD:
+            self.problems.append(f"{_where(self._name, path, self._lines)}: {message}")
+
+
+def shown(value: object) -> str:
+    """``value`` for a message: on one line, shortened, as YAML writes it, without credentials."""
+    try:
+        if value is None or isinstance(value, bool):
+            text = {None: "null", True: "true", False: "false"}[value]
+        elif isinstance(value, float) and not math.isfinite(value):
+            text = ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+        else:
+            text = value.isoformat() if isinstance(value, date) else repr(value)
+    except (ValueError, RecursionError):
+        text = f"a {type(value).__name__}"
+    return redacted(_cut(text, _SHOWN))
+
+
+def _cut(text: str, limit: int = _LINE) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 20]}… ({len(text)} characters)"
+
+
+def _told(problems: Iterable[str]) -> str:
+    lines = list(dict.fromkeys(problems))
+    return "\n".join(
+        [_cut(" ".join(line.splitlines())) for line in lines[:_TOLD]] + (["… and more of the kind"] if len(lines) > _TOLD else [])
+    )
+
+
+def _without(filled: Mapping[str, str], text: str) -> str:
+    """``text`` with what came from the environment as it was written."""
+    for written, value in sorted(filled.items(), key=lambda pair: -len(pair[1])):
+        for form in {value, repr(value)[1:-1]} - {"", written}:
+            # A short value may be a part of any word.
+            bounds = (r"(?<!\w)", r"(?!\w)") if len(form) < 6 else ("", "")
+            text = re.sub(bounds[0] + re.escape(form) + bounds[1], written.replace("\\", r"\\"), text)
+    return text
 
 
 def _where(name: str, path: _Path, lines: Mapping[_Path, int]) -> str:
     known = next((lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in lines), None)
-    field = ".".join(str(step) for step in path)
+    field = ".".join(_step(step) for step in path)
     return f"{name}{f':{known}' if known else ''}{f': {field}' if field else ''}"
 
 
-def _describe(error: Any, name: str, lines: Mapping[_Path, int]) -> str:
+def _step(step: str | int) -> str:
+    text = str(step)
+    return text if text.isprintable() and len(text) <= _SHOWN else shown(text)
+
+
+def _of_other_member(error: Any) -> bool:
+    """Whether the error only says that the value is not the other of "text or fields", for what was clearly meant as one."""
+    meant_as_fields = isinstance(error["input"], Mapping)
+    kind, member = error["type"], error["loc"][-1:]
+    return (kind == "string_type" and member == ("str",) and meant_as_fields) or (
+        kind == "model_type" and member == ("AssetSchedule",) and not meant_as_fields
+    )
+
+
+def _describe(error: Any, name: str, lines: Mapping[_Path, int], written: Any) -> str:
     # pydantic puts the tag of a union's chosen member into the path; the spec has no such level.
     path: list[str | int] = []
     for index, step in enumerate(error["loc"]):
-        if not (index and isinstance(error["loc"][index - 1], int) and step in _WINDOW_TYPES) and step not in _UNION_STEPS:
+        of_union = step in _UNION_STEPS or (index and isinstance(error["loc"][index - 1], int) and step in _WINDOW_TYPES)
+        if not of_union and step != "[key]":
             path.append(step)
     where = _where(name, tuple(path), lines)
-    kind, value, context = error["type"], error.get("input"), error.get("ctx", {})
+    kind, value, context = error["type"], _at(written, path, error.get("input")), error.get("ctx", {})
     if kind == "extra_forbidden":
         known = _fields_at(error["loc"])
         near = difflib.get_close_matches(str(path[-1]), known, 1)
@@ -138,18 +272,49 @@ def _describe(error: Any, name: str, lines: Mapping[_Path, int]) -> str:
     if kind == "missing":
         return f"{where}: missing; add this field"
     if kind == "string_pattern_mismatch":
-        return f"{where}: got {value!r}; expected text matching {context['pattern']}"
+        return f"{where}: got {shown(error['input'] if '[key]' in error['loc'] else value)}; expected text matching {context['pattern']}"
+    if kind in _EXPECTED:
+        return f"{where}: got {shown(value)}; expected {_EXPECTED[kind].format(**context)}"
     if kind in ("union_tag_invalid", "literal_error"):
         expected = context.get("expected_tags") or context.get("expected")
-        return f"{where}: got {value.get('type') if isinstance(value, Mapping) else value!r}; expected one of {expected}"
+        return f"{where}: got {shown(value.get('type') if isinstance(value, Mapping) else value)}; expected one of {expected}"
     if kind == "union_tag_not_found":
-        return f"{where}: got {value!r}; expected a mapping with a type, one of {', '.join(sorted(_WINDOW_TYPES))}"
-    message = error["msg"].removeprefix("Value error, ")
+        return f"{where}: got {shown(value)}; expected a mapping with a type, one of {', '.join(sorted(_WINDOW_TYPES))}"
+    message = redacted(error["msg"].removeprefix("Value error, "))
+    if not path and (named := _FIELD.match(message)):
+        # A rule about several fields begins with the one to look at.
+        return f"{_where(name, tuple(int(step) if step.isdigit() else step for step in named[1].split('.')), lines)}: {named[2]}"
     if isinstance(value, Mapping) or message.startswith(("windows.", "time.", "aggregates", "keys:")):
         return f"{where}: {message}"
-    return f"{where}: got {value!r}; {message}"
+    return f"{where}: got {shown(value)}; {message}"
 
 
+def _at(written: Any, path: list[str | int], otherwise: Any) -> Any:
+    """What the spec says at ``path``, variables as they are written."""
+    for step in path:
+        try:
+            written = written[step]
+        except (KeyError, IndexError, TypeError):
+            return otherwise
+    return written
+
+
+#: What pydantic's kinds of errors say in words of a spec.
+_EXPECTED = {
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "fields, as in {{name: value}}"),
+    **dict.fromkeys(("tuple_type", "list_type"), "a list, as in [a, b]"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "text",
+    "string_too_short": "at least {min_length} character",
+    "string_too_long": "at most {max_length} characters",
+    "too_short": "at least {min_length}",
+    "greater_than": "a number greater than {gt}",
+    "greater_than_equal": "a number from {ge}",
+    "less_than_equal": "at most {le}",
+    "finite_number": "a finite number",
+    "string_unicode": "text of whole characters",
+}
 _WINDOW_TYPES = {"tumbling", "hopping", "cumulative", "session", "snapshot", "count", "custom", "sliding"}
 _UNION_STEPS = {"AssetSchedule", "str", "int", "float", "datetime"}
 
@@ -180,14 +345,16 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _lines(node: Any, path: _Path = ()) -> dict[_Path, int]:
+    """Line numbers, from 1, of the fields at and below ``node``."""
     if node is None:
         return {}
-    found = {path: node.start_mark.line + 1}
-    if isinstance(node, yaml.MappingNode):
-        for key, item in node.value:
-            below = _lines(item, (*path, key.value))
-            found |= below | {(*path, key.value): key.start_mark.line + 1}
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            found |= _lines(item, (*path, index))
+    found: dict[_Path, int] = {}
+    waiting: list[tuple[Any, _Path, Any]] = [(node, path, node)]
+    while waiting:
+        item, place, marked = waiting.pop()
+        found[place] = marked.start_mark.line + 1
+        if isinstance(item, yaml.MappingNode):
+            waiting += [(below, (*place, key.value), key) for key, below in item.value]
+        elif isinstance(item, yaml.SequenceNode):
+            waiting += [(below, (*place, index), below) for index, below in enumerate(item.value)]
     return found

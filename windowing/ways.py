@@ -54,6 +54,12 @@ def slices_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Slices | 
     return Slices(Grids.of(pipeline), layout)
 
 
+def named_by_order(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> bool:
+    """Whether earlier releases named columns of this pipeline's state by the order of its aggregates: a swap of two exchanged them."""
+    slices = slices_of(pipeline, types)
+    return slices.layout.labels_by_order if slices is not None else len(pipeline.conditions()) > 1
+
+
 def why_rows(pipeline: Pipeline) -> tuple[str, ...]:
     """What of the spec forbids slices, each with its reason; nothing if the pipeline goes by slices."""
     objects = (

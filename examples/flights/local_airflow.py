@@ -23,6 +23,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 #: Airflow's components need about 15 s on two idle cores.
 START_SECONDS = 240
+#: For one answer of the API; on a machine with work for ten times its cores, half a minute has been seen not to do.
+ANSWER_SECONDS = 120
 #: The scheduler lets a task at work end, which spares it a retry; nothing is lost by cutting it off.
 STOP_SECONDS = 60
 
@@ -162,7 +164,7 @@ class LocalAirflow:
 
     @functools.lru_cache(maxsize=1)  # noqa: B019 - one Airflow a process, and its client lives as long
     def _client(self) -> httpx.Client:
-        client = httpx.Client(base_url=self.url, timeout=30)
+        client = httpx.Client(base_url=self.url, timeout=ANSWER_SECONDS)
         # Without log-in everyone gets a token.
         token = client.get("/auth/token").raise_for_status().json()["access_token"]
         client.headers["Authorization"] = f"Bearer {token}"

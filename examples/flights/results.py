@@ -7,7 +7,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from rich.table import Table
 
-from checkpoints.ledger import Batch
+from checkpoints.batches import Batch
 from checkpoints.places import Places
 from examples.flights.recompute import Agreement
 from windowing.spec import Pipeline

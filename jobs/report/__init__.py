@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
-from pyarrow import fs
+import pyarrow as pa
 
 from checkpoints.ledger import Ledger
-from checkpoints.places import Places
+from checkpoints.places import Places, local_path
+from expectations.pages import write_page
 from jobs.report import page
 from jobs.report.curves import Curves, read_curves
 from jobs.report.quality import read_quality
-from jobs.report.tables import BATCHES_SHOWN, open_table, read_quarantine
+from jobs.report.tables import BATCHES_SHOWN, ReportError, open_table, read_quarantine
+from windowing.errors import first_line
 from windowing.spec import Pipeline
 
 __all__ = ["write_report"]
@@ -32,35 +33,28 @@ def write_report(pipeline: Pipeline, *, out: str | None = None) -> str:
     Raises
     ------
     ReportError
-        If a table is there but cannot be read; a page written before stays as it is.
+        If a table is there but cannot be read, or the page cannot be written; a page written before stays as it is.
     """
     places = Places.of(pipeline)
-    batches = Ledger.open(pipeline).batches()
-    first_shown = batches[-BATCHES_SHOWN:][0].number if batches else 0
+    ledger = Ledger.open(pipeline)
+    batches = ledger.recent(BATCHES_SHOWN)
+    first_shown = batches[0].number if batches else 0
     sink = open_table(pipeline.sink.path) if pipeline.sink and pipeline.sink.path else None
     facts = page.Facts(
         pipeline=pipeline,
         places=places,
         batches=batches,
+        last_advance=ledger.last_commit,
+        totals=ledger.totals,
         curves=read_curves(pipeline, sink) if sink else Curves([], [], [], []),
         quarantine=read_quarantine(places.quarantine, first_shown, (*pipeline.keys, pipeline.time.column, *pipeline.time.tie_break)),
-        quality=read_quality(places.quality),
+        quality=read_quality(places.quality, first_shown),
         made_at=datetime.now(UTC),
     )
     target = out or places.report
-    _write(target, page.render(facts, target))
+    html = page.render(facts, target)
+    try:
+        write_page(str(local_path(target) or target), html)
+    except (OSError, pa.ArrowException) as err:
+        raise ReportError(f"report {target}: cannot be written ({first_line(err)}); name a place that can be by --out") from err
     return target
-
-
-def _write(target: str, html: str) -> None:
-    if "://" in target:
-        filesystem, path = fs.FileSystem.from_uri(target)
-        with filesystem.open_output_stream(path) as stream:
-            stream.write(html.encode())
-        return
-    path = Path(target)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into place: whoever has the page open never loads half of it.
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(html, encoding="utf-8")
-    unfinished.replace(path)

@@ -13,13 +13,16 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from checkpoints.ledger import Batch
-from checkpoints.places import Places
+from checkpoints.assembling import Totals
+from checkpoints.batches import Batch
+from checkpoints.places import Places, local_path
+from jobs.alerts import warnings_of
 from jobs.report import charts, scales
 from jobs.report.curves import Curves, View, WindowCurves
 from jobs.report.keys import key_text
 from jobs.report.quality import Quality
-from jobs.report.tables import BATCHES_SHOWN, Quarantine, clipped
+from jobs.report.tables import Quarantine, clipped
+from windowing.redaction import holds_credentials, redacted
 from windowing.spec import AssetSchedule, Pipeline
 
 #: Steps of a run in their order -> the colour of each; ``start`` is that of Spark.
@@ -45,7 +48,10 @@ class Facts:
 
     pipeline: Pipeline
     places: Places
+    #: The newest ones, which the page shows.
     batches: list[Batch]
+    last_advance: Batch | None
+    totals: Totals
     curves: Curves
     quarantine: Quarantine
     quality: Quality
@@ -58,7 +64,7 @@ def render(facts: Facts, target: str) -> str:
         loader=PackageLoader("jobs.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"short": scales.short, "moment": scales.moment, "elapsed": scales.elapsed, "clipped": clipped}
-    shown, last_advance = facts.batches[-BATCHES_SHOWN:], _last_advance(facts.batches)
+    last_advance = facts.last_advance
     return environment.get_template("template.html.j2").render(
         pipeline=facts.pipeline,
         about=_about(facts.pipeline),
@@ -68,19 +74,20 @@ def render(facts: Facts, target: str) -> str:
         last_ended=next((batch.ended_at for batch in reversed(facts.batches) if batch.ended_at), None),
         watermark=_watermark(facts.pipeline, last_advance),
         emitted=last_advance.emitted if last_advance else None,
-        totals=_totals(facts.batches),
+        totals=_totals(facts),
         windows=[_window(window, facts) for window in facts.curves.windows],
         first_window=next((i for i, window in enumerate(facts.curves.windows) if window.overlapping), 0),
         curves=facts.curves,
-        batches=shown,
-        batch_count=len(facts.batches),
-        rows_plot=_rows_plot(shown, facts.quarantine),
+        batches=facts.batches,
+        batch_count=facts.batches[-1].number + 1 if facts.batches else 0,
+        rows_plot=_rows_plot(facts.batches, facts.quarantine),
         quarantine=facts.quarantine,
+        warnings=warnings_of(last_advance.outcome, facts.places) if last_advance and last_advance.outcome else [],
         quality=facts.quality,
         outcomes=OUTCOMES,
         verdicts=_VERDICTS,
-        timings_plot=_timings_plot(shown),
-        timings=_timings(shown),
+        timings_plot=_timings_plot(facts.batches),
+        timings=_timings(facts.batches),
         links=_links(facts, target),
         box=(charts.WIDTH, charts.HEIGHT),
     )
@@ -105,10 +112,6 @@ def _verdict(batches: Sequence[Batch]) -> tuple[str, str]:
     return _VERDICTS.get(word, ("idle", word))
 
 
-def _last_advance(batches: Sequence[Batch]) -> Batch | None:
-    return next((batch for batch in reversed(batches) if batch.status == "committed" and batch.plan.builds_state), None)
-
-
 def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
     """Greatest event time less the disorder allowed, or the end that the orchestrator vouched for."""
     if last is None:
@@ -125,17 +128,15 @@ def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
     )
 
 
-def _totals(batches: Sequence[Batch]) -> dict[str, int]:
-    committed = [batch for batch in batches if batch.status == "committed"]
-    # A backfill of a running pipeline reads rows again that an earlier batch has counted.
-    counted = [batch for batch in committed if batch.plan.builds_state]
-    totals = {name: sum(getattr(batch, f"rows_{name}") for batch in counted) for name in ("read", "applied", "late", "quarantined")}
-    runs = sum(batch.action == "run" for batch in batches)
-    return totals | {
-        "published": sum(batch.rows_published for batch in committed),
-        "runs": runs,
-        "backfills": len(batches) - runs,
-        "held": sum(batch.status == "held" for batch in batches),
+def _totals(facts: Facts) -> dict[str, int]:
+    """What all batches came to; one that has begun counts among the runs or backfills, and adds no rows yet."""
+    totals = facts.totals
+    begun = [batch for batch in facts.batches if batch.status != "committed"]
+    counts = {name: getattr(totals, f"rows_{name}") for name in ("read", "applied", "late", "quarantined", "published")}
+    return counts | {
+        "runs": totals.batches - totals.backfills + sum(batch.action == "run" for batch in begun),
+        "backfills": totals.backfills + sum(batch.action == "backfill" for batch in begun),
+        "held": sum(batch.status == "held" for batch in begun),
     }
 
 
@@ -241,11 +242,16 @@ def _links(facts: Facts, target: str) -> list[dict[str, str]]:
         ("State", "slices that coming windows need", places.state),
         ("Ledger", "plans and commits", places.ledger),
     ]
-    return [{"name": name, "about": about, "place": place, "href": _href(place, target)} for name, about, place in listed if place]
+    return [
+        {"name": name, "about": about, "place": redacted(place), "href": "" if holds_credentials(place) else _href(place, target)}
+        for name, about, place in listed
+        if place
+    ]
 
 
 def _href(place: str, target: str) -> str:
     """A link relative to the page, so that the folder can be moved or served as a whole; none to what is not a file that is there."""
-    if "://" in place or "://" in target or not Path(place).exists():
+    path, page = local_path(place), local_path(target)
+    if path is None or page is None or not path.exists():
         return ""
-    return quote(Path(os.path.relpath(Path(place).resolve(), Path(target).resolve().parent)).as_posix())
+    return quote(Path(os.path.relpath(path.resolve(), page.resolve().parent)).as_posix())

@@ -57,13 +57,15 @@ class Quality:
     failures: list[Failure] = field(default_factory=list)
 
 
-def read_quality(path: str) -> Quality:
-    """The newest batches of the quality table, each by its last attempt."""
+def read_quality(path: str, first_batch: int = 0) -> Quality:
+    """The newest batches of the quality table, each by its last attempt; none before ``first_batch``."""
     table = open_table(path)
     if table is None:
         return Quality()
     newest = query(
-        table, f"SELECT generation, batch, max(at) AS at FROM t GROUP BY generation, batch ORDER BY at DESC LIMIT {_BATCHES_SHOWN}"
+        table,
+        f"SELECT generation, batch, max(at) AS at FROM t WHERE batch >= {first_batch:d} GROUP BY generation, batch ORDER BY at DESC "
+        f"LIMIT {_BATCHES_SHOWN}",
     ).to_pylist()
     if not newest:
         return Quality()

@@ -1,4 +1,4 @@
-"""Which command a DAG run stands for, whatever its type; and what its asset event tells."""
+"""Which command a DAG run stands for, whatever its type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from dags.commands import command_of, extra_of, failing_fast
+from dags.commands import command_of, failing_fast
 from dags.process import JobFailedError, JobHeldError, JobRefusedError
 from windowing.errors import SpecError
 
@@ -26,6 +26,7 @@ def run(run_type: str, conf: dict | None = None, interval: dict | None = None, *
     }
 
 
+@pytest.mark.covers("V6")
 @pytest.mark.parametrize("run_type", ["scheduled", "manual", "asset_triggered", "operator_triggered", "asset_materialization"])
 @pytest.mark.parametrize("interval", [INTERVAL, {}])
 def test_runs_advance_by_the_ledger_whatever_their_interval(run_type, interval):
@@ -50,6 +51,7 @@ def test_an_interval_is_vouched_for_only_when_the_spec_says_so():
     assert command_of(run("asset_triggered", interval={}), vouches=True) == ["run"]
 
 
+@pytest.mark.covers("X6")
 @pytest.mark.parametrize(
     ("context", "message"),
     [
@@ -76,28 +78,3 @@ def test_what_no_retry_mends_fails_at_once(error):
 def test_a_failure_stays_open_to_retries():
     with pytest.raises(JobFailedError), failing_fast():
         raise JobFailedError("conflict")
-
-
-def test_the_event_tells_rows_windows_verdict_and_interval():
-    batches = [
-        {"batch": 4, "verdict": "passed", "rows_published": 3, "rows_late": 1, "rows_quarantined": 0, "windows": {"hourly": 3},
-         "window_end_min": "2013-02-01T01:00:00Z", "window_end_max": "2013-02-01T02:00:00Z"},
-        {"batch": 5, "verdict": "warned", "rows_published": 4, "rows_late": 0, "rows_quarantined": 2, "windows": {"hourly": 2, "daily": 2},
-         "window_end_min": "2013-02-01T03:00:00Z", "window_end_max": "2013-02-01T04:00:00Z"},
-    ]  # fmt: skip
-    assert extra_of({"batches": batches}, INTERVAL) == {
-        "rows": 7,
-        "windows": {"hourly": 5, "daily": 2},
-        "window_end_min": "2013-02-01T01:00:00Z",
-        "window_end_max": "2013-02-01T04:00:00Z",
-        "verdict": "warned",
-        "batches": [4, 5],
-        "rows_late": 1,
-        "rows_quarantined": 2,
-        "data_interval_start": "2013-02-01T00:00:00+00:00",
-        "data_interval_end": "2013-02-02T00:00:00+00:00",
-    }
-
-
-def test_a_run_without_batches_tells_zero_rows():
-    assert extra_of({"batches": []}, {})["rows"] == 0

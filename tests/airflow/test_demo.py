@@ -10,6 +10,7 @@ import pytest
 
 from checkpoints.ledger import Ledger
 from examples.flights import demo
+from examples.flights.local_airflow import AirflowError
 from examples.flights.recompute import compare
 from examples.flights.results import published_rows
 from windowing.specfile import load_pipeline
@@ -54,7 +55,7 @@ def test_scheduled_cleared_and_backfill_runs(folder):
 
         day = datetime(2013, 2, 1, tzinfo=UTC).isoformat()
         asked = {"dag_id": demo.DAG_ID, "from_date": day, "to_date": day, "reprocess_behavior": "completed", "max_active_runs": 1}
-        airflow.call("POST", "/backfills", json=asked)
+        create_backfill(airflow, asked)
         wait_for_success(airflow, runs=2, run_type="backfill", wanted=1)
         assert [batch.action for batch in Ledger.open(pipeline).batches()] == ["backfill", "run", "run", "backfill"]
         assert compare(published_rows(pipeline), after=demo.BACKFILL[0], last_day=LAST_DAY).holds
@@ -62,6 +63,19 @@ def test_scheduled_cleared_and_backfill_runs(folder):
         airflow.stop()
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in tree)
     assert not demo.stop_leftovers()
+
+
+def create_backfill(airflow, asked: dict) -> None:
+    """Ask again while SQLite is too busy to take the request."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            airflow.call("POST", "/backfills", json=asked)
+            return
+        except AirflowError as err:
+            if "Database is locked" not in str(err) or time.monotonic() > deadline:
+                raise
+            time.sleep(2)
 
 
 def sorted_rows(pipeline) -> list:

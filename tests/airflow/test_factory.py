@@ -139,6 +139,7 @@ def test_a_pipeline_written_in_python_travels_as_its_fields(write_spec):
     assert {t.task_id for t in build_dag(pipeline).tasks} == {"micro_batch", "quality_report", "announce"}
 
 
+@pytest.mark.covers("X6")
 def test_no_task_renders_templates(write_spec):
     spec = write_spec()
     for dag in (build_dag(spec), build_maintenance_dag(spec), build_dag(spec, conn_id="spark", dag_id="submitted")):

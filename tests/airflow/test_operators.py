@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
-from airflow.sdk import Asset, BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException
 
-from dags.operators import AnnounceOperator, MaintainOperator, MicroBatchOperator
+from dags.operators import MaintainOperator, MicroBatchOperator
 from dags.process import JobFailedError
 
 pytestmark = pytest.mark.dag
@@ -56,24 +54,3 @@ def test_a_killed_task_takes_its_command_along(command, write_spec):
     killer.start()
     with pytest.raises(JobFailedError, match="killed by SIGTERM"):
         task.execute(CONTEXT)
-
-
-def announced(summary: dict | None) -> tuple[dict, dict]:
-    asset = Asset(name="delays", uri="file:///tables/delays")
-    task = AnnounceOperator(task_id="announce", asset=asset, batch=BaseOperator(task_id="micro_batch"))
-    event = SimpleNamespace(extra={})
-    pulled = SimpleNamespace(xcom_pull=lambda task_ids: summary if task_ids == "micro_batch" else None)
-    return task.execute({"ti": pulled, "outlet_events": {asset: event}}), event.extra
-
-
-def test_published_rows_are_announced():
-    batch = {"batch": 3, "verdict": "passed", "rows_published": 5, "windows": {"hourly": 5}}
-    returned, extra = announced({"batches": [batch]})
-    assert returned == extra == json.loads(json.dumps(extra))
-    assert (extra["rows"], extra["windows"], extra["verdict"], extra["batches"]) == (5, {"hourly": 5}, "passed", [3])
-
-
-@pytest.mark.parametrize("summary", [None, {"batches": []}, {"batches": [{"batch": 3, "verdict": "passed", "rows_published": 0}]}])
-def test_a_run_that_published_nothing_sends_no_event(summary):
-    with pytest.raises(AirflowSkipException):
-        announced(summary)

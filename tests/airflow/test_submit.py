@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from checkpoints.ledger import Commit, Ledger
+from checkpoints.batches import Commit
+from checkpoints.ledger import Ledger
 from dags.factory import build_dag
 from dags.process import JobFailedError
 from windowing.errors import SpecError
@@ -54,12 +55,11 @@ def test_the_command_goes_to_the_connections_master_with_deltas_jars(submitted):
 
 def test_the_outcome_is_read_from_the_ledger(submitted, monkeypatch):
     _, _, execute = submitted()
-    before = [SimpleNamespace(number=0, status="committed")]
     commit = Commit(seen=None, emitted=None, verdict="passed", rows_published=4, windows={"hourly": 4})
     batch = SimpleNamespace(number=1, status="committed", action="run", outcome=commit, verdict="passed", rows_read=9, rows_applied=9)
     batch.rows_late, batch.rows_quarantined, batch.rows_published = 0, 0, 4
-    answers = iter([before, [*before, batch]])
-    monkeypatch.setattr(Ledger, "open", classmethod(lambda cls, pipeline: SimpleNamespace(batches=lambda: next(answers))))
+    ledger = SimpleNamespace(next_commit=1, since={1: [batch]}.get)
+    monkeypatch.setattr(Ledger, "open", classmethod(lambda cls, pipeline: ledger))
     summary, _ = execute()
     assert [(told["batch"], told["rows_published"], told["windows"]) for told in summary["batches"]] == [(1, 4, {"hourly": 4})]
 

@@ -81,3 +81,16 @@ def test_state_is_never_pickled():
     assert files
     for path in files:
         assert not imported(path) & {"pickle", "cloudpickle", "marshal", "shelve", "dill"}, path
+
+
+@pytest.mark.covers("X1")
+@pytest.mark.parametrize("package", sorted(OURS))
+def test_stored_bytes_are_never_executed(package):
+    """Nothing of ours unpickles, evaluates or executes: state, specs and records are data."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            assert not {name.split(".")[0] for name in names} & {"pickle", "cloudpickle", "marshal", "shelve"}, path
+            called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+            assert called not in ("eval", "exec"), path

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import multiprocessing
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
+from checkpoints.batches import Commit, Plan
 from checkpoints.lease import lease
-from checkpoints.ledger import Commit, Ledger, Plan
-from windowing.errors import FencedError, LeaseTakenError, LedgerError, SpecChangedError
+from checkpoints.ledger import Ledger
+from checkpoints.record_table import DeltaRecords
+from checkpoints.records import Record
+from windowing.errors import FencedError, LeaseTakenError, LedgerCorruptError, LedgerError, SpecChangedError
 from windowing.specfile import parse_pipeline
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
@@ -140,14 +146,54 @@ def test_a_changed_meaning_is_refused_and_changed_expectations_are_not(path):
         ledger.check_meaning(parse_pipeline(spec | {"keys": ["k"]}))
 
 
+SCHEMA = Schema.from_arrow(pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.int64())])).to_json()
+
+
+def test_the_ledger_of_an_earlier_release_goes_on_unless_its_columns_followed_the_order_of_lines(path):
+    spec = {
+        "pipeline": "p", "keys": ["k"], "time": {"column": "t"}, "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
+        "aggregates": {"n": {"count": "*"}, "s": {"sum": "v"}, "l": {"max": "k"}},
+    }  # fmt: skip
+    meaning = json.dumps(
+        {
+            "keys": ["k"],
+            "time": {"column": "t"},
+            "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
+            "aggregates": spec["aggregates"],
+        },
+        sort_keys=True,
+    )
+    ledger = Ledger(path)
+    ledger.record_plan(plan(0, meaning=hashlib.sha256(meaning.encode()).hexdigest(), source_schema=SCHEMA), NOW)
+    ledger.check_meaning(parse_pipeline(spec))
+    with pytest.raises(SpecChangedError, match="differ from those"):
+        ledger.check_meaning(parse_pipeline(spec | {"time": {"column": "t", "max_future_skew": "2 days"}}))
+    two = spec | {"aggregates": {"x": {"count": "*", "where": "v > 1"}, "y": {"count": "*", "where": "v > 2"}}}
+    ledger = Ledger(f"{path}2")
+    old = next(iter(parse_pipeline(two).older_meaning_hashes()))
+    ledger.record_plan(plan(0, meaning=old, source_schema=SCHEMA), NOW)
+    with pytest.raises(SpecChangedError, match=r"by the order of the aggregates.*give the pipeline a new sink"):
+        ledger.check_meaning(parse_pipeline(two))
+
+
 def test_a_lost_record_is_named(path):
     ledger = Ledger(path)
     for number in range(2):
         ledger.record_plan(plan(number), NOW)
         ledger.record_commit(plan(number), commit(), NOW)
     DeltaTable(path).delete("batch = 0 and kind = 'plan'")
-    with pytest.raises(LedgerError, match="the plan of batch 0 is missing; restore"):
+    with pytest.raises(LedgerCorruptError, match=r"its log tells of 3 records, the newest \(of batch 1\) is number 3; restore"):
         Ledger(path)
+
+
+def test_an_outcome_that_does_not_fit_is_not_written(path):
+    ledger = Ledger(path)
+    ledger.record_plan(plan(0), NOW)
+    ledger.record_commit(plan(0), commit(emitted=5), NOW)
+    ledger.record_plan(plan(1), NOW)
+    with pytest.raises(LedgerError, match=r"nothing was written .*the watermark goes back at batch 1 \(emitted 4, 5 before it\)"):
+        ledger.record_commit(plan(1), commit(emitted=4), NOW)
+    assert Ledger(path).open_batch.number == 1
 
 
 def test_a_damaged_log_is_refused_and_never_started_anew(path):
@@ -158,11 +204,9 @@ def test_a_damaged_log_is_refused_and_never_started_anew(path):
         Ledger(path)
 
 
-def test_a_newer_format_is_refused(path, monkeypatch):
-    monkeypatch.setattr("checkpoints.ledger.FORMAT", 99)
-    Ledger(path).record_plan(plan(0), NOW)
-    monkeypatch.undo()
-    with pytest.raises(LedgerError, match="holds format 99, this windowmill reads up to 1; upgrade"):
+def test_a_newer_format_is_refused(path):
+    DeltaRecords(path).append(Record(99, "plan", 0, "a", NOW, "{}"))
+    with pytest.raises(LedgerError, match="holds format 99, this windowmill reads up to 2; upgrade"):
         Ledger(path)
 
 

@@ -14,6 +14,8 @@ from deltalake.exceptions import CommitFailedError
 
 from checkpoints import state
 from checkpoints.state import SliceTable, compact_slices
+from windowing.columnar.checksums import RowCheck
+from windowing.errors import StateError
 from windowing.nodes import Selection
 
 SCHEMA = pa.schema([("the key", pa.string()), ("_slice", pa.int64()), ("_level", pa.int64()), ("_batch", pa.int64())])
@@ -131,3 +133,12 @@ def test_only_files_that_may_hold_something_wanted_are_searched(tmp_path, wanted
     if batches:
         assert table.restore_nodes_here(wanted, before_batch=9, **limits | {"most_rows": found.num_rows - 1}) is None
         assert table.restore_nodes_here(wanted, before_batch=9, **limits | {"most_bytes": 100}) is None
+
+
+def test_rows_of_a_batch_are_asked_for_once_they_are_written(tmp_path, monkeypatch):
+    table = SliceTable(None, str(tmp_path / "state"), WHOLE, RowCheck("state"))  # type: ignore[arg-type]
+    few = pa.table([["a"], [0], [0], [None], [0]], schema=WHOLE)
+    assert table.remember(few, 1, app_id="app", batch=0, metadata="{}") == 1
+    monkeypatch.setattr(state, "append_once", lambda *_, **__: None)
+    with pytest.raises(StateError, match="the commit of batch 1 did not land"):
+        table.remember(few, 1, app_id="app", batch=1, metadata="{}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs
 
 from expectations.docs import write_docs
 from expectations.gate import validate
@@ -45,8 +47,8 @@ def test_a_page_names_the_failed_rule_and_its_rows(tmp_path, pipeline, batch):
     assert '<td class="failed">failed</td><td>2 of 6 rows break the rule</td>' in page
     assert "values must be less than or equal to" in page
     assert "origin=EWR, window=hourly, window_end=2013-02-01T05:00:00+00:00" in page
-    assert index == tmp_path / "index.html"
-    assert '<td><a href="batch-00000007-20130201T120000000000Z-held.html">7</a></td>' in index.read_text()
+    assert index == f"{tmp_path}/index.html"
+    assert '<td><a href="batch-00000007-20130201T120000000000Z-held.html">7</a></td>' in Path(index).read_text()
 
 
 @pytest.mark.parametrize(
@@ -114,3 +116,35 @@ def test_only_the_latest_pages_stay(tmp_path, pipeline, batch):
 def test_an_empty_batch_has_a_page(tmp_path, pipeline, batch):
     write_docs(tmp_path, validate(batch(0), pipeline(BELOW)), pipeline="delays", batch=7, at=NOON)
     assert "no rows in this batch" in page_of(tmp_path)
+
+
+def test_pages_on_object_storage(tmp_path, monkeypatch, pipeline, batch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bucket").mkdir()
+    store = fs.SubTreeFileSystem(str(tmp_path / "bucket"), fs.LocalFileSystem())
+    (tmp_path / "bucket" / "docs").mkdir()
+    monkeypatch.setattr(fs, "FileSystem", Storage(store))
+    verdict = validate(batch(), pipeline())
+    for number in range(3):
+        index = write_docs("s3://bucket/docs", verdict, pipeline="delays", batch=number, at=NOON + timedelta(minutes=number), keep=2)
+    assert index == "s3://bucket/docs/index.html"
+    kept = sorted(path.name for path in (tmp_path / "bucket" / "docs").iterdir())
+    assert [name[:14] for name in kept] == ["batch-00000001", "batch-00000002", "index.html"]
+    assert not (tmp_path / "s3:").exists()
+
+
+class Storage:
+    """Opens every URI in one file system, with the bucket as its root."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def from_uri(self, uri):
+        return self.store, uri.removeprefix("s3://bucket/")
+
+
+def test_a_scheme_that_no_file_system_knows_is_an_error(tmp_path, monkeypatch, pipeline, batch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(pa.ArrowException, match="nowhere"):
+        write_docs("nowhere://bucket/docs", validate(batch(), pipeline()), pipeline="delays", batch=0, at=NOON)
+    assert list(tmp_path.iterdir()) == []

@@ -351,3 +351,27 @@ def test_the_status_is_the_worst_of_the_unmet():
     assert gate.verdict((result("warning", "broken"), result("info", "failed"))).status == "warned"
     assert gate.verdict((result("warning", "failed"), result("critical", "broken"))).status == "held"
     assert gate.verdict(()).status == "passed"
+
+
+RATE = {"type": "expect_quarantined_rate_to_be_below", "max_value": 0.01}
+
+
+@pytest.mark.parametrize(("quarantined", "status"), [(0, "passed"), (10, "passed"), (11, "held")])
+def test_the_share_of_quarantined_rows_is_judged_beside_the_rows(pipeline, batch, quarantined, status):
+    spec = pipeline(below(5), RATE)
+    for rows in (batch(), batch()[:0]):
+        verdict = validate(rows, spec, rows_read=1_000, rows_quarantined=quarantined)
+        assert verdict.status == status
+        assert [result.index for result in verdict.results] == list(range(len(rules(spec))))
+    assert verdict.results[1].observed == quarantined / 1_000
+    if status == "held":
+        assert "11 of 1000 rows read were quarantined (1.1%)" in verdict.describe()
+
+
+def test_the_share_of_quarantined_rows_is_on_the_page(pipeline, batch, tmp_path):
+    from expectations.docs import write_docs
+
+    verdict = validate(batch(), pipeline(RATE | {"severity": "warning"}), rows_read=10, rows_quarantined=5)
+    assert verdict.status == "warned"
+    write_docs(str(tmp_path), verdict, pipeline="p", batch=0, at=datetime(2024, 3, 1, tzinfo=UTC))
+    assert any("quarantined" in page.read_text() for page in tmp_path.rglob("*.html"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import deltalake
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from expectations import history
 from expectations.gate import validate
@@ -83,3 +85,19 @@ def test_a_long_observation_is_cut(tmp_path, pipeline, batch):
     written = DeltaTable(str(tmp_path)).to_pyarrow_table()["observed"].to_pylist()
     assert max(len(text) for text in written if text) < 11_000
     assert any(str(row["observed"]).endswith("…") for row in history.read(tmp_path))
+
+
+def test_the_same_results_of_another_process_are_noticed(tmp_path, verdict, monkeypatch):
+    """Between the question what is there and the write another process may have recorded the same validation."""
+    write(tmp_path, verdict)
+    append = deltalake.write_deltalake
+
+    def overtaken(*arguments, **options):
+        monkeypatch.undo()
+        write(tmp_path, verdict, batch=2)
+        append(*arguments, **options)
+
+    monkeypatch.setattr(deltalake, "write_deltalake", overtaken)
+    with pytest.raises(CommitFailedError):
+        write(tmp_path, verdict, batch=2)
+    assert len(history.read(tmp_path)) == 2 * len(verdict.results)

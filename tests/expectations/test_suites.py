@@ -148,8 +148,9 @@ def test_rules_that_are_right_have_no_problems(pipeline):
 
 def test_arguments_that_contradict_each_other_are_found_by_building(pipeline):
     checked = pipeline({"type": BETWEEN, "column": "delay"})
-    assert check_rules(checked, sink_columns(checked)) == []
-    assert check_rules(checked, sink_columns(checked), build=True) == ["expectations.0: min_value and max_value cannot both be None"]
+    missing = "expectations.0.min_value: missing, and so is max_value; expect_column_values_to_be_between needs one of them"
+    assert check_rules(checked, sink_columns(checked)) == [missing]
+    assert check_rules(checked, sink_columns(checked), build=True) == [missing]
 
 
 @pytest.mark.parametrize(
@@ -194,3 +195,21 @@ def test_checking_a_spec_imports_neither_great_expectations_nor_spark():
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("rule", "field"),
+    [
+        ({}, "max_value"),
+        ({"max_value": 1.5}, "max_value"),
+        ({"max_value": True}, "max_value"),
+        ({"max_value": 0.1, "column": "k"}, "column"),
+    ],
+    ids=str,
+)
+def test_a_rate_of_quarantined_rows_is_checked(pipeline, rule, field):
+    spec = pipeline({"type": "expect_quarantined_rate_to_be_below"} | rule)
+    [problem] = check_rules(spec, sink_columns(spec), build=True)
+    assert problem.startswith(f"expectations.0.{field}: ")
+    good = pipeline({"type": "expect_quarantined_rate_to_be_below", "max_value": 0.1})
+    assert check_rules(good, sink_columns(good), build=True) == []

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import random
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -78,33 +74,7 @@ def _check_clean(bench: Bench) -> None:
         assert len(writes) == 1, f"{role} has {len(writes)} commits of batch 1"
 
 
-def kill_storm(folder, kills: int, seed: int) -> Bench:
-    """Kill the command line at random instants ``kills`` times, then let it end; each kill finds it a little further on."""
-    rng = random.Random(seed)
-    bench = Bench(folder)
-    spec = folder / "spec.yaml"
-    spec.write_text(yaml.safe_dump(bench.spec))
-    bench.land(ROWS[:250])
-    bench.land(ROWS[250:])
-    command = [sys.executable, "-m", "jobs.cli", "run", str(spec), "--max-batches", "1"]
-    for _ in range(kills):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        time.sleep(rng.uniform(1, 25))
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-        process.wait(60)
-    last = subprocess.run([sys.executable, "-m", "jobs.cli", "run", str(spec)], capture_output=True, text=True, timeout=300, check=False)
-    assert last.returncode == 0, last.stderr
-    return bench
-
-
-@pytest.mark.parametrize("seed", [1])
-def test_kill_9_at_any_time_then_run_again(tmp_path, seed):
-    bench = kill_storm(tmp_path, kills=int(os.environ.get("WINDOWMILL_KILLS", "3")), seed=seed)
-    assert differences(bench.rows(), expected(bench.pipeline, ROWS).rows) == []
-    assert sum(b.rows_read for b in Ledger.open(bench.pipeline).batches() if b.status == "committed") == len(ROWS)
-
-
+@pytest.mark.covers("V4")
 def test_two_runs_at_once_make_one_commit(tmp_path):
     bench = Bench(tmp_path)
     spec = tmp_path / "spec.yaml"

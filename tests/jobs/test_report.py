@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from checkpoints.ledger import Commit, Ledger, Plan
+from checkpoints.batches import Commit, Plan
+from checkpoints.ledger import Ledger
 from checkpoints.places import Places
 from jobs.report import charts, scales, write_report
 from jobs.report.curves import read_curves
@@ -179,6 +180,16 @@ def test_key_figures_add_up(pipeline):
     assert "3 runs, 0 backfills" in words
 
 
+@pytest.mark.parametrize(("quarantined", "warned"), [(14, False), (15, True)])
+def test_many_quarantined_rows_are_warned_of(pipeline, quarantined, warned):
+    from jobs.tell import status_of
+
+    commit(pipeline, rows_read=1_500, rows_applied=1_500 - quarantined, rows_quarantined=quarantined)
+    words = Page.of(pipeline).html
+    assert ("15 of 1,500 rows read (1.0%) were quarantined" in words) is warned
+    assert ("--arrival event_time" in (status_of(pipeline).data["warning"] or "")) is warned
+
+
 def test_figures_that_do_not_add_up_are_said_to(pipeline):
     commit(pipeline, rows_read=11)
     assert "does not add up" in Page.of(pipeline).words
@@ -187,7 +198,7 @@ def test_figures_that_do_not_add_up_are_said_to(pipeline):
 def test_held_batch_shows_in_the_badge(pipeline):
     commit(pipeline)
     ledger = Ledger.open(pipeline)
-    plan = replace(ledger.batches()[-1].plan, batch=1)
+    plan = replace(ledger.newest.plan, batch=1, from_version=0, to_version=1)
     ledger.record_plan(plan, START)
     ledger.record_held(plan, Commit(seen=None, emitted=None, verdict="held"), START)
     words = Page.of(pipeline).words
@@ -364,7 +375,7 @@ def test_page_is_bounded(tmp_path):
 
 
 def test_many_batches_show_the_latest(pipeline, monkeypatch):
-    monkeypatch.setattr("jobs.report.page.BATCHES_SHOWN", 4)
+    monkeypatch.setattr("jobs.report.BATCHES_SHOWN", 4)
     commit(pipeline, 7)
     page = Page.of(pipeline)
     assert "the latest 4 of 7 batches" in page.words
@@ -386,6 +397,12 @@ def test_out_may_be_a_uri(pipeline, tmp_path):
     target = f"file://{tmp_path}/page.html"
     assert write_report(pipeline, out=target) == target
     assert "never run" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_told_in_one_line(pipeline, tmp_path):
+    for target in ("nowhere://bucket/page.html", f"{tmp_path}"):
+        with pytest.raises(ReportError, match=rf"^report {target}: cannot be written .*--out$"):
+            write_report(pipeline, out=target)
 
 
 def test_damaged_table_leaves_the_old_page(pipeline):

@@ -1,31 +1,68 @@
-"""What publishing says of commits that did not land."""
+"""What publishing asks of Spark, without Spark."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs import sink
-from windowing.errors import SinkError
-
-ROWS = pa.table({"window": ["w"], "n": [1]})
-COMMIT = {"app_id": "app/sink", "metadata": "{}", "replaces": None, "instants": True}
+from windowing.durations import DAY_US
 
 
-@pytest.mark.parametrize("batch", [0, 1])
-def test_a_commit_that_did_not_land_stops_the_batch(tmp_path, monkeypatch, batch):
-    path = str(tmp_path)
-    write_deltalake(path, ROWS)
-    if batch:
-        sink.publish(ROWS, 1, path, batch=batch - 1, **COMMIT)
-    monkeypatch.setattr(sink, "append_once", lambda *arguments, **options: None)
-    with pytest.raises(SinkError, match=f"batch {batch} did not land"):
-        sink.publish(ROWS, 1, path, batch=batch, **COMMIT)
+class Writer:
+    """Notes how rows are written."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {}
+
+    def mode(self, mode: str) -> Writer:
+        self.told["mode"] = mode
+        return self
+
+    def option(self, name: str, value: str) -> Writer:
+        self.told[name] = value
+        return self
+
+    def save(self, path: str) -> None:
+        self.told["path"] = path
 
 
-def test_a_batch_that_comes_again_is_published_once(tmp_path):
-    path = str(tmp_path)
-    write_deltalake(path, ROWS)
-    assert [sink.publish(ROWS, 1, path, batch=0, **COMMIT) for _ in range(2)] == [1, 1]
-    assert DeltaTable(path).to_pyarrow_table().num_rows == 2
+@pytest.mark.covers("P8")
+@pytest.mark.parametrize(
+    ("instants", "bounds", "condition"),
+    [
+        (False, (-5, 20), "window_end > -5 AND window_end <= 20"),
+        (
+            True,
+            (0, DAY_US + 1),
+            "window_end > TIMESTAMP '1970-01-01 00:00:00.000000 UTC' AND window_end <= TIMESTAMP '1970-01-02 00:00:00.000001 UTC'",
+        ),
+    ],
+)
+def test_a_backfill_replaces_the_windows_of_its_range_and_no_others(monkeypatch, instants, bounds, condition):
+    writer = Writer()
+    monkeypatch.setattr(sink, "writer_once", lambda *_, **__: writer)
+    rows: Any = object()
+    sink.publish(rows, 1, "/sink", app_id="app", batch=3, metadata="{}", replaces=bounds, instants=instants)
+    assert writer.told == {"mode": "overwrite", "replaceWhere": condition, "path": "/sink"}
+
+
+def test_a_run_appends(monkeypatch):
+    writer = Writer()
+    monkeypatch.setattr(sink, "writer_once", lambda *_, **__: writer)
+    rows: Any = object()
+    sink.publish(rows, 1, "/sink", app_id="app", batch=3, metadata="{}", replaces=None, instants=True)
+    assert writer.told == {"mode": "append", "path": "/sink"}
+
+
+def test_only_a_run_into_a_sink_that_is_there_goes_without_spark(tmp_path):
+    path = str(tmp_path / "sink")
+    assert not sink.takes_table(path, 1, None)
+    write_deltalake(path, pa.table({"n": [1]}))
+    assert sink.takes_table(path, 1, None)
+    assert not sink.takes_table(path, 1, (0, 10))
+    sink.publish(pa.table({"n": [2]}), 1, path, app_id="app", batch=3, metadata="{}", replaces=None, instants=True)
+    assert DeltaTable(path).transaction_version("app") == 3

@@ -17,8 +17,9 @@ import yaml
 from deltalake import Schema, write_deltalake
 from rich.console import Console
 
+from checkpoints.batches import Commit, Plan
 from checkpoints.inspection import SlicesInspection, key_value
-from checkpoints.ledger import Commit, Ledger, Plan
+from checkpoints.ledger import Ledger
 from checkpoints.places import Places
 from jobs.cli import main
 from jobs.state import state_of

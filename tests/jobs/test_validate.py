@@ -27,13 +27,13 @@ def test_a_spec_with_rules_is_valid(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("changed", "problem"),
+    ("changed", "line", "problem"),
     [
-        ({"type": "expect_column_values_to_be_betwen"}, "expectations.0.type: got 'expect_column_values_to_be_betwen'; did you mean"),
-        ({"column": "nn"}, "expectations.0.column: got 'nn'"),
+        ({"type": "expect_column_values_to_be_betwen"}, 7, "expectations.0.type: got 'expect_column_values_to_be_betwen'; did you mean"),
+        ({"column": "nn"}, 5, "expectations.0.column: got 'nn'"),
     ],
 )
-def test_a_rule_that_no_run_could_check_is_refused(tmp_path, capsys, changed, problem):
+def test_a_rule_that_no_run_could_check_is_refused(tmp_path, capsys, changed, line, problem):
     code, path = validated(tmp_path, RULE | changed)
     assert code == 2
-    assert f"{path}: {problem}" in capsys.readouterr().err
+    assert f"{path}:{line}: {problem}" in capsys.readouterr().err

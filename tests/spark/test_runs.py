@@ -142,6 +142,7 @@ def test_maintenance_keeps_what_later_runs_need(spark, tmp_path):
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
 
 
+@pytest.mark.covers("X2")
 @pytest.mark.parametrize("limits", [BY_SPARK, {}], ids=["by Spark", "here"])
 def test_columns_may_have_any_name(spark, tmp_path, monkeypatch, limits):
     for name, limit in limits.items():

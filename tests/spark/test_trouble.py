@@ -10,7 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from checkpoints.ledger import Ledger
-from tests.spark.harness import BASE, MINUTE, Bench, differences, events, expected
+from jobs import run, runs
+from tests.spark.harness import BASE, MINUTE, Bench, differences, events, expected, quiet
 from windowing import errors
 
 pytestmark = pytest.mark.spark
@@ -51,6 +52,7 @@ def test_compaction_of_the_source_brings_no_rows(bench):
     assert differences(bench.rows(), expected(bench.pipeline, events(31, 300) + events(32, 100) + events(33, 100)).rows) == []
 
 
+@pytest.mark.covers("S2")
 def test_source_replaced_by_another_table(bench):
     shutil.rmtree(bench.source)
     bench.land(events(34, 50))
@@ -95,6 +97,7 @@ def test_a_column_added_is_no_trouble(bench):
     assert differences(bench.rows(), expected(bench.pipeline, events(31, 300) + rows).rows) == []
 
 
+@pytest.mark.covers("V1")
 def test_a_changed_spec_is_refused_and_the_old_one_goes_on(bench):
     bench.changes["keys"] = ["k"]
     with pytest.raises(errors.SpecChangedError, match="differ from those that built"):
@@ -131,6 +134,8 @@ def test_unusable_rows_are_quarantined_with_their_reason(spark, tmp_path):
     reasons = sorted(row["reason"] for row in bench.quarantine())
     assert reasons == ["bad_time", "future_time", "null_time", "too_late"]
     assert done.commit.rows_read == 7 == done.commit.rows_applied + done.commit.rows_quarantined
+    runs.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 30 * MINUTE)
+    assert len(bench.quarantine()) == 4, "a backfill reads these rows again, and quarantines none twice"
     assert done.commit.seen == BASE + 60 * MINUTE
 
 
@@ -163,3 +168,65 @@ def test_held_then_released_or_discarded(spark, tmp_path):
             want = [row for row in want if row["window_end"] > through]
         assert done.commit.verdict == {"release": "released", "discard": "discarded"}[ruling]
         assert differences(bench.rows(), want) == []
+
+
+@pytest.mark.covers("S2", "V4")
+def test_a_reused_plan_checks_its_source_again(bench, monkeypatch):
+    bench.land(events(45, 100))
+    with monkeypatch.context() as patched:
+        patched.setattr(run._Steps, "survey", lambda *_: (_ for _ in ()).throw(RuntimeError("the process is gone")))
+        with pytest.raises(RuntimeError):
+            bench.run()
+    versions = DeltaTable(bench.source).version()
+    shutil.rmtree(bench.source)
+    for _ in range(versions + 1):
+        bench.land(events(45, 100))
+    with pytest.raises(errors.SourceReplacedError, match="this is another table"):
+        bench.run()
+    assert runs.abandon(bench.pipeline, quiet()).batch == 1
+    assert [b.status for b in Ledger.open(bench.pipeline).batches()] == ["committed", "abandoned"]
+
+
+@pytest.mark.covers("S7")
+def test_a_second_pipeline_over_the_same_sink_is_refused(bench):
+    other = bench.pipeline.model_copy(update={"pipeline": "other", "keys": ("k",)})
+    with pytest.raises(errors.SpecChangedError, match="differ from those that built"):
+        runs.run(other, quiet())
+    _unharmed(bench)
+
+
+@pytest.mark.covers("I10", "I12")
+def test_rows_that_come_twice_and_a_key_that_has_most_of_them(spark, tmp_path):
+    bench = Bench(tmp_path)
+    rows = [row if n % 10 == 0 else row | {"k": "a", "site": 1} for n, row in enumerate(events(46, 400))]
+    for _ in range(2):
+        bench.land(rows)
+    [done] = bench.run()
+    assert done.commit.rows_read == 800
+    assert differences(bench.rows(), expected(bench.pipeline, rows + rows).rows) == []
+
+
+def test_a_failed_rule_after_the_rows_were_published_holds_nothing(spark, tmp_path, monkeypatch):
+    """The rows are in the sink already: the batch is committed with the verdict that let them out."""
+    bench = Bench(tmp_path)
+    bench.land(events(47, 200))
+    with monkeypatch.context() as patched:
+        patched.setattr(run._Steps, "remember", lambda *_: (_ for _ in ()).throw(RuntimeError("the process is gone")))
+        with pytest.raises(RuntimeError):
+            bench.run()
+    bench.changes["expectations"] = [{"type": "expect_column_values_to_be_between", "column": "n", "max_value": 0, "severity": "critical"}]
+    [done] = bench.run()
+    assert done.commit.verdict == "passed"
+    assert differences(bench.rows(), expected(bench.pipeline, events(47, 200)).rows) == []
+
+
+def test_a_discarded_batch_stays_out_though_its_rules_would_pass_by_now(spark, tmp_path):
+    rule = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": 0, "severity": "critical"}
+    bench = Bench(tmp_path, {"expectations": [rule]})
+    bench.land(events(50, 200))
+    with pytest.raises(errors.HeldError):
+        bench.run()
+    bench.changes["expectations"] = []
+    [done] = bench.run(ruling="discard")
+    assert done.commit.verdict == "discarded"
+    assert not DeltaTable.is_deltatable(bench.sink)

@@ -25,6 +25,7 @@ def tables(bench: Bench) -> dict[str, list[str]]:
     return {name: sorted(map(repr, pa.table(table.to_pyarrow_table()).to_pylist())) for name, table in read.items()}
 
 
+@pytest.mark.covers("P3")
 @pytest.mark.timeout(1_200)  # a second JVM, and two more for the executors
 def test_two_executors_write_the_tables_of_one_process(spark, tmp_path, monkeypatch):
     one, two = tmp_path / "one", tmp_path / "two"

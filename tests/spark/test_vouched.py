@@ -58,6 +58,18 @@ def test_a_later_interval_completes_windows_without_new_rows(bench):
     assert _counts(bench) == {10: 1, 20: 1}
 
 
+@pytest.mark.covers("S9", "V6")
+def test_only_the_batch_that_drains_the_backlog_vouches(bench):
+    """Rows of the interval that are in later batches of the backlog are in time."""
+    bench.changes["source"] = {"path": bench.source, "options": {"maxFilesPerTrigger": 1}}
+    for minutes in ([1, 11], [2, 12], [3, 14]):
+        _land(bench, minutes)
+    done = bench.run(interval_end=AT_BASE + timedelta(minutes=35))
+    assert [(d.commit.rows_applied, d.commit.rows_quarantined, d.commit.rows_late) for d in done] == [(2, 0, 0)] * 3
+    assert [d.commit.emitted for d in done] == [None, None, BASE + 30 * MINUTE]
+    assert _counts(bench) == {10: 3, 20: 3}
+
+
 def test_a_run_without_its_interval_is_refused(bench):
     _land(bench, [1])
     with pytest.raises(SpecError, match="--data-interval-end"):

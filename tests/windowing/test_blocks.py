@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.kernels.blocks import decode, encode
+from windowing.kernels.blocks import damaged, decode, encode
 
 WORDS = st.one_of(st.sampled_from([0, 1]), st.integers(-(2**63), 2**63 - 1))
 
@@ -31,10 +31,27 @@ def test_blocks_come_back_as_they_were(table):
 
 
 def test_only_what_differs_takes_room():
-    own, head = np.arange(100), 1 + 1
+    own, head = np.arange(100), 1 + 1 + 1
     columns = np.stack([own, np.zeros(100, np.int64), own, np.full(100, 7), own * 2])
     words, _ = encode(columns, np.array([0, 100]))
+    # Number of rows, codes, checksum.
     assert len(words) == head + 100 + 0 + 1 + 1 + 100
+
+
+@given(tables(), st.integers(min_value=0), st.integers(1, 2**64 - 1))
+def test_a_word_that_is_another_is_noticed(table, place, other):
+    columns, offsets = table
+    words, bounds = encode(columns, offsets)
+    assert damaged(words, bounds) == 0
+    if len(words):
+        words.view(np.uint64)[place % len(words)] ^= np.uint64(other)
+        assert damaged(words, bounds) == 1
+
+
+def test_blocks_cut_or_empty_are_noticed():
+    words, bounds = encode(np.arange(20).reshape(2, 10), np.array([0, 4, 10]))
+    for length in range(bounds[1], bounds[2]):
+        assert damaged(words[:length].copy(), np.array([0, bounds[1], length])) == 1
 
 
 def test_blocks_can_be_read_alone():

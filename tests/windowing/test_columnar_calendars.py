@@ -70,6 +70,7 @@ def computed(spec: Pipeline, batches: list[list[int]]) -> tuple[list[dict[str, A
     return [dict(row) for row in rows], quarantined
 
 
+@pytest.mark.covers("I7")
 @pytest.mark.parametrize("window", WINDOWS)
 @shared(len(WINDOWS), 12)
 @given(minutes=st.lists(MINUTES, min_size=1, max_size=12), cut=st.integers(0, 12), ordered=st.booleans())

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoints.state import condition_of, state_schema
+from checkpoints.conditions import condition_of
+from checkpoints.state import state_schema
 from windowing import nodes as nodes_module
 from windowing.axis import Edges, Grid
 from windowing.columnar import slices
+from windowing.columnar.checksums import SUM, RowCheck
 from windowing.columnar.packing import PLACE
 from windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE, TIME, NodeStage, SliceStage, WindowStage
 from windowing.hopping import Grids
@@ -122,17 +124,19 @@ class Run:
         self.grids, self.layout = Grids.of(self.pipeline), Layout.of(self.pipeline, TYPES)
         self.nodes = Nodes.of(self.grids.grids, many=1) if nodes else None
         self.schema = state_schema({"k": TYPES["k"]}, self.layout, nodes=nodes)
-        self.state = self.schema.empty_table()
+        self.state = self.schema.append(pa.field(SUM, pa.int64())).empty_table()
         self.batch, self.emitted, self.restored = 0, BEFORE_ALL, 0
 
     def step(self, rows: list[dict[str, Any]], through: int, *, from_source: int | None = None) -> list[dict[str, Any]]:
         """One batch that emits windows through ``through``; as a backfill, those that end after ``from_source``."""
-        stage = SliceStage(("k",), ("x",), self.layout, self.grids.edges, self.batch, self.schema)
+        stage = SliceStage(("k",), ("x",), self.layout, self.grids.edges, self.batch, self.schema, RowCheck("state"))
         packed = []
         state = self.state
         if self.nodes is not None and self.emitted > BEFORE_ALL:
             wanted = self.nodes.selection(self.emitted, through)
-            state = duckdb.sql(f"FROM state WHERE {'false' if wanted is None else condition_of(wanted)}").to_arrow_table().cast(self.schema)
+            state = (
+                duckdb.sql(f"FROM state WHERE {'false' if wanted is None else condition_of(wanted)}").to_arrow_table().cast(state.schema)
+            )
         self.restored = state.num_rows
         if state.num_rows:
             packed += list(slices.packed(stage, state.to_batches(), 0))

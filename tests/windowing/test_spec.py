@@ -107,6 +107,8 @@ def test_the_meaning_leaves_out_checks_and_schedule_and_paths(tmp_path):
     same = load(tmp_path, MINIMAL + 'schedule: "@daily"\nexpectations: [{type: expect_column_to_exist, column: n}]\n', WAREHOUSE="/other")
     assert same.meaning_hash() == pipeline.meaning_hash()
     assert load(tmp_path, MINIMAL.replace("PT30M", "PT45M")).meaning_hash() != pipeline.meaning_hash()
+    filters = (parse_pipeline(pipeline.model_dump(mode="json") | {"source": {"path": "/s"} | more}) for more in ({}, {"filter": "x > 1"}))
+    assert len({filtered.meaning_hash() for filtered in filters}) == 2
     assert load(tmp_path, MINIMAL.replace("PT30M", "30 minutes")).meaning_hash() == pipeline.meaning_hash()
 
 

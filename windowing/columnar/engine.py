@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from windowing.bounds import accepted_times
 from windowing.columnar.keyed import KeyedWindows, live_columns
 from windowing.columnar.results import Chunk, ResultTable, ordered
 from windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK, plain
@@ -44,6 +45,7 @@ class ColumnarEngine:
 
     def __init__(self, pipeline: Pipeline, latest: float = math.inf, found: Found | None = None) -> None:
         self._pipeline, self._latest = pipeline, AFTER if latest == math.inf else int(latest)
+        self._accepted = accepted_times(pipeline)
         self._windows = KeyedWindows(pipeline)
         self._clock = Clock.of(pipeline)
         self._fed = 0
@@ -87,10 +89,14 @@ class ColumnarEngine:
         until_column = columns[self._pipeline.time.end] if self._pipeline.time.end else time_column
         time, until = int64_of(time_column), int64_of(until_column)
         known = valid_of(time_column) & valid_of(until_column)
-        backwards, future = known & (until < time), known & (until >= time) & (time > self._latest)
-        for mask, reason in ((~known, "null_time"), (backwards, "end_before_time"), (future, "future_time")):
-            self._found.quarantined += [(self._fed + int(row), reason) for row in np.flatnonzero(mask)]
-        return time, until, known & ~backwards & ~future
+        least, greatest = self._accepted
+        inside = (np.minimum(time, until) >= least) & (np.maximum(time, until) <= greatest)
+        usable = np.ones(len(time), np.bool_)
+        checks = {"null_time": known, "time_out_of_range": inside, "end_before_time": until >= time, "future_time": time <= self._latest}
+        for reason, passed in checks.items():
+            self._found.quarantined += [(self._fed + int(row), reason) for row in np.flatnonzero(usable & ~passed)]
+            usable &= passed
+        return time, until, usable
 
     def _advance(self, fresh: pa.Table | None, first_new: int) -> None:
         step = self._windows.advance(fresh, first_new, self._clock)

@@ -13,7 +13,9 @@ the state of any batch by leaving out what later ones have added.
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
@@ -22,9 +24,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowing.columnar.checksums import SUM, with_checksums
 from windowing.columnar.keyed import live_columns, slicer_for
 from windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK, Keys, plain
-from windowing.errors import StateError
+from windowing.errors import SpecError, StateError
 from windowing.kernels.combine import Bools, Ints
 from windowing.kernels.lift import condition_column
 from windowing.spec import Pipeline
@@ -87,12 +90,17 @@ class StateLog:
         Of an entry.
     tables
         What the windows remember, in their order.
+
+    Raises
+    ------
+    SpecError
+        If two columns of the log would have one name.
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str]) -> None:
         self._keys = {name: _label(name) for name in pipeline.keys}
         self._live = {name: _label(name) for name in live_columns(pipeline, types)}
-        self._conditions = {condition_column(text): f"_where_{index}" for index, text in enumerate(conditions)}
+        self._conditions = {condition_column(text): _condition_label(text, conditions) for text in conditions}
         fields = [
             *((label, types[name]) for name, label in self._keys.items()),
             (KIND, pa.string()),
@@ -110,7 +118,13 @@ class StateLog:
                 self.tables.append(LogTableOfWindow(window.name, name, f"window {index} {name}", held, columns))
                 fields += [(held, pa.bool_())] if held else []
                 fields += [(label, table.schema.field(column).type) for column, label in columns.items()]
-        self.schema = pa.schema(fields)
+        self.schema = pa.schema([*fields, (SUM, pa.int64())])
+        twice = next((name for name, times in Counter(name.lower() for name in self.schema.names).items() if times > 1), None)
+        if twice is not None:
+            raise SpecError(
+                f"pipeline {pipeline.pipeline}: two columns of the state would be named {twice!r}; rename a window, or a column in a view "
+                "of the source"
+            )
 
     def columns_of_fresh(self) -> list[tuple[str, str]]:
         """(source column, column of the log) of what a fresh row brings beside its own columns; keys come first."""
@@ -125,6 +139,11 @@ class StateLog:
     def conditions(self) -> Mapping[str, str]:
         """Column of the log by the condition's column among live rows."""
         return self._conditions
+
+    @property
+    def columns_of_rows(self) -> list[str]:
+        """Columns of the log that are the source's own, beside the keys."""
+        return list(self._live.values())
 
     def key_columns(self, entries: pa.Table) -> dict[str, pa.Array]:
         """The key columns of ``entries``, as windows take them."""
@@ -198,7 +217,7 @@ class StateLog:
         cells = {label: kept.column(name) for name, label in (*self._live.items(), *self._conditions.items(), *_OWN.items())}
         cells |= {label: column.take(chosen) for label, column in held.items()}
         found.append(self._entries(ROW, batch, cells | self._cells(after, kept.column(KEY))))
-        return pa.concat_tables(found)
+        return with_checksums(pa.concat_tables(found))
 
     def _key_entries(self, before: Stored, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
         cells: dict[str, pa.Array] = {DUE: pa.array(due)}
@@ -245,6 +264,11 @@ def _label(name: str) -> str:
     """
     label = re.sub(r"\W", "_", name).lstrip("_")
     return name if label == name else f"{label or 'column'}_{crc32(name.encode()):08x}"
+
+
+def _condition_label(condition: str, conditions: Sequence[str]) -> str:
+    """The log's name of a condition: it does not depend on the order in which the spec writes them."""
+    return "_where_0" if len(conditions) == 1 else f"_where_{hashlib.sha256(condition.encode()).hexdigest()[:12]}"
 
 
 def _equal(column: pa.ChunkedArray, value: str) -> Bools:

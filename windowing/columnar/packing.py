@@ -15,7 +15,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from windowing.kernels.blocks import decode, encode
+from windowing.errors import StateCorruptError
+from windowing.kernels.blocks import damaged, decode, encode
 from windowing.kernels.columns import valid_of
 from windowing.kernels.combine import Ints
 
@@ -86,12 +87,22 @@ class Packing:
         return pa.table(self._beside(slices, _cut(offsets), self.lists))
 
     def unpack(self, packed: pa.Table) -> tuple[pa.Table, Ints]:
-        """The slices of ``packed`` rows without their keys, and how many each row holds."""
+        """The slices of ``packed`` rows without their keys, and how many each row holds.
+
+        Raises
+        ------
+        StateCorruptError
+            If a block is not as it was packed.
+        """
         chunks = list(_words(packed.column(BLOCK)))
         # Concatenated even if there is one: numba would compile a kernel anew for a read-only view.
         words = np.concatenate([words for words, _ in chunks])
         before = np.cumsum([0, *(len(words) for words, _ in chunks)])
         bounds = np.concatenate([*(bounds[:-1] + base for (_, bounds), base in zip(chunks, before, strict=False)), before[-1:]])
+        if wrong := damaged(words, bounds):
+            raise StateCorruptError(
+                f"{wrong} of {packed.num_rows} packed rows differ from what was packed (faulty memory or disk); run again"
+            )
         found = decode(words, bounds, 1 + len(self.numbers))
         nulls, anywhere = found[0], int(np.bitwise_or.reduce(found[0]))
         columns = {}
@@ -129,7 +140,8 @@ def _words(blocks: pa.ChunkedArray | pa.BinaryArray) -> Iterator[tuple[Ints, Int
     """Words of the blocks, a chunk of them at a time, and where each begins."""
     for chunk in [blocks] if isinstance(blocks, pa.Array) else blocks.chunks:
         bounds = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset : chunk.offset + len(chunk) + 1].astype(np.int64) // 8
-        yield np.frombuffer(chunk.buffers()[2], np.int64)[bounds[0] : bounds[-1]], bounds - bounds[0]
+        data = chunk.buffers()[2]
+        yield np.frombuffer(data, np.int64, data.size // 8)[bounds[0] : bounds[-1]], bounds - bounds[0]
 
 
 def _cut(offsets: Ints) -> Ints:

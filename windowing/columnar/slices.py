@@ -10,7 +10,7 @@ A *packed* row holds many slices of a key (:mod:`windowing.columnar.packing`): a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowing.axis import Edges, Grid
+from windowing.bounds import check_share, count_ends
+from windowing.columnar.checksums import SUM, RowCheck, with_checksums
 from windowing.columnar.packing import LATE_ROWS, ROWS, Packing, count_slices
 from windowing.columnar.rows import as_key, key_codes
 from windowing.kernels.columns import arenas, int64_of, key_offsets, order_key, stored, valid_of
@@ -30,6 +32,7 @@ from windowing.kernels.lift import condition_column, lift_runs
 from windowing.kernels.lower import lower
 from windowing.kernels.slices import along_axis, by_key, combine_runs, runs, slice_starts
 from windowing.nodes import Nodes
+from windowing.slicing.windows import runs as equal_runs
 
 #: Columns of a row to be lifted, beside those of the source: its event time; the instant through which windows were closed to it, or null;
 #: whether it came behind the watermark.
@@ -58,6 +61,8 @@ class SliceStage:
     ----------
     schema
         Columns of a slice: the keys, ``SLICE``, ``LEVEL`` where nodes are stored, ``CLOSED``, ``BATCH``, the partials.
+    check
+        How slices that come from the state are verified; none where there is no state.
     """
 
     keys: tuple[str, ...]
@@ -66,11 +71,17 @@ class SliceStage:
     edges: Edges
     batch: int
     schema: pa.Schema
+    check: RowCheck | None = None
 
     @cached_property
     def packing(self) -> Packing:
         """How slices are packed."""
         return Packing(self.keys, self.schema)
+
+    @cached_property
+    def storing(self) -> Packing:
+        """How slices are listed for the state: each with its checksum."""
+        return Packing(self.keys, self.schema.append(pa.field(SUM, pa.int64())))
 
 
 @dataclass(frozen=True)
@@ -128,7 +139,7 @@ class Combined:
     windows
         Bare result rows, a table a window of the spec.
     slices, offsets
-        The batch's slices and nodes for the state, key by key, and where each key's begin; none unless wanted.
+        The batch's slices and nodes for the state, each with its checksum, key by key, and where each key's begin; none unless wanted.
     rows, late_rows, n_slices
         Rows lifted, those of them that came late, and the slices that they are in, with the nodes for the state.
     """
@@ -151,8 +162,10 @@ def lifted(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: in
 
 
 def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
-    """Slices in, as the state has them, packed slices out."""
+    """Slices in, as the state has them, packed slices out; raises ``StateCorruptError`` where one differs from what was stored."""
     for place, table in enumerate(_chunks(batches), first_place):
+        if stage.check is not None and SUM in table.column_names:
+            stage.check.verify(table)
         codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
         order, offsets = by_key(codes, n_keys)
         yield stage.packing.pack(table.select(stage.schema.names).take(pa.array(order)), offsets, place, None, 0)
@@ -234,13 +247,18 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
         firsts = bounds[:-1]
         starts, closed, batches = starts[firsts], closed[firsts], batches[firsts]
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
+    of_key = {column: table.column(column).combine_chunks().take(pa.array(first_of_key[:-1])) for column in keys}
     windows = []
-    for number, (_, grid) in enumerate(stage.grids):
+    filled = np.flatnonzero(np.diff(offsets))
+    first, last = starts[offsets[filled]], starts[offsets[filled + 1] - 1]
+    for number, (name, grid) in enumerate(stage.grids):
+        span = {"size": grid.size, "hop": grid.hop, "after": stage.after, "through": stage.through}
+        check_share(name, count_ends(first, last, np.diff(offsets)[filled], **span))
         key, ends, out_ints, out_floats, overflow = hopping_windows(
             layout.program(), offsets, starts, closed, ints, floats, grid.size, grid.hop, grid.origin, stage.after, stage.through
         )
         if len(key):
-            columns = {column: table.column(column).combine_chunks().take(pa.array(first_of_key[key])) for column in keys}
+            columns = {column: values.take(pa.array(key)) for column, values in of_key.items()}
             columns |= lower(layout, out_ints, out_floats, slices, overflow)
             columns |= {GRID: pa.repeat(number, len(ends)), "window_end": pa.array(ends)}
             windows.append(pa.table([columns[field.name].cast(field.type) for field in stage.bare_schema], schema=stage.bare_schema))
@@ -252,7 +270,7 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
         stored_rows = [(0, leaves.at(chosen))]
         if stage.nodes is not None:
             stored_rows += _whole_nodes(stage, stage.nodes, leaves, own)
-        kept, kept_offsets = _kept(stage.slices, table, slices, first_of_key, stored_rows)
+        kept, kept_offsets = _kept(stage.slices, of_key, slices, stored_rows)
         n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:])
     rows, late_rows = (pc.sum(table.column(name)).as_py() for name in (ROWS, LATE_ROWS))
     return Combined(windows, kept, kept_offsets, rows, late_rows, int(own.sum()) + n_nodes)
@@ -305,9 +323,9 @@ def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: _Partials, own: 
 
 
 def _kept(
-    stage: SliceStage, table: pa.Table, slices: pa.Table, first_of_key: Ints, stored_rows: Sequence[tuple[int, _Partials]]
+    stage: SliceStage, of_key: Mapping[str, pa.Array], slices: pa.Table, stored_rows: Sequence[tuple[int, _Partials]]
 ) -> tuple[pa.Table, Ints]:
-    """Slices and nodes as the state holds them, and where each key's begin."""
+    """Slices and nodes as the state holds them, and where each key's begin; ``of_key`` are the key columns by key index."""
     parts = [partials for _, partials in stored_rows]
     keys, starts, closed = (np.concatenate([getattr(part, name) for part in parts]) for name in ("keys", "starts", "closed"))
     ints, floats = np.concatenate([part.ints for part in parts]), np.concatenate([part.floats for part in parts])
@@ -317,10 +335,9 @@ def _kept(
         keys, starts, closed, ints, floats, levels = (column[order] for column in (keys, starts, closed, ints, floats, levels))
     fields = stored(stage.layout, ints, floats, slices)
     fields |= {SLICE: pa.array(starts), LEVEL: pa.array(levels), CLOSED: _nulled(closed), BATCH: pa.repeat(stage.batch, len(starts))}
-    fields |= {column: table.column(column).take(pa.array(first_of_key[keys])) for column in stage.keys}
-    rows = pa.table([_plain(fields[field.name]).cast(field.type) for field in stage.schema], schema=stage.schema)
-    bounds = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1], True]) if len(keys) else np.zeros(1, np.int64)
-    return rows, bounds.astype(np.int64)
+    fields |= {column: values.take(pa.array(keys)) for column, values in of_key.items()}
+    rows = pa.table([fields[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+    return with_checksums(rows), equal_runs(keys)
 
 
 def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:
@@ -359,7 +376,3 @@ def _closed_of(table: pa.Table) -> Ints:
 
 def _nulled(closed: Ints) -> pa.Array:
     return pa.array(closed, mask=closed == NEVER_CLOSED)
-
-
-def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -75,6 +75,13 @@ def _slice() -> None:
     list(slices.combined(slices.WindowStage(stage, grids.named, -9, 9, -9, pa.schema(list(zip(names, types, strict=True)))), packed * 2))
 
 
+def _checksums() -> None:
+    """The kernels of checksums, with nulls and without, of a column as Arrow holds it."""
+    from windowing.columnar.checksums import row_checksums
+
+    row_checksums(pa.table({"n": [1, None], "v": [0.5, None], "k": ["a", None], "l": [[1], None]}))
+
+
 def warm() -> float:
     """Compile (or load) the kernels; seconds it took."""
     begun = time.perf_counter()
@@ -83,6 +90,7 @@ def warm() -> float:
         np.empty((0, 5), np.int64), offsets, none, none, np.empty((0, 1), np.int64), np.empty((0, 1), np.float64), 1, 1, 0, 0, 0
     )
     _slice()
+    _checksums()
     _run(_POINTS, "final")
     _run(_REVISED, "revise")
     return time.perf_counter() - begun

@@ -2,7 +2,7 @@
 
 ::
 
-    block = number of rows │ a code for each column, a byte each │ what the codes ask for, column by column
+    block = number of rows │ a code for each column, a byte each │ what the codes ask for, column by column │ checksum
 
 Of a key's slices the batch, the carries of its sums and what was late are mostly the same in all, and so are two counts of rows.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from windowing.kernels.checksums import checksum
 from windowing.kernels.combine import Ints, njit
 
 #: All rows are zero; all are the one word that follows; they are those of the column whose number follows; they follow, a word each.
@@ -34,7 +35,7 @@ def encode(columns: Ints, offsets: Ints) -> Any:
     codes, given = np.empty((n_blocks, n_columns), np.int64), np.zeros((n_blocks, n_columns), np.int64)
     bounds = np.zeros(n_blocks + 1, np.int64)
     for block in range(n_blocks):
-        size = 1 + (n_columns + _CODES - 1) // _CODES
+        size = 2 + (n_columns + _CODES - 1) // _CODES
         for column in range(n_columns):
             code, word = _code(columns, column, offsets[block], offsets[block + 1], codes[block])
             codes[block, column], given[block, column] = code, word
@@ -57,6 +58,7 @@ def encode(columns: Ints, offsets: Ints) -> Any:
             elif code != _ZERO:
                 words[place] = given[block, column]
                 place += 1
+        words[place] = checksum(words, base, place)
     return words, bounds
 
 
@@ -79,8 +81,19 @@ def _code(columns: Ints, column: int, first: int, stop: int, codes: Ints) -> Any
 
 
 @njit
+def damaged(words: Ints, bounds: Ints) -> int:
+    """Number of blocks that are not as :func:`encode` made them: nothing else in them may be believed."""
+    found = 0
+    for block in range(len(bounds) - 1):
+        base, last = bounds[block], bounds[block + 1] - 1
+        if last - base < 2 or words[last] != checksum(words, base, last):
+            found += 1
+    return found
+
+
+@njit
 def decode(words: Ints, bounds: Ints, n_columns: int) -> Ints:
-    """The rows of all blocks, one after the other, shape (n_columns, n_rows); ``bounds`` as of :func:`encode`."""
+    """The rows of all blocks, none of them :func:`damaged`, one after the other, shape (n_columns, n_rows)."""
     rows = 0
     for block in range(len(bounds) - 1):
         rows += words[bounds[block]]

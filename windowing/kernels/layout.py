@@ -6,8 +6,11 @@ mean and a standard deviation of one column need one count), and an atom is stor
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -100,6 +103,11 @@ class Layout:
         return cls(atoms, (), results, of_rows=True)
 
     @property
+    def labels_by_order(self) -> bool:
+        """Whether releases before labels of format 2 named columns of the state by the order of the aggregates."""
+        return any(_column(_plain_label(self.atoms[stored.atom]), stored.role) != stored.name for stored in self.fields)
+
+    @property
     def lifting(self) -> Layout:
         """The same atoms over rows, from which the stored partials are made."""
         return replace(self, fields=(), of_rows=True)
@@ -147,15 +155,53 @@ def _atoms(
 
 
 def _stored_fields(atoms: tuple[Atom, ...], pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> list[StoredField]:
+    roles = [_roles(atom, pipeline, types) for atom in atoms]
+    labels = label_atoms(atoms, [[role for role, _ in kinds] for kinds in roles], pipeline.keys)
+    return [
+        StoredField(_column(label, role), kind, index, role)
+        for index, (label, kinds) in enumerate(zip(labels, roles, strict=True))
+        for role, kind in kinds
+    ]
+
+
+def label_atoms(atoms: Sequence[Atom], roles: Sequence[Sequence[str]], keys: Sequence[str]) -> list[str]:
+    """The name of each atom among the columns of the state; the same whatever the order of ``atoms``.
+
+    It says what the atom holds, as in ``sum_float_delay``. Atoms that would share a column with one another or with a key (columns
+    ``a.b`` and ``a_b``, or two conditions) each get a digest of what they hold behind it.
+
+    Raises
+    ------
+    SpecError
+        If two columns of the state have one name even so.
+    """
+    plain = [_plain_label(atom) for atom in atoms]
     # Spark's column names do not tell upper from lower case; those of windowmill's own begin with an underscore.
-    names: set[str] = {key.lower() for key in pipeline.keys}
-    found: list[StoredField] = []
-    for index, atom in enumerate(atoms):
-        label = re.sub(r"\W", "_", "_".join((atom.kind, *atom.columns)) + ("_where" if atom.where else ""))
-        label = label if label.lower() not in names else f"{label}_{index}"
-        names.add(label.lower())
-        found += [StoredField(f"{label}__{role}" if role else label, kind, index, role) for role, kind in _roles(atom, pipeline, types)]
-    return found
+    claims = [{_column(label, role).lower() for role in ("", *own)} for label, own in zip(plain, roles, strict=True)]
+    claimed = Counter([key.lower() for key in keys] + [name for names in claims for name in names])
+    labels = [
+        label if all(claimed[name] == 1 for name in names) else f"{label}_{_digest(atom)}"
+        for atom, label, names in zip(atoms, plain, claims, strict=True)
+    ]
+    stored = Counter([key.lower() for key in keys])
+    stored.update(_column(label, role).lower() for label, own in zip(labels, roles, strict=True) for role in own)
+    twice = next((name for name, times in stored.items() if times > 1), None)
+    if twice is not None:
+        raise SpecError(f"aggregates: two columns of the state would be named {twice!r}; rename a column in a view of the source")
+    return labels
+
+
+def _plain_label(atom: Atom) -> str:
+    return re.sub(r"\W", "_", "_".join((atom.kind, *atom.columns)) + ("_where" if atom.where else ""))
+
+
+def _digest(atom: Atom) -> str:
+    held = [atom.kind, list(atom.columns), atom.where, atom.ordered, list(atom.edges)]
+    return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:12]
+
+
+def _column(label: str, role: str) -> str:
+    return f"{label}__{role}" if role else label
 
 
 def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> list[tuple[str, pa.DataType]]:
@@ -175,4 +221,4 @@ def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> 
     return [*roles, ("value", types[atom.columns[-1]])]
 
 
-__all__ = ["Atom", "Layout", "Result", "StoredField"]
+__all__ = ["Atom", "Layout", "Result", "StoredField", "label_atoms"]

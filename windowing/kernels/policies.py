@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from windowing.bounds import MOST_ROWS_OF_KEY
 from windowing.kernels.combine import Bools, Floats, Ints, inner, njit
 
 COUNT, TIME, DELTA, PUNCTUATION, NONE = 0, 1, 2, 3, -1
@@ -26,6 +27,9 @@ EVICT, TRIGGER, EVICT_COUNT, AGE, TRIGGER_COUNT, PARTIAL, EMPTY, IDLE, TICKS, OR
 #: whether a base of the delta trigger is known, and the base where it is a whole number.
 LAST, TICKED, TICK, FIRED, INSERTED, FULL, HAS_BASE, BASE = range(8)
 BEFORE, AFTER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+#: Counts: triggers and removed tuples noted, what of the latter the last trigger knew, ticks that the key is due. Where those are more than
+#: ``MOST_ROWS_OF_KEY``, nothing goes on.
+NOTED, REMOVED, KNOWN, DUE = 0, 1, 2, 3
 #: Cursor: first tuple of the window, the tuple after its last, how many it holds.
 HEAD, TAIL, HELD = 0, 1, 2
 
@@ -77,8 +81,8 @@ def _remove(cursor: Ints, alive: Bools, place: int, write: bool, counts: Ints, r
     alive[place] = False
     cursor[HELD] -= 1
     if write:
-        removed[counts[1]] = place
-    counts[1] += 1
+        removed[counts[REMOVED]] = place
+    counts[REMOVED] += 1
 
 
 @inner
@@ -113,15 +117,15 @@ def _fire(
 ) -> None:
     """Note a trigger: key, start, end, number, lo and hi, and from where to where tuples have been removed since the last."""
     if settings[PARTIAL] or state[FULL]:
-        row = counts[0]
+        row = counts[NOTED]
         if write:
             out[0, row], out[1, row], out[2, row], out[3, row] = key, BEFORE, at, state[FIRED]
             if cursor[HELD] > 0:
                 out[1, row] = time[cursor[HEAD]]
             out[4, row], out[5, row] = cursor[HEAD], cursor[TAIL]
-            out[6, row], out[7, row] = counts[2], counts[1]
-        counts[2] = counts[1]
-        counts[0] += 1
+            out[6, row], out[7, row] = counts[KNOWN], counts[REMOVED]
+        counts[KNOWN] = counts[REMOVED]
+        counts[NOTED] += 1
     state[FIRED] += 1
 
 
@@ -139,6 +143,16 @@ def _fire_ticks(
     counts: Ints,
     out: Ints,
 ) -> None:
+    if settings[TICKS] == 1 and state[TICK] <= through:
+        last = through
+        if not settings[EMPTY]:
+            if settings[TRIGGER] == NONE or cursor[HELD] == 0:
+                last = min(last, state[TICK])
+            elif settings[AGE] < AFTER:
+                last = min(last, time[cursor[TAIL] - 1] + settings[AGE])
+        counts[DUE] += max(0, (last - state[TICK]) // settings[PERIOD] + 1)
+        if counts[DUE] > MOST_ROWS_OF_KEY:
+            return
     while state[TICK] <= through and state[TICK] < AFTER:
         tick = state[TICK]
         _expire(settings, cursor, time, alive, tick)
@@ -221,7 +235,7 @@ def apply_policies(  # noqa: PLR0915 - the order of a tuple's five steps is the 
     greatest
         The greatest event time of the whole input, where ticks over windows that never empty stop once the input has ``ended``.
     counts, out, removed
-        Triggers and removed tuples noted, and what of the latter the last trigger knew; written only where ``write``.
+        As above; triggers and removed tuples, written only where ``write``.
     """
     by_delta = settings[EVICT] == DELTA and settings[TRIGGER] != NONE
     for key in range(len(offsets) - 1):
@@ -229,7 +243,7 @@ def apply_policies(  # noqa: PLR0915 - the order of a tuple's five steps is the 
         first = offsets[key]
         cursor = np.array([first, first + held[key], held[key]])
         alive[first : first + held[key]] = True
-        counts[2] = counts[1]
+        counts[KNOWN], counts[DUE] = counts[REMOVED], 0
         # A delta evicts the least values first, so those that stay are never looked at.
         least = [
             (evict_value[place], evict_int[place], place) for place in range(first, first + held[key]) if by_delta and evict_known[place]
@@ -295,10 +309,12 @@ def apply_policies(  # noqa: PLR0915 - the order of a tuple's five steps is the 
         elif settings[TICKS] and state[LAST] > BEFORE:
             last_tick = tick_after(settings, listed, greatest)
             _advance(settings, listed, state, cursor, time, alive, key, last_tick, False, write, counts, out, removed)
-            while state[TICK] < AFTER and cursor[HELD] > 0 and settings[AGE] < AFTER:
+            while state[TICK] < AFTER and cursor[HELD] > 0 and settings[AGE] < AFTER and counts[DUE] <= MOST_ROWS_OF_KEY:
                 _expire(settings, cursor, time, alive, state[TICK])
                 if cursor[HELD] > 0:
                     _advance(settings, listed, state, cursor, time, alive, key, state[TICK], False, write, counts, out, removed)
+        if counts[DUE] > MOST_ROWS_OF_KEY:
+            return
 
 
 @njit

@@ -1,5 +1,8 @@
 """Sessions, key by key: rows at most a gap apart share one, as far as they had arrived before it was closed.
 
+A row at the end of a session, a gap after its last row, still joins it: the session is closed only past that. One that its greatest
+size has cut takes nothing at its end.
+
 A row that comes after windows had been closed past its time (a *suspect*) is judged by what the key held when it arrived. Any other
 row joins no closed session, so it needs no replay of the arrivals.
 """
@@ -44,7 +47,7 @@ def sessions(
     accepted: Bools,
     through: int,
 ) -> Any:
-    """Judge the suspects, and give the sessions that have ended by ``through``.
+    """Judge the suspects, and give the sessions that are closed when the watermark, less the lateness, is ``through``.
 
     Parameters
     ----------
@@ -73,14 +76,20 @@ def sessions(
                 gap, longest, first, last, time, until, number, before, live, marks[row], key, owner, out_key, out_start, out_end, count
             )
             live[row] = True
-            live[row] = accepted[row] = _end_with(gap, longest, first, last, time, until, number, live, row) > marks[row]
+            live[row] = accepted[row] = _closes_with(gap, longest, first, last, time, until, number, live, row) > marks[row]
         count = _close(gap, longest, first, last, time, until, number, AFTER, live, through, key, owner, out_key, out_start, out_end, count)
     return owner, out_key[:count], out_start[:count], out_end[:count]
 
 
 @njit
-def _end_with(gap: int, longest: int, first: int, last: int, time: Ints, until: Ints, number: Ints, live: Bools, row: int) -> Any:
-    """End of the session that holds ``row``, among the live rows that had arrived with it."""
+def _closes_at(start: int, reach: int, gap: int, longest: int) -> Any:
+    """The instant from which on no row joins the session from ``start`` whose rows reach to ``reach``."""
+    return min(reach + gap + 1, start + longest if longest < AFTER else AFTER)
+
+
+@njit
+def _closes_with(gap: int, longest: int, first: int, last: int, time: Ints, until: Ints, number: Ints, live: Bools, row: int) -> Any:
+    """When the session closes that holds ``row``, among the live rows that had arrived with it."""
     start, reach, begun = 0, 0, False
     for other in range(first, last):
         if live[other] and number[other] <= number[row]:
@@ -90,7 +99,7 @@ def _end_with(gap: int, longest: int, first: int, last: int, time: Ints, until: 
                 break
             else:
                 start, reach, begun = time[other], until[other], True
-    return min(reach + gap, start + longest if longest < AFTER else AFTER)
+    return _closes_at(start, reach, gap, longest)
 
 
 @njit
@@ -112,7 +121,7 @@ def _close(
     out_end: Ints,
     count: int,
 ) -> Any:
-    """Take the sessions that end at or before ``through`` out of the live rows that arrived before ``before``."""
+    """Take the sessions that are closed at ``through`` out of the live rows that arrived before ``before``."""
     row = first
     while row < last:
         if not live[row] or number[row] >= before:
@@ -125,10 +134,10 @@ def _close(
                     break
                 reach = max(reach, until[stop])
             stop += 1
-        end = min(reach + gap, start + longest if longest < AFTER else AFTER)
-        if end > through:
+        if _closes_at(start, reach, gap, longest) > through:
             break
-        out_key[count], out_start[count], out_end[count] = key, start, end
+        out_key[count], out_start[count] = key, start
+        out_end[count] = min(reach + gap, start + longest if longest < AFTER else AFTER)
         for member in range(row, stop):
             if live[member] and number[member] < before:
                 owner[member], live[member] = count, False

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from windowing.bounds import check_key, check_lasting, windows_of_event
 from windowing.reference.events import (
     AFTER,
     Clock,
@@ -128,6 +129,7 @@ def _fixed(
     held: dict[tuple[int, int], list[Event]] = {}
     counted = []
     for event in events:
+        check_lasting(window, event.stop - event.time)
         spans = list(grid.holding(event.time, event.stop))
         taking = [span for span in spans if span[1] > event.closed]
         for span in taking:
@@ -138,7 +140,10 @@ def _fixed(
             tally.refused.add(event.number)
         counted += [event] * bool(taking)
     if window.empty == "emit" and counted:
-        for span in grid.holding(min(event.time for event in counted), max(event.stop for event in counted)):
+        first, last = min(event.time for event in counted), max(event.stop for event in counted)
+        through = int(max(first, min(last, passed)))
+        check_key(window, windows_of_event(window, max(1, through - first)))
+        for span in grid.holding(first, through):
             held.setdefault(span, [])
     for (start, end), inside in held.items():
         if end <= passed:
@@ -161,7 +166,7 @@ def _shaped(window: Window, events: Sequence[Event], tally: Tally, watermark: fl
     shown: list[Fired] = []  # result rows whose windows still take events
 
     def show(passed: float) -> Iterator[Fired]:
-        complete = [span for span in shape.spans() if span.end <= passed]
+        complete = [span for span in shape.spans() if shape.complete(span, passed)]
         for span in complete:
             earlier = [fired for fired in shown if shape.replaces(span, fired.span)]
             if not any(_same(span, fired.span) for fired in earlier):

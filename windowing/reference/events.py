@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from windowing.bounds import accepted_times
 from windowing.spec import Pipeline
 
 #: Before anything has been seen, and after the end of the input.
@@ -131,12 +132,15 @@ def arrivals(pipeline: Pipeline, records: Sequence[Record], latest: float, refus
         Receives the reason of each record that is no event, by its number.
     """
     clock = Clock(pipeline)
+    least, greatest = accepted_times(pipeline)
     time, until = pipeline.time.column, pipeline.time.end
     for number, record in enumerate(records):
         at = record.values.get(time)
         to = record.values.get(until) if until else at
         if at is None or to is None:
             refused[number] = "null_time"
+        elif not (least <= at <= greatest and least <= to <= greatest):
+            refused[number] = "time_out_of_range"
         elif to < at:
             refused[number] = "end_before_time"
         elif at > latest:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from windowing.bounds import check_key
 from windowing.durations import Duration
 from windowing.reference.events import AFTER, Event, Fired, Span
 from windowing.reference.grids import ticks
@@ -28,6 +29,7 @@ class Policies:
 
     def __init__(self, window: Tumbling | Sliding, integer_axis: bool, greatest: float) -> None:
         assert window.evict is not None
+        self._spec, self._due = window, 0
         self._evict: Policy = window.evict
         self._trigger = window.trigger if isinstance(window, Sliding) else None
         self._partial = window.partial if isinstance(window, Sliding) else True
@@ -67,10 +69,8 @@ class Policies:
             yield from self._advance_to(watermark)
         elif self._train and self._last:
             yield from self._advance_to(self._train.next_after(int(self._greatest)))
-            while self._tick is not None and self._window and self._age < math.inf:
-                self._expire(self._tick)
-                if self._window:
-                    yield from self._advance_to(self._tick)
+            if self._window and self._age < math.inf:
+                yield from self._advance_to(self._window[-1].time + self._age)
 
     def _advance_to(self, time: float) -> Iterator[Fired]:
         """Fire the ticks up to ``time``, and forget the key if it has been idle for too long by then."""
@@ -80,7 +80,21 @@ class Policies:
         else:
             yield from self._fire_ticks(time)
 
+    def _check_ticks(self, through: float) -> None:
+        """Count the ticks that are due before the first fires, which takes no time however many they are."""
+        if self._train is None or self._tick is None or self._tick > through or self._train.step.is_calendar:
+            return
+        last = through
+        if not self._emit_empty:
+            if self._trigger is None or not self._window:
+                last = self._tick
+            elif self._age < math.inf:
+                last = min(last, self._window[-1].time + self._age)
+        self._due += max(0, int(last - self._tick) // self._train.step.ticks + 1)
+        check_key(self._spec, self._due)
+
     def _fire_ticks(self, through: float) -> Iterator[Fired]:
+        self._check_ticks(through)
         while self._train and self._tick is not None and self._tick <= through:
             self._expire(self._tick)
             if self._window or self._emit_empty:

@@ -22,8 +22,11 @@ class Shape(Protocol):
     def spans(self) -> list[Span]:
         """The windows as they are now, without those that have been closed."""
 
+    def complete(self, span: Span, watermark: float) -> bool:
+        """Whether no event at ``watermark`` or after it changes ``span``."""
+
     def close(self, closed: float) -> list[Span]:
-        """Take out the windows that end at or before ``closed``: no later event changes them."""
+        """Take out the windows that are complete at ``closed``: no later event changes them."""
 
     def replaces(self, new: Span, old: Span) -> bool:
         """Whether ``new`` is another version of ``old``, which had been shown but not closed."""
@@ -35,8 +38,16 @@ def _overlap(new: Span, old: Span) -> bool:
     return new.start < old.end and old.start < new.end
 
 
+def _passed(span: Span, watermark: float) -> bool:
+    return span.end <= watermark
+
+
 class Sessions:
-    """Events at most ``gap`` apart, cut where a session would get longer than ``max_size``."""
+    """Events at most ``gap`` apart, cut where a session would get longer than ``max_size``.
+
+    An event exactly ``gap`` after the last one still joins, so a session is complete only once the watermark is past that; one that has
+    been cut takes nothing at its end.
+    """
 
     def __init__(self, window: Session) -> None:
         self._gap = window.gap.elapsed()
@@ -45,10 +56,14 @@ class Sessions:
 
     def accept(self, event: Event) -> bool:
         self._live.append(event)
-        if any(span.end > event.closed for span in self.spans() if event in span.events):
+        if any(not self.complete(span, event.closed) for span in self.spans() if event in span.events):
             return True
         self._live.remove(event)
         return False
+
+    def complete(self, span: Span, watermark: float) -> bool:
+        assert span.start is not None
+        return span.end < watermark or (span.end == watermark and span.end == span.start + self._max)
 
     def spans(self) -> list[Span]:
         groups: list[list[Event]] = []
@@ -66,7 +81,7 @@ class Sessions:
         return Span(start, int(min(max(event.until for event in group) + self._gap, start + self._max)), group)
 
     def close(self, closed: float) -> list[Span]:
-        ended = [span for span in self.spans() if span.end <= closed]
+        ended = [span for span in self.spans() if self.complete(span, closed)]
         gone = {event.number for span in ended for event in span.events}
         self._live = [event for event in self._live if event.number not in gone]
         return ended
@@ -80,6 +95,8 @@ class Snapshots:
     def __init__(self, _window: Snapshot) -> None:
         self._live: list[Event] = []
         self._fixed: float = BEFORE
+
+    complete = staticmethod(_passed)
 
     def accept(self, event: Event) -> bool:
         if event.stop > event.closed:
@@ -114,6 +131,8 @@ class Counts:
         self._count = window.count
         self._events: list[Event] = []
         self._begun: float = BEFORE
+
+    complete = staticmethod(_passed)
 
     def accept(self, event: Event) -> bool:
         self._events.append(event)
@@ -153,6 +172,8 @@ class Customs:
         self._events: list[Event] = []
         self._closed: set[int] = set()
         self._told: float = BEFORE
+
+    complete = staticmethod(_passed)
 
     def accept(self, event: Event) -> bool:
         told = [earlier for earlier in self._events if earlier.time < self._told]

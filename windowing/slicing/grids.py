@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from windowing.bounds import check_key, check_lasting, windows_of_event
 from windowing.durations import DAY_US
 from windowing.kernels import grids as kernel
 from windowing.kernels.combine import Bools, Ints
@@ -143,6 +144,7 @@ class GridSlicer:
     """One tumbling, hopping or cumulative window over all keys."""
 
     def __init__(self, window: Tumbling | Hopping | Cumulative, pipeline: Pipeline) -> None:
+        self._window = window
         self._calendar = Calendar(window, pipeline.time.unit is not None)
         self._fixed = self._calendar.fixed
         self._intervals = pipeline.time.end is not None
@@ -155,6 +157,8 @@ class GridSlicer:
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         self._grow(leaves.n_keys)
         time, stop, closed = leaves.time, leaves.stop, clock.closed_at(leaves.watermark)
+        if self._intervals and len(leaves):
+            check_lasting(self._window, int((stop - time).max()))
         since = clock.since if self._revise else int(clock.closed_at(np.array([clock.since]))[0])
         numbering = self._fixed or self._list(leaves, since)
         starts, ends = kernel.firsts_after(numbering.grid, numbering.starts, numbering.ends, time)
@@ -165,9 +169,11 @@ class GridSlicer:
         through = clock.watermark if self._revise else clock.closed
         counted = held & (last_end > closed) & leaves.new
         kept = held & (last_end > clock.closed)
-        found = [self._windows(numbering, leaves, regular, marks, since, through)]
         old_first, old_last = self._first.copy(), self._last.copy()
         before = self._known_before(leaves, counted, kept & ~regular)
+        if self._empty:
+            self._check_empty(old_first, old_last, since, through)
+        found = [self._windows(numbering, leaves, regular, marks, since, through)]
         if self._revise:
             found.append(self._revisions(numbering, leaves, closed, before))
         if self._empty:
@@ -179,6 +185,15 @@ class GridSlicer:
                 taken |= self._late_before_known(numbering, leaves, closed, before, key, number)
             found.append(Windows.of(key[~taken], *numbering.bounds(number[~taken])))
         return Applied(counted, held & ~counted & leaves.new, kept, found)
+
+    def _check_empty(self, old_first: Ints, old_last: Ints, since: int, through: int) -> None:
+        """Refuse keys whose windows are too many, those that hold nothing included, between those told so far and ``through``."""
+        known = self._last > self._first
+        if known.any():
+            told = np.where(self._first == old_first, np.minimum(old_last, since), self._first)
+            begin = np.maximum(self._first, told)[known]
+            longest = int((np.maximum(np.minimum(self._last[known], through), begin) - begin).max())
+            check_key(self._window, windows_of_event(self._window, max(1, longest)))
 
     def _known_before(self, leaves: Leaves, counted: Bools, late: Bools) -> tuple[Ints, Ints]:
         """From where to where a key's rows reached before each row that counts or is late; nothing where empty windows are skipped."""
@@ -198,8 +213,9 @@ class GridSlicer:
         # Empty windows still to be told of end after those told so far, or stand between a key's last event and its new ones.
         last = self._last[leaves.key[leaves.new]]
         instants = np.concatenate((leaves.time, last[last > BEFORE], [since] if since > BEFORE else _NONE))
-        first = int(instants.min())
-        return self._calendar.listed(np.array([first]), np.array([int(leaves.stop.max())]))
+        first, stop = int(instants.min()), int(leaves.stop.max())
+        check_key(self._window, windows_of_event(self._window, stop - first))
+        return self._calendar.listed(np.array([first]), np.array([stop]))
 
     def _windows(self, numbering: Numbering, leaves: Leaves, regular: Bools, marks: Ints, since: int, through: int) -> Windows:
         key, number, lo, hi, member_offsets, members = kernel.grid_windows(

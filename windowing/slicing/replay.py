@@ -54,11 +54,18 @@ class Replay(Protocol):
     def windows(self) -> list[Version]:
         """The windows that are not closed, as they are now."""
 
+    def complete(self, window: Version, watermark: int) -> bool:
+        """Whether no row at ``watermark`` or after it changes ``window``."""
+
     def close(self, closed: int) -> list[Version]:
-        """Take out the windows that end at or before ``closed``."""
+        """Take out the windows that are complete at ``closed``."""
 
     def replaces(self, new: Version, old: Version) -> bool:
         """Whether ``new`` is another version of ``old``."""
+
+
+def _passed(window: Version, watermark: int) -> bool:
+    return window.end <= watermark
 
 
 def _overlap(new: Version, old: Version) -> bool:
@@ -77,10 +84,14 @@ class SessionReplay:
 
     def accept(self, row: int, closed: int) -> bool:
         insort(self.rows, row)
-        if any(row in window.rows and window.end > closed for window in self.windows()):
+        if any(row in window.rows and not self.complete(window, closed) for window in self.windows()):
             return True
         self.rows.remove(row)
         return False
+
+    def complete(self, window: Version, watermark: int) -> bool:
+        # A row at the end still joins, unless the session was cut there.
+        return window.end < watermark or (window.end == watermark and window.end == window.start + self.longest)
 
     def windows(self) -> list[Version]:
         found: list[Version] = []
@@ -98,7 +109,7 @@ class SessionReplay:
         return [*found, Version(start, min(reach + self.gap, start + self.longest), tuple(held))] if held else found
 
     def close(self, closed: int) -> list[Version]:
-        ended = [window for window in self.windows() if window.end <= closed]
+        ended = [window for window in self.windows() if self.complete(window, closed)]
         gone = {row for window in ended for row in window.rows}
         self.rows = [row for row in self.rows if row not in gone]
         return ended
@@ -138,6 +149,7 @@ class SnapshotReplay:
         self.rows = [row for row in self.rows if self.times.stop[row] > self.mark]
         return ended
 
+    complete = staticmethod(_passed)
     replaces = staticmethod(_overlap)
 
 
@@ -176,6 +188,8 @@ class CountReplay:
         self.mark = max([self.mark, *(window.start for window in ended)])
         self.rows = [row for row in self.rows if self.times.stop[row] - 1 > self.mark]
         return ended
+
+    complete = staticmethod(_passed)
 
     def replaces(self, new: Version, old: Version) -> bool:
         return new.start == old.start
@@ -224,6 +238,8 @@ class CustomReplay:
         self.rows = [row for place, row in enumerate(self.rows) if place >= kept]
         return ended
 
+    complete = staticmethod(_passed)
+
     def replaces(self, new: Version, old: Version) -> bool:
         return new.start == old.start and new.end == old.end
 
@@ -238,7 +254,7 @@ class Shown:
         """What is to be shown once the watermark has come to ``watermark``, and forget what is closed."""
         fresh = []
         for window in replay.windows():
-            if window.end > watermark:
+            if not replay.complete(window, watermark):
                 continue
             earlier = [(revision, version) for revision, version in self.versions if replay.replaces(window, version)]
             if all(version != window for _, version in earlier):

@@ -58,7 +58,7 @@ class SessionSlicer(_Slicer):
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         closed = clock.closed_at(leaves.watermark)
-        suspect = leaves.new & (leaves.time <= closed)
+        suspect = leaves.new & (leaves.time < closed)
         accepted = leaves.new & ~suspect
         live = self._held(leaves) | accepted
         owner, key, start, end = session_kernel.sessions(
@@ -82,7 +82,7 @@ class SessionSlicer(_Slicer):
 
     def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
         longest = np.where(leaves.time > AFTER - self._longest, AFTER, np.minimum(leaves.time, AFTER - self._longest) + self._longest)
-        return earliest(leaves, applied.kept, np.minimum(leaves.until + self._gap, longest), clock.lateness)
+        return earliest(leaves, applied.kept, np.minimum(leaves.until + self._gap + 1, longest), clock.lateness)
 
 
 class SnapshotSlicer(_Slicer):

@@ -1,0 +1,85 @@
+"""Named places in the protocol at which a test, or a storm of kills, can make a run fail; nothing happens unless one is armed.
+
+``WINDOWMILL_FAILPOINT=sink.after:kill`` kills the process when it reaches ``sink.after``; ``:raise`` raises :class:`InjectedError`;
+``:pause`` sleeps until the process is killed or the file that ``WINDOWMILL_FAILPOINT_RESUME`` names appears, and says so by a file of that
+name and ``.reached``. ``sink.after#2`` acts the second time that the place is reached. A test in the same process calls :func:`arm`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+#: Every failpoint, in the order in which a batch reaches them. The tables' own have three moments: before the write; ``lost``, when the
+#: write has landed and its response is lost; after it has been confirmed.
+TABLES = ("quality", "sink", "quarantine", "state")
+STEPS = ("survey", "restore", "apply", "validate", "publish", "remember", "commit")
+FAILPOINTS = (
+    *("plan.before", "plan.lost", "plan.after"),
+    *(f"{step}.begin" for step in STEPS),
+    *(f"{table}.{moment}" for table in TABLES for moment in ("before", "lost", "after")),
+    *("held.before", "held.lost", "held.after", "abandoned.before", "abandoned.lost", "abandoned.after"),
+    *("commit.before", "commit.lost", "commit.after", "compact.before", "compact.after"),
+)
+
+
+class InjectedError(Exception):
+    """Raised by a failpoint that is armed to raise: stands for an error of the storage or the network."""
+
+
+_armed: dict[str, Callable[[], None]] = {}
+
+
+def reach(name: str) -> None:
+    """Act if the failpoint ``name`` is armed."""
+    if _armed and name in _armed:
+        _armed[name]()
+
+
+def arm(name: str, action: Callable[[], None], *, nth: int = 1) -> None:
+    """Call ``action`` the ``nth`` time that ``name`` is reached, once."""
+    if name not in FAILPOINTS:
+        raise ValueError(f"no failpoint {name!r}; they are {', '.join(FAILPOINTS)}")
+    left = nth
+
+    def act() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            action()
+
+    _armed[name] = act
+
+
+def disarm() -> None:
+    """Disarm every failpoint."""
+    _armed.clear()
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _raise() -> None:
+    raise InjectedError("failpoint")
+
+
+def _pause() -> None:
+    resume = Path(os.environ["WINDOWMILL_FAILPOINT_RESUME"])
+    resume.with_name(f"{resume.name}.reached").touch()
+    while not resume.exists():
+        time.sleep(0.05)
+
+
+def _arm_from_environment() -> None:
+    text = os.environ.get("WINDOWMILL_FAILPOINT")
+    if text:
+        place, _, action = text.partition(":")
+        name, _, nth = place.partition("#")
+        arm(name, {"kill": _kill, "raise": _raise, "pause": _pause}[action], nth=int(nth or 1))
+
+
+_arm_from_environment()

@@ -1,0 +1,76 @@
+"""The format of each of a pipeline's own tables, as a property of the table; a table without it is of format 1.
+
+A format goes up when older code would misread a table. The ledger's records carry their own (:mod:`checkpoints.ledger`).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable
+
+from checkpoints.places import local_path
+from windowing.errors import StateError
+
+#: Formats that this release writes, by the table's kind. Older ones of ``state`` are taken further by :mod:`checkpoints.migrations`.
+FORMATS = {"state": 2, "quarantine": 1, "quality": 1, "held": 1}
+#: Properties of a table: its format; the last batch that may have rows without checksums.
+FORMAT, UNCHECKED_THROUGH = "windowmill.format", "windowmill.unchecked_through"
+
+
+def ours(what: str) -> CommitProperties:
+    """Marks a commit that is no batch's but windowmill's own, in the table's history."""
+    return CommitProperties(custom_metadata={"userMetadata": f'{{"windowmill": "{what}"}}'}, max_commit_retries=0)
+
+
+def check_format(table: DeltaTable, kind: str) -> int:
+    """The format of ``table``; raises ``StateError`` if this release cannot read it."""
+    found = _property(table, kind, FORMAT, 1)
+    if not 1 <= found <= FORMATS[kind]:
+        raise StateError(
+            f"{kind} {table.table_uri}: format {found}, this windowmill reads up to {FORMATS[kind]}; upgrade windowmill on this machine"
+        )
+    return found
+
+
+def unchecked_through(table: DeltaTable) -> int:
+    """The last batch whose rows in the state ``table`` may have no checksum; −1: there is none."""
+    return _property(table, "state", UNCHECKED_THROUGH, -1)
+
+
+def prepare(path: str, schema: pa.Schema, kind: str) -> None:
+    """Make an empty table of columns ``schema`` at ``path``, or check the format of the one that is there."""
+    if DeltaTable.is_deltatable(path):
+        check_format(DeltaTable(path), kind)
+        return
+    local = local_path(path)
+    if local is not None:
+        local.mkdir(parents=True, exist_ok=True)
+    DeltaTable.create(
+        path,
+        schema=pa.schema([field.with_type(_stored(field.type)) for field in schema]),
+        mode="ignore",
+        name=f"windowmill {kind}",
+        configuration={FORMAT: str(FORMATS[kind])},
+        raise_if_key_not_exists=False,
+        commit_properties=ours("create"),
+    )
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """``schema`` as tables have it: Spark makes any column one that may be null."""
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    # Staged files hold instants as nanoseconds, for which Delta has a type of its own that few readers know.
+    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else kind
+
+
+def _property(table: DeltaTable, kind: str, name: str, default: int) -> int:
+    text = table.metadata().configuration.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError as err:
+        raise StateError(f"{kind} {table.table_uri}: table property {name} is {text!r}, not a number; put it back") from err

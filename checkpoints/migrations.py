@@ -1,0 +1,41 @@
+"""Taking a state table from one format to the next, in place: a function a step, which is never edited once it has been released.
+
+A step that dies half-way is done again from its beginning: the format goes up in its last commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Field, QueryBuilder
+from deltalake.schema import PrimitiveType
+
+from checkpoints.formats import FORMAT, FORMATS, UNCHECKED_THROUGH, check_format, ours
+
+
+def migrated(table: DeltaTable, path: str) -> DeltaTable:
+    """The state ``table`` at ``path`` in the format of this release; raises ``StateError`` if it is a newer one."""
+    while (found := check_format(table, "state")) < FORMATS["state"]:
+        STEPS[found](path)
+        table = DeltaTable(path)
+    return table
+
+
+def add_row_checksums(path: str) -> None:
+    """Format 1 to 2: a column ``_sum``; rows that are there stay without, which the table notes by their last batch."""
+    table = DeltaTable(path)
+    found = pa.table(QueryBuilder().register("state", table).execute("SELECT max(_batch) AS last FROM state").read_all())
+    last = pc.max(found.column("last")).as_py()
+    if "_sum" not in pa.schema(table.schema().to_arrow()).names:
+        table.alter.add_columns([Field("_sum", PrimitiveType("long"))], commit_properties=ours("migrate to format 2"))
+    DeltaTable(path).alter.set_table_properties(
+        {FORMAT: "2", UNCHECKED_THROUGH: str(-1 if last is None else last)},
+        raise_if_not_exists=False,
+        commit_properties=ours("migrate to format 2"),
+    )
+
+
+#: What takes a table of the format on to the next one.
+STEPS: dict[int, Callable[[str], None]] = {1: add_row_checksums}

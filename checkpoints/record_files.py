@@ -1,0 +1,139 @@
+"""Files of records: Parquet whose name tells the checksum of its bytes, so that damage is found before anything is decoded."""
+
+from __future__ import annotations
+
+import re
+import uuid
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+
+from checkpoints.records import Record, check_record
+from windowing.errors import LedgerCorruptError, first_line
+
+SCHEMA = pa.schema(
+    [
+        ("format", pa.int32()),
+        ("kind", pa.string()),
+        ("batch", pa.int64()),
+        ("attempt", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("body", pa.string()),
+        ("number", pa.int64()),
+        ("sum", pa.int64()),
+    ]
+)
+_AT, _EPOCH = SCHEMA.field("at").type, datetime(1970, 1, 1, tzinfo=UTC)
+_NAME = re.compile(r"records-\d+-(?P<level>\d)-[0-9a-f]{8}-(?P<crc>[0-9a-f]{8})\.parquet")
+#: Bytes that a file without a checksum may declare, and how often its own size: an older windowmill's `maintain` merged all records.
+_DECLARED_BYTES, _DECLARED_TIMES = 64 << 20, 64
+#: What a record of format 1 is sorted by within its batch, beside its time.
+_KINDS = {"plan": 0, "commit": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """A file of the ledger as the Delta log tells it: ``first`` and ``last`` batch of its ``records``."""
+
+    path: str
+    size_bytes: int
+    records: int
+    first: int
+    last: int
+
+    @property
+    def level(self) -> int:
+        """How often its records have been merged: 0 as appended."""
+        told = _NAME.fullmatch(self.path)
+        return int(told["level"]) if told else 0
+
+    @property
+    def has_checksum(self) -> bool:
+        """Whether damage of its bytes would show; an older windowmill's files have no checksum."""
+        return _NAME.fullmatch(self.path) is not None
+
+    @property
+    def statistics(self) -> dict[str, object]:
+        """What the Delta log tells of the file."""
+        ends = {"minValues": {"batch": self.first}, "maxValues": {"batch": self.last}}
+        return {"numRecords": self.records, **ends, "nullCount": {"batch": 0}}
+
+
+def packed(records: Sequence[Record], level: int) -> tuple[RecordFile, bytes]:
+    """A new file of ``records`` and its bytes; its name tells the bytes' CRC-32, and no two names are the same."""
+    columns = {name: [getattr(record, name) for record in records] for name in SCHEMA.names}
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns, schema=SCHEMA), buffer, compression="zstd", write_page_checksum=True)
+    content = buffer.getvalue().to_pybytes()
+    name = f"records-{records[0].number or 0:012d}-{level}-{uuid.uuid4().hex[:8]}-{zlib.crc32(content):08x}.parquet"
+    batches = [record.batch for record in records]
+    return RecordFile(name, len(content), len(records), min(batches), max(batches)), content
+
+
+def decoded(content: bytes, file: RecordFile, ledger: str) -> list[Record]:
+    """The records of ``file``, checked one by one and against what the log tells of the file.
+
+    Raises
+    ------
+    LedgerCorruptError
+        If the bytes are not those that were written.
+    """
+    place = f"ledger {ledger}: {file.path} (batches {file.first} to {file.last})"
+    told = _NAME.fullmatch(file.path)
+    if told and zlib.crc32(content) != int(told["crc"], 16):
+        raise LedgerCorruptError(f"{place}: the file is damaged (its checksum does not match); restore the folder from a copy")
+    try:
+        records = [Record(**row) for row in _rows(content, trusted=told is not None)]
+    except Exception as err:  # whatever the libraries make of damaged bytes, a time zone of that name for one
+        raise LedgerCorruptError(f"{place}: cannot be read ({first_line(err)}); restore the folder from a copy") from err
+    for record in records:
+        check_record(record, place)
+    batches = [record.batch for record in records]
+    if len(records) != file.records or min(batches, default=0) != file.first or max(batches, default=0) != file.last:
+        raise LedgerCorruptError(f"{place}: holds other records than the ledger's log tells; restore the folder from a copy")
+    return records
+
+
+def read_bytes(files: pa_fs.FileSystem, file: RecordFile, ledger: str) -> bytes:
+    """The bytes of ``file``; raises ``LedgerCorruptError`` before reading one that is not as long as the log tells."""
+    with files.open_input_file(file.path) as stream:
+        if stream.size() != file.size_bytes:
+            raise LedgerCorruptError(
+                f"ledger {ledger}: {file.path}: batches {file.first} to {file.last}: {stream.size():,} bytes instead of "
+                f"{file.size_bytes:,}; restore the folder from a copy"
+            )
+        return bytes(stream.read(file.size_bytes))
+
+
+def ordered(records: Sequence[Record]) -> list[Record]:
+    """``records`` in the order in which they were appended; those of format 1 have no number and come first."""
+    return sorted(records, key=lambda r: (r.number is not None, r.number or 0, r.batch, _KINDS.get(r.kind, 1), r.at))
+
+
+def _rows(content: bytes, *, trusted: bool) -> list[dict[str, Any]]:
+    # Nothing in a footer is longer than the file, and a file of one record is small once it is unpacked: what declares more is damaged,
+    # and to believe it would take gigabytes.
+    limits = {"thrift_string_size_limit": max(1, len(content)), "thrift_container_size_limit": max(1, len(content))}
+    reader = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, **limits)
+    metadata = reader.metadata
+    # Not of single columns: of some damaged ones pyarrow 26 ends the process instead of raising.
+    declared = sum(max(0, metadata.row_group(n).total_byte_size) for n in range(metadata.num_row_groups))
+    if not trusted and (declared > _DECLARED_BYTES + _DECLARED_TIMES * len(content) or metadata.num_rows > declared):
+        raise ValueError(f"it declares {declared:,} bytes and {metadata.num_rows:,} rows")
+    known = [name for name in SCHEMA.names if name in reader.schema_arrow.names]
+    table = reader.read(columns=known, use_threads=False)
+    columns = {name: _values(table.column(name)) for name in known}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    # pyarrow would import pandas for instants, which takes longer than all else that a run does which finds nothing new.
+    instants = column.type == _AT
+    values: list[Any] = (column.cast(pa.int64()) if instants else column).to_pylist()
+    return [value if value is None else _EPOCH + timedelta(microseconds=value) for value in values] if instants else values

@@ -1,0 +1,54 @@
+"""HTML pages beside a pipeline's tables: in a local folder, or on object storage through pyarrow's file systems."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyarrow import fs
+
+
+def write_page(place: str, html: str) -> None:
+    """Replace the page at ``place``, a local path or a URI; local folders are made.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        If the place cannot be written, or no file system of pyarrow knows its scheme.
+    """
+    if "://" in place:
+        filesystem, path = fs.FileSystem.from_uri(place)
+        # One request to object storage; a reader sees the old page or the new one.
+        with filesystem.open_output_stream(path) as stream:
+            stream.write(html.encode())
+        return
+    page = Path(place)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed into place: whoever has the page open never loads half of it.
+    part = page.with_name(f".{page.name}.{os.getpid()}")
+    try:
+        part.write_text(html, encoding="utf-8")
+        part.replace(page)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def names(folder: str) -> list[str]:
+    """Names of the files in ``folder``; none where it does not exist."""
+    filesystem, path = _filesystem(folder)
+    listed = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return [info.base_name for info in listed if info.type == fs.FileType.File]
+
+
+def remove(folder: str, name: str) -> None:
+    """Remove a file of ``folder``, if it is still there."""
+    filesystem, path = _filesystem(folder)
+    if filesystem.get_file_info(f"{path}/{name}").type == fs.FileType.File:
+        filesystem.delete_file(f"{path}/{name}")
+
+
+def _filesystem(folder: str) -> tuple[fs.FileSystem, str]:
+    if "://" in folder:
+        filesystem, path = fs.FileSystem.from_uri(folder)
+        return filesystem, path.rstrip("/")
+    return fs.LocalFileSystem(), str(Path(folder).absolute())

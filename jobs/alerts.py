@@ -1,0 +1,28 @@
+"""What a committed batch gives cause to look at, though nothing failed."""
+
+from __future__ import annotations
+
+from checkpoints.batches import Commit
+from checkpoints.places import Places
+from expectations.rates import quarantined_rate
+
+#: Share of a batch's rows that may be quarantined before a run warns of it.
+QUARANTINED_SHARE = 0.01
+
+
+def warnings_of(commit: Commit, places: Places) -> list[str]:
+    """One line each: what was seen, where to look, what to do."""
+    found = []
+    rate = quarantined_rate(commit.rows_read, commit.rows_quarantined)
+    if rate >= QUARANTINED_SHARE:
+        found.append(
+            f"{commit.rows_quarantined:,} of {commit.rows_read:,} rows read ({rate:.1%}) were quarantined, see the reasons in "
+            f"{places.quarantine}; where they came too late, raise time.disorder or time.lateness, or take history that was loaded in "
+            "bulk by `--arrival event_time` (run into a new sink, or backfill)"
+        )
+    if commit.rows_ignored:
+        found.append(
+            f"{commit.rows_ignored:,} rows that the source updated or removed were ignored (source.changes: ignore): windows already "
+            "computed still count them as they were"
+        )
+    return found

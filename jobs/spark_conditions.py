@@ -1,0 +1,57 @@
+"""Conditions in Spark, such that one that fails on a row fails that row, and not the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from jobs.conditions import conditions_of, translated
+from windowing.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from jobs.condition_sql import Term
+    from windowing.spec import Pipeline
+
+
+def truth(condition: str, types: Mapping[str, pa.DataType]) -> Column:
+    """Whether ``condition`` holds over columns of ``types``; null or false where it cannot be evaluated."""
+    term = _term(condition, types)
+    # What cannot fail is left to Spark as it was written.
+    return F.expr(condition if term is None or term.failed is None else term.value)
+
+
+def failure(condition: str, types: Mapping[str, pa.DataType]) -> Column | None:
+    """Whether ``condition`` cannot be evaluated on a row; ``None`` where it always can, or where only Spark itself would know."""
+    term = _term(condition, types)
+    return None if term is None or term.failed is None else F.coalesce(F.expr(term.failed), F.lit(False))
+
+
+def failing(conditions: Sequence[str], types: Mapping[str, pa.DataType]) -> Mapping[str, Column]:
+    """:func:`failure` of those of ``conditions`` that can fail."""
+    found = {condition: failure(condition, types) for condition in conditions}
+    return {condition: column for condition, column in found.items() if column is not None}
+
+
+def any_failure(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Column | None:
+    """Whether a condition of the spec, its filter included, cannot be evaluated on a row; ``None`` where all always can."""
+    columns = list(failing(every_condition(pipeline), types).values())
+    return reduce(lambda one, other: one | other, columns) if columns else None
+
+
+def every_condition(pipeline: Pipeline) -> tuple[str, ...]:
+    """Every condition in the spec, each once, the source's filter first."""
+    own = (pipeline.source.filter,) if pipeline.source is not None and pipeline.source.filter else ()
+    return tuple(dict.fromkeys((*own, *conditions_of(pipeline))))
+
+
+def _term(condition: str, types: Mapping[str, pa.DataType]) -> Term | None:
+    try:
+        return translated(condition, types, "spark")[0]
+    except UnsupportedError:
+        return None

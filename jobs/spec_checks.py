@@ -1,0 +1,164 @@
+"""What ``windowmill validate`` checks beyond the spec's own form: conditions, the user's functions, the schedule, what runs can do.
+
+Neither Spark nor Airflow is imported for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jobs.condition_checks import condition_problem
+from windowing.errors import SpecError, first_line
+from windowing.redaction import holds_credentials
+from windowing.spec import SCHEDULE_WORDS, Custom, Pipeline
+
+Problem = tuple[str, str]
+
+
+def problems_of(pipeline: Pipeline) -> list[Problem]:
+    """(path of the field, what is wrong and what to do) of everything in ``pipeline`` that no run could carry out."""
+    from expectations.suites import check_rules, sink_columns
+
+    found = [*_condition_problems(pipeline), *_function_problems(pipeline), *_schedule_problems(pipeline)]
+    for problem in check_rules(pipeline, sink_columns(pipeline)):
+        where, _, told = problem.partition(": ")
+        found.append((where, told))
+    return [*found, *not_run(pipeline)]
+
+
+def not_run(pipeline: Pipeline) -> Iterator[Problem]:
+    """What of the spec ``run`` and ``backfill`` do not carry out yet."""
+    if pipeline.source is not None and pipeline.source.format != "delta":
+        yield "source.format", f"got {pipeline.source.format!r}; runs read Delta tables, land the data in one first"
+    for name in ("source", "sink", "checkpoints"):
+        table = getattr(pipeline, name)
+        if table is not None and table.table is not None:
+            yield f"{name}.table", f"tables of a catalog are not supported yet; give the table's {name}.path"
+        # Delta notes a new table's location in its history, which outlives any secret.
+        if name != "source" and table is not None and table.path is not None and holds_credentials(table.path):
+            yield f"{name}.path", "holds credentials, which the table's history would keep; give them to the store by its own settings"
+
+
+def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """(path of the field, text) of every condition over the source's rows."""
+    if pipeline.source is not None and pipeline.source.filter is not None:
+        yield "source.filter", pipeline.source.filter
+    for index, window in enumerate(pipeline.windows):
+        for name in ("evict", "trigger"):
+            policy = getattr(window, name, None)
+            if policy is not None and policy.punctuation is not None:
+                yield f"windows.{index}.{name}.punctuation", policy.punctuation
+    for name, aggregate in pipeline.aggregates.items():
+        if aggregate.where is not None:
+            yield f"aggregates.{name}.where", aggregate.where
+
+
+def check_conditions(pipeline: Pipeline) -> None:
+    """Raises ``SpecError`` naming the field of a condition that engines would not settle alike, or not alike at a retry."""
+    problem = next(_condition_problems(pipeline), None)
+    if problem:
+        raise SpecError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
+
+
+def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    """Where the spec does not fit the columns that its source has now; the table's log is read, without a JVM.
+
+    Raises
+    ------
+    SourceError
+        If the source cannot be read, or lacks a column that the spec names.
+    SpecError
+        If an aggregate cannot take its columns.
+    """
+    from jobs.conditions import columns_of
+    from jobs.delta_log import read_source_table
+    from jobs.planning import check_runnable
+    from jobs.sources import Columns
+    from windowing.columnar.log import StateLog
+    from windowing.columnar.output import result_types
+    from windowing.ways import slices_of
+
+    if pipeline.source is None or pipeline.source.path is None:
+        yield "source", "missing; --source compares the spec with it"
+        return
+    if pipeline.sink is not None:
+        check_runnable(pipeline)
+    columns = Columns.of(read_source_table(pipeline.source.path).schema_json)
+    columns.check(pipeline, "the source")
+    known = {name.lower() for name in columns.arrow}
+    for field, text in conditions_by_field(pipeline):
+        missing = sorted(name for name in columns_of(text) if name.lower() not in known)
+        if missing:
+            yield field, f"the source has no column {missing[0]!r}; its columns are {', '.join(sorted(columns.arrow))}"
+            return
+    result_types(pipeline, columns.arrow)
+    if slices_of(pipeline, columns.arrow) is None:
+        StateLog(pipeline, columns.arrow, pipeline.conditions())
+
+
+def _condition_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    for field, text in conditions_by_field(pipeline):
+        problem = condition_problem(text)
+        if problem is not None:
+            yield field, problem
+
+
+def _function_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    # A user's own functions are looked for where the command runs, last, so that they hide nothing.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    for index, window in enumerate(pipeline.windows):
+        if isinstance(window, Custom):
+            found, problem = _imported(window.function)
+            if problem is None and not callable(found):
+                problem = f"got {window.function!r}, which is {type(found).__name__}; expected a function of (state, columns)"
+            if problem is not None:
+                yield f"windows.{index}.function", problem
+    for name, aggregate in pipeline.aggregates.items():
+        if aggregate.use is not None:
+            found, problem = _imported(aggregate.use)
+            if problem is None:
+                problem = _aggregate_problem(found, aggregate.use, len(aggregate.columns))
+            if problem is not None:
+                yield f"aggregates.{name}.use", problem
+
+
+def _imported(place: str) -> tuple[Any, str | None]:
+    """What ``module:name`` means, or why there is none."""
+    module, _, name = place.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    # A module of the user's runs here, so anything may come out of it.
+    except (Exception, SystemExit) as err:  # noqa: BLE001
+        told = f"{type(err).__name__}: {first_line(err)}"
+        return None, f"got {place!r}, which cannot be imported ({told}); put its folder on PYTHONPATH, or correct the name or the module"
+    return found, None
+
+
+def _aggregate_problem(found: Any, use: str, arguments: int) -> str | None:
+    from windowing.aggregates.own import adapt
+
+    try:
+        adapt(found, use, arguments)
+    except SpecError as err:
+        return str(err).removeprefix("use: ")
+    except Exception as err:  # noqa: BLE001 - the user's class is made here
+        return f"got {use!r}, which cannot be made ({type(err).__name__}: {first_line(err)}); a class is called without arguments"
+    return None
+
+
+def _schedule_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    schedule = pipeline.schedule
+    if not isinstance(schedule, str) or schedule in SCHEDULE_WORDS:
+        return
+    from croniter import croniter
+
+    if len(schedule.split()) != 5 or len(schedule) > 200 or not croniter.is_valid(schedule):
+        known = ", ".join(SCHEDULE_WORDS)
+        yield "schedule", f"got {schedule[:200]!r}; expected five cron fields such as '*/30 * * * *', one of {known}, or {{asset: name}}"

@@ -1,0 +1,242 @@
+"""A real Airflow whose parts can be killed one by one: API server, scheduler (LocalExecutor), DAG processor; SQLite, below one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from dags.pools import create_pools
+from examples.flights.local_airflow import AirflowError, LocalAirflow, free_ports, settings_of
+
+START_SECONDS = 240
+#: Short enough that a lost task is noticed within a test, long enough for a busy machine.
+HEARTBEAT_TIMEOUT_SECONDS = 20
+COMPONENTS = ("api-server", "scheduler", "dag-processor")
+
+
+class RealAirflow:
+    """Its components as processes of ours; ``dags`` is its folder of DAG files."""
+
+    def __init__(self, home: Path, dags: Path, environment: Mapping[str, str]) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.home = home
+        ports = free_ports(4)
+        bundle = {"name": "faults", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {"path": str(dags)}}
+        self.settings = settings_of(home, ports) | {
+            f"AIRFLOW__{name}": str(value)
+            for name, value in {
+                "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
+                "DAG_PROCESSOR__REFRESH_INTERVAL": 5,
+                "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 5,
+                # Standalone makes it for its components.
+                "API_AUTH__JWT_SECRET": secrets.token_hex(32),
+                "CORE__PARALLELISM": 3,
+                "CORE__DAGS_ARE_PAUSED_AT_CREATION": False,
+                "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": home / "passwords.json",
+                "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": HEARTBEAT_TIMEOUT_SECONDS,
+                "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 3,
+                "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": 15,
+                "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 5,
+                "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": 2,
+                "WORKERS__MIN_HEARTBEAT_INTERVAL": 1,
+            }.items()
+        }
+        # The tests' own Airflow has settings, too.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+        self._environment = inherited | self.settings | environment
+        self._components: dict[str, subprocess.Popen[bytes]] = {}
+        # Only its client is used: the processes are ours.
+        self._api = LocalAirflow(str(home), ports[0], os.getpid(), psutil.Process().create_time())
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, home: Path, dags: Path, environment: Mapping[str, str], dag_ids: list[str]) -> Iterator[RealAirflow]:
+        """One that knows the DAGs and has their pools; whatever happens, no process of it is left at the end."""
+        airflow = cls(home, dags, environment)
+        try:
+            airflow.command("db", "migrate")
+            for component in COMPONENTS:
+                airflow.start(component)
+            for dag_id in dag_ids:
+                airflow.wait(f"the DAG {dag_id}", lambda dag_id=dag_id: airflow.knows(dag_id), START_SECONDS)
+            create_pools(dag_ids, airflow.settings)
+            yield airflow
+        finally:
+            airflow.stop()
+
+    def command(self, *arguments: str) -> None:
+        """Run an ``airflow`` command to its end."""
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", *arguments], env=self._environment, capture_output=True, text=True, timeout=180, check=False
+        )
+        if done.returncode:
+            raise AirflowError(f"airflow {' '.join(arguments)}: {done.stderr[-2000:]}")
+
+    def start(self, component: str) -> None:
+        """Start a component; returns at once."""
+        with (self.home / f"{component}.log").open("ab") as log:
+            self._components[component] = subprocess.Popen(
+                [sys.executable, "-m", "airflow", component],
+                cwd=self.home,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def kill(self, component: str) -> None:
+        """End a component by SIGKILL. Processes that it has started live on if they can."""
+        process = self._components.pop(component)
+        # An API server has children that hold its port.
+        children = psutil.Process(process.pid).children(recursive=True) if component == "api-server" else []
+        for one in (process, *children):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        process.wait(10)
+
+    def stop(self) -> None:
+        """End all that belongs to it: its components first, so that they start nothing more, then the tasks and their commands."""
+        for process in self._components.values():
+            process.kill()
+            process.wait(10)
+        for _ in range(3):
+            processes = self.processes()
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(processes, timeout=10)
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process that works in this Airflow's folder, as components, tasks and commands do; workers overwrite their environment."""
+        mine = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(self.home):
+                    mine.append(process)
+        return mine
+
+    def call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+        """What the REST API answers; it may be starting again."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return self._api.call(method, path, **arguments)
+            except httpx.HTTPError as err:
+                # A request whose answer is lost may have been carried out: only questions are repeated then.
+                if time.monotonic() > deadline or not (method == "GET" or isinstance(err, httpx.ConnectError)):
+                    raise
+                time.sleep(0.5)
+
+    def knows(self, dag_id: str) -> bool:
+        """Whether the DAG has been stored."""
+        try:
+            self.call("GET", f"/dags/{dag_id}")
+        except AirflowError:
+            return False
+        return True
+
+    def wait(self, what: str, condition: Callable[[], Any], seconds: float, *, every: float = 0.5) -> Any:
+        """The first true answer of ``condition``; asked ``every`` so many seconds."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for component, process in self._components.items():
+                if process.poll() is not None:
+                    raise AirflowError(f"the {component} has ended while waiting for {what}; its log is in {self.home}")
+            if answer := condition():
+                return answer
+            time.sleep(every)
+        raise AirflowError(f"{what}: not after {seconds:.0f} s; logs are in {self.home}")
+
+    def unpause(self, dag_id: str) -> None:
+        """Let the scheduler make the DAG's runs."""
+        self._api.unpause(dag_id)
+
+    def trigger(self, dag_id: str) -> str:
+        """Start a run by hand; returns its id."""
+        return str(self.call("POST", f"/dags/{dag_id}/dagRuns", json={"logical_date": None})["dag_run_id"])
+
+    def backfill(self, dag_id: str, instant: str) -> bool:
+        """Recompute the interval that starts at ``instant``; false when SQLite is too busy to take the request."""
+        asked = {"dag_id": dag_id, "from_date": instant, "to_date": instant, "reprocess_behavior": "completed", "max_active_runs": 1}
+        try:
+            self.call("POST", "/backfills", json=asked)
+        except AirflowError as err:
+            if "Database is locked" in str(err):
+                return False
+            raise
+        return True
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """All runs of the DAG, by logical date."""
+        return list(self.call("GET", f"/dags/{dag_id}/dagRuns", params={"limit": 100, "order_by": "logical_date"})["dag_runs"])
+
+    def tasks(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
+        """Task instances of a run by task id."""
+        answer = self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")
+        return {task["task_id"]: task for task in answer["task_instances"]}
+
+    def wait_for_run(self, dag_id: str, run_id: str, seconds: float = 240) -> str:
+        """The state in which the run ends."""
+
+        def ended() -> str | None:
+            state = self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}")["state"]
+            return state if state in ("success", "failed") else None
+
+        try:
+            return str(self.wait(f"the end of {run_id} of {dag_id}", ended, seconds))
+        except AirflowError as err:
+            tasks = self.tasks(dag_id, run_id).values()
+            raise AirflowError(f"{err}; tasks: { {task['task_id']: (task['state'], task['try_number']) for task in tasks} }") from err
+
+    def events(self, asset: str) -> list[dict[str, Any]]:
+        """Extras of the asset's events, oldest first."""
+        answer = self.call("GET", "/assets/events", params={"name_pattern": asset, "order_by": "timestamp", "limit": 100})
+        return [event["extra"] for event in answer["asset_events"] if event["name"] == asset]
+
+    def logs(self) -> Iterator[Path]:
+        """Log files of all tasks."""
+        return (self.home / "logs").rglob("*.log")
+
+
+class Attempt:
+    """Processes of one attempt at a micro-batch: ``command`` is windowmill, ``task`` its parent, ``supervisor`` the task's."""
+
+    def __init__(self, command: psutil.Process) -> None:
+        self.command = command
+        self.task = command.parent()
+        self.supervisor = self.task.parent()
+        self._descendants = command.children(recursive=True)
+
+    @classmethod
+    def all_at(cls, airflow: RealAirflow, spec: Path) -> list[Attempt]:
+        """Those at work on ``spec``."""
+        found = []
+        for process in airflow.processes():
+            with contextlib.suppress(psutil.Error):
+                arguments = process.cmdline()
+                if "jobs.cli" in arguments and str(spec) in arguments and {"run", "backfill"} & set(arguments):
+                    found.append(cls(process))
+        return found
+
+    def is_over(self) -> bool:
+        """Whether windowmill and all that it had started are gone."""
+        return not any(map(_alive, (self.command, *self._descendants)))
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,196 @@
+"""Damage stored bytes at random and read them: ``python -m tests.checkpoints.fuzz_state --examples 1000000``.
+
+Of each example the result must be equal, or an error of windowmill's own; never other rows, another error, or much memory. Of the
+examples 99 in 100 are bytes in memory (codec blobs, packed blocks: tens of microseconds each), one in 100 is a file of a table (about a
+hundredth of a second each). A failure is told with its seed, and given again by ``--seed``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from checkpoints import codec
+from checkpoints.formats import prepare
+from checkpoints.opening import open_state
+from checkpoints.state import SliceTable
+from tests.golden.make import HERE
+from windowing.columnar.checksums import row_checksums, with_checksums
+from windowing.columnar.packing import BLOCK, Packing
+from windowing.errors import WindowmillError
+
+#: What reading may take beyond the size of what is read.
+MOST_BYTES = 64 << 20
+GOLDEN = ("slices", "nodes", "integers", "open")
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """``data`` with a bit flipped, bytes overwritten, zeroed, cut, moved or put in."""
+    place = rng.randrange(len(data))
+    length = min(len(data) - place, 1 << rng.randrange(8))
+    match rng.randrange(8):
+        case 0 | 1 | 2:
+            return data[:place] + bytes([data[place] ^ 1 << rng.randrange(8)]) + data[place + 1 :]
+        case 3:
+            return data[:place] + rng.randbytes(length) + data[place + length :]
+        case 4:
+            return data[:place] + bytes(length) + data[place + length :]
+        case 5:
+            return data[:place]
+        case 6:
+            other = rng.randrange(len(data))
+            return data[:place] + data[other : other + length] + data[place + length :]
+        case _:
+            return data[:place] + rng.randbytes(length) + data[place:]
+
+
+def golden_rows(case: str) -> pa.Table:
+    """The rows of state of a golden table, with checksums."""
+    return with_checksums(pa.table(DeltaTable(HERE / "format-1" / case / "sink.windowmill" / "state").to_pyarrow_table()))
+
+
+def fuzz_codec(examples: int, rng: random.Random) -> Counter[str]:
+    """Blobs of the codec."""
+    tables = {"integers": golden_rows("integers")}
+    blob, found = codec.encode(tables), Counter[str]()
+    for _ in range(examples):
+        other = damaged(blob, rng)
+        found[_outcome(lambda data=other: codec.encode(codec.decode(data)) == blob, other == blob)] += 1  # type: ignore[misc]
+    return found
+
+
+def flip_every_bit_of_codec() -> Counter[str]:
+    """Each single bit of a blob, one after the other; all must be noticed."""
+    blob, found = bytearray(codec.encode({"integers": golden_rows("integers")})), Counter[str]()
+    for bit in range(8 * len(blob)):
+        blob[bit // 8] ^= 1 << bit % 8
+        found[_outcome(lambda: bool(codec.decode(bytes(blob))) and False, False)] += 1
+        blob[bit // 8] ^= 1 << bit % 8
+    return found
+
+
+def fuzz_blocks(examples: int, rng: random.Random) -> Counter[str]:
+    """Blocks of packed slices."""
+    rows = golden_rows("integers")
+    packing = Packing((), rows.schema)
+    packed = packing.pack(rows, np.array([0, rows.num_rows]), 0, None, 0)
+    whole, _ = packing.unpack(packed)
+    at, block = packed.schema.get_field_index(BLOCK), packed.column(BLOCK)[0].as_py()
+    found = Counter[str]()
+    for _ in range(examples):
+        other = damaged(block, rng)
+        table = packed.set_column(at, BLOCK, pa.array([other], pa.binary()))
+        found[_outcome(lambda table=table: packing.unpack(table)[0].equals(whole), other == block)] += 1  # type: ignore[misc]
+    return found
+
+
+def fuzz_files(examples: int, rng: random.Random, folder: Path) -> Counter[str]:
+    """Files of tables and of their logs, restored without Spark."""
+    tables = [_table(case, folder / case) for case in GOLDEN]
+    found = Counter[str]()
+    for path, schema, sums in tables:
+        _outcome(lambda path=path, schema=schema, sums=sums: _restores(path, schema, sums), True)  # type: ignore[misc]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(examples):
+        path, schema, sums = tables[number % len(tables)]
+        kept = folder / "kept"
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(path, kept)
+        files = [file for file in path.rglob("*") if file.is_file()]
+        chosen = rng.choice(files)
+        data = [file for file in files if file.suffix == ".parquet"]
+        if rng.random() < 0.05:
+            first, second = rng.sample(data, 2)
+            one, other = first.read_bytes(), second.read_bytes()
+            first.write_bytes(other)
+            second.write_bytes(one)
+        else:
+            chosen.write_bytes(damaged(chosen.read_bytes() or b"\0", rng))
+        outcome = _outcome(lambda path=path, schema=schema, sums=sums: _restores(path, schema, sums), False)  # type: ignore[misc]
+        found[outcome] += 1
+        if outcome.startswith("WRONG"):
+            shutil.copytree(path, Path(tempfile.mkdtemp(prefix="fuzz_state_")) / path.name)
+            print(f"example {number}: {chosen.relative_to(path)}: {outcome}", flush=True)
+        shutil.rmtree(path)
+        shutil.move(kept, path)
+    taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    if taken > MOST_BYTES:
+        found[f"WRONG: {taken >> 20} MiB of memory"] += 1
+    return found
+
+
+def _table(case: str, path: Path) -> tuple[Path, pa.Schema, list[int]]:
+    """A table of three files with the rows of a golden one; its columns, and the checksums of its rows."""
+    rows = golden_rows(case)
+    prepare(str(path), rows.schema, "state")
+    third = rows.num_rows // 3
+    for part in (rows.slice(0, third), rows.slice(third, third), rows.slice(2 * third)):
+        write_deltalake(path, part, mode="append")
+    return path, rows.schema, sorted(row_checksums(rows).to_pylist())
+
+
+def _restores(path: Path, schema: pa.Schema, sums: list[int]) -> bool:
+    """Whether the restored rows are those that were written."""
+    check = open_state(str(path), left_at=3)
+    table = SliceTable(None, str(path), schema, check)  # type: ignore[arg-type]
+    bounds = {"first_slice": -(1 << 62), "last_slice": 1 << 62, "most_bytes": 1 << 60, "most_rows": 1 << 60}
+    found = table.restore_here(before_batch=1 << 62, **bounds)
+    return found is not None and sorted(row_checksums(found).to_pylist()) == sums
+
+
+def _outcome(read: Callable[[], bool], unchanged: bool) -> str:
+    try:
+        equal = read()
+    except WindowmillError:
+        return "WRONG: refused though unchanged" if unchanged else "refused"
+    except BaseException as err:  # noqa: BLE001 - whatever it is: it is no error of ours
+        return f"WRONG: {type(err).__module__}.{type(err).__name__}"
+    return "equal" if equal else "WRONG: other rows"
+
+
+def main(examples: int, seed: int, only: str | None = None) -> int:
+    """Run them; 1 if anything was wrong."""
+    wrong = 0
+    shares = {"files": examples // 100, "codec": examples * 39 // 100, "blocks": examples - examples // 100 - examples * 39 // 100}
+    for part, share in shares.items():
+        if only is None and part == "files":
+            # On its own: a crash of a library must not end the rest.
+            command = [sys.executable, "-m", "tests.checkpoints.fuzz_state", "--only", part]
+            wrong |= subprocess.run([*command, "--examples", str(examples), "--seed", str(seed)], check=False).returncode
+        elif only is None or only == part:
+            begun, rng = time.perf_counter(), random.Random(f"{part} {seed}")
+            with tempfile.TemporaryDirectory() as folder:
+                found = {
+                    "codec": lambda: fuzz_codec(share, rng),  # noqa: B023 - called in this round
+                    "blocks": lambda: fuzz_blocks(share, rng),  # noqa: B023
+                    "files": lambda: fuzz_files(share, rng, Path(folder)),  # noqa: B023
+                }[part]()
+            print(f"{part}: {share:,} in {time.perf_counter() - begun:.1f} s: {dict(found)}", flush=True)
+            wrong |= any(outcome.startswith("WRONG") for outcome in found)
+    if only is None:
+        found = flip_every_bit_of_codec()
+        print(f"every bit of a blob: {dict(found)}")
+        wrong |= any(outcome.startswith("WRONG") for outcome in found)
+    return int(wrong != 0)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--examples", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=("codec", "blocks", "files"))
+    chosen = parser.parse_args()
+    sys.exit(main(chosen.examples, chosen.seed, chosen.only))

@@ -1,0 +1,38 @@
+"""Plans, commits and whole ledgers for tests, written the way runs write them or as fast as possible."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from checkpoints.assembling import FORMAT, TOTALS, Totals
+from checkpoints.batches import Commit, Plan
+from checkpoints.records import Record
+
+NOW = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def plan(batch: int, attempt: str = "a", **changes: Any) -> Plan:
+    values = {
+        "batch": batch, "action": "run", "attempt": attempt, "generation": "g", "source_id": "s", "from_version": batch - 1,
+        "to_version": batch, "now_us": 0, "meaning": "m", "source_schema": "{}",
+    }  # fmt: skip
+    return Plan(**values | changes)
+
+
+def commit(**changes: Any) -> Commit:
+    return Commit(**{"seen": 10, "emitted": 5, "verdict": "passed"} | changes)
+
+
+def history(batches: int, *, format_: int = FORMAT) -> Iterator[Record]:
+    """The records of ``batches`` batches that were planned and committed, without numbers and checksums."""
+    totals = Totals()
+    for number in range(batches):
+        planned, outcome = plan(number), commit(seen=number, emitted=number, rows_read=3, rows_published=2)
+        totals = totals.plus(planned, outcome)
+        at = NOW + timedelta(minutes=5 * number)
+        yield Record(format_, "plan", number, "a", at, json.dumps(asdict(planned)))
+        yield Record(format_, "commit", number, "a", at, json.dumps(asdict(outcome) | {TOTALS: asdict(totals)}))

@@ -1,0 +1,171 @@
+"""State that is missing, older, cut, damaged or of a newer format is refused in one line, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from checkpoints import reading
+from checkpoints.formats import FORMAT, FORMATS, check_format, prepare
+from checkpoints.opening import open_state
+from checkpoints.state import SliceTable
+from tests.golden.make import HERE
+from windowing.columnar.checksums import SUM, RowCheck, with_checksums
+from windowing.errors import StateCorruptError, StateError, StateMissingError
+
+BARE = pa.schema([("k", pa.string()), ("_slice", pa.int64()), ("_closed", pa.int64()), ("_batch", pa.int64()), ("rows", pa.int64())])
+SCHEMA = BARE.append(pa.field(SUM, pa.int64()))
+EVERYTHING: dict[str, Any] = {"before_batch": 9, "first_slice": -100, "last_slice": 100, "most_bytes": 1 << 30, "most_rows": 1 << 20}
+REMEDY = "nothing was written; restore the folder from a copy, or backfill into a new sink"
+
+
+def append(path: Path, batch: int) -> None:
+    rows = pa.table([["a", "b", None], [batch, batch + 1, batch + 2], [None, None, 5], [batch] * 3, [1, 2, 3]], schema=BARE)
+    once = CommitProperties(
+        app_transactions=[Transaction("app", batch)], custom_metadata={"userMetadata": json.dumps({"pipeline": "p", "batch": batch})}
+    )
+    write_deltalake(path, with_checksums(rows), mode="append", commit_properties=once)
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    """A state table of two batches, at version 2."""
+    prepare(str(tmp_path / "state"), SCHEMA, "state")
+    for batch in range(2):
+        append(tmp_path / "state", batch)
+    return tmp_path / "state"
+
+
+def restore(path: Path, **changes: Any) -> pa.Table:
+    table = SliceTable(None, str(path), SCHEMA, RowCheck(str(path)))  # type: ignore[arg-type]
+    found = table.restore_here(**EVERYTHING | changes)
+    assert found is not None
+    return found
+
+
+def last_entry(path: Path) -> Path:
+    return max((path / "_delta_log").glob("*.json"))
+
+
+def data_file(path: Path) -> Path:
+    return Path(DeltaTable(path).file_uris()[0])
+
+
+def test_rows_come_back_without_their_checksums(path):
+    assert open_state(str(path), left_at=2) == RowCheck(str(path))
+    found = restore(path, before_batch=1)
+    assert sorted(found.to_pylist(), key=str) == sorted(
+        [
+            {"k": "a", "_slice": 0, "_closed": None, "_batch": 0, "rows": 1},
+            {"k": "b", "_slice": 1, "_closed": None, "_batch": 0, "rows": 2},
+            {"k": None, "_slice": 2, "_closed": 5, "_batch": 0, "rows": 3},
+        ],
+        key=str,
+    )
+
+
+def test_no_table_is_a_pipelines_first_or_a_loss(tmp_path):
+    path = str(tmp_path / "state")
+    assert open_state(path, left_at=None) == RowCheck(path)
+    with pytest.raises(StateMissingError, match=f"{path}: there is no table, but committed batches have written to it; {REMEDY}"):
+        open_state(path, left_at=0)
+
+
+@pytest.mark.covers("D2")
+def test_an_older_table_is_a_loss(path):
+    last_entry(path).unlink()
+    with pytest.raises(StateMissingError, match=f"at version 1, but committed batches left it at version 2; {REMEDY}"):
+        open_state(str(path), left_at=2)
+
+
+@pytest.mark.covers("D3")
+def test_a_last_entry_cut_anywhere_is_damage(path):
+    entry = last_entry(path)
+    whole = entry.read_bytes()
+    for length in range(len(whole) - 1):
+        entry.write_bytes(whole[:length])
+        with pytest.raises((StateCorruptError, StateMissingError), match=REMEDY):
+            open_state(str(path), left_at=2)
+    entry.write_bytes(whole)
+    open_state(str(path), left_at=2)
+
+
+@pytest.mark.covers("D2")
+@pytest.mark.parametrize("whole", [True, False], ids=["read whole", "queried"])
+def test_a_data_file_that_is_gone(path, monkeypatch, whole):
+    monkeypatch.setattr("checkpoints.state.WHOLE_BYTES", reading.WHOLE_BYTES if whole else 0)
+    data_file(path).unlink()
+    with pytest.raises(StateMissingError, match=rf"part-[-\w]+.*snappy\.parquet.*{REMEDY}"):
+        restore(path)
+
+
+@pytest.mark.covers("D3")
+@pytest.mark.parametrize("whole", [True, False], ids=["read whole", "queried"])
+def test_a_data_file_cut_or_garbled(path, monkeypatch, whole):
+    monkeypatch.setattr("checkpoints.state.WHOLE_BYTES", reading.WHOLE_BYTES if whole else 0)
+    file = data_file(path)
+    data = file.read_bytes()
+    for damaged in (b"", data[:-1], data[: len(data) // 2], b"PAR1" + bytes(len(data) - 8) + b"PAR1", data[:100][::-1] + data[100:]):
+        file.write_bytes(damaged)
+        with pytest.raises(StateCorruptError, match=REMEDY):
+            restore(path)
+
+
+def test_a_row_that_is_another_is_damage_however_it_is_read(path, monkeypatch):
+    rows = DeltaTable(path).to_pyarrow_table()
+    write_deltalake(path, rows.set_column(4, "rows", [[1, 2, 3, 1, 2, 4]]), mode="overwrite")
+    for bytes_ in (reading.WHOLE_BYTES, 0):
+        monkeypatch.setattr("checkpoints.state.WHOLE_BYTES", bytes_)
+        with pytest.raises(StateCorruptError, match=f"1 of 6 rows read differ from what was written; {REMEDY}"):
+            restore(path)
+
+
+def test_a_missing_column_is_damage(path, monkeypatch):
+    rows = DeltaTable(path).to_pyarrow_table().drop_columns(["_closed"])
+    write_deltalake(path, rows, mode="overwrite", schema_mode="overwrite")
+    for bytes_ in (reading.WHOLE_BYTES, 0):
+        monkeypatch.setattr("checkpoints.state.WHOLE_BYTES", bytes_)
+        with pytest.raises(StateCorruptError, match=f"column '_closed' is missing; {REMEDY}"):
+            restore(path)
+
+
+@pytest.mark.covers("V2")
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_newer_format_is_refused(tmp_path, kind):
+    path = str(tmp_path / kind)
+    prepare(path, SCHEMA, kind)
+    assert check_format(DeltaTable(path), kind) == FORMATS[kind]
+    DeltaTable(path).alter.set_table_properties({FORMAT: "7"}, raise_if_not_exists=False)
+    with pytest.raises(StateError, match=rf"{kind} .*format 7, this windowmill reads up to {FORMATS[kind]}; upgrade windowmill"):
+        prepare(path, SCHEMA, kind)
+    if kind == "state":
+        with pytest.raises(StateError, match="upgrade windowmill"):
+            open_state(path, left_at=0)
+
+
+@pytest.mark.covers("V2")
+def test_a_table_of_format_1_is_migrated_once_also_after_a_crash(tmp_path, monkeypatch):
+    path = Path(shutil.copytree(HERE / "format-1" / "slices" / "sink.windowmill" / "state", tmp_path / "state"))
+    before = DeltaTable(path).to_pyarrow_table()
+    with monkeypatch.context() as patched:
+        patched.setattr("deltalake.table.TableAlterer.set_table_properties", dies)
+        with pytest.raises(StateCorruptError, match="died"):
+            open_state(str(path), left_at=1)
+    assert check_format(DeltaTable(path), "state") == 1
+    assert open_state(str(path), left_at=1) == RowCheck(str(path), unchecked_through=1)
+    version = DeltaTable(path).version()
+    assert open_state(str(path), left_at=1) == RowCheck(str(path), unchecked_through=1)
+    assert DeltaTable(path).version() == version == 3
+    after = DeltaTable(path).to_pyarrow_table()
+    assert str(after.drop_columns([SUM]).to_pylist()) == str(before.to_pylist())
+    assert after[SUM].null_count == before.num_rows
+
+
+def dies(*_: object, **__: object) -> None:
+    raise RuntimeError("died")

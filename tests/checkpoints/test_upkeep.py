@@ -1,0 +1,118 @@
+"""Merging, checkpointing and vacuuming small tables: rows stay, files and log entries go."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+
+from checkpoints import upkeep
+from checkpoints.appending import append_once
+
+DAYS = 86_400
+
+
+def rows(batch: int) -> pa.Table:
+    return pa.table({"batch": pa.array([batch, batch], pa.int64()), "text": ["a", "b"]})
+
+
+def batches_in(path: str) -> list[int]:
+    found = QueryBuilder().register("t", DeltaTable(path)).execute("SELECT batch FROM t ORDER BY batch").read_all()
+    return pa.table(found)["batch"].to_pylist()
+
+
+def test_many_small_files_are_merged_and_few_are_not(tmp_path):
+    path = str(tmp_path / "t")
+    assert not upkeep.merge_if_many(path)
+    for batch in range(upkeep.FEW_FILES):
+        write_deltalake(path, rows(batch), mode="append")
+    assert not upkeep.merge_if_many(path)
+    write_deltalake(path, rows(upkeep.FEW_FILES), mode="append")
+    assert upkeep.merge_if_many(path)
+    assert len(DeltaTable(path).file_uris()) == 1
+    assert batches_in(path) == sorted(2 * list(range(upkeep.FEW_FILES + 1)))
+
+
+def test_appends_checkpoint_the_log_by_themselves(tmp_path):
+    path = str(tmp_path / "t")
+    for batch in range(101):
+        append_once(path, rows(batch), app_id="app", version=batch)
+    assert [p.name for p in Path(path, "_delta_log").glob("*.checkpoint.parquet")] == [f"{99:020d}.checkpoint.parquet"]
+
+
+def test_old_log_entries_go_and_the_table_stays(tmp_path):
+    path = str(tmp_path / "t")
+    for batch in range(5):
+        append_once(path, rows(batch), app_id="app", version=batch)
+    for entry in Path(path, "_delta_log").glob("*.json"):
+        os.utime(entry, (time.time() - 40 * DAYS,) * 2)
+    upkeep.shorten_log(path)
+    assert len(list(Path(path, "_delta_log").glob("*.json"))) <= 1
+    assert batches_in(path) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert DeltaTable(path).transaction_version("app") == 4
+
+
+def test_a_table_that_keeps_its_log_keeps_it(tmp_path):
+    path = str(tmp_path / "t")
+    write_deltalake(path, rows(0), configuration={"delta.enableExpiredLogCleanup": "false"})
+    for entry in Path(path, "_delta_log").glob("*.json"):
+        os.utime(entry, (time.time() - 40 * DAYS,) * 2)
+    upkeep.shorten_log(path)
+    assert Path(path, "_delta_log", f"{0:020d}.json").exists()
+
+
+@pytest.mark.covers("D6")
+def test_files_that_no_commit_names_go_by_age(tmp_path):
+    path = tmp_path / "t"
+    write_deltalake(path, rows(0))
+    write_deltalake(path, rows(1), mode="append")
+    DeltaTable(path).create_checkpoint()
+    old, new = path / "part-00000-killed.snappy.parquet", path / "part-00000-running.snappy.parquet"
+    for file, age in ((old, 8 * DAYS), (new, DAYS)):
+        file.write_bytes(b"left by an attempt")
+        os.utime(file, (time.time() - age,) * 2)
+    assert upkeep.vacuum(str(path)) == 1
+    assert (old.exists(), new.exists()) == (False, True)
+    assert batches_in(str(path)) == [0, 0, 1, 1]
+
+
+@pytest.mark.covers("D6", "S4")
+def test_deletion_vectors_are_not_taken_for_leftovers(tmp_path):
+    path = tmp_path / "t"
+    write_deltalake(path, rows(0), configuration={"delta.enableDeletionVectors": "true"})
+    vector = path / "deletion_vector_00000000-0000-0000-0000-000000000000.bin"
+    vector.write_bytes(b"which rows are gone")
+    os.utime(vector, (time.time() - 40 * DAYS,) * 2)
+    upkeep.vacuum(str(path))
+    assert vector.exists()
+
+
+@pytest.mark.parametrize("other", ["below/part-0.parquet", "below/_delta_log/0.json", "notes.md"])
+def test_what_others_keep_in_the_folder_of_a_table_stays(tmp_path, other):
+    path = tmp_path / "t"
+    write_deltalake(str(path), rows(0))
+    write_deltalake(str(path / "below"), rows(0))
+    aged = [file for file in path.rglob("*") if file.is_file()]
+    for name in (other, "leftover.parquet"):
+        (path / name).write_bytes(b"")
+        aged.append(path / name)
+    for file in aged:
+        os.utime(file, (time.time() - 30 * DAYS,) * 2)
+    upkeep.vacuum(str(path))
+    assert all(file.exists() for file in aged)
+    assert batches_in(str(path / "below")) == [0, 0]
+
+
+@pytest.mark.covers("D6")
+def test_leftovers_of_partitions_go(tmp_path):
+    path = tmp_path / "t"
+    write_deltalake(str(path), rows(0), partition_by=["batch"])
+    leftover = path / "batch=0" / "leftover.parquet"
+    leftover.write_bytes(b"")
+    os.utime(leftover, (time.time() - 30 * DAYS,) * 2)
+    assert upkeep.vacuum(str(path)) == 1
+    assert not leftover.exists()

@@ -1,0 +1,88 @@
+"""Four small pipelines, one for each way of working and of telling progress, and everything that a run leaves in their tables."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from checkpoints.ledger import Ledger
+from tests.spark.harness import AGGREGATES, BASE, Bench, Row, events
+
+#: Columns that tell attempts and instants apart, not what was computed.
+_PER_ATTEMPT = {"generation", "attempt", "at"}
+_AT_BASE = datetime.fromtimestamp(BASE / 1e6, UTC)
+_FEW = {name: AGGREGATES[name] for name in ("n", "total", "low", "worst", "closing")}
+_SESSIONS = [
+    {"name": "visits", "type": "session", "gap": "9 minutes"},
+    {"name": "last_five", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
+]
+#: The changes to the harness's spec that make each pipeline.
+PIPELINES: Mapping[str, Mapping[str, Any]] = {
+    "slices": {"aggregates": _FEW},
+    "live_rows": {"aggregates": _FEW, "windows": _SESSIONS},
+    "revise": {"aggregates": _FEW, "emit": "revise", "windows": [{"name": "slots", "type": "tumbling", "size": "10 minutes"}]},
+    "vouched": {
+        "aggregates": _FEW,
+        "time": {"column": "t", "tie_break": ["id"], "watermark": "data_interval_end", "lateness": "5 minutes"},
+    },
+}
+
+
+@dataclass
+class Story:
+    """A pipeline, its three versions of rows, and how to run it."""
+
+    name: str
+    bench: Bench
+    versions: Sequence[Sequence[Row]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, name: str, folder: Path, *, rows: int = 240) -> Story:
+        every = events(71, rows)
+        return cls(
+            name, Bench(folder, dict(PIPELINES[name])), [every[: rows // 3], every[rows // 3 : 2 * rows // 3], every[2 * rows // 3 :]]
+        )
+
+    def copied_to(self, folder: Path) -> Story:
+        """The same story, with a copy of all tables."""
+        return Story(self.name, Bench(Path(shutil.copytree(self.bench.folder, folder)), self.bench.changes), self.versions)
+
+    def land(self, version: int) -> None:
+        self.bench.land(self.versions[version])
+
+    def run(self) -> list[Any]:
+        """Run until the source is drained; the interval that is vouched for grows with the source."""
+        if self.name != "vouched":
+            return self.bench.run()
+        version = DeltaTable(self.bench.source).version()
+        return self.bench.run(interval_end=_AT_BASE + timedelta(minutes=100 * (version + 1)))
+
+    def tables(self) -> dict[str, Counter[Any]]:
+        """The rows of each table, with how often each is there."""
+        root = f"{self.bench.sink}.windowmill"
+        paths = {"sink": self.bench.sink, **{name: f"{root}/{name}" for name in ("state", "quarantine", "quality")}}
+        return {role: contents(path) for role, path in paths.items()}
+
+    def batches(self) -> list[tuple[Any, ...]]:
+        """What the ledger says of each batch."""
+        return [
+            (b.number, b.action, b.status, b.verdict, b.from_version, b.to_version, b.rows_read, b.rows_applied, b.rows_quarantined)
+            for b in Ledger.open(self.bench.pipeline).batches()
+        ]
+
+
+def contents(path: str) -> Counter[Any]:
+    """The rows of the Delta table at ``path`` as a multiset; floats by their digits, so that NaN equals itself."""
+    if not DeltaTable.is_deltatable(path):
+        return Counter()
+    rows = pa.table(QueryBuilder().register("t", DeltaTable(path)).execute("SELECT * FROM t").read_all())
+    kept = [name for name in rows.schema.names if name not in _PER_ATTEMPT]
+    return Counter(tuple(repr(row[name]) for name in kept) for row in rows.to_pylist())

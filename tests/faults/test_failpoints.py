@@ -1,0 +1,99 @@
+"""A run fails at any step: before a write, after it, or when its response is lost. The next run leaves the tables of undisturbed ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import pytest
+
+from checkpoints import failpoints
+from tests.faults.pipelines import PIPELINES, Story
+
+pytestmark = pytest.mark.spark
+#: Where a batch that is not held may fail; `make faults` tries all, `make test` some of each kind.
+PLACES = [name for name in failpoints.FAILPOINTS if name.partition(".")[0] not in ("held", "abandoned")]
+_EVERY = os.environ.get("WINDOWMILL_FAULTS") == "all"
+_SAMPLE = {
+    "slices": ("plan.lost", "sink.before", "sink.lost", "quarantine.after", "state.lost", "commit.lost"),
+    "live_rows": ("sink.after", "state.before"),
+    "revise": ("state.after",),
+    "vouched": ("quality.after", "commit.before"),
+}
+
+
+class DiedError(BaseException):
+    """Stands for a process that is gone: nothing of the product catches it."""
+
+
+@pytest.fixture(autouse=True)
+def _disarm():
+    yield
+    failpoints.disarm()
+
+
+@pytest.fixture(scope="module")
+def stories(spark, tmp_path_factory):
+    """Each pipeline after its first batch, and its tables after undisturbed runs over the other versions."""
+    made: dict[str, tuple[Story, tuple]] = {}
+
+    def story(name: str) -> tuple[Story, tuple]:
+        if name not in made:
+            begun = Story.of(name, tmp_path_factory.mktemp(name) / "begun")
+            begun.bench.folder.mkdir()
+            begun.land(0)
+            begun.run()
+            clean = begun.copied_to(begun.bench.folder.parent / "clean")
+            for version in (1, 2):
+                clean.land(version)
+                clean.run()
+            made[name] = begun, (clean.tables(), clean.batches())
+        return made[name]
+
+    return story
+
+
+def _die() -> None:
+    raise DiedError
+
+
+def _lose() -> None:
+    raise failpoints.InjectedError("the response is lost")
+
+
+@pytest.mark.covers("P1", "P10")
+@pytest.mark.parametrize(("name", "place"), [(name, place) for name in PIPELINES for place in (PLACES if _EVERY else _SAMPLE[name])])
+def test_a_run_that_fails_is_made_good_by_the_next(stories, tmp_path, name, place):
+    begun, clean = stories(name)
+    story = begun.copied_to(tmp_path / "story")
+    story.land(1)
+    failpoints.arm(place, _lose if place.endswith(".lost") else _die)
+    try:
+        story.run()
+        failed = False
+    except (DiedError, failpoints.InjectedError):
+        failed = True
+    failpoints.disarm()
+    # A lost response is asked for, so only a process that is gone leaves the batch to the next.
+    assert failed == (not place.endswith(".lost")) or place.startswith("compact")
+    story.land(2)
+    story.run()
+    assert (story.tables(), story.batches()) == clean
+
+
+@pytest.mark.covers("P11")
+@pytest.mark.parametrize(
+    ("first", "second"), [("sink.after", "state.lost"), ("state.after", "sink.before"), ("plan.after", "quarantine.after")]
+)
+def test_a_recovery_that_fails_too(stories, tmp_path, first, second):
+    begun, clean = stories("slices")
+    story = begun.copied_to(tmp_path / "story")
+    story.land(1)
+    for place in (first, second):
+        failpoints.arm(place, _die)
+        with contextlib.suppress(DiedError):
+            story.run()
+        failpoints.disarm()
+    story.land(2)
+    story.run()
+    assert (story.tables(), story.batches()) == clean

@@ -1,0 +1,212 @@
+"""Make the golden tables of the format that this code writes: ``python -m tests.golden.make``; needs Spark.
+
+Each case is a folder ``tests/golden/format-<n>/<case>/`` with the source, the sink and ``sink.windowmill`` of a small pipeline after two
+batches, and ``spec.json``, whose paths are relative to the folder. Folders of formats that have been released are never made anew:
+``test_golden.py`` goes on from each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from tests.spark.harness import AGGREGATES, BASE, MINUTE, WINDOWS, quiet
+from windowing.specfile import parse_pipeline
+
+HERE = Path(__file__).parent
+SCHEMA = pa.schema(
+    [
+        ("k", pa.string()),
+        ("site", pa.int64()),
+        ("t", pa.timestamp("us", "UTC")),
+        ("n", pa.int64()),
+        ("v", pa.float64()),
+        ("i", pa.int64()),
+        ("label", pa.string()),
+        ("id", pa.string()),
+        ("day", pa.date32()),
+        ("price", pa.decimal128(12, 2)),
+        ("ratio", pa.float32()),
+        ("flag", pa.bool_()),
+        ("raw", pa.binary()),
+        ("small", pa.int16()),
+        ("seen", pa.timestamp("us", "UTC")),
+    ]
+)
+TYPED = {
+    **AGGREGATES,
+    "spent": {"sum": "price"},
+    "cheapest": {"min": "price"},
+    "latest": {"max": "seen"},
+    "first_day": {"min": "day"},
+    "bytes": {"arg_max": ["raw", "small"]},
+    "bins": {"histogram": {"column": "v", "edges": [0, 25, 50, 75]}},
+    "slope": {"linear_trend": ["i", "v"]},
+    "any_flag": {"bool_or": "flag"},
+}
+OBJECTS = {
+    "n": {"count": "*"},
+    "total": {"sum": "v"},
+    "kinds": {"count_distinct": "label"},
+    "labels": {"collect": "label"},
+    "half": {"quantile": {"column": "i", "q": 0.5}},
+    "when": {"max": "seen"},
+    "spent": {"sum": "price"},
+}
+LIVE = [
+    {"name": "last_5", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
+    {"name": "jumps", "type": "sliding", "evict": {"delta": {"column": "i", "by": 2}}, "trigger": {"delta": {"column": "v", "by": 10}}},
+    {"name": "visits", "type": "session", "gap": "4 minutes", "max_size": "1 hour"},
+    {"name": "steps", "type": "cumulative", "size": "1 hour", "step": "15 minutes"},
+]
+LONG = [
+    {"name": "long", "type": "hopping", "size": "1500 minutes", "hop": "10 minutes"},
+    {"name": "short", "type": "hopping", "size": "47 minutes", "hop": "7 minutes", "origin": "2024-03-01T00:01:00Z"},
+]
+#: What differs from :func:`spec_of` in each case.
+CASES: dict[str, dict[str, Any]] = {
+    "slices": {"keys": ["k", "day"], "aggregates": TYPED},
+    "nodes": {"keys": ["small", "flag"], "windows": LONG},
+    "live": {"keys": ["price", "k"], "windows": LIVE, "aggregates": OBJECTS},
+    "revise": {"keys": ["ratio"], "windows": [LIVE[2], LIVE[3]], "aggregates": OBJECTS, "emit": "revise"},
+    "integers": {
+        "keys": [],
+        "time": {"column": "n", "unit": "none", "disorder": 40, "lateness": 60},
+        "windows": [{"name": "w", "type": "tumbling", "size": 100}, {"name": "h", "type": "hopping", "size": 250, "hop": 60}],
+        "aggregates": {"rows": {"count": "*"}, "total": {"sum": "i"}, "high": {"max": "label"}, "closing": {"last": "v"}},
+    },
+    "open": {"keys": ["seen"], "aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}, "whole": {"sum": "i"}}},
+    "held": {"keys": ["raw"], "aggregates": {"n": {"count": "*"}, "spread": {"stddev_samp": "v"}}},
+}
+#: An expectation that no batch meets: it holds the second one of the case ``held``.
+IMPOSSIBLE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": -1, "severity": "critical"}
+
+
+class Died(BaseException):
+    """Stands for a process that is gone."""
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A golden pipeline in ``folder``."""
+
+    folder: Path
+
+    def spec(self, **changes: Any) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "spec.json").read_text())
+        for table in ("source", "sink"):
+            found[table] = found[table] | {"path": str(self.folder / found[table]["path"])}
+        return found | changes
+
+    def run(self, ruling: Any = None, **changes: Any) -> list[Any]:
+        from jobs import runs
+
+        return runs.run(parse_pipeline(self.spec(**changes)), quiet(), ruling=ruling)
+
+    def land(self, rows: Sequence[dict[str, Any]]) -> None:
+        write_deltalake(self.folder / "source", pa.Table.from_pylist(list(rows), schema=SCHEMA), mode="append")
+
+
+def spec_of(case: str) -> dict[str, Any]:
+    """The spec of a case, with relative paths."""
+    return {
+        "pipeline": f"golden_{case}",
+        "source": {"path": "source"},
+        "keys": ["k"],
+        "time": {"column": "t", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"},
+        "windows": WINDOWS,
+        "aggregates": AGGREGATES,
+        "sink": {"path": "sink"},
+    } | CASES[case]
+
+
+def rows_of(seed: int, count: int, first: int = 0) -> list[dict[str, Any]]:
+    """Rows of some hours from row ``first`` on, out of order, with nulls, NaN, −0.0 and stragglers, in every type that is stored."""
+    rng, now, rows = random.Random(seed), 0.0, []
+    for number in range(first + count):
+        now += rng.expovariate(1 / 1.4)
+        minute = now - rng.choice([0, 0, 0, rng.uniform(0, 12), rng.uniform(0, 90) if rng.random() < 0.2 else 0])
+        instant = BASE + int(round(minute, 1) * MINUTE)
+        rows.append(
+            {
+                "k": rng.choice(["a", "bé", "", None]),
+                "site": rng.choice([1, 2]),
+                "t": None if rng.random() < 0.02 else instant,
+                "n": int(minute * 10),
+                "v": rng.choice([None, float("nan"), -0.0, 50.0, *(round(rng.gauss(40, 30), 2) for _ in range(12))]),
+                "i": rng.choice([None, *range(-3, 4)]),
+                "label": rng.choice([None, "x", "y", "zé", ""]),
+                "id": f"e{number:05d}",
+                "day": rng.choice([None, date(1969, 12, 31), date(2024, 2, 29)]),
+                "price": rng.choice([None, Decimal("-0.01"), Decimal("19.99"), Decimal("1234567890.12")]),
+                "ratio": rng.choice([None, float("nan"), -0.0, 0.0, 1.5]),
+                "flag": rng.choice([None, True, False]),
+                "raw": rng.choice([None, b"", b"\x00\xff", b"raw"]),
+                "small": rng.choice([None, -7, 32767]),
+                "seen": rng.choice([None, datetime(1960, 1, 1, tzinfo=UTC), datetime(2024, 3, 1, 1, 2, 3, 4, tzinfo=UTC)]),
+            }
+        )
+    return rows[first:]
+
+
+def make(case: str, folder: Path, count: int = 150) -> None:
+    """Two batches of ``case`` in ``folder``; of ``open`` the second has died, of ``held`` it is held."""
+    from jobs.run import _Steps
+
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(json.dumps(spec_of(case), indent=1) + "\n")
+    golden, rows = Golden(folder), rows_of(1, 2 * count)
+    golden.land(rows[:count])
+    golden.run()
+    golden.land(rows[count:])
+    if case == "open":
+        publish = _Steps.publish
+        _Steps.publish = _dying  # type: ignore[method-assign, assignment]
+        try:
+            golden.run()
+        except Died:
+            pass
+        finally:
+            _Steps.publish = publish  # type: ignore[method-assign]
+    elif case == "held":
+        from windowing.errors import HeldError
+
+        with contextlib.suppress(HeldError):
+            golden.run(expectations=[IMPOSSIBLE])
+    else:
+        golden.run()
+    for leftover in (folder / "sink.windowmill").iterdir():
+        if leftover.name in ("docs", "report.html") or leftover.name.startswith("."):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def _dying(*_: object) -> None:
+    raise Died
+
+
+def main(format_: str) -> None:
+    """Make all cases of ``format_`` that are not there yet."""
+    from jobs.session import spark_session
+
+    session = spark_session("golden tables", master="local[2]", brief=True)
+    for case in CASES:
+        folder = HERE / f"format-{format_}" / case
+        if not folder.exists():
+            make(case, folder)
+    session.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

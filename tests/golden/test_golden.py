@@ -1,0 +1,98 @@
+"""Tables of every released format are read, and gone on from, by this code: the rows are those of the reference."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from checkpoints.formats import FORMAT, UNCHECKED_THROUGH
+from tests.golden.make import CASES, HERE, Golden, rows_of
+from tests.spark.harness import differences, expected, place
+from windowing.columnar.checksums import SUM
+from windowing.specfile import parse_pipeline
+
+FOLDERS = sorted(folder for format_ in HERE.glob("format-*") for folder in format_.iterdir())
+
+
+def landed(source: Path) -> list[dict[str, Any]]:
+    """The rows of ``source`` in the order of arrival, instants of the time column as integers."""
+    rows: list[dict[str, Any]] = []
+    for version in sorted((source / "_delta_log").glob("*.json")):
+        for action in map(json.loads, version.read_text().splitlines()):
+            if "add" in action:
+                table = pq.read_table(source / action["add"]["path"])
+                rows += table.set_column(2, "t", table["t"].cast(pa.int64())).to_pylist()
+    return rows
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """``row`` with the fields of its structs as cells, so that floats among them are compared as floats."""
+    cells = {name: value for name, value in row.items() if not isinstance(value, dict)}
+    return cells | {f"{name}.{field}": cell for name, value in row.items() if isinstance(value, dict) for field, cell in value.items()}
+
+
+def published(golden: Golden) -> list[dict[str, Any]]:
+    """The sink as the reference has it."""
+    table = DeltaTable(golden.folder / "sink").to_pyarrow_table()
+    for name in ("window_start", "window_end"):
+        table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(pa.int64()))
+    if "spent" in table.column_names:
+        # The reference sums decimals as floats.
+        table = table.set_column(table.schema.get_field_index("spent"), "spent", table["spent"].cast(pa.float64()))
+    pipeline = parse_pipeline(golden.spec())
+    found = [flat(row) for row in table.drop_columns(["batch"]).to_pylist()]
+    return sorted(found, key=lambda row: str(place(pipeline, row)))
+
+
+def test_every_case_is_there():
+    for format_ in HERE.glob("format-*"):
+        assert {folder.name for folder in format_.iterdir()} == set(CASES)
+
+
+@pytest.mark.spark
+@pytest.mark.covers("V2")
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
+def test_go_on_from_tables_of_a_released_format(spark, tmp_path, folder):
+    golden = Golden(Path(shutil.copytree(folder, tmp_path / "tables")))
+    if folder.name == "held":
+        golden.run(ruling="release")
+    for seed in (2, 3):
+        golden.land(rows_of(seed, 100, first=300))
+        golden.run()
+    pipeline = parse_pipeline(golden.spec())
+    want = expected(pipeline, landed(golden.folder / "source"))
+    wanted = sorted(map(flat, want.rows), key=lambda row: str(place(pipeline, row)))
+    assert len(wanted) > 10
+    assert differences(published(golden), wanted) == []
+    quarantined = DeltaTable(golden.folder / "sink.windowmill" / "quarantine").to_pyarrow_table()
+    assert quarantined.num_rows == len(want.quarantined)
+
+
+@pytest.mark.spark
+@pytest.mark.covers("V2")
+def test_state_that_an_attempt_of_the_first_release_wrote_is_adopted(spark, tmp_path, monkeypatch):
+    """It has no checksums, those that this release computes do."""
+    golden = Golden(Path(shutil.copytree(HERE / "format-1" / "open", tmp_path / "tables")))
+    with monkeypatch.context() as patch:
+        patch.setattr("checkpoints.protocol.Attempt.commit", _die)
+        with pytest.raises(KeyboardInterrupt):
+            golden.run()
+    state = DeltaTable(golden.folder / "sink.windowmill" / "state")
+    older = state.to_pyarrow_table().drop_columns([SUM])
+    write_deltalake(state, older, mode="overwrite", schema_mode="overwrite")
+    DeltaTable(state.table_uri).alter.set_table_properties({FORMAT: "1", UNCHECKED_THROUGH: "-1"}, raise_if_not_exists=False)
+    golden.run()
+    assert DeltaTable(state.table_uri).to_pyarrow_table().num_rows == older.num_rows
+    want = expected(parse_pipeline(golden.spec()), landed(golden.folder / "source"))
+    assert len(published(golden)) == len(want.rows)
+
+
+def _die(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,93 @@
+"""Columns of a source that change between batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql.types import ArrayType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StringType, StructType
+
+from jobs.delta_log import physical_names
+from jobs.sources import _literal_path, _stored, check_unchanged
+from windowing.errors import SourceSchemaError
+from windowing.spec import Pipeline
+from windowing.specfile import parse_pipeline
+
+
+def _pipeline(**changes: Any) -> Pipeline:
+    spec: dict[str, Any] = {
+        "pipeline": "p",
+        "keys": ["k"],
+        "time": {"column": "t", "unit": "s"},
+        "windows": [{"name": "w", "type": "tumbling", "size": 10}],
+        "aggregates": {"total": {"sum": "v"}, "average": {"mean": "f"}},
+    }
+    return parse_pipeline(spec | changes)
+
+
+def _schema(**types: Any) -> str:
+    struct = StructType()
+    for name, kind in (
+        {"k": StringType(), "t": IntegerType(), "v": IntegerType(), "f": FloatType(), "rest": IntegerType()} | types
+    ).items():
+        if kind is not None:
+            struct.add(name, kind)
+    return struct.json()
+
+
+@pytest.mark.covers("S3")
+@pytest.mark.parametrize(
+    "types",
+    [{"v": LongType()}, {"f": DoubleType()}, {"t": LongType()}, {"rest": StringType()}, {"rest": None}, {"added": StringType()}],
+    ids=str,
+)
+def test_wider_added_and_unused_columns_change_nothing(types):
+    check_unchanged(_schema(), _schema(**types), _pipeline(), "s")
+
+
+@pytest.mark.covers("S3")
+@pytest.mark.parametrize(
+    ("types", "changes", "message"),
+    [
+        ({"v": StringType()}, {}, "'v' was int and is now string"),
+        ({"k": IntegerType()}, {}, "'k' was string and is now int"),
+        ({"v": None}, {}, "'v' is gone"),
+        ({"v": LongType()}, {"windows": [{"name": "w", "type": "session", "gap": 3}]}, "'v' was int and is now bigint"),
+        ({"v": LongType()}, {"keys": ["v"]}, "'v' was int and is now bigint"),
+    ],
+    ids=str,
+)
+def test_what_would_change_results_is_refused(types, changes, message):
+    with pytest.raises(SourceSchemaError, match=message):
+        check_unchanged(_schema(), _schema(**types), _pipeline(**changes), "s")
+
+
+def test_narrower_columns_are_refused():
+    with pytest.raises(SourceSchemaError, match="'v' was bigint and is now int"):
+        check_unchanged(_schema(v=LongType()), _schema(), _pipeline(), "s")
+    wide, narrow = _schema(v=DecimalType(20, 2)), _schema(v=DecimalType(12, 2))
+    with pytest.raises(SourceSchemaError, match="decimal"):
+        check_unchanged(wide, narrow, _pipeline(), "s")
+
+
+@pytest.mark.covers("S3")
+def test_files_are_read_by_the_names_that_they_use():
+    """Under column mapping a column that was renamed keeps its name in the files, as do fields within it."""
+
+    def named(name: str) -> dict[str, str]:
+        return {"delta.columnMapping.physicalName": name}
+
+    inner = StructType().add("a", IntegerType(), True, named("col-a"))
+    struct = StructType().add("v", IntegerType(), True, named("col-v")).add("list", ArrayType(inner)).add("k", StringType())
+    stored = _stored(struct)
+    assert stored.names == ["col-v", "list", "k"]
+    assert stored["list"].dataType.elementType.names == ["col-a"]  # type: ignore[attr-defined]
+    assert physical_names(struct.json()) == {"v": "col-v", "list": "list", "k": "k"}
+
+
+@pytest.mark.covers("X3")
+def test_no_path_is_a_pattern():
+    """Spark expands what is not escaped, and would read the files of other partitions."""
+    assert _literal_path("/t", "p=[ab]{c,d}*?/part-0.parquet") == r"/t/p=\[ab\]\{c,d\}\*\?/part-0.parquet"
+    assert _literal_path("/t", "p=a b/part-0.parquet") == "/t/p=a b/part-0.parquet"
+    assert _literal_path("s3://b/t/", "part-0.parquet") == "s3://b/t/part-0.parquet"

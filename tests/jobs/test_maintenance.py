@@ -1,0 +1,155 @@
+"""`maintain` and what dead attempts leave behind, without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from rich.console import Console
+
+from checkpoints.features import check_appendable
+from checkpoints.ledger import Ledger
+from checkpoints.places import Places
+from checkpoints.record_merging import FAN
+from jobs import staging
+from jobs.maintenance import maintain
+from jobs.progress import Progress
+from jobs.tell import history_of, quality_of, status_of
+from tests.checkpoints.records import commit, plan
+from windowing.errors import StateCorruptError, StateError
+from windowing.specfile import parse_pipeline
+
+DAYS = 86_400
+
+
+@pytest.fixture
+def pipeline(tmp_path):
+    return parse_pipeline(
+        {
+            "pipeline": "p", "source": {"path": f"{tmp_path}/source"}, "sink": {"path": f"{tmp_path}/sink"}, "time": {"column": "t"},
+            "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}], "aggregates": {"n": {"count": "*"}},
+        }
+    )  # fmt: skip
+
+
+def with_batches(pipeline, count: int) -> Places:
+    ledger = Ledger.open(pipeline)
+    for number in range(ledger.count, ledger.count + count):
+        at = datetime.now(UTC)
+        ledger.record_plan(plan(number, meaning=pipeline.meaning_hash()), at)
+        ledger.record_commit(plan(number), commit(seen=number, emitted=number, rows_read=3, rows_published=2), at)
+    return Places.of(pipeline)
+
+
+def aged(path: Path, days: float) -> None:
+    for file in [path, *path.rglob("*")]:
+        os.utime(file, (time.time() - days * DAYS,) * 2)
+
+
+def test_the_ledger_keeps_its_own_files_through_maintenance(pipeline):
+    places = with_batches(pipeline, FAN // 2 + 4)
+    [kept] = [row for row in maintain(pipeline, Progress(Console(quiet=True))).data if row["table"] == "ledger"]
+    names = [Path(uri).name for uri in DeltaTable(places.ledger).file_uris()]
+    assert all(name.startswith("records-") for name in names), "delta-rs' own compaction would lose the checksums in their names"
+    assert kept["files_after"] == len(names)
+    assert len(Ledger.open(pipeline).batches()) == FAN // 2 + 4
+
+
+@pytest.mark.covers("D6")
+def test_superseded_and_uncommitted_files_of_the_ledger_go_by_age(pipeline):
+    places = with_batches(pipeline, FAN // 2 + 4)
+    folder = Path(places.ledger)
+    (folder / "records-000000000099-0-00000000-00000000.parquet").write_bytes(b"left by an attempt")
+    before = len(list(folder.glob("*.parquet")))
+    maintain(pipeline, Progress(Console(quiet=True)))
+    assert len(list(folder.glob("*.parquet"))) == before, "none is old yet"
+    for file in folder.glob("*.parquet"):
+        os.utime(file, (time.time() - 2 * DAYS,) * 2)
+    maintain(pipeline, Progress(Console(quiet=True)))
+    # Superseded files count their age from the merge on, which was just now.
+    assert not (folder / "records-000000000099-0-00000000-00000000.parquet").exists()
+    assert len(Ledger.open(pipeline).batches()) == FAN // 2 + 4
+
+
+@pytest.mark.covers("D6")
+def test_what_dead_attempts_staged_goes(pipeline, tmp_path):
+    root = Path(Places.of(pipeline).root)
+    (root / staging.STAGING / "attempt" / "rows").mkdir(parents=True)
+    (root / staging.STAGING / "attempt" / "rows" / "part-0.parquet").write_bytes(b"rows")
+    maintain(pipeline, Progress(Console(quiet=True)))
+    assert not (root / staging.STAGING).exists()
+
+
+@pytest.mark.covers("D6")
+def test_on_object_storage_only_old_leftovers_go(tmp_path):
+    # A URI takes the way of object storage, where no lease tells that an attempt is dead.
+    root = tmp_path / "checkpoints"
+    for name in ("dead", "running"):
+        (root / staging.STAGING / name / "rows").mkdir(parents=True)
+        (root / staging.STAGING / name / "rows" / "part-0.parquet").write_bytes(b"rows")
+    aged(root / staging.STAGING / "dead", days=8)
+    staging.clear_leftovers(root.as_uri(), running=True)
+    assert [path.name for path in (root / staging.STAGING).iterdir()] == ["running"]
+    staging.clear_leftovers((tmp_path / "nowhere").as_uri(), running=True)
+    staging.clear(f"{root.as_uri()}/{staging.STAGING}/running")
+    assert list((root / staging.STAGING).iterdir()) == []
+
+
+def test_status_and_history_of_a_long_life(pipeline):
+    with_batches(pipeline, 30)
+    status = status_of(pipeline).data
+    assert (status["batches"], status["rows_read"], status["source_version"], status["status"]) == (30, 90, 29, "idle")
+    assert [row["batch"] for row in history_of(pipeline, 20, timings=False).data] == list(range(10, 30))
+
+
+def test_quality_reads_the_files_of_the_newest_batches(pipeline):
+    from expectations.history import SCHEMA
+
+    places = Places.of(pipeline)
+    texts = {"pipeline": "p", "generation": "g", "attempt": "0", "status": "passed", "origin": "spec", "type": "expect", "arguments": "{}"}
+    texts |= {"severity": "warning", "outcome": "passed", "message": "", "examples": "[]"}
+    for batch in (0, 1, 2, 50):
+        row = texts | {"batch": batch, "at": datetime.now(UTC), "rule": 0}
+        write_deltalake(places.quality, pa.Table.from_pylist([row], schema=SCHEMA), mode="append")
+    assert [row["batch"] for row in quality_of(pipeline, 2).data] == [2, 50]
+    assert [row["batch"] for row in quality_of(pipeline, 9).data] == [0, 1, 2, 50]
+
+
+@pytest.mark.covers("D7")
+def test_a_table_that_cannot_be_tidied_is_named(pipeline):
+    places = with_batches(pipeline, 1)
+    write_deltalake(places.quality, pa.table({"batch": [0]}))
+    Path(places.quality, "_delta_log", f"{0:020d}.json").write_text("{")
+    with pytest.raises(StateError, match=f"quality {places.quality}: cannot be tidied"):
+        maintain(pipeline, Progress(Console(quiet=True)))
+
+
+@pytest.mark.covers("D7")
+def test_a_quality_table_that_cannot_be_read_is_named(pipeline):
+    path = Places.of(pipeline).quality
+    write_deltalake(path, pa.table({"batch": [0]}))
+    Path(path, "_delta_log", f"{0:020d}.json").write_text("{")
+    for command in (lambda: quality_of(pipeline, 5), lambda: check_appendable(path)):
+        with pytest.raises(StateCorruptError, match=f"{path}: cannot be"):
+            command()
+
+
+def test_a_sink_that_delta_rs_does_not_write_keeps_its_files_and_the_others_are_tidied(pipeline):
+    with_batches(pipeline, 1)
+    for _ in range(2):
+        write_deltalake(pipeline.sink.path, pa.table({"n": [1]}), mode="append")
+    entry = Path(pipeline.sink.path, "_delta_log", f"{0:020d}.json")
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["clustering", "domainMetadata"]}
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    kept = {row["table"]: row for row in maintain(pipeline, Progress(Console(quiet=True))).data}
+    assert kept["sink"]["files_after"] == 2
+    assert "ledger" in kept

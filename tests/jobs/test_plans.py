@@ -1,0 +1,230 @@
+"""Planning over tables on disk, without Spark: what a plan pins, what a retry takes up, and what is refused before anything is recorded."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from checkpoints.batches import Plan, Written
+from checkpoints.ledger import Ledger
+from checkpoints.places import Places
+from jobs.planning import Accepted, next_backfill, next_run
+from tests.checkpoints.records import NOW, commit, plan
+from windowing import errors
+from windowing.specfile import parse_pipeline
+
+MODULE = """
+class Half:
+    result = "double"
+    def lift(self, v): return v
+    def combine(self, a, b): return a + b
+    def lower(self, total): return total / 2
+
+
+HALF = Half()
+"""
+
+
+class Bench:
+    """A source and the ledger of a pipeline over it, whose batches are committed without having been carried out."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.folder, self.changes = folder, changes
+
+    @property
+    def pipeline(self) -> Any:
+        return parse_pipeline(
+            {
+                "pipeline": "p",
+                "source": {"path": str(self.folder / "source"), "changes": "ignore"},
+                "time": {"column": "t", "unit": "s"},
+                "windows": [{"name": "w", "type": "tumbling", "size": 10}],
+                "aggregates": {"low": {"min": "v"}},
+                "sink": {"path": str(self.folder / "sink")},
+            }
+            | self.changes
+        )
+
+    def land(self, *values: int, kind: pa.DataType | None = None, **options: Any) -> None:
+        rows = pa.table({"t": pa.array(values, pa.int64()), "v": pa.array(values, pa.int64()).cast(kind or pa.int64())})
+        write_deltalake(str(self.folder / "source"), rows, **{"mode": "append"} | options)
+
+    def ledger(self) -> Ledger:
+        return Ledger.open(self.pipeline)
+
+    def plan(self, **options: Any) -> Plan | None:
+        return next_run(self.pipeline, self.ledger(), **options)
+
+    def backfill(self) -> Plan:
+        return next_backfill(self.pipeline, self.ledger(), begin=0, end=20)
+
+    def commit(self, **outcome: Any) -> None:
+        ledger = self.ledger()
+        assert ledger.open_batch is not None
+        ledger.record_commit(ledger.open_batch.plan, commit(**outcome), NOW)
+
+
+@pytest.fixture
+def bench(tmp_path) -> Bench:
+    """A batch has been committed through version 0 of the source; version 1 is new."""
+    made = Bench(tmp_path)
+    made.land(1, 2)
+    made.plan()
+    made.commit()
+    made.land(3, 4)
+    return made
+
+
+def test_a_retry_takes_up_the_plan_as_it_was_pinned(bench):
+    first = bench.plan()
+    assert (first.batch, first.from_version, first.to_version) == (1, 0, 1)
+    bench.land(5)
+    assert bench.plan() == first
+    assert [batch.number for batch in bench.ledger().batches()] == [0, 1]
+
+
+def test_a_plan_goes_on_from_what_the_last_batch_left(bench):
+    assert bench.ledger().batches()[0].plan.emitted is None
+    planned, before = bench.plan(), bench.ledger().batches()[0]
+    assert (planned.seen, planned.emitted) == (before.outcome.seen, before.outcome.emitted) == (10, 5)
+    assert (planned.source_id, planned.meaning) == (before.plan.source_id, bench.pipeline.meaning_hash())
+
+
+@pytest.mark.covers("S3")
+@pytest.mark.parametrize("is_open", [True, False], ids=["retry", "next batch"])
+def test_a_column_of_another_type_is_refused_by_a_retry_and_by_the_next_batch(bench, is_open):
+    if is_open:
+        bench.plan()
+    bench.land(7, kind=pa.string(), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(errors.SourceSchemaError, match="column 'v' was bigint and is now string"):
+        bench.plan()
+    assert bench.ledger().count == 1 + is_open
+
+
+@pytest.mark.covers("S2")
+def test_a_source_that_was_rolled_back_or_exchanged_is_refused(bench):
+    copy = shutil.copytree(bench.folder / "source", bench.folder / "copy")
+    (copy / "_delta_log" / f"{1:020d}.json").unlink()
+    bench.plan()
+    bench.commit()
+    shutil.rmtree(bench.folder / "source")
+    shutil.move(copy, bench.folder / "source")
+    with pytest.raises(errors.SourceReplacedError, match="stands at version 0, but version 1 has been read"):
+        bench.plan()
+    shutil.rmtree(bench.folder / "source")
+    for value in range(3):
+        bench.land(value)
+    with pytest.raises(errors.SourceReplacedError, match="this is another table"):
+        bench.plan()
+
+
+@pytest.mark.covers("D2")
+@pytest.mark.parametrize("step", ["run", "retry", "backfill"])
+def test_own_tables_are_verified_before_each_plan_and_each_retry(tmp_path, step):
+    bench = Bench(tmp_path)
+    bench.land(1, 2)
+    bench.plan()
+    # The state is gone: it was never there.
+    bench.commit(written={"state": Written(0, "id", 0)})
+    bench.land(3)
+    if step == "retry":
+        ledger = bench.ledger()
+        ledger.record_plan(replace(ledger.newest.plan, batch=1, from_version=0, to_version=1), NOW)
+    with pytest.raises(errors.StateMissingError, match=r"state .*there is no table, but batch 0 left version 0"):
+        bench.backfill() if step == "backfill" else bench.plan()
+    assert bench.ledger().count == (2 if step == "retry" else 1)
+
+
+@pytest.mark.covers("D4")
+@pytest.mark.parametrize("name", ["app_id", "legacy_app_id"])
+@pytest.mark.parametrize("role", ["state", "quarantine", "quality", "sink"])
+def test_a_plan_whose_number_has_landed_is_not_recorded(bench, role, name):
+    places = Places.of(bench.pipeline)
+    path = str(bench.folder / "sink") if role == "sink" else getattr(places, role)
+    app = getattr(bench.ledger().newest.plan, name)("p", role)
+    once = CommitProperties(app_transactions=[Transaction(app, 1)])
+    Path(path).mkdir(parents=True, exist_ok=True)
+    write_deltalake(path, pa.table({"batch": [1]}), commit_properties=once)
+    with pytest.raises(errors.LedgerBehindError, match=f"{role} .*batch 1 has landed already, but the ledger does not know it"):
+        bench.plan()
+    assert bench.ledger().count == 1
+
+
+def test_a_table_restored_beside_an_older_ledger_tells_a_later_batch(bench):
+    app = bench.ledger().newest.plan.app_id("p", "state")
+    state = Places.of(bench.pipeline).state
+    Path(state).mkdir(parents=True)
+    write_deltalake(state, pa.table({"batch": [4]}), commit_properties=CommitProperties(app_transactions=[Transaction(app, 4)]))
+    with pytest.raises(errors.LedgerBehindError, match="batch 4 has landed, but the ledger is at batch 1"):
+        bench.plan()
+
+
+def test_transactions_are_named_by_the_ledger_and_not_by_the_pipeline(bench, tmp_path):
+    """A ledger made anew does not continue the transactions of another; a pipeline that is renamed does continue its own."""
+    other = Bench(tmp_path / "other")
+    other.land(1)
+    mine, theirs = bench.plan(), other.plan()
+    assert mine.app_id("p", "sink") == bench.ledger().batches()[0].plan.app_id("renamed", "sink")
+    assert mine.app_id("p", "sink") != theirs.app_id("p", "sink")
+    assert mine.app_id("p", "sink") != mine.app_id("p", "state")
+    older = [plan(0, generation=generation) for generation in "ab"]
+    assert len({made.app_id("p", role) for made in older for role in ("sink", "state")}) == 4
+
+
+@pytest.mark.covers("S9", "V6")
+def test_only_the_last_part_of_a_backlog_is_vouched_for(tmp_path):
+    bench = Bench(tmp_path, time={"column": "t", "unit": "s", "watermark": "data_interval_end"})
+    bench.changes["source"] = {"path": str(tmp_path / "source"), "options": {"maxFilesPerTrigger": 1}}
+    for value in range(3):
+        bench.land(value)
+    vouched = []
+    for _ in range(3):
+        vouched.append(bench.plan(interval_end=datetime(1970, 1, 1, 1, tzinfo=UTC)).interval_end)
+        bench.commit()
+    assert vouched == [None, None, 3_600 * 1_000_000]
+
+
+@pytest.mark.covers("P8")
+def test_a_backfill_reads_no_further_than_the_schedule_has_come(bench):
+    planned = bench.backfill()
+    # It judges anew what was late, and emits nothing that the runs have not.
+    assert (planned.seen, planned.emitted) == (None, 5)
+    assert (planned.from_version, planned.to_version, planned.builds_state, planned.range) == (-1, 0, False, (0, 20))
+
+
+def test_a_backfill_waits_for_the_batch_that_is_open(bench):
+    bench.plan()
+    with pytest.raises(errors.LedgerError, match=r"batch 1 \(run\) has begun and not ended"):
+        bench.backfill()
+
+
+@pytest.mark.covers("V1")
+@pytest.mark.parametrize("step", ["run", "backfill"])
+def test_a_spec_of_another_meaning_is_refused(bench, step):
+    bench.changes["aggregates"] = {"low": {"max": "v"}}
+    with pytest.raises(errors.SpecChangedError):
+        bench.backfill() if step == "backfill" else bench.plan()
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["retry", "next batch"])
+def test_an_edited_module_is_refused_unless_it_is_accepted(tmp_path, monkeypatch, is_open):
+    module = tmp_path / f"halves_of_plans_{is_open}.py".lower()
+    module.write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    bench = Bench(tmp_path, aggregates={"h": {"use": f"{module.stem}:HALF", "args": ["v"]}})
+    bench.land(1)
+    bench.plan()
+    if not is_open:
+        bench.commit()
+        bench.land(2)
+    module.write_text(MODULE + "# edited\n")
+    with pytest.raises(errors.CodeChangedError, match=f"module {module.stem} is not the one that batch 0 ran"):
+        bench.plan()
+    assert bench.plan(accepted=Accepted(code=True)) is not None

@@ -1,0 +1,418 @@
+"""What a batch reads of a source as teams keep it: compacted, vacuumed, with its log cleaned up, with rows changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from checkpoints.batches import Plan
+from jobs import delta_log, reading
+from jobs.apply import _BEFORE_ALL, _closed_by_file
+from jobs.delta_log import read_source_table
+from jobs.reading import Reach, backfill_reach, check_readable, check_source, next_reach, reading_of
+from windowing.errors import (
+    ArrivalUnknownError,
+    NonAppendCommitError,
+    SourceError,
+    SourceFeatureError,
+    SourceRangeGoneError,
+    SpecError,
+    UnsupportedError,
+)
+from windowing.spec import Pipeline
+from windowing.specfile import parse_pipeline
+
+LIMITS = {"max_files": 10_000, "max_bytes": 1 << 40}
+
+
+def _pipeline(path: Path, **source: Any) -> Pipeline:
+    return parse_pipeline(
+        {
+            "pipeline": "p",
+            "source": {"path": str(path)} | source,
+            "time": {"column": "t", "unit": "s"},
+            "windows": [{"name": "w", "type": "tumbling", "size": 10}],
+            "aggregates": {"n": {"count": "*"}},
+            "sink": {"path": str(path) + ".sink"},
+        }
+    )
+
+
+def _land(path: Path, values: list[int], **options: Any) -> None:
+    write_deltalake(str(path), pa.table({"t": values, "p": [str(v % 2) for v in values]}), mode="append", **options)
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """Three versions of two rows each."""
+    path = tmp_path / "source"
+    for values in ([1, 2], [5, 6], [3, 4]):
+        _land(path, values)
+    return path
+
+
+def _first(pipeline: Pipeline, arrival: reading.Arrival = "log", **limits: int) -> tuple[Reach, reading.Reading]:
+    source = read_source_table(pipeline.source.path)  # type: ignore[union-attr, arg-type]
+    reach = next_reach(pipeline, source, None, arrival, **(LIMITS | limits))
+    check_readable(pipeline, source, reach, again=False)
+    return reach, reading_of(pipeline, source, reach)
+
+
+def _plan(**values: Any) -> Plan:
+    fixed = {
+        "batch": 0,
+        "action": "run",
+        "attempt": "a",
+        "generation": "g",
+        "source_id": "s",
+        "now_us": 0,
+        "meaning": "",
+        "source_schema": "",
+    }
+    return Plan(**(fixed | values))
+
+
+def _vacuum(path: Path) -> None:
+    DeltaTable(str(path)).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def _clean_log(path: Path) -> None:
+    DeltaTable(str(path)).create_checkpoint()
+    for entry in sorted((path / "_delta_log").glob("*.json"))[:-1]:
+        entry.unlink()
+
+
+def _rows(path: Path, found: reading.Reading) -> list[int]:
+    import pyarrow.parquet as pq
+
+    return [t for file in found.files for t in pq.read_table(path / file.path).column("t").to_pylist()]
+
+
+def test_a_first_batch_takes_rows_in_the_order_of_the_log(table):
+    reach, found = _first(_pipeline(table))
+    assert reach == Reach(-1, 2, None)
+    assert found.settled == 0
+    assert _rows(table, found) == [1, 2, 5, 6, 3, 4]
+    assert _first(_pipeline(table), max_files=2)[0] == Reach(-1, 1, None)
+
+
+@pytest.mark.covers("S5")
+def test_compaction_alone_leaves_the_order_of_arrival(table):
+    DeltaTable(str(table)).optimize.compact()
+    reach, found = _first(_pipeline(table))
+    assert reach == Reach(-1, 3, None)
+    assert _rows(table, found) == [1, 2, 5, 6, 3, 4]
+
+
+def _compacted(path: Path) -> None:
+    DeltaTable(str(path)).optimize.compact()
+    _vacuum(path)
+
+
+def _deleted(path: Path) -> None:
+    DeltaTable(str(path)).delete("t = 5")
+
+
+def _all_of_it(path: Path) -> None:
+    _deleted(path)
+    _compacted(path)
+    _clean_log(path)
+
+
+@pytest.mark.covers("S1")
+@pytest.mark.covers("S4")
+@pytest.mark.parametrize(
+    ("trouble", "left"),
+    [(_compacted, 6), (_clean_log, 6), (_deleted, 5), (_all_of_it, 5)],
+    ids=["compacted and vacuumed", "log cleaned up", "rows deleted", "all of it"],
+)
+def test_a_first_batch_reads_the_snapshot_where_arrival_is_no_longer_told(table, trouble, left):
+    trouble(table)
+    version = DeltaTable(str(table)).version()
+    reach, found = _first(_pipeline(table))
+    assert reach == Reach(-1, version, version)
+    assert found.settled == len(found.files) > 0
+    assert sorted(_rows(table, found)) == [t for t in range(1, 7) if left == 6 or t != 5]
+    assert found == _first(_pipeline(table))[1], "a retry reads the same files in the same order"
+
+
+def test_a_first_batch_by_event_time_when_asked(table):
+    reach, found = _first(_pipeline(table), "event_time")
+    assert reach == Reach(-1, 2, 2)
+    assert found.settled == 3
+    source = read_source_table(str(table))
+    with pytest.raises(SpecError, match="for history, and a batch has been committed"):
+        next_reach(_pipeline(table), source, _plan(from_version=-1, to_version=1), "event_time", **LIMITS)
+
+
+@pytest.mark.covers("S4")
+def test_changed_rows_are_refused_or_ignored_and_counted(table):
+    _deleted(table)
+    _land(table, [7, 8])
+    source, before = read_source_table(str(table)), _plan(from_version=-1, to_version=2)
+    with pytest.raises(NonAppendCommitError, match=r"version 3 \(DELETE\).*source.changes: ignore.*backfill"):
+        next_reach(_pipeline(table), source, before, "log", **LIMITS)
+    pipeline = _pipeline(table, changes="ignore")
+    reach = next_reach(pipeline, source, before, "log", **LIMITS)
+    assert reach == Reach(2, 4, None)
+    found = reading_of(pipeline, source, reach)
+    assert _rows(table, found) == [7, 8]
+    assert found.rows_ignored == 1
+    assert pipeline.meaning_hash() == _pipeline(table).meaning_hash()
+
+
+def test_a_restore_brings_back_rows_that_have_been_read(table):
+    DeltaTable(str(table)).delete("t < 3")
+    DeltaTable(str(table)).restore(2)
+    pipeline = _pipeline(table, changes="ignore")
+    found = reading_of(pipeline, read_source_table(str(table)), Reach(2, 4))
+    assert found.files == ()
+    assert found.rows_ignored == 4
+
+
+def test_a_replaced_range_of_a_windowmill_sink_is_named(table):
+    from deltalake import CommitProperties
+
+    told = CommitProperties(custom_metadata={"userMetadata": json.dumps({"pipeline": "upstream", "generation": "g", "batch": 3})})
+    rows = pa.table({"t": [5], "p": ["1"]})
+    write_deltalake(str(table), rows, mode="overwrite", predicate="t = 5", commit_properties=told)
+    with pytest.raises(NonAppendCommitError, match=r"pipeline upstream replaced what it had published \(backfill\)"):
+        reading_of(_pipeline(table), read_source_table(str(table)), Reach(2, 3))
+
+
+def test_restate_is_refused_in_one_line(table):
+    with pytest.raises(UnsupportedError, match=r"source\.changes: restate is not there yet"):
+        check_source(_pipeline(table, changes="restate"))
+
+
+@pytest.mark.covers("S1")
+@pytest.mark.parametrize("trouble", [_compacted, _clean_log], ids=["compacted and vacuumed", "log cleaned up"])
+def test_a_backfill_of_a_running_pipeline_needs_the_order_of_arrival(table, trouble):
+    pipeline, before = _pipeline(table), [_plan(from_version=-1, to_version=1), _plan(from_version=1, to_version=2)]
+    source = read_source_table(str(table))
+    assert backfill_reach(pipeline, source, before, "log") == Reach(-1, 2, None)
+    check_readable(pipeline, source, backfill_reach(pipeline, source, before, "log"), again=True)
+    trouble(table)
+    _land(table, [9])
+    source = read_source_table(str(table))
+    with pytest.raises(ArrivalUnknownError, match=r"--arrival event_time"):
+        check_readable(pipeline, source, backfill_reach(pipeline, source, before, "log"), again=True)
+
+
+def test_a_backfill_by_event_time_reads_what_has_been_committed(table):
+    before = [_plan(from_version=-1, to_version=1)]
+    source = read_source_table(str(table))
+    reach = backfill_reach(_pipeline(table), source, before, "event_time")
+    assert reach == Reach(-1, 1, 1)
+    assert sorted(_rows(table, reading_of(_pipeline(table), source, reach))) == [1, 2, 5, 6]
+
+
+@pytest.mark.covers("S5")
+def test_a_snapshot_whose_files_were_rewritten_is_read_from_the_new_ones(table):
+    before = [_plan(from_version=-1, to_version=2, snapshot=2)]
+    pipeline = _pipeline(table)
+    assert backfill_reach(pipeline, read_source_table(str(table)), before, "log") == Reach(-1, 2, 2)
+    _compacted(table)
+    _land(table, [9])
+    source = read_source_table(str(table))
+    for arrival in ("log", "event_time"):
+        reach = backfill_reach(pipeline, source, before, arrival)
+        assert reach.through == 2 < (reach.snapshot or 0) < source.version
+        check_readable(pipeline, source, reach, again=True)
+        found = reading_of(pipeline, source, reach)
+        assert sorted(_rows(table, found)) == [1, 2, 3, 4, 5, 6]
+        assert found.settled == len(found.files)
+
+
+def test_a_backfill_reads_a_first_snapshot_and_then_the_log(table):
+    _compacted(table)
+    _land(table, [8, 7])
+    before = [_plan(from_version=-1, to_version=3, snapshot=3), _plan(from_version=3, to_version=DeltaTable(str(table)).version())]
+    source = read_source_table(str(table))
+    reach = backfill_reach(_pipeline(table), source, before, "log")
+    found = reading_of(_pipeline(table), source, reach)
+    assert found.settled == 1
+    assert _rows(table, found)[-2:] == [8, 7]
+    assert [file.version for file in found.files] == [3, source.version]
+
+
+@pytest.mark.covers("S1")
+def test_a_file_that_is_gone_is_found_before_anything_is_planned(table):
+    source = read_source_table(str(table))
+    [file] = reading_of(_pipeline(table), source, Reach(1, 2)).files
+    (table / file.path).unlink()
+    with pytest.raises(SourceRangeGoneError, match=f"file {file.path} of version 2 is gone"):
+        check_readable(_pipeline(table), source, Reach(1, 2), again=False)
+
+
+def test_files_are_known_by_their_full_path(tmp_path):
+    path = tmp_path / "source"
+    values = ["a b", "x%y", "ü", "h#h", "q?q", "p+q", "a=b", "s/t", "[g]*"]
+    write_deltalake(str(path), pa.table({"t": range(len(values)), "p": values}), partition_by=["p"])
+    for uri in (str(path), path.as_uri()):
+        source = read_source_table(uri)
+        found = reading_of(_pipeline(path), source, Reach(-1, 0))
+        assert delta_log.missing_file(source, found.files) is None
+        assert {file.partition["p"] for file in found.files} == set(values)
+        assert {file.path for file in delta_log.snapshot_files(source, 0)} == {file.path for file in found.files}
+
+
+def test_starting_version_and_timestamp(table):
+    assert _first(_pipeline(table, options={"startingVersion": 1}))[0] == Reach(0, 2, None)
+    entries = sorted((table / "_delta_log").glob("*.json"))
+    for day, entry in enumerate(entries, 1):
+        at = datetime(2024, 3, day, tzinfo=UTC).timestamp()
+        os.utime(entry, (at, at))
+    assert _first(_pipeline(table, options={"startingTimestamp": "2024-03-02"}))[0] == Reach(0, 2, None)
+    assert _first(_pipeline(table, options={"startingTimestamp": "2024-03-02T00:00:01Z"}))[0] == Reach(1, 2, None)
+    with pytest.raises(SourceError, match="no version was committed at or after"):
+        _first(_pipeline(table, options={"startingTimestamp": "2024-03-04"}))
+    with pytest.raises(SourceError, match="stands at version 2"):
+        _first(_pipeline(table, options={"startingVersion": "7"}))
+    source = read_source_table(str(table))
+    entries[0].unlink()
+    with pytest.raises(SourceRangeGoneError, match="log of version 0 is gone, so it cannot be told"):
+        delta_log.first_version_at(source, datetime(2024, 2, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"foo": "bar"}, "options.foo: unknown; the options of a Delta source are maxBytesPerTrigger"),
+        ({"ignoreChanges": True}, "set source.changes: ignore instead"),
+        ({"startingVersion": "latest"}, "expected a version"),
+        ({"startingTimestamp": "yesterday"}, "expected an instant"),
+        ({"startingVersion": 1, "startingTimestamp": "2024-03-01"}, "both given"),
+    ],
+    ids=str,
+)
+def test_options_that_are_refused(table, options, message):
+    with pytest.raises(SpecError, match=message):
+        check_source(_pipeline(table, options=options))
+
+
+@pytest.mark.covers("S9")
+def test_a_long_backlog_is_bounded_by_bytes_too(table):
+    size = sum(file.stat().st_size for file in table.glob("*.parquet")) // 3
+    assert _first(_pipeline(table), max_bytes=size * 2 + 10)[0].through == 1
+
+
+def _with_protocol(path: Path, reader: list[str], writer: list[str]) -> None:
+    entry = path / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        if "protocol" in action:
+            action["protocol"] = {
+                "minReaderVersion": 3,
+                "minWriterVersion": 7,
+                "readerFeatures": reader,
+                "writerFeatures": [*reader, *writer],
+            }
+    entry.write_text("\n".join(map(json.dumps, actions)) + "\n")
+
+
+def test_a_reader_feature_that_is_not_known_is_refused_by_name(table):
+    _with_protocol(table, ["variantType"], [])
+    with pytest.raises(SourceFeatureError, match="variantType"):
+        read_source_table(str(table))
+    _with_protocol(table, ["timeTravelToTomorrow"], [])
+    with pytest.raises(SourceFeatureError, match="timeTravelToTomorrow"):
+        read_source_table(str(table))
+
+
+@pytest.mark.parametrize("feature", ["catalogManaged", "catalogOwned-preview"])
+def test_a_catalog_managed_table_is_called_so(table, feature):
+    _with_protocol(table, [feature], ["inCommitTimestamp"])
+    with pytest.raises(SourceFeatureError, match="catalog-managed table"):
+        read_source_table(str(table))
+
+
+def test_a_damaged_log_entry_is_named(table):
+    source = read_source_table(str(table))
+    (table / "_delta_log" / f"{2:020d}.json").write_text("")
+    with pytest.raises(SourceError, match="log entry of version 2 is damaged"):
+        reading_of(_pipeline(table), source, Reach(1, 2))
+
+
+def test_a_table_whose_versions_do_not_bring_all_rows_is_read_as_it_stands(table):
+    """A clone's first version may name files without saying that data changed."""
+    entry = table / "_delta_log" / f"{0:020d}.json"
+    entry.write_text(entry.read_text().replace('"dataChange":true', '"dataChange":false'))
+    assert _first(_pipeline(table))[0] == Reach(-1, 2, 2)
+
+
+def test_a_copied_table_reads_its_own_files(table, tmp_path):
+    moved = Path(shutil.move(table, tmp_path / "moved"))
+    assert _rows(moved, _first(_pipeline(moved))[1]) == [1, 2, 5, 6, 3, 4]
+
+
+def test_each_file_of_a_backfill_met_what_the_batch_met_that_read_it_first():
+    files = [SimpleNamespace(version=version) for version in (2, 2, 3, 4, 5)]
+    plan = _plan(action="backfill", from_version=-1, to_version=5, found_closed=[(2, None), (4, 100), (5, 200)], builds_state=False)
+    met = {settled: _closed_by_file(_batch(plan, files, settled)) for settled in (0, 2, 5)}
+    assert met[0] == met[2] == [_BEFORE_ALL, _BEFORE_ALL, 100, 100, 200]
+    assert met[5] == [_BEFORE_ALL] * 5, "by event time no row is late"
+
+
+def _batch(plan: Plan, files: list[Any], settled: int) -> Any:
+    return SimpleNamespace(plan=plan, files=files, reading=SimpleNamespace(settled=settled))
+
+
+@pytest.mark.covers("S4")
+def test_a_snapshot_with_deletion_vectors_is_read_by_delta(table):
+    """Its files hold rows that have been deleted, and how many of them is not known before they are read."""
+    source = replace(read_source_table(str(table)), deletion_vectors=True)
+    found = reading_of(_pipeline(table), source, Reach(-1, 2, 1))
+    assert (found.settled, found.by_delta) == (2, 1)
+    assert [file.rows for file in found.files] == [None, None, 2]
+    assert reading_of(_pipeline(table), source, Reach(0, 2)).by_delta is None, "what the log appends has all its rows"
+
+
+@pytest.mark.covers("S4")
+def test_a_version_that_adds_a_deletion_vector_changes_rows(table):
+    added = {"path": "part-0.parquet", "size": 1, "stats": '{"numRecords": 5}', "partitionValues": {}, "dataChange": True}
+    vector = {"storageType": "u", "pathOrInlineDv": "x", "cardinality": 2}
+    plain, hidden = (delta_log._version(3, [{"add": added | more}]) for more in ({}, {"deletionVector": vector}))
+    assert (plain.changes, plain.added[0].rows) == (False, 5)
+    assert (hidden.changes, hidden.added[0].rows) == (True, 3)
+
+
+@pytest.mark.covers("S4")
+def test_ignored_changes_end_nothing(table):
+    """What is appended after a version that changed rows is read, whatever comes between."""
+    _land(table, [7])
+    DeltaTable(str(table)).delete("t = 1")
+    _land(table, [8])
+    DeltaTable(str(table)).delete("t in (2, 5)")
+    _land(table, [9])
+    pipeline = _pipeline(table, changes="ignore")
+    source = read_source_table(str(table))
+    reach = next_reach(pipeline, source, _plan(from_version=-1, to_version=2), "log", **LIMITS)
+    found = reading_of(pipeline, source, reach)
+    assert reach == Reach(2, source.version, None)
+    assert _rows(table, found) == [7, 8, 9]
+    assert found.rows_ignored == 3
+
+
+@pytest.mark.covers("D7")
+def test_a_source_whose_first_log_entries_are_gone_is_refused(tmp_path):
+    """delta-rs opens it, without the first rows, if a later entry tells the columns."""
+    path = tmp_path / "source"
+    for value in range(2):
+        write_deltalake(str(path), pa.table({"t": [value]}), mode="append")
+    DeltaTable(str(path)).alter.set_table_properties({"delta.appendOnly": "true"})
+    first, last = (path / "_delta_log" / f"{version:020d}.json" for version in (0, 2))
+    last.write_text("\n".join([last.read_text(), *(line for line in first.read_text().splitlines() if '"protocol"' in line)]))
+    first.unlink()
+    with pytest.raises(SourceError, match="the first entries of its log are gone"):
+        read_source_table(str(path))

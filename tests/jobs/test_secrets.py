@@ -1,0 +1,183 @@
+"""A secret that a spec names never comes out: not in messages, not in what is written."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import write_deltalake
+
+from checkpoints.batches import Commit, Plan
+from checkpoints.ledger import Ledger
+from jobs.cli import main
+from jobs.report import write_report
+from windowing.errors import SourceError, SpecError
+from windowing.specfile import load_pipeline, parse_pipeline
+
+CANARY = "CaNaRy-7f3a'x"
+FULL: dict[str, Any] = {
+    "pipeline": "p",
+    "source": {"path": "/data/in", "format": "delta", "options": {"maxFilesPerTrigger": "5"}, "filter": "v > 1"},
+    "keys": ["k"],
+    "time": {
+        "column": "t", "end": "u", "unit": None, "tie_break": ["id"], "disorder": "5 minutes", "lateness": "1 hour",
+        "max_future_skew": "1 day", "watermark": "max_event_time",
+    },
+    "windows": [
+        {"name": "a", "type": "hopping", "size": "1 hour", "hop": "5 minutes", "origin": "2013-01-01", "timezone": "UTC", "empty": "skip"},
+        {"name": "b", "type": "sliding", "evict": {"delta": {"column": "v", "by": 2}}, "trigger": {"count": 5}, "partial": True},
+        {"name": "c", "type": "tumbling", "evict": {"punctuation": "v > 1"}, "idle_after": "1 day"},
+        {"name": "d", "type": "custom", "function": "tests.spark.test_live:noted"},
+        {"name": "e", "type": "session", "gap": "1 hour", "max_size": "1 day"},
+    ],
+    "aggregates": {
+        "n": {"count": "*", "where": "v > 2"},
+        "worst": {"arg_max": ["v", "id"]},
+        "top": {"top_k": {"column": "v", "k": 3}},
+        "bins": {"histogram": {"column": "v", "edges": [0, 1]}},
+        "own": {"use": "tests.jobs.test_secrets:Own", "args": ["v"]},
+    },
+    "emit": "final",
+    "sink": {"path": "/data/out"},
+    "checkpoints": {"path": "/data/cp"},
+    "expectations": [{"type": "expect_column_values_to_be_between", "column": "n", "min_value": 1, "max_value": 3, "severity": "warning"}],
+    "schedule": "@daily",
+}  # fmt: skip
+
+
+class Own:
+    """An aggregate of a user's."""
+
+    def lift(self, value: Any) -> Any:
+        return value
+
+    def combine(self, older: Any, newer: Any) -> Any:
+        return newer if older is None else older
+
+    def lower(self, partial: Any) -> Any:
+        return partial
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths of all values, and of all mappings and lists."""
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for name, item in below for place in places(item, (*path, name)))]
+
+
+def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    if isinstance(value, dict):
+        return {name: changed(item, path[1:], new) if name == path[0] else item for name, item in value.items()}
+    return [changed(item, path[1:], new) if place == path[0] else item for place, item in enumerate(value)]
+
+
+@pytest.mark.covers("X4")
+@pytest.mark.parametrize("path", places(FULL)[1:], ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize(
+    "form", ["${SECRET}", "a ${SECRET} b", ["${SECRET}"], {"x": "${SECRET}"}], ids=["text", "within", "list", "mapping"]
+)
+def test_what_came_from_the_environment_is_not_told_wherever_it_stands(tmp_path, capsys, monkeypatch, path, form):
+    monkeypatch.setenv("SECRET", CANARY)
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump(changed(FULL, path, form), sort_keys=False))
+    code = main(["validate", str(file)])
+    captured = capsys.readouterr()
+    assert "CaNaRy" not in captured.out + captured.err
+    assert code == 0 or "${SECRET}" in captured.err or "missing" in captured.err or "unknown" in captured.err or "expected" in captured.err
+
+
+def test_the_full_spec_is_valid(tmp_path):
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump(FULL, sort_keys=False))
+    assert main(["validate", str(file)]) == 0
+    assert set(parse_pipeline(FULL).model_fields_set) == set(type(parse_pipeline(FULL)).model_fields), "a field has no example here"
+
+
+@pytest.mark.covers("X4")
+@pytest.mark.parametrize("name", ["source", "sink", "checkpoints"])
+@pytest.mark.parametrize("path", ["s3://key:CANARY@bucket/x", "https://CANARY@host/x", "https://host/x?sig=CANARY", "/data/token=CANARY/x"])
+def test_credentials_are_refused_where_they_are_written_out(name, path):
+    with pytest.raises(SpecError, match=f"{name}.path: holds credentials") as caught:
+        parse_pipeline(FULL | {name: {"path": path}})
+    assert "CANARY" not in str(caught.value)
+
+
+@pytest.mark.covers("X4")
+@pytest.mark.parametrize(
+    "path", ["s3://key:${PART}@bucket/x", "s3://${USER_PART}:${PART}@bucket/x", "https://host/x?sig=${PART}", "${WHOLE}/x"]
+)
+def test_credentials_of_the_environment_are_masked(path):
+    environment = {"PART": "CANARY", "USER_PART": "CANARY", "WHOLE": "s3://key:CANARY@bucket"}
+    pipeline = parse_pipeline(FULL | {"sink": {"path": path}}, environment=environment)
+    assert "CANARY" in pipeline.sink.path
+    assert "CANARY" not in pipeline.sink.place
+    assert "CANARY" not in str(SourceError(f"source {pipeline.sink.path}: cannot be read"))
+
+
+@pytest.mark.covers("X4")
+def test_what_a_pipeline_writes_and_says_holds_no_credentials(tmp_path, capsys):
+    folder = tmp_path / "token=CANARY"
+    spec = {name: FULL[name] for name in ("pipeline", "keys", "time", "aggregates")} | {
+        "source": {"path": "${PLACE}/in"}, "sink": {"path": str(tmp_path / "out")}, "time": {"column": "t"},
+        "aggregates": {"n": {"count": "*"}},
+        "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
+    }  # fmt: skip
+    pipeline = parse_pipeline(spec, environment={"PLACE": str(folder)})
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    write_deltalake(pipeline.source.path, pa.table({"k": ["a"], "t": pa.array([at], pa.timestamp("us", "UTC"))}))
+    ledger = Ledger.open(pipeline)
+    plan = Plan(
+        batch=0, action="run", attempt="a", generation="g", source_id="s", from_version=-1, to_version=0, now_us=0,
+        meaning=pipeline.meaning_hash(), source_schema="{}",
+    )  # fmt: skip
+    ledger.record_plan(plan, at)
+    ledger.record_commit(plan, Commit(seen=0, emitted=0, verdict="passed"), at)
+    page = tmp_path / "report.html"
+    write_report(pipeline, out=str(page))
+    assert "CANARY" not in page.read_text()
+    log = sorted(Path(ledger.path).glob("_delta_log/*.json"))
+    assert log
+    assert all("CANARY" not in entry.read_text() for entry in log)
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump(spec))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PLACE", str(folder))
+        for command in (
+            ["status"],
+            ["history"],
+            ["quality"],
+            ["report"],
+            ["state"],
+            ["validate", "--source"],
+            ["explain"],
+            ["status", "--json"],
+        ):
+            main([command[0], str(file), *command[1:]])
+        (folder / "in" / "_delta_log" / "00000000000000000000.json").write_text("broken")
+        main(["validate", str(file), "--source"])
+        main(["run", str(file)])
+    captured = capsys.readouterr()
+    assert "token=***" in captured.err
+    assert "CANARY" not in captured.out + captured.err
+    with pytest.raises(SpecError) as caught:
+        load_pipeline(folder / "none.yaml")
+    assert "CANARY" not in str(caught.value)
+
+
+@pytest.mark.covers("X4")
+@pytest.mark.parametrize("name", ["sink", "checkpoints"])
+def test_no_table_is_made_where_its_location_is_a_credential(tmp_path, capsys, monkeypatch, name):
+    monkeypatch.setenv("PLACE", str(tmp_path / "token=CANARY"))
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump(FULL | {name: {"path": "${PLACE}/x"}}))
+    for command in ("validate", "run"):
+        assert main([command, str(file)]) == 2
+        told = capsys.readouterr().err
+        assert f"{name}.path: holds credentials, which the table's history would keep" in told
+        assert "CANARY" not in told
+    assert list(tmp_path.iterdir()) == [file]

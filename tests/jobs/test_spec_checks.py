@@ -1,0 +1,179 @@
+"""What ``validate`` finds beyond the spec's own form: the user's functions, the schedule, the columns of the source."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import write_deltalake
+
+from jobs.cli import main
+from jobs.planning import check_runnable, next_run
+from jobs.spec_checks import problems_of
+from windowing.errors import SpecError, UnsupportedError
+from windowing.specfile import parse_pipeline
+
+SPEC: dict[str, Any] = {
+    "pipeline": "p", "source": {"path": "/data/in"}, "keys": ["k"], "time": {"column": "t"},
+    "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}], "aggregates": {"n": {"count": "*"}}, "sink": {"path": "/data/out"},
+}  # fmt: skip
+MODULE = """
+class Good:
+    def lift(self, a): return a
+    def combine(self, older, newer): return newer
+    def lower(self, partial): return partial
+class Breaks(Good):
+    def __init__(self): raise RuntimeError("not today")
+def windows(state, columns): return state, 0, []
+number = 7
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch) -> str:
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def problems(**changes: Any) -> list[str]:
+    return [f"{field}: {told}" for field, told in problems_of(parse_pipeline(SPEC | changes))]
+
+
+@pytest.mark.parametrize(
+    ("use", "args", "problem"),
+    [
+        ("{own}:Good", ["v"], None),
+        ("{own}:Good", ["v", "w"], "aggregates.x.use: "),
+        ("{own}:Good", [], "aggregates.x.use: "),
+        ("{own}:Breaks", ["v"], "cannot be made (RuntimeError: not today)"),
+        ("{own}:windows", ["v"], "has no function lift()"),
+        ("{own}:nothing", ["v"], "cannot be imported (AttributeError"),
+        ("no_such:Good", ["v"], "cannot be imported (ModuleNotFoundError"),
+    ],
+)
+def test_a_users_aggregate_is_looked_for(own, use, args, problem):
+    found = problems(aggregates={"x": {"use": use.format(own=own), "args": args}})
+    assert len(found) == (problem is not None)
+    assert problem is None or problem in found[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        ("{own}:windows", None),
+        ("{own}:number", "is int; expected a function of (state, columns)"),
+        ("{own}:nothing", "cannot be imported (AttributeError"),
+        ("no_such:windows", "cannot be imported (ModuleNotFoundError"),
+    ],
+)
+def test_a_users_window_function_is_looked_for(own, function, problem):
+    found = problems(windows=[{"name": "w", "type": "custom", "function": function.format(own=own)}])
+    assert len(found) == (problem is not None)
+    assert problem is None or (found[0].startswith("windows.0.function: got ") and problem in found[0])
+
+
+@pytest.mark.parametrize(
+    "body", ["1 / 0", "raise SystemExit(3)", "import no_such_module", "def f(:", "raise RuntimeError('a\\nb')", "exit()"]
+)
+def test_a_module_that_fails_is_one_line(tmp_path, monkeypatch, body):
+    name = f"fails_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(body)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    [found] = problems(aggregates={"x": {"use": f"{name}:A", "args": ["v"]}})
+    assert "cannot be imported (" in found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize("schedule", ["@daily", "*/30 * * * *", "0 6 * * mon-fri", "15 2,14 1 * *", {"asset": "flights"}, None])
+def test_a_schedule_is_taken(schedule):
+    assert problems(schedule=schedule) == []
+
+
+@pytest.mark.parametrize(
+    "changes", [{"source": {"path": "/in", "format": "csv"}}, {"sink": {"table": "a.b"}}, {"checkpoints": {"table": "a.b"}}]
+)
+def test_validate_refuses_what_runs_refuse(changes):
+    [found] = problems(**changes)
+    with pytest.raises(UnsupportedError, match=f"pipeline p: {found.partition(':')[0]}: "):
+        check_runnable(parse_pipeline(SPEC | changes))
+
+
+def test_without_source_and_sink_a_spec_serves_try(tmp_path, capsys):
+    path = tmp_path / "p.yaml"
+    path.write_text(yaml.safe_dump({name: value for name, value in SPEC.items() if name not in ("source", "sink")}))
+    assert main(["validate", str(path)]) == 0
+    assert "without source and sink it serves `windowmill try` only" in capsys.readouterr().out
+
+
+@pytest.fixture
+def table(tmp_path) -> str:
+    path = str(tmp_path / "in")
+    kinds = {"k": pa.string(), "t": pa.timestamp("us", "UTC"), "v": pa.float64(), "s": pa.string(), "i": pa.int64()}
+    write_deltalake(path, pa.table({name: pa.array([], kind) for name, kind in kinds.items()}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, None),
+        ({"aggregates": {"x": {"sum": "v", "where": "V > 1"}}}, None),
+        ({"keys": ["kk"]}, "keys.0: the source has no column 'kk'"),
+        ({"time": {"column": "v"}}, "time.column: 'v' is double; expected a timestamp"),
+        ({"time": {"column": "i"}}, "time.column: 'i' is bigint; say what it counts with time.unit"),
+        ({"aggregates": {"x": {"sum": "w"}}}, "has no column 'w'"),
+        ({"aggregates": {"x": {"sum": "s"}}}, "aggregates.x: sum of column 's'"),
+        ({"aggregates": {"x": {"sum": "v", "where": "w > 1"}}}, "aggregates.x.where: the source has no column 'w'"),
+        ({"aggregates": {"x": {"collect": "w"}}}, "'w'"),
+        (
+            {"windows": [{"name": "w", "type": "tumbling", "evict": {"punctuation": "w > 1"}}]},
+            "windows.0.evict.punctuation: the source has no",
+        ),
+        ({"windows": [{"name": "w", "type": "sliding", "evict": {"delta": {"column": "w", "by": 1}}}]}, "windows.0.evict.delta.column"),
+    ],
+)
+def test_a_spec_is_compared_with_its_source(tmp_path, table, capsys, changes, problem):
+    path = tmp_path / "p.yaml"
+    path.write_text(yaml.safe_dump(SPEC | {"source": {"path": table}} | changes))
+    code = main(["validate", str(path), "--source"])
+    told = capsys.readouterr()
+    assert (code == 0) == (problem is None), told.err
+    assert problem is None or (problem in told.err and len(told.err.splitlines()) == 1)
+
+
+def test_a_source_that_is_not_there_is_named(tmp_path, capsys):
+    path = tmp_path / "p.yaml"
+    path.write_text(yaml.safe_dump(SPEC | {"source": {"path": str(tmp_path / "none")}}))
+    assert main(["validate", str(path)]) == 0
+    assert main(["validate", str(path), "--source"]) == 1
+    assert "there is no Delta table" in capsys.readouterr().err
+
+
+def test_the_first_plan_refuses_a_condition_that_a_retry_would_answer_otherwise(tmp_path, table):
+    from checkpoints.ledger import Ledger
+
+    spec = SPEC | {"source": {"path": table, "filter": "rand() < 0.5"}, "sink": {"path": str(tmp_path / "out")}}
+    pipeline = parse_pipeline(spec)
+    with pytest.raises(SpecError, match=r"source.filter: got 'rand\(\) < 0.5'; rand\(\) gives another answer"):
+        next_run(pipeline, Ledger.open(pipeline))
+    assert not (tmp_path / "out.windowmill").exists()
+
+
+def test_checking_a_spec_loads_neither_spark_nor_airflow_and_reading_it_no_parser(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(yaml.safe_dump(SPEC | {"schedule": "0 6 * * *", "aggregates": {"n": {"count": "*", "where": "v > 1"}}}))
+    code = (
+        "import sys; from windowing.specfile import load_pipeline; load_pipeline(sys.argv[1]);"
+        "early = {'sqlglot', 'croniter', 'pyarrow', 'numba', 'great_expectations', 'deltalake'} & set(sys.modules);"
+        "from jobs.cli import main; assert main(['validate', sys.argv[1]]) == 0;"
+        "print(sorted(early), sorted({'pyspark', 'airflow', 'great_expectations', 'numba', 'deltalake'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert ran.stdout.splitlines()[-1] == "[] []"

@@ -1,0 +1,107 @@
+"""One process at a time, and rulings on held batches alone; without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from checkpoints.lease import lease
+from checkpoints.ledger import Ledger
+from checkpoints.places import Places
+from jobs import maintenance, runs
+from tests.checkpoints.records import NOW, commit, plan
+from tests.spark.harness import quiet
+from windowing.errors import LeaseTakenError, LedgerError
+from windowing.spec import Pipeline
+from windowing.specfile import parse_pipeline
+
+
+@pytest.fixture
+def pipeline(tmp_path, monkeypatch) -> Pipeline:
+    monkeypatch.setattr(runs, "LEASE_WAIT_SECONDS", 0)
+    monkeypatch.setattr(maintenance, "LEASE_WAIT_SECONDS", 0)
+    write_deltalake(str(tmp_path / "source"), pa.table({"t": [1]}))
+    return parse_pipeline(
+        {
+            "pipeline": "p",
+            "source": {"path": str(tmp_path / "source")},
+            "time": {"column": "t", "unit": "s"},
+            "windows": [{"name": "w", "type": "tumbling", "size": 10}],
+            "aggregates": {"n": {"count": "*"}},
+            "sink": {"path": str(tmp_path / "sink")},
+        }
+    )
+
+
+@pytest.fixture
+def taken(pipeline) -> Iterator[Path]:
+    """The pipeline's folder, which another run holds."""
+    root = Places.of(pipeline).root
+    with lease(root, wait_seconds=0, on_wait=print):
+        yield Path(root)
+
+
+COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
+    "run": lambda pipeline: runs.run(pipeline, quiet()),
+    "backfill": lambda pipeline: runs.backfill(pipeline, quiet(), begin=0, end=10),
+    "release": lambda pipeline: runs.run(pipeline, quiet(), ruling="release"),
+    "abandon": lambda pipeline: runs.abandon(pipeline, quiet()),
+    "maintain": lambda pipeline: maintenance.maintain(pipeline, quiet()),
+}
+
+
+@pytest.mark.covers("P7")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_whatever_writes_waits_for_the_run_that_is_under_way(pipeline, taken, monkeypatch, command):
+    monkeypatch.setattr(runs, "_carry_out", lambda *_: pytest.fail("it did not wait"))
+    with pytest.raises(LeaseTakenError, match="another run is under way"):
+        COMMANDS[command](pipeline)
+
+
+@pytest.mark.covers("P7")
+def test_a_lease_cannot_be_taken_by_removing_its_file(pipeline, taken):
+    (taken / ".lease").unlink()
+    with pytest.raises(LeaseTakenError), lease(str(taken), wait_seconds=0, on_wait=print):
+        pass
+
+
+@pytest.fixture
+def opened(pipeline) -> Ledger:
+    """The ledger with a batch that is open and not held."""
+    ledger = Ledger.open(pipeline)
+    ledger.record_plan(plan(0, meaning=pipeline.meaning_hash(), app="windowmill/g"), NOW)
+    return ledger
+
+
+@pytest.mark.covers("Q1")
+@pytest.mark.parametrize("ruling", ["release", "discard"])
+def test_only_a_batch_that_is_held_is_ruled_on(pipeline, opened, monkeypatch, ruling):
+    monkeypatch.setattr(runs, "_carry_out", lambda *_: pytest.fail("no batch is held"))
+    with pytest.raises(LedgerError, match=f"no batch is held, so there is nothing to {ruling}"):
+        runs.run(pipeline, quiet(), ruling=ruling)
+
+
+@pytest.mark.covers("Q1")
+def test_what_has_been_published_cannot_be_discarded(pipeline, opened, monkeypatch):
+    monkeypatch.setattr(runs, "_carry_out", lambda *_: pytest.fail("its rows are in the sink"))
+    opened.record_held(opened.open_batch.plan, commit(verdict="held"), NOW)
+    told = {"userMetadata": json.dumps({"generation": "g", "batch": 0})}
+    once = CommitProperties(app_transactions=[Transaction("windowmill/g/sink", 0)], custom_metadata=told)
+    write_deltalake(pipeline.sink.path, pa.table({"n": [1]}), commit_properties=once)
+    with pytest.raises(LedgerError, match="have been published already, so they cannot be discarded"):
+        runs.run(pipeline, quiet(), ruling="discard")
+
+
+def test_a_ruling_is_on_one_batch(pipeline, opened, monkeypatch):
+    """What comes after a held batch has not been looked at by whoever ruled."""
+    opened.record_held(opened.open_batch.plan, commit(verdict="held"), NOW)
+    plans = iter([opened.open_batch.plan, plan(1), None])
+    monkeypatch.setattr("jobs.planning.next_run", lambda *_, **__: next(plans))
+    monkeypatch.setattr(runs, "_carry_out", lambda _pipeline, batch, *rest: (batch.batch, rest[-1]))
+    assert runs.run(pipeline, quiet(), ruling="release") == [(0, "release")]

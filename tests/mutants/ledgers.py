@@ -1,0 +1,85 @@
+"""Records: their order, their checksums, the fence: bugs that a fast test has to notice."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "ledger-without-its-fence",
+        "checkpoints/record_table.py",
+        "        fence = CommitProperties(max_commit_retries=0, custom_metadata=told |",
+        "        fence = CommitProperties(custom_metadata=told |",
+        (
+            "tests/checkpoints/test_ledger.py::test_of_two_attempts_that_read_the_same_ledger_one_is_fenced",
+            "tests/checkpoints/test_ledger.py::test_many_attempts_at_once_leave_one_plan",
+        ),
+    ),
+    Mutant(
+        "lost-record-is-a-failure",
+        "checkpoints/ledger.py",
+        "            if not self._holds(record):\n                raise\n",
+        "            raise\n",
+        ("tests/simulator/test_simulator.py::test_a_response_that_is_lost_does_not_stop_the_batch",),
+    ),
+    Mutant(
+        "any-record-is-mine",
+        "checkpoints/ledger.py",
+        "return batch.status == STATUS[record.kind] and batch.ended_by == record.attempt",
+        "return batch.status == STATUS[record.kind]",
+        (
+            "tests/checkpoints/test_record_table.py::test_a_merge_fences_nobody_and_a_record_does",
+            "tests/checkpoints/test_ledger.py::test_of_two_attempts_that_read_the_same_ledger_one_is_fenced",
+        ),
+    ),
+    Mutant(
+        "outcome-that-does-not-fit-is-written",
+        "checkpoints/ledger.py",
+        "        try:\n            assemble([*self._records, record], self.path, integer_axis=self._integer_axis)\n",
+        "        try:\n            pass\n",
+        ("tests/checkpoints/test_ledger.py::test_an_outcome_that_does_not_fit_is_not_written",),
+    ),
+    Mutant(
+        "record-checksum-not-verified",
+        "checkpoints/records.py",
+        "if summed and (record.number is None or record.sum != checksum(record)):",
+        "if False:",
+        ("tests/checkpoints/test_ledger_integrity.py::test_a_record_that_is_another_is_refused_though_its_file_is_whole",),
+    ),
+    Mutant(
+        "record-file-checksum-not-verified",
+        "checkpoints/record_files.py",
+        'if told and zlib.crc32(content) != int(told["crc"], 16):',
+        "if False:",
+        ("tests/checkpoints/test_ledger_integrity.py::test_each_byte_of_a_file_of_records_is_checked",),
+    ),
+    Mutant(
+        "newer-ledger-accepted",
+        "checkpoints/assembling.py",
+        "    if newer > FORMAT:",
+        "    if False:",
+        ("tests/checkpoints/test_ledger.py::test_a_newer_format_is_refused",),
+    ),
+    Mutant(
+        "versions-may-overlap",
+        "checkpoints/assembling.py",
+        "    if batch.from_version != last.to_version:",
+        "    if False:",
+        ("tests/checkpoints/test_ledger_integrity.py::test_what_a_ledger_may_not_hold_is_refused",),
+    ),
+    Mutant(
+        "watermark-may-go-back",
+        "checkpoints/assembling.py",
+        "if before is not None and (after < before if after is not None else not may_be_null):",
+        "if False:",
+        (
+            "tests/checkpoints/test_ledger_integrity.py::test_what_a_ledger_may_not_hold_is_refused",
+            "tests/checkpoints/test_ledger.py::test_an_outcome_that_does_not_fit_is_not_written",
+        ),
+    ),
+    Mutant(
+        "two-commits-accepted",
+        "checkpoints/assembling.py",
+        "if len(plans) > 1 or len(final) > 1:",
+        "if len(plans) > 1:",
+        ("tests/checkpoints/test_ledger_integrity.py::test_what_a_ledger_may_not_hold_is_refused",),
+    ),
+)

@@ -1,0 +1,108 @@
+"""State and its upkeep: bugs that a fast test has to notice."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "state-that-did-not-land-passes",
+        "checkpoints/state.py",
+        "        if version is None:\n            raise StateError(",
+        "        if version is None:\n            return 0\n            raise StateError(",
+        ("tests/checkpoints/test_slice_table.py::test_rows_of_a_batch_are_asked_for_once_they_are_written",),
+    ),
+    Mutant(
+        "row-checksum-not-verified",
+        "windowing/columnar/checksums.py",
+        "        if pc.any(wrong).as_py():",
+        "        if False:",
+        (
+            "tests/windowing/test_checksums.py::test_rows_that_differ_from_what_was_written_are_refused",
+            "tests/checkpoints/test_opening.py::test_a_row_that_is_another_is_damage_however_it_is_read",
+        ),
+    ),
+    Mutant(
+        "rows-without-checksums-accepted",
+        "windowing/columnar/checksums.py",
+        "            wrong = pc.or_(wrong, pc.and_(stored.is_null(), pc.fill_null(late, True)))\n",
+        "",
+        ("tests/windowing/test_checksums.py::test_rows_that_differ_from_what_was_written_are_refused",),
+    ),
+    Mutant(
+        "restored-rows-not-verified",
+        "checkpoints/state.py",
+        "        self._check.verify(rows)\n",
+        "",
+        ("tests/checkpoints/test_opening.py::test_a_row_that_is_another_is_damage_however_it_is_read",),
+    ),
+    Mutant(
+        "newer-format-accepted",
+        "checkpoints/formats.py",
+        "    if not 1 <= found <= FORMATS[kind]:",
+        "    if False:",
+        ("tests/checkpoints/test_opening.py::test_a_newer_format_is_refused",),
+    ),
+    Mutant(
+        "missing-state-column-null",
+        "checkpoints/reading.py",
+        (
+            "        require_columns(uri, [*stored, SUM], schema.names)\n"
+            "        rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)\n"
+        ),
+        (
+            "        rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)\n"
+            "        for field in schema:\n"
+            "            if field.name not in stored and field.name != SUM:\n"
+            "                rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))\n"
+        ),
+        ("tests/checkpoints/test_opening.py::test_a_missing_column_is_damage",),
+    ),
+    Mutant(
+        "missing-columns-accepted",
+        "checkpoints/reading.py",
+        "    if missing:\n",
+        "    if False:\n",
+        ("tests/checkpoints/test_opening.py::test_a_missing_column_is_damage",),
+    ),
+    Mutant(
+        "state-that-is-gone-started-empty",
+        "checkpoints/opening.py",
+        "            if left_at is None:\n                return RowCheck(path)\n",
+        "            if True:\n                return RowCheck(path)\n",
+        ("tests/checkpoints/test_opening.py::test_no_table_is_a_pipelines_first_or_a_loss",),
+    ),
+    Mutant(
+        "older-state-accepted",
+        "checkpoints/opening.py",
+        "if left_at is not None and version < left_at:",
+        "if False:",
+        ("tests/checkpoints/test_opening.py::test_an_older_table_is_a_loss",),
+    ),
+    Mutant(
+        "damaged-log-accepted",
+        "checkpoints/opening.py",
+        "        if fault is not None:\n            raise",
+        "        if False:\n            raise",
+        ("tests/checkpoints/test_opening.py::test_a_last_entry_cut_anywhere_is_damage",),
+    ),
+    Mutant(
+        "rows-of-a-dead-attempt-restored",
+        "checkpoints/conditions.py",
+        "(pc.field(BATCH) < before_batch) & (start >= first_slice) & (start < last_slice)",
+        "(pc.field(BATCH) <= before_batch) & (start >= first_slice) & (start < last_slice)",
+        ("tests/checkpoints/test_opening.py::test_rows_come_back_without_their_checksums",),
+    ),
+    Mutant(
+        "compaction-over-what-came-since",
+        "checkpoints/formats.py",
+        ", max_commit_retries=0)",
+        ")",
+        ("tests/checkpoints/test_slice_table.py::test_rows_that_another_attempt_appends_meanwhile_are_not_lost",),
+    ),
+    Mutant(
+        "files-of-others-vacuumed",
+        "checkpoints/upkeep.py",
+        "        every = not _are_of_others(leftovers, path)\n",
+        "",
+        ("tests/checkpoints/test_upkeep.py::test_what_others_keep_in_the_folder_of_a_table_stays",),
+    ),
+)

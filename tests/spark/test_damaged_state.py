@@ -1,0 +1,117 @@
+"""State whose stored rows are not those that were written stops a run, whoever works on it, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from deltalake import DeltaTable, write_deltalake
+
+from checkpoints.formats import ours
+from jobs import little
+from jobs.cli import main
+from tests.spark.harness import Bench, differences, events, expected
+from windowing.columnar.checksums import REMEDY
+from windowing.errors import StateCorruptError, StateMissingError
+
+pytestmark = [pytest.mark.spark, pytest.mark.covers("D3")]
+ROWS = events(51, 300)
+LIVE = {
+    "windows": [{"name": "visits", "type": "session", "gap": "40 minutes"}],
+    "aggregates": {"n": {"count": "*"}, "labels": {"collect": "label"}},
+}
+CASES = [pytest.param({}, id="slices"), pytest.param(LIVE, id="live rows")]
+
+
+def begun(folder: Path, changes: dict[str, Any]) -> tuple[Bench, Path]:
+    """A pipeline with one batch done and another waiting, and the path of its state."""
+    bench = Bench(folder, changes)
+    bench.land(ROWS[:200])
+    bench.run()
+    bench.land(ROWS[200:])
+    return bench, folder / "sink.windowmill" / "state"
+
+
+def unharmed(bench: Bench) -> None:
+    assert DeltaTable(bench.sink).transaction_version(f"windowmill/{_generation(bench)}/sink") == 0
+
+
+def _generation(bench: Bench) -> str:
+    from checkpoints.ledger import Ledger
+
+    return Ledger.open(bench.pipeline).generation
+
+
+@pytest.mark.parametrize("changes", CASES)
+def test_a_row_that_is_another_is_found_in_spark(spark, tmp_path, monkeypatch, capfd, changes):
+    monkeypatch.setattr(little, "MOST_ROWS", 0)
+    bench, state = begun(tmp_path, changes)
+    rows = DeltaTable(state).to_pyarrow_table()
+    name = "_number" if changes else "rows"
+    altered = rows.set_column(rows.schema.get_field_index(name), name, _one_more(rows[name]))
+    # As our own maintenance would write it: what somebody else writes is refused before it is read.
+    write_deltalake(state, altered, mode="overwrite", commit_properties=ours("test"))
+    with pytest.raises(StateCorruptError, match=rf"^state {state}: 1 of \d+ rows read differ from what was written; {REMEDY}$") as raised:
+        bench.run()
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump(bench.spec))
+    capfd.readouterr()
+    assert main(["run", str(spec)]) == 1
+    assert f"windowmill: {raised.value}" in " ".join(capfd.readouterr().err.split())
+    unharmed(bench)
+    write_deltalake(state, rows, mode="overwrite", commit_properties=ours("test"))
+    bench.run()
+    assert differences(bench.rows(), expected(bench.pipeline, ROWS).rows) == []
+
+
+def _one_more(column: pa.ChunkedArray) -> pa.Array:
+    values = column.to_pylist()
+    last = max(index for index, value in enumerate(values) if value is not None)
+    values[last] += 1
+    return pa.array(values, column.type)
+
+
+@pytest.mark.parametrize("changes", CASES)
+def test_files_cut_or_gone_are_told_in_spark(spark, tmp_path, monkeypatch, changes):
+    monkeypatch.setattr(little, "MOST_ROWS", 0)
+    bench, state = begun(tmp_path, changes)
+    [file] = map(Path, DeltaTable(state).file_uris())
+    whole = file.read_bytes()
+    for sums in state.glob(".*.crc"):
+        sums.unlink()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StateCorruptError, match=f"^state {state}: file {file.name} is damaged; {REMEDY}$"):
+        bench.run()
+    file.unlink()
+    with pytest.raises(StateMissingError, match=f"^state {state}: file {file.name} is gone; {REMEDY}$"):
+        bench.run()
+    unharmed(bench)
+    file.write_bytes(whole)
+    bench.run()
+    assert differences(bench.rows(), expected(bench.pipeline, ROWS).rows) == []
+
+
+@pytest.mark.covers("D2")
+def test_state_that_is_gone_is_not_started_empty(spark, tmp_path):
+    bench, state = begun(tmp_path, {})
+    state.rename(tmp_path / "elsewhere")
+    with pytest.raises(StateMissingError, match=f"state {state}: there is no table, but batch 0 left version 1 of it"):
+        bench.run()
+    (tmp_path / "elsewhere").rename(state)
+    bench.run()
+    assert differences(bench.rows(), expected(bench.pipeline, ROWS).rows) == []
+
+
+def test_state_of_a_little_batch(spark, tmp_path):
+    bench, state = begun(tmp_path, {})
+    [file] = map(Path, DeltaTable(state).file_uris())
+    rows = pq.read_table(file)
+    size = file.stat().st_size
+    pq.write_table(rows.slice(0, rows.num_rows - 1), file)
+    with pytest.raises(StateCorruptError, match=rf"has \d+ bytes, by the table's log {size}; nothing was written"):
+        bench.run()
+    unharmed(bench)

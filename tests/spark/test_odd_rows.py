@@ -1,0 +1,79 @@
+"""Odd rows in runs: set aside with their reason, here as in executors, by slices as by live rows; nothing lost, and on it goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs import little, quarantine
+from jobs.dataframe import aggregate
+from tests.spark.harness import BASE, MINUTE, Bench
+from windowing.errors import LimitExceededError, TooManyBadRowsError
+
+pytestmark = pytest.mark.spark
+
+YEAR_2060, YEAR_9999 = 2_840_140_800_000_000, 253_402_300_799_000_000
+ROW = {"k": "a", "site": 1, "t": BASE, "v": 1.0, "i": 1, "label": "5", "id": "e"}
+HOURLY = [{"name": "w", "type": "tumbling", "size": "1 hour"}]
+SESSIONS = [{"name": "w", "type": "session", "gap": "1 hour"}]
+AGGREGATES = {"n": {"count": "*"}, "large": {"count": "*", "where": "cast(label as int) > 4"}}
+
+
+def bench_of(folder: Path, windows: list, **changes) -> Bench:
+    time = {"column": "t", "disorder": "1 hour"}
+    return Bench(folder, {"keys": ["k"], "time": time, "windows": windows, "aggregates": AGGREGATES} | changes)
+
+
+@pytest.mark.covers("I1")
+@pytest.mark.covers("I5")
+@pytest.mark.covers("I6")
+@pytest.mark.parametrize(("windows", "here"), [(HOURLY, True), (HOURLY, False), (SESSIONS, False)], ids=["here", "slices", "live rows"])
+def test_odd_rows_are_set_aside_and_the_batch_goes_on(spark, tmp_path, monkeypatch, windows, here):
+    if not here:
+        monkeypatch.setattr(little, "MOST_ROWS", 0)
+    bench = bench_of(tmp_path, windows, source={"path": str(tmp_path / "source"), "filter": "i / i = 1"})
+    odd = [
+        {"label": "x"},
+        {"i": 0},
+        {"t": None},
+        {"t": YEAR_2060},
+        {"t": YEAR_9999},
+        {"t": -62_135_596_800_000_000},
+    ]
+    bench.land([ROW, *(ROW | change for change in odd), ROW | {"i": None}, ROW | {"t": BASE + 600 * MINUTE, "label": "3"}])
+    [done] = bench.run()
+    reasons = {"bad_condition": 2, "future_time": 1, "null_time": 1, "time_out_of_range": 2}
+    found = [row["reason"] for row in bench.quarantine()]
+    assert {reason: found.count(reason) for reason in sorted(set(found))} == reasons
+    details = sorted(row["detail"] for row in bench.quarantine() if row["reason"] == "bad_condition")
+    assert details == ["condition 'cast(label as int) > 4' fails on the row", "condition 'i / i = 1' fails on the row"]
+    # A row for which the filter is null is not read.
+    assert (done.commit.rows_read, done.commit.rows_applied, done.commit.rows_quarantined) == (8, 2, 6)
+    assert [(row["n"], row["large"]) for row in bench.rows()] == [(1, 1)]
+    bench.land([ROW | {"t": BASE + 1200 * MINUTE}])
+    bench.run()
+    assert [(row["n"], row["large"]) for row in bench.rows()] == [(1, 1), (1, 0)]
+
+
+def test_too_many_rows_on_which_a_condition_fails_refuse_the_batch(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(quarantine, "MOST_BAD_ROWS", 3)
+    bench = bench_of(tmp_path, HOURLY)
+    bench.land([ROW | {"label": "x"}] * 4 + [ROW] * 30)
+    with pytest.raises(TooManyBadRowsError, match=r"4 of 34 rows, .* condition 'cast\(label as int\) > 4' fails on the row"):
+        bench.run()
+    assert not DeltaTable.is_deltatable(bench.sink)
+    monkeypatch.undo()
+    [done] = bench.run()
+    assert done.commit.rows_quarantined == 4
+
+
+def test_windows_without_end_are_refused_before_the_work(spark, tmp_path):
+    bench = bench_of(tmp_path, [{"name": "w", "type": "hopping", "size": "10000 days", "hop": "1 us"}])
+    bench.land([ROW])
+    with pytest.raises(LimitExceededError, match=r"give windows\.0 a longer hop"):
+        bench.run()
+    spec = bench.spec | {"windows": [{"name": "w", "type": "cumulative", "size": "1000 days", "step": "1 us"}]}
+    with pytest.raises(LimitExceededError, match=r"give windows\.0 a longer step"):
+        aggregate(spark.read.format("delta").load(bench.source), spec)

@@ -1,0 +1,226 @@
+"""Sources as teams keep them, read by Spark: compacted, vacuumed, with deletion vectors, partitions, renamed and widened columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from jobs import little, runs
+from tests.spark.harness import SCHEMA, Bench, Row, differences, events, expected, quiet
+from windowing.errors import ArrivalUnknownError, NonAppendCommitError
+
+pytestmark = pytest.mark.spark
+
+LIMITS = [{"MOST_ROWS": 0}, {}]
+WAYS: dict[str, dict[str, Any]] = {
+    "slices": {},
+    "live rows": {"windows": [{"name": "s", "type": "session", "gap": "3 minutes"}], "emit": "revise", "aggregates": {"n": {"count": "*"}}},
+}
+
+
+def _compact(path: str) -> None:
+    DeltaTable(path).optimize.compact()
+    DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def _in_time(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row["t"] is not None, row["t"] or 0))
+
+
+def _like(bench: Bench, rows: list[Row]) -> None:
+    want = expected(bench.pipeline, rows)
+    assert want.rows, "the reference emitted nothing, so nothing was compared"
+    assert differences(bench.rows(), want.rows) == []
+    assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
+
+
+@pytest.mark.covers("S5")
+@pytest.mark.parametrize(("way", "limits"), [("slices", LIMITS[0]), ("slices", LIMITS[1]), ("live rows", {})])
+def test_a_compacted_and_vacuumed_history_is_read_in_the_order_of_event_time(spark, tmp_path, monkeypatch, way, limits):
+    for name, limit in limits.items():
+        monkeypatch.setattr(little, name, limit)
+    rows = events(61, 600)
+    bench = Bench(tmp_path, dict(WAYS[way]))
+    for begin in range(0, 400, 100):
+        bench.land(rows[begin : begin + 100])
+    _compact(bench.source)
+    [done] = bench.run()
+    assert done.plan.arrival == "event_time"
+    _like(bench, _in_time(rows[:400]))
+    bench.land(rows[400:])
+    [after] = bench.run()
+    assert after.plan.arrival == "log"
+    _like(bench, _in_time(rows[:400]) + rows[400:])
+    before = bench.rows()
+    ends = sorted(row["window_end"] for row in before)
+    runs.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 3], end=ends[-1])
+    assert differences(bench.rows(), before, tolerance=1e-13) == []
+
+
+@pytest.mark.covers("S1")
+def test_a_backfill_whose_order_of_arrival_is_lost_is_refused_or_goes_by_event_time(spark, tmp_path):
+    rows = events(62, 300)
+    bench = Bench(tmp_path)
+    for begin in range(0, 300, 100):
+        bench.land(rows[begin : begin + 100])
+        bench.run()
+    before = bench.rows()
+    _compact(bench.source)
+    ends = sorted(row["window_end"] for row in before)
+    with pytest.raises(ArrivalUnknownError, match="--arrival event_time"):
+        runs.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1])
+    assert bench.rows() == before or differences(bench.rows(), before) == []
+    assert [done.commit.rows_read for done in bench.run()] == [0], "nothing is stuck"
+    runs.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1], arrival="event_time")
+    want = [row for row in expected(bench.pipeline, _in_time(rows)).rows if row["window_end"] <= ends[-1]]
+    assert differences(bench.rows(), want) == []
+
+
+@pytest.mark.covers("S4")
+def test_rows_behind_deletion_vectors_never_count(spark, tmp_path):
+    rows = events(63, 500)
+    bench = Bench(tmp_path)
+    bench.land(rows[:200])
+    spark.sql(f"ALTER TABLE delta.`{bench.source}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    bench.land(rows[200:300])
+    spark.sql(f"DELETE FROM delta.`{bench.source}` WHERE i = 2")
+    assert any((tmp_path / "source").glob("deletion_vector*.bin"))
+    [first] = bench.run()
+    left = [row for row in rows[:300] if row["i"] != 2]
+    assert first.commit.rows_read == len(left) == first.commit.rows_applied + first.commit.rows_quarantined
+    _like(bench, _in_time(left))
+    spark.sql(f"DELETE FROM delta.`{bench.source}` WHERE i = 1")
+    bench.land(rows[300:])
+    with pytest.raises(NonAppendCommitError, match=r"\(DELETE\)"):
+        bench.run()
+    bench.changes["source"] = {"path": bench.source, "changes": "ignore"}
+    [second] = bench.run()
+    assert second.commit.rows_ignored == sum(row["i"] == 1 for row in left)
+    assert second.commit.rows_read == 200
+    _like(bench, _in_time(left) + rows[300:])
+
+
+@pytest.mark.parametrize(("condition", "few"), [(None, True), ("i > 0", False)], ids=["all, looked up", "some, joined"])
+def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, condition, few):
+    from jobs import sources
+
+    monkeypatch.setattr(sources, "_FEW_FILES", 100 if few else 16)
+    rows = events(64, 200)
+    odd = ["a b", "x%y", "ü", "h#h", "q?q", "p+q", "a=b", "s/t", "[g]*", *(f"n{n}" for n in range(11))]
+    for n, name in enumerate(odd):
+        folder = tmp_path / "source" / f"label={''.join(c if c.isalpha() else f'%{ord(c):02X}' for c in name)}"
+        folder.mkdir(parents=True)
+        part = [dict(row, label=name) for row in rows[n * 10 : n * 10 + 10]]
+        pq.write_table(pa.Table.from_pylist(part, schema=SCHEMA).drop_columns(["label"]), folder / "part-0.parquet")
+    bench = Bench(tmp_path)
+    bench.changes["source"] = {"path": bench.source} | ({"filter": condition} if condition else {})
+    spark.sql(f"CONVERT TO DELTA parquet.`{bench.source}` PARTITIONED BY (label STRING)")
+    [done] = bench.run(arrival="event_time")
+    labelled = [dict(row, label=odd[n // 10]) for n, row in enumerate(rows)]
+    kept = [row for row in labelled if condition is None or (row["i"] is not None and row["i"] > 0)]
+    assert done.commit.rows_read == len(kept)
+    _like(bench, _in_time(kept))
+
+
+@pytest.mark.covers("S3")
+def test_renamed_widened_and_reordered_columns(spark, tmp_path):
+    rows = events(65, 400)
+    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}, "whole": {"sum": "i"}, "average": {"mean": "v"}}})
+    narrow = SCHEMA.set(SCHEMA.get_field_index("i"), pa.field("i", pa.int32()))
+    write_deltalake(bench.source, pa.Table.from_pylist(rows[:100], schema=narrow))
+    table = f"delta.`{bench.source}`"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableTypeWidening' = 'true')")
+    bench.run()
+
+    def land(part: list[Row], schema: pa.Schema) -> None:
+        spark.createDataFrame(pa.Table.from_pylist(part, schema=schema)).write.format("delta").mode("append").save(bench.source)
+
+    spark.sql(f"ALTER TABLE {table} ADD COLUMN extra STRUCT<a: INT, b: STRING>")
+    spark.sql(f"ALTER TABLE {table} ALTER COLUMN v FIRST")
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN label TO tag")
+    land(rows[100:200], narrow.set(narrow.get_field_index("label"), pa.field("tag", pa.string())))
+    bench.run()
+    spark.sql(f"ALTER TABLE {table} ALTER COLUMN i TYPE BIGINT")
+    land(rows[200:], SCHEMA.set(SCHEMA.get_field_index("label"), pa.field("tag", pa.string())))
+    bench.run()
+    _like(bench, rows)
+
+
+#: What the owner does to the sink, and to the pipeline's other tables.
+TO_THE_SINK = [
+    ["CLUSTER BY (k)", "SET TBLPROPERTIES ('delta.enableRowTracking' = 'true', 'delta.enableInCommitTimestamps' = 'true')"],
+    ["SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true', 'delta.columnMapping.mode' = 'name')", "ADD COLUMN note STRING"],
+]
+TO_OTHERS = "SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')"
+
+
+def test_own_tables_that_got_features_or_columns_take_little_batches(spark, tmp_path):
+    rows = events(66, 600)
+    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}})
+    bench.land(rows[:200])
+    bench.run()
+    for table in ("state", "quarantine"):
+        spark.sql(f"ALTER TABLE delta.`{bench.sink}.windowmill/{table}` {TO_OTHERS}")
+    for n, changes in enumerate(TO_THE_SINK, 1):
+        for change in changes:
+            spark.sql(f"ALTER TABLE delta.`{bench.sink}` {change}")
+        bench.land(rows[200 * n : 200 * (n + 1)])
+        bench.run()
+    told = {row["reason"] for row in bench.quarantine()}
+    assert told == {reason for _, reason in expected(bench.pipeline, rows).quarantined}
+    found = [row.asDict() for row in spark.read.format("delta").load(bench.sink).drop("note", "batch").collect()]
+    assert len(found) == len(expected(bench.pipeline, rows).rows)
+    assert sum(row["n"] for row in found) == sum(row["n"] for row in expected(bench.pipeline, rows).rows)
+
+
+def test_a_column_that_the_owner_added_to_the_sink(spark, tmp_path):
+    rows = events(67, 200)
+    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}})
+    bench.land(rows[:100])
+    bench.run()
+    DeltaTable(bench.sink).alter.add_columns([_field("note")])
+    bench.land(rows[100:])
+    bench.run()
+    found = bench.rows()
+    assert {row.pop("note") for row in found} == {None}
+    assert differences(found, expected(bench.pipeline, rows).rows) == []
+
+
+def _field(name: str) -> Any:
+    from deltalake import Field
+    from deltalake.schema import PrimitiveType
+
+    return Field(name, PrimitiveType("string"))
+
+
+@pytest.mark.covers("I2")
+def test_history_from_a_bulk_load_is_warned_of_and_goes_by_event_time(spark, tmp_path, capsys):
+    rows = events(68, 300)
+    shuffled = sorted(rows, key=lambda row: row["id"][::-1])
+    bench = Bench(tmp_path / "log")
+    bench.land(shuffled)
+    [done] = bench.run()
+    assert done.commit.rows_quarantined > 100
+    again = Bench(tmp_path / "event_time")
+    again.land(shuffled)
+    [done] = again.run(arrival="event_time")
+    assert done.commit.rows_quarantined == sum(row["t"] is None for row in rows)
+    _like(again, _in_time(shuffled))
+
+
+def test_paths_as_users_write_them(spark, tmp_path, monkeypatch):
+    rows = events(69, 100)
+    bench = Bench(tmp_path)
+    bench.land(rows)
+    monkeypatch.chdir(tmp_path)
+    for n, path in enumerate([Path("source").absolute().as_uri(), f"{tmp_path}//source/", "source"]):
+        changes = {"source": {"path": path}, "sink": {"path": f"{tmp_path}/sink{n}"}}
+        other = Bench(tmp_path, changes)
+        runs.run(other.pipeline, quiet())
+        table = DeltaTable(f"{tmp_path}/sink{n}").to_pyarrow_table()
+        assert table.num_rows == len(expected(bench.pipeline, rows).rows)

@@ -1,0 +1,151 @@
+"""What is too much: event times whose windows could not be told, and windows or ticks without end.
+
+Everything here is arithmetic on the spec and on a few numbers a key, so that a limit is met before the work that it forbids is begun.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from windowing.axis import to_us
+from windowing.durations import DAY_US, Duration
+from windowing.errors import LimitExceededError, SpecError
+from windowing.spec import Cumulative, Hopping, Pipeline, Session, Sliding, Tumbling, Window
+
+if TYPE_CHECKING:
+    from windowing.kernels.combine import Ints
+
+#: Windows that one event may be in.
+MOST_WINDOWS_OF_EVENT = 1_000_000
+#: Windows, empty ones included, or ticks that a batch may bring of one key.
+MOST_ROWS_OF_KEY = 10_000_000
+#: Windows that some keys may bring which are worked on at once: about 20 GB of columns.
+MOST_ROWS = 1 << 28
+
+#: Integer axes end here, so that the sum or difference of two instants or lengths is a 64-bit integer.
+_REACH = 1 << 62
+#: Axes of instants end with what can be printed: the years 1 to 9999.
+PRINTABLE = to_us(datetime(1, 1, 1)), to_us(datetime(9999, 12, 31)) + DAY_US - 1  # noqa: DTZ001 - UTC
+#: How far the wall clock of a zone can be from UTC, and be moved.
+_CLOCKS_US = 3 * DAY_US
+
+
+def accepted_times(pipeline: Pipeline) -> tuple[int, int]:
+    """The least and the greatest event time whose windows begin and end on the axis; beyond them rows are ``time_out_of_range``.
+
+    Examples
+    --------
+    >>> from windowing.specfile import parse_pipeline
+    >>> hourly = {"name": "hourly", "type": "tumbling", "size": 3600}
+    >>> spec = {"pipeline": "p", "time": {"column": "t", "unit": "s"}, "windows": [hourly], "aggregates": {"n": {"count": "*"}}}
+    >>> accepted_times(parse_pipeline(spec)) == (-(1 << 62) + 7200, (1 << 62) - 7200)
+    True
+    """
+    reach = max(map(_reach, pipeline.windows))
+    if pipeline.time.unit is not None:
+        return reach - _REACH, _REACH - reach
+    first, last = PRINTABLE
+    return first + reach + _CLOCKS_US, last - reach - _CLOCKS_US
+
+
+def _reach(window: Window) -> int:
+    """How far from an event's time its windows, or the ticks that show it, can begin and end."""
+    if isinstance(window, Tumbling | Hopping) and window.size is not None:
+        return _longest(window.size) + _longest(window.hop if isinstance(window, Hopping) else window.size)
+    if isinstance(window, Cumulative):
+        return 2 * _longest(window.size)
+    if isinstance(window, Session):
+        return _longest(window.gap) + _longest(window.max_size) + 1
+    policies = [window.evict, window.trigger if isinstance(window, Sliding) else None] if isinstance(window, Tumbling | Sliding) else []
+    return 1 + _longest(getattr(window, "idle_after", None)) + sum(2 * _longest(policy.time) for policy in policies if policy is not None)
+
+
+def _longest(length: Duration | None) -> int:
+    return 0 if length is None else length.ticks + (length.days + 31 * length.months) * DAY_US
+
+
+def check_lengths(pipeline: Pipeline) -> None:
+    """Refuse a spec whose windows no event could be counted in, or in too many of which each would be.
+
+    Raises
+    ------
+    SpecError
+        If a length or an origin leaves no event time that could be accepted.
+    LimitExceededError
+        If one event would be in more than ``MOST_WINDOWS_OF_EVENT`` windows.
+    """
+    name, (least, greatest) = f"pipeline {pipeline.pipeline}", accepted_times(pipeline)
+    delay = pipeline.time.disorder.elapsed() + pipeline.time.lateness.elapsed()
+    if least > greatest or delay > _REACH:
+        where = "windows" if least > greatest else "time: disorder and lateness"
+        raise SpecError(f"{name}: {where}: lengths reach beyond the time axis; make them shorter")
+    for index, window in enumerate(pipeline.windows):
+        origin = getattr(window, "origin", None)
+        if isinstance(origin, int) and abs(origin) > _REACH // 2:
+            raise SpecError(f"{name}: windows.{index}.origin: got {origin}; expected an instant within ±{_REACH // 2}")
+        count = windows_of_event(window)
+        if count > MOST_WINDOWS_OF_EVENT:
+            field = "step" if isinstance(window, Cumulative) else "hop"
+            raise LimitExceededError(
+                f"{name}: window {window.name}: each event would be in {count:,} windows, more than {MOST_WINDOWS_OF_EVENT:,}; "
+                f"give windows.{index} a longer {field}"
+            )
+
+
+def windows_of_event(window: Window, lasting: int = 1) -> int:
+    """In how many windows of a grid an event that lasts so many ticks can be; 1 for other windows."""
+    if isinstance(window, Cumulative):
+        size, step = _longest(window.size), max(1, _shortest(window.step))
+        return (lasting + size - 1) // size * (size // step) + 1
+    if isinstance(window, Hopping):
+        return (_longest(window.size) + lasting - 1) // max(1, _shortest(window.hop)) + 1
+    if isinstance(window, Tumbling) and window.size is not None:
+        return (_longest(window.size) + lasting - 1) // max(1, _shortest(window.size)) + 1
+    return 1
+
+
+def _shortest(length: Duration) -> int:
+    return length.ticks + (length.days + 28 * length.months) * DAY_US
+
+
+def check_lasting(window: Window, lasting: int) -> None:
+    """Refuse events that last so long that one is in too many windows; raises ``LimitExceededError``."""
+    count = windows_of_event(window, lasting)
+    if count > MOST_WINDOWS_OF_EVENT:
+        raise LimitExceededError(
+            f"window {window.name}: an event that lasts {lasting:,} ticks would be in {count:,} windows, more than "
+            f"{MOST_WINDOWS_OF_EVENT:,}; leave such rows out by source.filter, or make the windows longer"
+        )
+
+
+def check_key(window: Window, count: int) -> None:
+    """Refuse that a batch brings ``count`` windows or ticks of one key; raises ``LimitExceededError`` if they are too many."""
+    if count > MOST_ROWS_OF_KEY:
+        raise LimitExceededError(
+            f"window {window.name}: one key would have {count:,} windows or ticks in this batch, more than {MOST_ROWS_OF_KEY:,}; look for "
+            "a row whose time is far from the others, bound those to come by time.max_future_skew, or make the window's hop or tick longer"
+        )
+
+
+def check_share(window: str, count: int) -> None:
+    """Refuse that keys worked on at once bring ``count`` windows; raises ``LimitExceededError`` if they are too many."""
+    if count > MOST_ROWS:
+        raise LimitExceededError(
+            f"window {window}: up to {count:,} result rows in one part of this batch, more than {MOST_ROWS:,}; give the window a longer hop"
+        )
+
+
+def count_ends(first: Ints, last: Ints, n_slices: Ints, *, size: int, hop: int, after: int, through: int) -> int:
+    """At most how many windows of a grid hold slices of some keys and end in (``after``, ``through``].
+
+    Parameters
+    ----------
+    first, last, n_slices
+        Start of each key's first and last slice, and how many it has.
+    """
+    begin, end = np.maximum(first, after), np.minimum(last + size, through)
+    span = np.where(end > begin, (end - begin) // hop + 1, 0)
+    return int(np.minimum(span, n_slices * (size // hop + 1)).sum(dtype=np.float64))

@@ -1,0 +1,60 @@
+"""Paths of tables as a spec gives them: which can be one table's, and which lie within one another."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import unquote
+
+_MAX_LENGTH = 2_048
+_SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://?(?P<rest>.*)", re.DOTALL)
+_QUERY = re.compile(r"\?[\w.-]+=")
+#: Different clients' names of one store.
+_SAME_STORE = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
+
+
+def path_problem(path: str) -> str | None:
+    """What keeps ``path`` from being one table's, with what to do; none if nothing does."""
+    if not path.strip():
+        return "expected the path of a folder"
+    if path != path.strip():
+        return "begins or ends with a blank; take it out"
+    if not path.isprintable():
+        return "holds a character that cannot be printed; take it out"
+    if len(path) > _MAX_LENGTH:
+        return f"{len(path)} characters; expected at most {_MAX_LENGTH}"
+    found = _SCHEME.match(path)
+    rest = found["rest"] if found else path
+    if found and _QUERY.search(rest):
+        rest = rest[: rest.index("?")]
+    if ".." in re.split(r"[/\\]", unquote(rest)):
+        return "holds '..'; write the path out"
+    glob = next((sign for sign in "*?[]{}" if sign in rest), None)
+    if glob is not None:
+        return f"holds {glob!r}; expected the path of one folder, not a pattern"
+    if path.startswith("~"):
+        return "a home folder is not looked up; write the path out, or use ${HOME}"
+    place = normalised(path)
+    if not (place.partition("://")[2] if "://" in place else place).strip("/"):
+        return "is no folder of a table; name one below it"
+    return None
+
+
+def normalised(path: str) -> str:
+    """One spelling of ``path`` for comparisons: without ``file:``, credentials and query; a relative path made absolute."""
+    found = _SCHEME.match(path)
+    if found is None or found["scheme"].lower() == "file":
+        plain = unquote(found["rest"]) if found else path
+        # file:/x, file:///x and file://localhost/x are /x.
+        plain = "/" + plain.removeprefix("localhost/") if found and not plain.startswith("/") else plain
+        return re.sub("^/+", "/", os.path.abspath(plain))  # noqa: PTH100 - Path.resolve would ask the file system for links
+    scheme = _SAME_STORE.get(found["scheme"].lower(), found["scheme"].lower())
+    authority, _, below = found["rest"].partition("/")
+    below = "/".join(part for part in below.partition("?")[0].split("/") if part not in ("", "."))
+    return f"{scheme}://{authority.rpartition('@')[2].lower() if scheme not in ('abfss', 'wasbs') else authority.lower()}/{below}"
+
+
+def within(path: str, folder: str) -> bool:
+    """Whether ``path`` is ``folder`` or lies below it."""
+    inner, outer = normalised(path), normalised(folder)
+    return inner == outer or inner.startswith(outer.rstrip("/") + "/")
