@@ -1,4 +1,4 @@
-"""This checkout against another one, round by round: ``python -m benchmarks.before_after --before FOLDER``.
+"""Compare this checkout with another one, round by round: ``python -m benchmarks.before_after --before FOLDER``.
 
 Each checkout has a process and a warm Spark session of its own; both land the same rows and run in turn, the one that begins changing
 from round to round, so that what slows the machine down slows both. A ratio above 1 means that this checkout is slower.
@@ -129,7 +129,7 @@ def work(folder: Path) -> None:
         name, workload = command["workload"], WORKLOADS[command["workload"]]
         seconds = cpu = 0.0
         if command["do"] == "prepare":
-            ready[name] = _frame(folder, workload) if not workload.history else _growing(folder / f"{len(ready)}", workload)
+            ready[name] = _frame(folder, workload) if not workload.history else _growing(folder / f"pipeline_{len(ready)}", workload)
         elif workload.history:
             ready[name].land(workload.rows)
             _, seconds, cpu = timed(ready[name].run)

@@ -13,12 +13,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from rich.console import Console
 
+from checkpoints.conditions import condition_of
 from checkpoints.places import Places
-from checkpoints.state import BATCH, SLICE, condition_of
 from jobs import runs
 from jobs.maintenance import maintain
 from jobs.progress import Progress
 from jobs.runs import Done
+from windowing.columnar.slices import BATCH, SLICE
 from windowing.hopping import Grids
 from windowing.nodes import Nodes
 from windowing.spec import Pipeline

@@ -9,6 +9,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
+from checkpoints.kept_tables import newest
 from checkpoints.places import local_path
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def landed(path: str, *, app_id: str, version: int) -> int | None:
 
 def _load(path: str) -> DeltaTable | None:
     try:
-        return DeltaTable(path)
+        return newest(path)
     except TableNotFoundError:
         return None
 

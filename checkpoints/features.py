@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from checkpoints.kept_tables import newest
 from windowing.errors import ForeignWriteError, SinkError, SourceFeatureError, StateCorruptError, first_line
 
 #: Highest versions of the protocol that are known; from these on, features are named one by one.
@@ -84,7 +85,7 @@ class Features:
 def delta_rs_can_write(table: DeltaTable | str) -> bool:
     """Whether delta-rs may append to ``table``; where it may not, Spark does. A table that is still to be made may be written."""
     try:
-        return not Features.of(DeltaTable(table) if isinstance(table, str) else table).beyond_delta_rs
+        return not Features.of(newest(table) if isinstance(table, str) else table).beyond_delta_rs
     except TableNotFoundError:
         return True
 
@@ -104,7 +105,7 @@ def check_readable_features(features: Features, path: str) -> None:
 def check_writable_features(path: str) -> None:
     """Refuse a sink that nobody of ours can write; raises ``SinkError`` that names the features. A missing table is fine."""
     try:
-        unknown = Features.of(DeltaTable(path)).unwritable
+        unknown = Features.of(newest(path)).unwritable
     except TableNotFoundError:
         return
     except DeltaError as err:
@@ -127,7 +128,7 @@ def check_appendable(path: str) -> None:
         If it cannot be opened.
     """
     try:
-        beyond = Features.of(DeltaTable(path)).beyond_delta_rs
+        beyond = Features.of(newest(path)).beyond_delta_rs
     except TableNotFoundError:
         return
     except DeltaError as err:

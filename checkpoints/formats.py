@@ -8,6 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
+from checkpoints.kept_tables import newest
 from checkpoints.places import local_path
 from windowing.errors import StateError
 
@@ -40,7 +41,7 @@ def unchecked_through(table: DeltaTable) -> int:
 def prepare(path: str, schema: pa.Schema, kind: str) -> None:
     """Make an empty table of columns ``schema`` at ``path``, or check the format of the one that is there."""
     if DeltaTable.is_deltatable(path):
-        check_format(DeltaTable(path), kind)
+        check_format(newest(path), kind)
         return
     local = local_path(path)
     if local is not None:

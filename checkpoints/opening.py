@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from checkpoints.formats import unchecked_through
+from checkpoints.kept_tables import newest
 from checkpoints.log_entries import fault_of_log
 from checkpoints.migrations import migrated
 from windowing.columnar.checksums import REMEDY, RowCheck
@@ -38,7 +38,7 @@ def open_state(path: str, *, left_at: int | None) -> RowCheck:
     """
     with damage_told(path):
         try:
-            table = DeltaTable(path)
+            table = newest(path)
         except TableNotFoundError as err:
             if left_at is None:
                 return RowCheck(path)

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from checkpoints.kept_tables import newest
 from checkpoints.log_entries import has_lost_its_beginning
 from checkpoints.places import Places
 from windowing.errors import LedgerBehindError, SinkError, StateCorruptError, WindowmillError, first_line
@@ -142,7 +143,7 @@ class DeltaOwnTable:
 
     def _load(self) -> DeltaTable | None:
         try:
-            return DeltaTable(self.place)
+            return newest(self.place)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as err:

@@ -23,6 +23,7 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
 from checkpoints.full_disk import is_disk_full
+from checkpoints.kept_tables import KeptTable
 from checkpoints.record_files import SCHEMA, RecordFile, decoded, ordered, packed, read_bytes
 from checkpoints.record_merging import FAN, LAST_LEVEL, merged_files, to_merge
 from checkpoints.records import Record, sealed
@@ -48,6 +49,8 @@ class DeltaRecords:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        # Its own, since a version that others have moved on would let an append pass that has to be refused.
+        self._kept = KeptTable(path)
         self._table: DeltaTable | None = None
         #: In the order in which their records were appended.
         self._files: list[RecordFile] = []
@@ -67,7 +70,7 @@ class DeltaRecords:
         """
         with _readable(self._path):
             try:
-                self._table = DeltaTable(self._path)
+                self._table = self._kept.newest()
             except TableNotFoundError:
                 self._check_absent()
                 self._table, self._files, self._newest = None, [], None

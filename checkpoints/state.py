@@ -18,6 +18,7 @@ from checkpoints.appending import LITTLE_ROWS, append_once, landed, writer_once
 from checkpoints.conditions import Condition, selected, starting_in
 from checkpoints.features import delta_rs_can_write
 from checkpoints.formats import nullable, ours, prepare
+from checkpoints.kept_tables import newest
 from checkpoints.opening import damage_told
 from checkpoints.quoting import backquoted, quoted
 from checkpoints.reading import WHOLE_BYTES, read_whole, require_columns
@@ -119,7 +120,7 @@ class SliceTable(_StateTable):
         if not self._exists:
             return self._schema.empty_table()
         with damage_told(self._path):
-            table = DeltaTable(self._path)
+            table = newest(self._path)
             every = _files(table)
             files = [file for file in every if _meets(file, first_slice, last_slice)]
             if sum(file["size_bytes"] for file in files) > most_bytes or sum(file["num_records"] for file in files) > most_rows:
@@ -131,7 +132,7 @@ class SliceTable(_StateTable):
         if not self._exists:
             return self._schema.empty_table()
         with damage_told(self._path):
-            table = DeltaTable(self._path)
+            table = newest(self._path)
             every = _files(table)
             if sum(file["size_bytes"] for file in every if _may_hold(file, wanted)) > most_bytes:
                 return None
@@ -139,7 +140,7 @@ class SliceTable(_StateTable):
 
     def files_with(self, wanted: Selection) -> list[dict[str, Any]]:
         """What the table's log tells of each file that may hold any of what is ``wanted``."""
-        return [file for file in _files(DeltaTable(self._path)) if _may_hold(file, wanted)]
+        return [file for file in _files(newest(self._path)) if _may_hold(file, wanted)]
 
     def _read(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], wanted: Condition, most_rows: int) -> pa.Table | None:
         """The rows that are ``wanted``, verified; none if they are more than ``most_rows``. ``files`` are all of the table's."""

@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from checkpoints.features import Features, catalog_managed, check_readable_features
+from checkpoints.kept_tables import newest
 from checkpoints.log_entries import has_lost_its_beginning
 from windowing.errors import SourceError, SourceFeatureError, SourceRangeGoneError, first_line
 
@@ -101,7 +102,7 @@ def read_source_table(path: str) -> SourceTable:
         If it uses a table feature that cannot be read rightly.
     """
     try:
-        table = DeltaTable(path)
+        table = newest(path)
         features = Features.of(table)
         metadata = table.metadata()
         schema_json = table.schema().to_json()

@@ -10,6 +10,7 @@ from typing import Literal
 
 from checkpoints import protocol
 from checkpoints.batches import Commit, Plan
+from checkpoints.kept_tables import tables_kept
 from checkpoints.lease import lease
 from checkpoints.ledger import Ledger
 from checkpoints.own_tables import own_tables
@@ -117,7 +118,7 @@ def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
 def _turn(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Places, Ledger]]:
     planning.check_runnable(pipeline)
     places = Places.of(pipeline)
-    with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):
+    with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
         yield places, Ledger.open(pipeline)
 
 

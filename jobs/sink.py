@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 
 from checkpoints.appending import LITTLE_ROWS, append_once, writer_once
 from checkpoints.features import delta_rs_can_write
+from checkpoints.kept_tables import newest
 from windowing.axis import from_us
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def takes_table(path: str, count: int, replaces: tuple[int, int] | None) -> bool
 
 def _as_wide_as(path: str, rows: pa.Table) -> pa.Table:
     """``rows`` with a null in each column that the owner of the table at ``path`` has added; delta-rs takes no fewer columns."""
-    for field in pa.schema(DeltaTable(path).schema().to_arrow()):
+    for field in pa.schema(newest(path).schema().to_arrow()):
         if field.name not in rows.column_names:
             rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
     return rows
