@@ -1,4 +1,4 @@
-"""Column names as query languages write them, whatever characters they hold."""
+"""Column names and texts as query languages write them, whatever characters they hold."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def backquoted(name: str) -> str:
 def quoted(name: str) -> str:
     """A column name in standard SQL, which DataFusion and DuckDB speak."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def spark_text(text: str) -> str:
+    """A text constant in Spark's SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

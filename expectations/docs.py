@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from datetime import UTC, datetime
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,7 @@ def _as_gx(result: RuleResult) -> Any:
     )
 
 
+@cache  # its templates are compiled once in a process: 0.15 s
 def _template() -> Any:
     load()
     from great_expectations.render.view import DefaultJinjaPageView

@@ -114,7 +114,7 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     check_lengths(pipeline)
     if arrival is not None and arrival not in df.columns:
         raise SpecError(f"arrival: the DataFrame has no column {arrival!r}; its columns are {', '.join(sorted(df.columns))}")
-    instant, reason = event_time(pipeline, columns, None if latest is None else F.lit(latest))
+    instant, reason = event_time(pipeline, columns, None if latest is None else f"{latest}L")
     rows = (df if arrival is None else df.orderBy(backquoted(arrival))).withColumns({TIME: instant, REASON: reason})
     slices = slices_of(pipeline, columns.arrow)
     found = None

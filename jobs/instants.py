@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowing.axis import to_us
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 _OFFSET = r"[+-](?:0[0-9]|1[0-7])(?::?[0-5][0-9])?"
 _DATE = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"
@@ -59,11 +55,9 @@ def instants(texts: pa.Array) -> pa.Array:
     return found
 
 
-def instant_column(texts: Column) -> Column:
-    """:func:`instant_us` in Spark, with null for a text that is no instant."""
-    from pyspark.sql import functions as F
-
+def instant_sql(texts: str) -> str:
+    """:func:`instant_us` in Spark's SQL, of the expression ``texts``; null for a text that is no instant."""
     # Spark takes no zone after hours or minutes.
-    whole = F.regexp_replace(F.trim(texts), r"^(.{13})(Z|[+-].*)$", "$1:00:00$2")
-    whole = F.regexp_replace(whole, r"^(.{16})(Z|[+-].*)$", "$1:00$2")
-    return F.when(texts.rlike(rf"\A(?:{PATTERN})\z"), F.unix_micros(whole.try_cast("timestamp")))
+    whole = rf"regexp_replace(trim({texts}), r'^(.{{13}})(Z|[+-].*)$', '$1:00:00$2')"
+    whole = rf"regexp_replace({whole}, r'^(.{{16}})(Z|[+-].*)$', '$1:00$2')"
+    return rf"CASE WHEN {texts} RLIKE r'\A(?:{PATTERN})\z' THEN unix_micros(try_cast({whole} AS TIMESTAMP)) END"

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructField, StructType
 
-from checkpoints.quoting import backquoted
+from checkpoints.quoting import backquoted, spark_text
 from jobs.delta_log import AddedFile, SourceTable, physical_names, schema_at
-from jobs.instants import instant_column
+from jobs.instants import instant_sql
 from jobs.reading import Reading
 from jobs.spark_conditions import any_failure, failure, truth
 from windowing.bounds import accepted_times
@@ -166,16 +166,16 @@ def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, pipelin
         rows = rows.where(chosen if failed is None else F.coalesce(chosen, F.lit(False)) | failed)
     latest = pipeline.time.latest(now_us)
     time, reason = event_time(pipeline, columns, None if latest is None else _unchanging(latest))
-    return rows.withColumn(TIME, time).withColumn(REASON, reason)
+    return rows.withColumns({TIME: time, REASON: reason})
 
 
-def _unchanging(number: int) -> Column:
+def _unchanging(number: int) -> str:
     """A constant that leaves the code which Spark generates as it is from run to run.
 
     Spark writes a number into the code, compiles that anew for another number, and runs it interpreted at first: 0.2 s for 50,000 rows.
     An array is handed to the code; its item is not folded into a number where its place depends on the row.
     """
-    return F.get(F.array(F.lit(number)), F.least(FILE, F.lit(0)))
+    return f"get(array({number}L), least({FILE}, 0))"
 
 
 def _by_files(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile], struct: StructType, *, first: int) -> DataFrame:
@@ -184,8 +184,12 @@ def _by_files(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile
     data = StructType([field for field in stored if field.name not in partitions])
     rows = spark.read.schema(data).parquet(*(_literal_path(table.path, file.path) for file in files))
     rows = _with_places(rows, table.path, files, first)
-    chosen = [F.col(backquoted(old.name)).cast(new.dataType).alias(new.name) for old, new in zip(stored, struct, strict=True)]
+    chosen = [backquoted(old.name) if old == new else _renamed(old.name, new) for old, new in zip(stored, struct, strict=True)]
     return rows.select(*chosen, FILE, ROW, VERSION)
+
+
+def _renamed(name: str, field: StructField) -> Column:
+    return F.col(backquoted(name)).cast(field.dataType).alias(field.name)
 
 
 def _by_delta(spark: SparkSession, table: SourceTable, reading: Reading, struct: StructType) -> DataFrame:
@@ -197,7 +201,7 @@ def _by_delta(spark: SparkSession, table: SourceTable, reading: Reading, struct:
     names = [then.get(field) for field in physical_names(table.schema_json).values()]
     rows = _with_places(held, table.path, [replace(file, partition={}) for file in reading.files[: reading.settled]], 0)
     chosen = [
-        (F.lit(None) if name is None else F.col(backquoted(name))).cast(field.dataType).alias(field.name)
+        F.lit(None).cast(field.dataType).alias(field.name) if name is None else _renamed(name, field)
         for name, field in zip(names, struct, strict=True)
     ]
     return rows.select(*chosen, FILE, ROW, VERSION)
@@ -206,14 +210,14 @@ def _by_delta(spark: SparkSession, table: SourceTable, reading: Reading, struct:
 def _with_places(rows: DataFrame, root: str, files: Sequence[AddedFile], first: int) -> DataFrame:
     """Add each row's place in its file and what is known of the file; a row of a file that is not among ``files`` is an error."""
     uris = _uris(rows.sparkSession, root, files)
-    rows = rows.select("*", F.col("_metadata.file_path").alias(_URI), F.col("_metadata.row_index").alias(ROW))
+    rows = rows.selectExpr("*", f"_metadata.file_path AS {_URI}", f"_metadata.row_index AS {ROW}")
     told = _told(uris, files, first)
     if told.num_rows <= _FEW_FILES:
-        rows = rows.select("*", _looked_up(told)).select("*", "_told.*")
+        rows = rows.selectExpr("*", f"{_looked_up(told)} AS _told").select("*", "_told.*")
     else:
         rows = rows.join(F.broadcast(rows.sparkSession.createDataFrame(told)), _URI, "left")
-    stray = F.raise_error(F.concat(F.lit("windowmill: a row of a file that the plan does not name: "), F.col(_URI)))
-    return rows.withColumn(FILE, F.coalesce(FILE, stray.cast("int")))
+    stray = f"raise_error(concat('windowmill: a row of a file that the plan does not name: ', {_URI}))"
+    return rows.withColumn(FILE, F.expr(f"coalesce({FILE}, CAST({stray} AS INT))"))
 
 
 def _uris(spark: SparkSession, root: str, files: Sequence[AddedFile]) -> list[str]:
@@ -243,50 +247,53 @@ def _told(uris: Sequence[str], files: Sequence[AddedFile], first: int) -> pa.Tab
     return pa.table(own | {name: pa.array([file.partition[name] for file in files], pa.string()) for name in files[0].partition})
 
 
-def _looked_up(told: pa.Table) -> Column:
-    """What ``told`` tells of the row's file, as a struct: a constant, where a join would be a job more."""
-    types = {FILE: "int", VERSION: "long"}
+def _looked_up(told: pa.Table) -> str:
+    """What ``told`` tells of the row's file, as a struct, in SQL: a constant, where a join would be a job more."""
+
+    def constant(name: str, value: str | int | None) -> str:
+        kind = {FILE: "INT", VERSION: "BIGINT"}.get(name, "STRING")
+        return f"CAST({'NULL' if value is None else spark_text(str(value))} AS {kind})"
+
     pairs = [
-        (F.lit(row.pop(_URI)), F.struct(*(F.lit(value).cast(types.get(name, "string")).alias(name) for name, value in row.items())))
+        f"{spark_text(row.pop(_URI))}, struct({', '.join(f'{constant(name, value)} AS {backquoted(name)}' for name, value in row.items())})"
         for row in told.to_pylist()
     ]
-    return F.create_map(*(part for pair in pairs for part in pair))[F.col(_URI)].alias("_told")
+    return f"map({', '.join(pairs)})[{_URI}]"
 
 
-def event_time(pipeline: Pipeline, columns: Columns, latest: Column | None) -> tuple[Column, Column]:
+def event_time(pipeline: Pipeline, columns: Columns, latest: str | None) -> tuple[Column, Column]:
     """A row's event time on the axis, and why it has none that can be used: a key of :data:`jobs.quarantine.DETAILS`.
 
-    ``latest`` is the greatest time that is not too far in the future, if that is bounded.
+    ``latest`` is the greatest time that is not too far in the future, in SQL, if that is bounded.
     """
-    time, until = _on_axis(pipeline.time.column, columns), event_end(pipeline, columns)
+    # In SQL, since each function that Python calls on a column is a call or two into the JVM, and there are dozens: 0.1 s a run.
     names = [name for name in (pipeline.time.column, pipeline.time.end) if name is not None]
-    missing, unreadable = F.lit(False), F.lit(False)
-    for name in names:
-        missing, unreadable = missing | F.col(backquoted(name)).isNull(), unreadable | _on_axis(name, columns).isNull()
-    failed = any_failure(pipeline, columns.arrow)
-    reason = F.when(F.lit(False) if failed is None else failed, F.lit("bad_condition"))
-    reason = reason.when(missing, F.lit("null_time")).when(unreadable, F.lit("bad_time"))
+    time, until = _on_axis(names[0], columns), _on_axis(names[-1], columns)
     least, greatest = accepted_times(pipeline)
-    reason = reason.when(~(time.between(least, greatest) & until.between(least, greatest)), F.lit("time_out_of_range"))
-    if pipeline.time.end is not None:
-        reason = reason.when(until < time, F.lit("end_before_time"))
-    if latest is not None:
-        reason = reason.when(time > latest, F.lit("future_time"))
-    return time, reason
+    within = [f"({at}) BETWEEN {least} AND {greatest}" for at in dict.fromkeys((time, until))]
+    reasons = {
+        "bad_condition": any_failure(pipeline, columns.arrow),
+        "null_time": " OR ".join(f"{backquoted(name)} IS NULL" for name in names),
+        "bad_time": " OR ".join(f"({_on_axis(name, columns)}) IS NULL" for name in names),
+        "time_out_of_range": f"NOT ({' AND '.join(within)})",
+        "end_before_time": f"({until}) < ({time})" if pipeline.time.end is not None else None,
+        "future_time": f"({time}) > {latest}" if latest is not None else None,
+    }
+    cases = " ".join(f"WHEN {holds} THEN '{reason}'" for reason, holds in reasons.items() if holds is not None)
+    return F.expr(time), F.expr(f"CASE {cases} END")
 
 
 def event_end(pipeline: Pipeline, columns: Columns) -> Column:
     """Where a row's event ends on the axis; of a point its time."""
-    return _on_axis(pipeline.time.end or pipeline.time.column, columns)
+    return F.expr(_on_axis(pipeline.time.end or pipeline.time.column, columns))
 
 
-def _on_axis(name: str, columns: Columns) -> Column:
-    raw, kind = F.col(backquoted(name)), columns.type_of(name)
+def _on_axis(name: str, columns: Columns) -> str:
+    """The event time in a column, or where the event ends, on the axis; in SQL."""
+    raw, kind = backquoted(name), columns.type_of(name)
     if isinstance(kind, IntegralType):
-        return raw.cast("long")
-    if kind.typeName() == "date":
-        return F.unix_micros(raw.cast("timestamp"))
-    return instant_column(raw) if kind.typeName() == "string" else F.unix_micros(raw.cast("timestamp"))
+        return f"CAST({raw} AS BIGINT)"
+    return instant_sql(raw) if kind.typeName() == "string" else f"unix_micros(CAST({raw} AS TIMESTAMP))"
 
 
 def _stored(struct: StructType) -> StructType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -28,8 +27,8 @@ def truth(condition: str, types: Mapping[str, pa.DataType]) -> Column:
 
 def failure(condition: str, types: Mapping[str, pa.DataType]) -> Column | None:
     """Whether ``condition`` cannot be evaluated on a row; ``None`` where it always can, or where only Spark itself would know."""
-    term = _term(condition, types)
-    return None if term is None or term.failed is None else F.coalesce(F.expr(term.failed), F.lit(False))
+    told = _failure_sql(condition, types)
+    return None if told is None else F.expr(told)
 
 
 def failing(conditions: Sequence[str], types: Mapping[str, pa.DataType]) -> Mapping[str, Column]:
@@ -38,16 +37,21 @@ def failing(conditions: Sequence[str], types: Mapping[str, pa.DataType]) -> Mapp
     return {condition: column for condition, column in found.items() if column is not None}
 
 
-def any_failure(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Column | None:
-    """Whether a condition of the spec, its filter included, cannot be evaluated on a row; ``None`` where all always can."""
-    columns = list(failing(every_condition(pipeline), types).values())
-    return reduce(lambda one, other: one | other, columns) if columns else None
+def any_failure(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> str | None:
+    """Whether a condition of the spec, its filter included, cannot be evaluated on a row, in SQL; ``None`` where all always can."""
+    told = [sql for condition in every_condition(pipeline) if (sql := _failure_sql(condition, types)) is not None]
+    return " OR ".join(told) or None
 
 
 def every_condition(pipeline: Pipeline) -> tuple[str, ...]:
     """Every condition in the spec, each once, the source's filter first."""
     own = (pipeline.source.filter,) if pipeline.source is not None and pipeline.source.filter else ()
     return tuple(dict.fromkeys((*own, *conditions_of(pipeline))))
+
+
+def _failure_sql(condition: str, types: Mapping[str, pa.DataType]) -> str | None:
+    term = _term(condition, types)
+    return None if term is None or term.failed is None else f"coalesce({term.failed}, false)"
 
 
 def _term(condition: str, types: Mapping[str, pa.DataType]) -> Term | None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from jobs.instants import instant_column, instant_us, instants
+from jobs.instants import instant_sql, instant_us, instants
 
 INSTANTS = {
     "2013-01-01": datetime(2013, 1, 1, tzinfo=UTC),
@@ -71,6 +71,6 @@ def test_spark_reads_the_same(spark):
 
     texts = [*INSTANTS, *NO_INSTANTS]
     frame = spark.createDataFrame(pa.table({"n": range(len(texts)), "text": texts}))
-    found = {row.n: row.us for row in frame.select("n", instant_column(F.col("text")).alias("us")).collect()}
+    found = {row.n: row.us for row in frame.select("n", F.expr(instant_sql("text")).alias("us")).collect()}
     wanted = {n: instant_us(text) if text in INSTANTS else None for n, text in enumerate(texts)}
     assert {texts[n]: us for n, us in found.items()} == {texts[n]: us for n, us in wanted.items()}
