@@ -126,7 +126,7 @@ MUTANTS = (
         "run-without-the-lease",
         "jobs/runs.py",
         (
-            "    with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):\n"
+            "    with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():\n"
             "        yield places, Ledger.open(pipeline)"
         ),
         "    yield places, Ledger.open(pipeline)",

@@ -55,10 +55,10 @@ MUTANTS = (
     Mutant(
         "files-joined-by-base-name",
         "jobs/sources.py",
-        '    uris = _uris(rows.sparkSession, root, files)\n    rows = rows.select("*", F.col("_metadata.file_path")',
+        '    uris = _uris(rows.sparkSession, root, files)\n    rows = rows.selectExpr("*", f"_metadata.file_path',
         (
             '    uris = [uri.rpartition("/")[2] for uri in _uris(rows.sparkSession, root, files)]\n'
-            '    rows = rows.select("*", F.col("_metadata.file_name")'
+            '    rows = rows.selectExpr("*", f"_metadata.file_name'
         ),
         ("tests/spark/test_sources.py::test_files_of_one_name_in_many_partitions",),
         spark=True,
