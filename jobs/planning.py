@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
 
 from checkpoints.batches import Plan
+from checkpoints.commit_stores import check_commit_store
 from checkpoints.features import check_appendable, check_writable_features
 from checkpoints.ledger import Ledger
 from checkpoints.own_tables import own_tables
@@ -50,6 +51,8 @@ def check_runnable(pipeline: Pipeline) -> None:
         raise UnsupportedError(f"{name}: {problem[0]}: {problem[1]}")
     check_lengths(pipeline)
     check_source(pipeline)
+    for path in (pipeline.sink.path, Places.of(pipeline).root):
+        check_commit_store(path)  # type: ignore[arg-type] # `not_run` has refused a sink without a path
 
 
 def next_run(

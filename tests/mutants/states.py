@@ -105,4 +105,28 @@ MUTANTS = (
         "",
         ("tests/checkpoints/test_upkeep.py::test_what_others_keep_in_the_folder_of_a_table_stays",),
     ),
+    Mutant(
+        "kept-table-is-not-compared-with-its-log",
+        "checkpoints/kept_tables.py",
+        "if self._table is None or entry is None or entry != self._entry:",
+        "if self._table is None:",
+        (
+            "tests/checkpoints/test_kept_tables.py::test_a_table_that_was_made_anew_is_another",
+            "tests/checkpoints/test_kept_tables.py::test_an_older_copy_put_back_is_seen",
+        ),
+    ),
+    Mutant(
+        "kept-table-stays-at-its-version",
+        "checkpoints/kept_tables.py",
+        "        elif later is not None:\n",
+        "        elif False:\n",
+        ("tests/checkpoints/test_kept_tables.py::test_what_others_append_is_seen",),
+    ),
+    Mutant(
+        "s3-without-a-lock-table",
+        "checkpoints/commit_stores.py",
+        'values.get("AWS_S3_LOCKING_PROVIDER") != "dynamodb" or ',
+        "",
+        ("tests/checkpoints/test_commit_stores.py::test_s3_without_a_lock_table_is_refused",),
+    ),
 )
