@@ -78,7 +78,7 @@ check: lint ## Run lint, types, fast tests and doctests (under 2 minutes)
 lint: setup ## Check style and types, changing nothing
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy windowing checkpoints
+	$(PY) -m mypy
 
 fmt: setup ## Format the code and repair what lint can repair
 	$(PY) -m ruff check --fix .
