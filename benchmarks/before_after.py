@@ -67,8 +67,8 @@ def main() -> None:
 
 def _compare(name: str, sides: dict[str, Side], warm: int, repetitions: int) -> None:
     """Print a line for the workload ``name``: seconds of both, and the ratios pair by pair, of time and of processor time."""
-    for side in sides.values():
-        side.ask(do="prepare", workload=name)
+    for process in sides.values():
+        process.ask(do="prepare", workload=name)
     taken: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
     for round_ in range(-warm, repetitions):
         for side in list(sides) if round_ % 2 else reversed(sides):
@@ -106,8 +106,9 @@ class Side:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self._process.args} has ended:\n{Path(self._log.name).read_text()[-4000:]}")
-        return json.loads(line)  # type: ignore[no-any-return]
+            raise SystemExit(f"{self._process.args!r} has ended:\n{Path(self._log.name).read_text()[-4000:]}")
+        reply: dict[str, float] = json.loads(line)
+        return reply
 
     def stop(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)

@@ -182,8 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> Measurement:
                 ]
                 for name, result in results.items()
             }
-            for name, (median, mean, used, mean_used) in told.items():
-                console.print(f"  {way}, {name} life: median {median}, mean {mean}; of processor time median {used}, mean {mean_used}")
+            for name, (median, mean, cpu_median, cpu_mean) in told.items():
+                console.print(f"  {way}, {name} life: median {median}, mean {mean}; of processor time median {cpu_median}, mean {cpu_mean}")
         seconds, _ = read_all(lives["long"])
         measured.notes.append(f"reading and checking all records of the long life: {seconds:.1f} s")
         log = sum(file.stat().st_size for file in Path(lives["long"].ledger).rglob("*") if file.is_file())

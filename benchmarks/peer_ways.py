@@ -32,7 +32,7 @@ class DuckHopping:
 
     def run(self) -> dict[str, Any]:
         found = self._connection.execute(f"SELECT count(*), sum(window_end), sum(n), sum(mean), sum(top), sum(sd) FROM ({self._query})")
-        return {"rows": found.fetchone()[0]}
+        return {"rows": found.fetchall()[0][0]}
 
     def write(self, path: str) -> None:
         self._connection.execute(f"COPY ({self._query}) TO '{path}' (FORMAT parquet)")
@@ -73,7 +73,7 @@ class DuckTuples:
 
     def run(self) -> dict[str, Any]:
         found = self._connection.execute(f"SELECT count(*), sum(trigger), sum(top), sum(sd) FROM ({self._query})")
-        return {"rows": found.fetchone()[0]}
+        return {"rows": found.fetchall()[0][0]}
 
     def write(self, path: str) -> None:
         self._connection.execute(f"COPY ({self._query}) TO '{path}' (FORMAT parquet)")

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Protocol
@@ -93,7 +94,7 @@ class Merge:
         merge.when_matched_delete("s.goes").when_not_matched_insert(columns, predicate="NOT s.goes").execute()
 
     def restore(self, path: Path, keys: Ints) -> int:
-        return _of(path, keys).num_rows
+        return int(_of(path, keys).num_rows)
 
 
 class Lists:
@@ -142,15 +143,16 @@ def measure(layout: Layout, path: Path) -> tuple[float, float, int, int, int, fl
     before = _files(path)
     for batch in range(1, BATCHES + 1):
         keys = np.sort(rng.choice(KEYS, TOUCHED, replace=False))
-        reading.append(_timed(lambda keys=keys: _check(layout.restore(path, keys))))  # type: ignore[misc]
-        seconds.append(_timed(lambda batch=batch, keys=keys: layout.remember(path, batch, keys)))  # type: ignore[misc]
+        reading.append(_timed(partial(_check, layout, path, keys)))
+        seconds.append(_timed(partial(layout.remember, path, batch, keys)))
         after = _files(path)
         new = [after[name] for name in after.keys() - before.keys()]
         written, rows, before = written + sum(size for size, _ in new), rows + sum(n for _, n in new), after
     return median(seconds), sum(seconds), written, rows, sum(size for size, _ in before.values()), median(reading)
 
 
-def _check(live: int) -> None:
+def _check(layout: Layout, path: Path, keys: Ints) -> None:
+    live = layout.restore(path, keys)
     if live != TOUCHED * ROWS:
         raise AssertionError(f"{live} live rows instead of {TOUCHED * ROWS}")
 

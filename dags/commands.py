@@ -44,10 +44,10 @@ def command_of(context: Mapping[str, Any], *, vouches: bool = False) -> list[str
     if getattr(dag_run.run_type, "value", dag_run.run_type) == "backfill":
         if not (start is end is max_batches is None):
             raise SpecError("dag_run.conf: a backfill recomputes each run's own data interval; leave from, to and max_batches out")
-        interval = context.get("data_interval_start"), context.get("data_interval_end")
-        if None in interval:
+        begin, until = context.get("data_interval_start"), context.get("data_interval_end")
+        if begin is None or until is None:
             raise SpecError("this backfill run has no data interval to recompute; trigger a run with from and to instead")
-        return _recompute(*interval)
+        return _recompute(begin, until)
     if (start is None) != (end is None):
         raise SpecError(f"params: got from={start!r}, to={end!r}; give both (windows that end in (from, to] are recomputed) or neither")
     if start is not None:

@@ -76,7 +76,8 @@ def build_all(build: Callable[[Path], Sequence[DAG]], wanted: str | None = None)
                 raise SpecError(f"{path}: pipeline: {name!r} is also the id in {owners[name]}; each pipeline needs its own")
             built = build(path)
             for dag in built:
-                dag.validate()  # Airflow does so too, but then blames the file and every DAG in it
+                # Airflow does so too, but then blames the file and every DAG in it.
+                dag.validate()  # type: ignore[no-untyped-call]  # Airflow has no types for it
         except SpecError as err:
             problems.append(str(err))
         except Exception as err:  # noqa: BLE001 - whatever one spec does, the other pipelines keep their DAGs; it is shown, not swallowed

@@ -45,7 +45,7 @@ class SubmittedBatchOperator(SparkSubmitOperator):
         super().__init__(**kwargs)
         self.spec = Spec.of(spec)
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # Airflow keeps whatever a task returns
         from jobs.jars import jar_paths
         from jobs.session import DELTA_CONF
 

@@ -22,7 +22,8 @@ def argument_problems(rule_type: str, written: Mapping[str, Any]) -> Iterable[tu
     listed = ranges.get("value_ranges") if isinstance(ranges, Mapping) else None
     for place, pair in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(pair, list) and len(pair) == 2:
-            yield from _bound_problems(*pair, f"quantile_ranges.value_ranges.{place}")
+            low, high = pair
+            yield from _bound_problems(low, high, f"quantile_ranges.value_ranges.{place}")
     if rule_type.endswith("_to_be_between") and written.get("min_value") is None and written.get("max_value") is None:
         yield "min_value", f"missing, and so is max_value; {rule_type} needs one of them"
 

@@ -66,7 +66,7 @@ def _page(verdict: Verdict, pipeline: str, batch: int, at: datetime) -> str:
 
     met = len(verdict.results) - len(verdict.unmet)
     share = 100 * met / len(verdict.results) if verdict.results else None
-    statistics = {"evaluated_expectations": len(verdict.results), "successful_expectations": met}
+    statistics: dict[str, float | None] = {"evaluated_expectations": len(verdict.results), "successful_expectations": met}
     statistics |= {"unsuccessful_expectations": len(verdict.unmet), "success_percent": share}
     whole = ExpectationSuiteValidationResult(
         success=verdict.status != "held",
@@ -93,6 +93,7 @@ def _as_gx(result: RuleResult) -> Any:
     """The result in Great Expectations' own form, without values of rows other than their keys."""
     from great_expectations.core.expectation_validation_result import ExpectationValidationResult
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+    from great_expectations.expectations.metadata_types import FailureSeverity
 
     found: dict[str, Any] = {}
     if result.type == "expect_table_columns_to_match_ordered_list":
@@ -108,12 +109,13 @@ def _as_gx(result: RuleResult) -> Any:
     elif isinstance(result.observed, int | float):
         found = {"observed_value": result.observed}
     raised = result.outcome == "broken"
-    configuration = ExpectationConfiguration(type=result.type, kwargs=dict(result.arguments), severity=result.severity)
+    severity = FailureSeverity(result.severity)
+    configuration = ExpectationConfiguration(type=result.type, kwargs=dict(result.arguments), severity=severity)
     if rates.is_rate(result):
         # The page's renderers know the types of Great Expectations alone; they show a description in the place of the type.
         told = f"At most {result.arguments['max_value']:.2%} of the rows read may be quarantined."
         configuration = ExpectationConfiguration(
-            type="expect_table_row_count_to_be_between", kwargs={}, severity=result.severity, description=told
+            type="expect_table_row_count_to_be_between", kwargs={}, severity=severity, description=told
         )
     return ExpectationValidationResult(
         success=result.outcome == "passed",
@@ -126,9 +128,10 @@ def _as_gx(result: RuleResult) -> Any:
 @cache  # its templates are compiled once in a process: 0.15 s
 def _template() -> Any:
     load()
-    from great_expectations.render.view import DefaultJinjaPageView
+    from great_expectations.render.view.view import DefaultJinjaPageView
     from jinja2 import ChoiceLoader, FileSystemLoader
 
     environment = DefaultJinjaPageView().env
-    environment.loader = ChoiceLoader([FileSystemLoader(Path(__file__).parent), environment.loader])
+    loaders = (FileSystemLoader(Path(__file__).parent), environment.loader)
+    environment.loader = ChoiceLoader([loader for loader in loaders if loader is not None])
     return environment.get_template("data_docs.html")

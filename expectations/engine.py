@@ -59,10 +59,12 @@ def preload() -> threading.Thread:
 def build(rule: Rule, arguments: Mapping[str, Any] | None = None) -> Any:
     """The expectation object of a rule; raises ``ValueError`` where Great Expectations refuses the arguments."""
     load()
+    from great_expectations.expectations.metadata_types import FailureSeverity
     from great_expectations.expectations.registry import get_expectation_impl
 
     # Results come back in another order (broken rules first), so each carries the index of its rule.
-    return get_expectation_impl(rule.type)(**(arguments or rule.arguments), severity=rule.severity, meta={"rule": rule.index})
+    severity = FailureSeverity(rule.severity)
+    return get_expectation_impl(rule.type)(**(arguments or rule.arguments), severity=severity, meta={"rule": rule.index})
 
 
 def build_problem(rule: Rule) -> str | None:

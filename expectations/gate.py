@@ -137,9 +137,11 @@ def _findings(rows: pa.Table | pyspark.sql.DataFrame, suite: Sequence[Rule], ide
     kinds, local = frames.kinds_of_table(rows.schema), [rule for rule in suite if rule not in remote]
     typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=False)) for rule in local]
     findings = evaluate(frames.to_pandas(rows), typed, identity, spark=False)
-    if remote and session is None:
+    if not remote:
+        return findings
+    if session is None:
         return findings | {rule.index: Finding(success=False, error="needs a running Spark session") for rule in remote}
-    return findings | (_findings_of_frame(session.createDataFrame(rows), remote, identity) if remote else {})
+    return findings | _findings_of_frame(session.createDataFrame(rows), remote, identity)
 
 
 def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:

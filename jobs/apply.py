@@ -30,6 +30,7 @@ from jobs.sources import FILE, REASON, Columns, event_end, read_rows
 from jobs.staging import Staged
 from windowing.columnar.checksums import RowCheck
 from windowing.columnar.output import result_schema
+from windowing.columnar.packing import LATE_ROWS, ROWS
 from windowing.columnar.slices import GRID, NodeStage, SliceStage, WindowStage, result_rows
 from windowing.errors import WindowmillError
 from windowing.nodes import Nodes
@@ -307,7 +308,7 @@ def _by_slices(batch: Batch, arrived: Arrived, restored: DataFrame | pa.Table | 
     if packed:
         every = reduce(DataFrame.unionByName, packed)
         done.cached = stages.windows_and_slices(every, stage, _partitions(every.sparkSession, batch)).persist()
-        counted = (stages.ROWS, stages.LATE_ROWS, stages.SLICES)
+        counted = (ROWS, LATE_ROWS, stages.SLICES)
         windows, totals = count(done.cached.withColumnRenamed(GRID, "window"), {name: F.sum(name) for name in counted})
         done.windows = {stage.grids[number][0]: span for number, span in windows.items()}
         done.rows_applied, done.rows_late, done.new_state = (totals[name] for name in counted)

@@ -123,8 +123,8 @@ def _close_here(rows: pa.Table, closed: Ints, watermark: Ints, grids: Sequence[G
     late = times < watermark
     if not late.any():
         return rows
-    first_end = np.min([grid.first_end_after(times) for grid in grids], axis=0)  # type: ignore[arg-type]
-    last_end = np.max([grid.last_end_holding(times) for grid in grids], axis=0)  # type: ignore[arg-type]
+    first_end = np.min([grid.first_end_after(times) for grid in grids], axis=0)
+    last_end = np.max([grid.last_end_holding(times) for grid in grids], axis=0)
     trains = np.array(Edges.of(grids).trains, np.int64)
     edges = slice_starts(closed, trains[:, 0].copy(), trains[:, 1].copy())
     reason = pc.if_else(pa.array((last_end > times) & (last_end <= closed)), "too_late", rows.column(REASON))

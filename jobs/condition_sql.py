@@ -30,6 +30,8 @@ _ARGUMENTS = {
     *("this", "expression", "expressions", "to", "ifs", "default", "true", "false", "low", "high"),
     *("start", "length", "position", "is_string", "table"),
 }
+#: What else the parts of some nodes may be called.
+_MORE_ARGUMENTS: Mapping[type[exp.Expr], frozenset[str]] = {exp.Like: frozenset({"negate"}), exp.TryCast: frozenset({"safe"})}
 #: Characters of SQL; terms that can fail stand in it more than once.
 _LONGEST = 100_000
 _WHOLE = r"^[ ]*[+-]?[0-9]+[ ]*$"
@@ -97,7 +99,7 @@ class Translation:
     def _term(self, node: exp.Expr) -> Term:
         rule = _RULES.get(type(node))
         more = {name for name, value in node.args.items() if value not in (None, False, [])} - _ARGUMENTS
-        if rule is None or more - {exp.Like: {"negate"}, exp.TryCast: {"safe"}}.get(type(node), set()):
+        if rule is None or more - _MORE_ARGUMENTS.get(type(node), frozenset()):
             raise NotCommon(f"{node.sql('spark')!r}")
         return rule(self, node)
 

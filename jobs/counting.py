@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Per window name the rows, and the first and the last window end.
-Windows = dict[str, tuple[int, int, int]]
+#: Rows of a window of the spec, and its first and last window end.
+Span = tuple[int, int, int]
+#: By the window's name.
+Windows = dict[str, Span]
 
 
-def count(worked: DataFrame, totals: Mapping[str, Column], *, rows_in: str = "") -> tuple[Windows, dict[str, int]]:
-    """Compute ``worked``, which is cached, and count it.
+def count(worked: DataFrame, totals: Mapping[str, Column], *, rows_in: str = "") -> tuple[dict[Any, Span], dict[str, int]]:
+    """Compute ``worked``, which is cached, and count it: spans by what its column ``window`` holds, and totals.
 
     Parameters
     ----------

@@ -272,7 +272,7 @@ def _entry(version: int) -> str:
 
 
 def _version(version: int, actions: Sequence[dict[str, Any]]) -> LoggedVersion:
-    told = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    told: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     adds = [action["add"] for action in actions if "add" in action and action["add"].get("dataChange", True)]
     removes = [action["remove"] for action in actions if "remove" in action and action["remove"].get("dataChange", True)]
     operation = told.get("operation", "?")

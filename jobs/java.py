@@ -35,7 +35,7 @@ class Java:
     def major(self) -> int:
         """Feature release: 8 for ``1.8.0_402``, 17 for ``17.0.15``."""
         first, _, rest = self.version.partition(".")
-        return int(re.match(r"\d+", rest if first == "1" and rest else first)[0])  # type: ignore[index]
+        return int(re.split(r"\D", rest if first == "1" and rest else first)[0])
 
     @property
     def usable(self) -> bool:

@@ -91,7 +91,7 @@ class LiveRows:
         cells = {name: F.col(backquoted(name)) for name in varying.names} | same
         return rows.select(*(cells[field.name].cast(field.dataType).alias(field.name) for field in from_arrow_schema(self.schema)))
 
-    def _same_in_every_row(self, batch: int) -> Mapping[str, Column]:
+    def _same_in_every_row(self, batch: int) -> dict[str, Column]:
         """Columns of the result, by name, that have the same value in every row."""
         same = {"batch": F.lit(batch)}
         if self.pipeline.emit == "final":

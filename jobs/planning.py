@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
+from typing import Literal
 
 from checkpoints.batches import Plan
 from checkpoints.commit_stores import check_commit_store
@@ -85,7 +86,7 @@ def next_run(
     check_readable(pipeline, source, reach, again=False)
     # Only what drains the backlog makes the interval complete: rows of it may be in the versions that are still to come.
     interval_end_us = vouched if reach.through == source.version else None
-    plan = Plan(**_common(pipeline, ledger, source, reach), action="run", interval_end=interval_end_us)
+    plan = replace(_plan("run", pipeline, ledger, source, reach), interval_end=interval_end_us)
     return _record(pipeline, ledger, source, plan)
 
 
@@ -111,34 +112,40 @@ def next_backfill(
     before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
     reach = backfill_reach(pipeline, source, before, arrival)
     check_readable(pipeline, source, reach, again=bool(before))
-    values = _common(pipeline, ledger, source, reach) | {"seen": None}
-    if pipeline.time.watermark == "data_interval_end":
-        values["found_closed"] = [(plan.to_version, plan.emitted) for plan in before]
-    plan = Plan(**values, action="backfill", range_from=begin, range_to=end, builds_state=last is None)
+    plan = replace(
+        _plan("backfill", pipeline, ledger, source, reach),
+        seen=None,
+        range_from=begin,
+        range_to=end,
+        found_closed=[(plan.to_version, plan.emitted) for plan in before] if pipeline.time.watermark == "data_interval_end" else [],
+        builds_state=last is None,
+    )
     return _record(pipeline, ledger, source, plan)
 
 
-def _common(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> dict[str, object]:
+def _plan(action: Literal["run", "backfill"], pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> Plan:
+    """What the plans of both actions have in common."""
     last = ledger.last_commit
     outcome = last.outcome if last else None
-    return {
-        "batch": ledger.count,
-        "attempt": uuid.uuid4().hex[:12],
-        "generation": ledger.generation,
-        "source_id": source.table_id,
-        "from_version": reach.after,
-        "to_version": reach.through,
-        "snapshot": reach.snapshot,
-        "now_us": time.time_ns() // 1_000,
-        "meaning": pipeline.meaning_hash(),
-        "source_schema": source.schema_json,
-        "seen": outcome.seen if outcome else None,
-        "emitted": outcome.emitted if outcome else None,
-        "windowmill": distribution_version("windowmill"),
-        "modules": code.module_digests(pipeline),
-        "tzdata": code.tzdata_version(pipeline),
-        "app": f"windowmill/{ledger.generation}",
-    }
+    return Plan(
+        batch=ledger.count,
+        action=action,
+        attempt=uuid.uuid4().hex[:12],
+        generation=ledger.generation,
+        source_id=source.table_id,
+        from_version=reach.after,
+        to_version=reach.through,
+        snapshot=reach.snapshot,
+        now_us=time.time_ns() // 1_000,
+        meaning=pipeline.meaning_hash(),
+        source_schema=source.schema_json,
+        seen=outcome.seen if outcome else None,
+        emitted=outcome.emitted if outcome else None,
+        windowmill=distribution_version("windowmill"),
+        modules=code.module_digests(pipeline),
+        tzdata=code.tzdata_version(pipeline),
+        app=f"windowmill/{ledger.generation}",
+    )
 
 
 def _reused(pipeline: Pipeline, ledger: Ledger, source: SourceTable, arrival: Arrival, accepted: Accepted) -> Plan:

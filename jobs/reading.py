@@ -191,10 +191,16 @@ def _tells_order(source: SourceTable, versions: Sequence[LoggedVersion]) -> bool
     appended = [file for version in versions for file in version.added]
     held = snapshot_files(source, source.version)
     if {file.path for file in appended} != {file.path for file in held}:
-        counts = [file.rows for file in appended], [file.rows for file in held]
-        if any(None in rows for rows in counts) or sum(map(int, counts[0])) != sum(map(int, counts[1])):  # type: ignore[arg-type]
+        n_rows = _rows_of(appended)
+        if n_rows is None or n_rows != _rows_of(held):
             return False
     return missing_file(source, appended) is None
+
+
+def _rows_of(files: Sequence[AddedFile]) -> int | None:
+    """Rows of all ``files``; null where the log does not tell it of each."""
+    known = [file.rows for file in files if file.rows is not None]
+    return sum(known) if len(known) == len(files) else None
 
 
 def _within(

@@ -14,7 +14,7 @@ from jobs.rows import instants_of, plain
 from windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowing.columnar import ResultTable
+    from windowing.columnar.results import Column
 
 #: Functions that give back values of their last column unchanged.
 _PICKING = {"min", "max", "arg_min", "arg_max", "first", "last", "collect", "collect_distinct", "top_k", "bottom_k"}
@@ -31,18 +31,18 @@ def result_lines(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Itera
     stamped |= {name for name, spec in pipeline.aggregates.items() if spec.function in _PICKING and spec.columns[-1] in instants}
     if pipeline.time.unit is None:
         stamped |= {"window_start", "window_end"}
-    columns = getattr(rows, "columns", None)
+    columns: Mapping[str, Column] | None = getattr(rows, "columns", None)
     if columns is not None:
-        yield from _by_column(rows, stamped)  # type: ignore[arg-type]
+        yield from _by_column(columns, len(rows), stamped)
         return
     for row in rows:
         yield (json.dumps({name: plain(value, name in stamped) for name, value in row.items()}, ensure_ascii=False) + "\n").encode()
 
 
-def _by_column(table: ResultTable, stamped: set[str]) -> Iterator[pa.Buffer]:
-    for begin in range(0, len(table), _BLOCK_ROWS):
+def _by_column(columns: Mapping[str, Column], n_rows: int, stamped: set[str]) -> Iterator[pa.Buffer]:
+    for begin in range(0, n_rows, _BLOCK_ROWS):
         pieces: list[Any] = []
-        for name, column in table.columns.items():
+        for name, column in columns.items():
             lead = ("{" if not pieces else ", ") + json.dumps(name, ensure_ascii=False) + ": "
             pieces += [pa.scalar(lead), _texts(column[begin : begin + _BLOCK_ROWS], name in stamped)]
         lines = pc.binary_join_element_wise(*pieces, pa.scalar("}\n"), pa.scalar(""))
@@ -51,23 +51,28 @@ def _by_column(table: ResultTable, stamped: set[str]) -> Iterator[pa.Buffer]:
         yield texts.slice(0, int(np.frombuffer(ends, np.int32)[len(lines)]))
 
 
-def _texts(column: pa.Array | list[Any], instant: bool) -> pa.Array:
+def _texts(column: Column, instant: bool) -> pa.Array:
     """Each value as JSON text."""
-    kind = None if isinstance(column, list) else column.type
-    if kind is not None and instant and pa.types.is_integer(kind):
+    if isinstance(column, list):
+        return _each(column, instant)
+    kind = column.type
+    if instant and pa.types.is_integer(kind):
         # Many rows share a window's bounds, and writing an instant takes longer than finding it again.
         known = column.dictionary_encode()
         return _or_null(_stamps(known.dictionary).take(known.indices))
-    if kind is not None and pa.types.is_integer(kind):
+    if pa.types.is_integer(kind):
         return _or_null(column.cast(pa.string()))
-    if kind is not None and pa.types.is_boolean(kind):
+    if pa.types.is_boolean(kind):
         return _or_null(pc.if_else(column, "true", "false"))
-    if kind is not None and pa.types.is_floating(kind):
+    if pa.types.is_floating(kind):
         return _or_null(_floats(column))
-    if kind is not None and pa.types.is_string(kind):
+    if pa.types.is_string(kind):
         known = column.dictionary_encode()
         return _or_null(pa.array([_json(value, False) for value in known.dictionary.to_pylist()], pa.string()).take(known.indices))
-    values = column if isinstance(column, list) else column.to_pylist()
+    return _each(column.to_pylist(), instant)
+
+
+def _each(values: list[Any], instant: bool) -> pa.Array:
     return pa.array([_json(value, instant) for value in values], pa.string())
 
 

@@ -71,8 +71,9 @@ class Rows:
     def where(self, mask: pa.BooleanArray) -> Rows:
         """The rows for which ``mask`` is true."""
         kept = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
-        raw = self.raw.take(kept) if isinstance(self.raw, JsonLines) else [self.raw[index] for index in kept]
-        return Rows(self.table.filter(mask), [self.lines[index] for index in kept], raw, self.refused)
+        numbers: list[int] = kept.tolist()
+        raw = self.raw.take(kept) if isinstance(self.raw, JsonLines) else [self.raw[index] for index in numbers]
+        return Rows(self.table.filter(mask), [self.lines[index] for index in numbers], raw, self.refused)
 
 
 def read_rows(data: bytes, pipeline: Pipeline) -> Rows:

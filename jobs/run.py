@@ -33,6 +33,7 @@ from expectations.engine import preload
 from expectations.gate import Verdict, validate
 from jobs import apply, failures, sink
 from jobs.adopting import same_quarantined, same_rows
+from jobs.apply import Applied, Arrived
 from jobs.delta_log import read_source_table
 from jobs.progress import Progress
 from jobs.runs import Done, Ruling
@@ -42,7 +43,7 @@ from jobs.staging import STAGING, Staged, clear, clear_leftovers
 from windowing.columnar.checksums import SUM
 from windowing.columnar.slices import BATCH
 from windowing.errors import HeldError, WindowmillError, first_line
-from windowing.spec import Pipeline
+from windowing.spec import Pipeline, Table
 
 #: Result rows up to which a batch is validated in pandas, without a Spark job; above it Great Expectations works in Spark.
 MAX_ROWS_IN_PANDAS = 1_000_000
@@ -80,11 +81,11 @@ class _Steps:
         if "://" not in places.root:  # on object storage to list them takes time; `maintain` does
             clear_leftovers(places.root, running=True)
         self.staging = f"{places.root}/{STAGING}/{uuid.uuid4().hex[:12]}"
-        self.applied: apply.Applied | None = None
+        self.applied: Applied | None = None
         #: The result rows, where they came to this process to be validated.
         self.collected: pa.Table | None = None
         preload()
-        source = read_source_table(pipeline.source.path)  # type: ignore[union-attr, arg-type]
+        source = read_source_table(_path(pipeline.source))
         self.batch = apply.Batch.of(pipeline, plan, source, places.state, left_at=ledger.state_version)
         with progress.step("start", "Spark"):
             new_bytes = sum(file.size_bytes for file in self.batch.files)
@@ -94,23 +95,23 @@ class _Steps:
             ship_modules(self.spark, pipeline)
         self.state = self.batch.state(self.spark, places.state)
 
-    def survey(self) -> apply.Arrived:
+    def survey(self) -> Arrived:
         reach("survey.begin")
         with self.progress.step("survey", "which windows the new rows complete"):
             return apply.arrive(self.spark, self.batch)
 
-    def restore(self, arrived: apply.Arrived) -> DataFrame | pa.Table | None:
+    def restore(self, arrived: Arrived) -> DataFrame | pa.Table | None:
         reach("restore.begin")
         with self.progress.step("restore", "the state that rows and windows need"):
             return apply.restore(self.batch, arrived, self.state)
 
-    def apply(self, arrived: apply.Arrived, restored: DataFrame | pa.Table | None) -> apply.Applied:
+    def apply(self, arrived: Arrived, restored: DataFrame | pa.Table | None) -> Applied:
         reach("apply.begin")
         with self.progress.step("apply", "new rows and restored state into windows"):
             self.applied = apply.apply(self.batch, arrived, restored, self.staging)
             return self.applied
 
-    def validate(self, result: apply.Applied, ruling: Ruling | None) -> str:
+    def validate(self, result: Applied, ruling: Ruling | None) -> str:
         """The verdict on the rows about to be published; raises ``HeldError`` when they must not be."""
         reach("validate.begin")
         with self.progress.step("validate", f"{result.row_count} rows against the expectations"):
@@ -147,7 +148,7 @@ class _Steps:
             f"{self.places.held}, then run again with changed expectations, or `windowmill release` or `windowmill discard` it"
         )
 
-    def publish(self, result: apply.Applied, verdict: str) -> int | None:
+    def publish(self, result: Applied, verdict: str) -> int | None:
         """One idempotent commit to the sink; rows set aside go to the quarantine table."""
         reach("publish.begin")
         with self.progress.step("publish", f"{0 if verdict == 'discarded' else result.row_count} rows"):
@@ -157,12 +158,12 @@ class _Steps:
                 self._quarantine(result.quarantined)
             return version
 
-    def _publishes_nothing(self, result: apply.Applied, verdict: str) -> bool:
+    def _publishes_nothing(self, result: Applied, verdict: str) -> bool:
         return verdict == "discarded" or (result.rows is None and "sink" in self.attempt.written and self.plan.builds_state)
 
-    def _publish(self, result: apply.Applied, verdict: str) -> int:
+    def _publish(self, result: Applied, verdict: str) -> int:
         plan = self.plan
-        path: str = self.pipeline.sink.path  # type: ignore[union-attr, assignment]
+        path = _path(self.pipeline.sink)
         replaces = None if plan.builds_state else (result.after, result.through)
 
         def write() -> None:
@@ -189,7 +190,7 @@ class _Steps:
 
         self.attempt.write("quarantine", write, lambda: same_quarantined(staged.table(), path, self.plan.batch))
 
-    def remember(self, result: apply.Applied) -> int | None:
+    def remember(self, result: Applied) -> int | None:
         """One idempotent commit to the state."""
         reach("remember.begin")
         with self.progress.step("remember", f"{result.new_state if result.state is not None else 0} rows of state"):
@@ -214,7 +215,7 @@ class _Steps:
 
         return same
 
-    def commit(self, result: apply.Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Done:
+    def commit(self, result: Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Done:
         """The commit point: with this record the batch has happened."""
         reach("commit.begin")
         with self.progress.step("commit", "one record in the ledger"):
@@ -243,7 +244,7 @@ class _Steps:
             self.applied.release()
         clear(self.staging)
 
-    def _frame(self, result: apply.Applied) -> DataFrame:
+    def _frame(self, result: Applied) -> DataFrame:
         return self._as_frame(self._no_rows() if result.rows is None else result.rows)
 
     def _as_frame(self, rows: DataFrame | pa.Table) -> DataFrame:
@@ -277,14 +278,14 @@ class _Steps:
             # The page only shows what the quality table holds; a batch should not fail for it.
             self.progress.say(f"  {self.places.docs}: the page of this batch was not written ({first_line(err)})")
 
-    def _hold(self, result: apply.Applied) -> None:
+    def _hold(self, result: Applied) -> None:
         staged = Staged(self._frame(result), f"{self.staging}/held")
         prepare(self.places.held, staged.schema, "held")
         staged.replace(self.places.held)
         staged.drop()
         self.attempt.hold(self._outcome(result, "held", None, None), datetime.now(UTC))
 
-    def _outcome(self, result: apply.Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Commit:
+    def _outcome(self, result: Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Commit:
         published = {} if verdict in ("held", "discarded") else {name: n for name, (n, _, _) in result.windows.items()}
         return Commit(
             seen=result.seen,
@@ -327,3 +328,10 @@ def _digest_of_rules(pipeline: Pipeline) -> str:
     """Identifies the expectations of ``pipeline``: 8 hexadecimal digits."""
     rules = [rule.model_dump(mode="json") for rule in pipeline.expectations]
     return hashlib.sha256(json.dumps(rules, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def _path(table: Table | None) -> str:
+    """Of the source or the sink; planning refuses a spec without it."""
+    assert table is not None
+    assert table.path is not None
+    return table.path

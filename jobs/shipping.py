@@ -8,6 +8,7 @@ import site
 import sysconfig
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,11 +24,12 @@ def ship_modules(spark: SparkSession, pipeline: Pipeline) -> None:
 
     A module in a package takes its whole package with it.
     """
-    if spark.sparkContext.master.startswith("local[") or spark.sparkContext.master == "local":
+    if (spark.sparkContext.master or "").partition("[")[0] == "local":
         return
     for name in sorted({module.partition(".")[0] for module in module_names(pipeline)}):
         origin = importlib.import_module(name).__spec__
-        places = [Path(place) for place in (origin.submodule_search_locations or [origin.origin] if origin else []) if place]
+        found: Sequence[str | None] = (origin.submodule_search_locations or [origin.origin]) if origin else []
+        places = [Path(place) for place in found if place]
         for place in places:
             if not _installed(place):
                 spark.sparkContext.addPyFile(str(place if place.is_file() else _zipped(place)))

@@ -59,11 +59,15 @@ def _named(
     return function(batch.rename_columns(names) for batch in batches)
 
 
-def _placed(function: object, stage: SliceStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _placed(
+    function: Callable[[SliceStage, Iterator[pa.RecordBatch], int], Iterator[pa.Table]],
+    stage: SliceStage,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
     """Runs in an executor. Places follow the Spark partition and the chunk in it: slices meet in the same order in every attempt."""
     context = TaskContext.get()
     assert context is not None
-    for table in function(stage, batches, context.partitionId() << 32):  # type: ignore[operator]
+    for table in function(stage, batches, context.partitionId() << 32):
         for first in range(0, table.num_rows, rows := max(1, slices.BATCH_ROWS * table.num_rows // max(1, count_slices(table)))):
             yield from table.slice(first, rows).combine_chunks().to_batches()
 

@@ -104,7 +104,8 @@ def _schema_at(path: str) -> Mapping[str, pa.DataType]:
 
 def _filesystem(folder: str) -> tuple[pa_fs.FileSystem, str]:
     if "://" in folder:
-        return pa_fs.FileSystem.from_uri(folder)
+        files, place = pa_fs.FileSystem.from_uri(folder)
+        return files, place
     return pa_fs.LocalFileSystem(), str(Path(folder).absolute())
 
 

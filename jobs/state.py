@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -78,7 +79,7 @@ def _told(view: _View, key: Sequence[str]) -> Answer:
     return Answer(data, Group(*parts))
 
 
-class _View:
+class _View(ABC):
     """What both kinds of state have in common: the next batch, how instants are told, and how many lines."""
 
     inspection: SlicesInspection | LogInspection
@@ -88,6 +89,15 @@ class _View:
         last = ledger.last_commit
         self.emitted = last.outcome.emitted if last and last.outcome else None
         self.next_batch = ledger.next_commit
+
+    @abstractmethod
+    def summary(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]: ...
 
     def _largest(self) -> list[dict[str, Any]]:
         if not self.pipeline.keys:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -72,11 +72,11 @@ class SparkEngine:
         else:
             sorting.append(window)
         order = np.lexsort(sorting)
-        columns: dict[str, Column] = {name: column.take(pa.array(order)) for name, column in cells.items()}
+        taken = {name: column.take(pa.array(order)) for name, column in cells.items()}
+        columns: dict[str, Column] = {**taken}
         for name, spec in self._pipeline.aggregates.items():
             if gives_json(spec):
-                texts: list[Any] = columns[name].to_pylist()  # type: ignore[union-attr]
-                columns[name] = [None if text is None else json.loads(text) for text in texts]
+                columns[name] = [None if text is None else json.loads(text) for text in taken[name].to_pylist()]
         return ResultTable(columns, table.num_rows)
 
 

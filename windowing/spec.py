@@ -165,7 +165,7 @@ class Source(Table):
     def _one_place(self) -> Self:
         if self.format == "kafka":
             return self
-        return super()._one_place()  # type: ignore[operator, no-any-return]
+        return super()._one_place()  # type: ignore[operator, no-any-return]  # pydantic types the inherited validator as its proxy
 
 
 class Time(_Part):

@@ -22,7 +22,7 @@ class SpecLoader(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs of PyYAML leave it untyped
         mark: Any = event.start_mark
         if isinstance(event, yaml.events.AliasEvent):
             raise yaml.composer.ComposerError(None, None, "aliases are not read; write the value out", mark)

@@ -23,6 +23,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,6 +191,9 @@ def _differences(expected: Sequence[Row], got: Sequence[Row]) -> list[str]:
     def apart(row: Row, other: Row) -> list[str]:
         return [name for name, value in row.items() if name not in other or not close(value, other[name])]
 
+    def distance(row: Row, other: Row) -> int:
+        return len(apart(row, other))
+
     named = list(dict.fromkeys(name for row in expected for name in row))
     left = list(got)
     unmatched = []
@@ -201,7 +205,7 @@ def _differences(expected: Sequence[Row], got: Sequence[Row]) -> list[str]:
             left.remove(match)
     told = []
     for row in unmatched:
-        nearest = min(left, key=lambda other, row=row: len(apart(row, other)), default=None)  # type: ignore[misc]
+        nearest = min(left, key=partial(distance, row), default=None)
         if nearest is None or len(apart(row, nearest)) == len(row):
             told.append(f"  missing: {dict(row)}")
             continue

@@ -163,7 +163,8 @@ def watch(airflow: LocalAirflow, last_day: date) -> None:
             runs = airflow.runs(DAG_ID)
             for day in [day for day, state in runs.items() if state == "success" and day not in done]:
                 done.add(day)
-                say(f"  {day[:10]}  {told(Ledger.open(load_pipeline(SPEC)).newest)}  ({time.monotonic() - moved:.0f} s)")
+                newest = Ledger.open(load_pipeline(SPEC)).newest
+                say(f"  {day[:10]}  {told(newest) if newest else 'no batch'}  ({time.monotonic() - moved:.0f} s)")
                 moved = time.monotonic()
             tasks = airflow.tasks(DAG_ID)
             failed = next((task for task in tasks if task["state"] == "failed"), None)

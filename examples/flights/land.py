@@ -64,7 +64,7 @@ def land_day(day: date, path: str | Path) -> int:
         if "://" not in table:
             Path(table).mkdir(parents=True, exist_ok=True)
         write_deltalake(table, rows, mode="append", commit_properties=CommitProperties(app_transactions=[Transaction(transaction, 1)]))
-    return rows.num_rows
+    return int(rows.num_rows)
 
 
 def land_days(first: date, last: date, path: str | Path, landed: Callable[[date, int], None] | None = None) -> int:

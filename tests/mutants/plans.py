@@ -93,8 +93,8 @@ MUTANTS = (
     Mutant(
         "generation-left-out-of-app-id",
         "jobs/planning.py",
-        '"app": f"windowmill/{ledger.generation}"',
-        '"app": "windowmill"',
+        'app=f"windowmill/{ledger.generation}"',
+        'app="windowmill"',
         ("tests/jobs/test_plans.py::test_transactions_are_named_by_the_ledger_and_not_by_the_pipeline",),
     ),
     Mutant(
@@ -138,15 +138,15 @@ MUTANTS = (
     Mutant(
         "progress-forgotten",
         "jobs/planning.py",
-        '"emitted": outcome.emitted if outcome else None',
-        '"emitted": None',
+        "emitted=outcome.emitted if outcome else None",
+        "emitted=None",
         ("tests/jobs/test_plans.py::test_a_plan_goes_on_from_what_the_last_batch_left",),
     ),
     Mutant(
         "backfill-judges-by-the-newest-event",
         "jobs/planning.py",
-        '_common(pipeline, ledger, source, reach) | {"seen": None}',
-        "_common(pipeline, ledger, source, reach)",
+        "        seen=None,\n",
+        "",
         ("tests/jobs/test_plans.py::test_a_backfill_reads_no_further_than_the_schedule_has_come",),
     ),
     Mutant(
