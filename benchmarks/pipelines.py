@@ -17,8 +17,8 @@ from checkpoints.conditions import condition_of
 from checkpoints.places import Places
 from jobs import runs
 from jobs.maintenance import maintain
+from jobs.outcomes import Done
 from jobs.progress import Progress
-from jobs.runs import Done
 from windowing.columnar.slices import BATCH, SLICE
 from windowing.hopping import Grids
 from windowing.nodes import Nodes

@@ -22,7 +22,8 @@ from rich.table import Table
 
 from jobs.result_text import result_lines
 from jobs.rows import read_rows
-from jobs.try_command import Batch, KernelEngine
+from jobs.try_command import KernelEngine
+from jobs.try_engine import Batch
 from windowing.specfile import load_pipeline
 
 KEYS = 1_000

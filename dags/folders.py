@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dags.maintenance import SUFFIX
+from dags.names import MAINTENANCE
 from dags.specs import read_pipeline
 from windowing.errors import SpecError
 from windowing.redaction import redacted
@@ -69,7 +69,7 @@ def build_all(build: Callable[[Path], Sequence[DAG]], wanted: str | None = None)
         return Built({}, (str(err),))
     for path in files:
         try:
-            if wanted is not None and wanted.removesuffix(SUFFIX) not in path.read_text(encoding="utf-8", errors="replace"):
+            if wanted is not None and wanted.removesuffix(MAINTENANCE) not in path.read_text(encoding="utf-8", errors="replace"):
                 continue
             name = read_pipeline(path).pipeline
             if name in owners:

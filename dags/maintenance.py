@@ -8,13 +8,12 @@ from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
+from dags.names import MAINTENANCE
 from dags.operators import MaintainOperator
 from dags.pools import pool_of
 from dags.retries import retrying
 from dags.specs import read_pipeline
 from windowing.spec import Pipeline
-
-SUFFIX = "__maintenance"
 
 
 def build_maintenance_dag(spec: str | os.PathLike[str] | Pipeline, *, schedule: str | None = "@daily", **dag_kwargs: Any) -> DAG:
@@ -31,7 +30,7 @@ def build_maintenance_dag(spec: str | os.PathLike[str] | Pipeline, *, schedule: 
     """
     pipeline = read_pipeline(spec)
     arguments: dict[str, Any] = {
-        "dag_id": f"{pipeline.pipeline}{SUFFIX}",
+        "dag_id": f"{pipeline.pipeline}{MAINTENANCE}",
         "description": f"Compaction and clean-up of {pipeline.pipeline}",
         "schedule": CronDataIntervalTimetable(schedule, timezone="UTC") if schedule else None,
         "start_date": datetime(2020, 1, 1, tzinfo=UTC),

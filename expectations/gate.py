@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from expectations import frames, rates
-from expectations.suites import Rule, identity_columns, needs_spark, rules
+from expectations.rule import Rule
+from expectations.suites import identity_columns, needs_spark, rules
 
 if TYPE_CHECKING:
     import pyspark.sql

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from expectations.suites import Rule
+    from expectations.rule import Rule
 
 #: Share of a batch's rows read, from 0 to 1, that were quarantined: at most ``max_value``.
 QUARANTINED_RATE = "expect_quarantined_rate_to_be_below"

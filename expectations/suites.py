@@ -11,18 +11,15 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from expectations import rates
 from expectations.arguments import argument_problems
+from expectations.rule import Origin, Rule, Severity
 from windowing.errors import MachineError
 from windowing.spec import Count, Custom, Hopping, Pipeline, Sliding, Tumbling, Window
-
-Origin = Literal["spec", "always"]
-Severity = Literal["critical", "warning", "info"]
 
 #: Arguments that name one column each.
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B")
@@ -39,34 +36,6 @@ _CONDITION = re.compile(
     )\s*""",
     re.VERBOSE,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """One expectation over the rows of a batch.
-
-    Attributes
-    ----------
-    index
-        Position in the suite; of a rule of the spec, its position under ``expectations``.
-    origin
-        ``spec``, or ``always`` for the ones that every pipeline gets.
-    type
-        Its snake_case name in Great Expectations.
-    column
-        The columns it is about, separated by commas; ``None`` for rules about the whole batch.
-    arguments
-        Its arguments as Great Expectations names them, the columns among them.
-    severity
-        ``critical`` holds the batch, ``warning`` flags it, ``info`` is recorded.
-    """
-
-    index: int
-    origin: Origin
-    type: str
-    column: str | None
-    arguments: Mapping[str, Any]
-    severity: Severity
 
 
 def sink_columns(pipeline: Pipeline) -> tuple[str, ...]:
@@ -128,7 +97,7 @@ def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = Fal
             where = f"expectations.{rule.index}"
             found = list(_problems(rule, pipeline.expectations[rule.index].arguments, columns))
             if build and not found and not rates.is_rate(rule):
-                from expectations.engine import build_problem
+                from expectations.engine import build_problem  # takes seconds to import
 
                 found = [("", problem)] if (problem := build_problem(rule)) else []
             problems += [f"{where}{f'.{field}' if field else ''}: {problem}" for field, problem in found]

@@ -19,7 +19,7 @@ from windowing.spec import Pipeline
 from windowing.specfile import load_pipeline, read_spec
 
 if TYPE_CHECKING:
-    from jobs.runs import Done, Ruling
+    from jobs.outcomes import Done, Ruling
 
 app = typer.Typer(
     no_args_is_help=True,

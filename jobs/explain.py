@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jobs.planning import check_runnable
+from jobs.spec_checks import check_runnable
 from jobs.tell import Answer
 from windowing.costs import engine_cost
 from windowing.engines import ENGINES

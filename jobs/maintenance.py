@@ -17,9 +17,10 @@ from checkpoints.ledger import Ledger
 from checkpoints.places import Places
 from checkpoints.record_table import DeltaRecords
 from checkpoints.state import compact_log, compact_slices, is_log
-from jobs import planning, staging
+from jobs import staging
 from jobs.progress import Progress
 from jobs.runs import LEASE_WAIT_SECONDS
+from jobs.spec_checks import check_runnable
 from jobs.tell import Answer
 from windowing.errors import SinkError, StateError, first_line
 from windowing.hopping import Grids
@@ -39,7 +40,7 @@ class Kept:
 
 def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
     """Expire, compact and vacuum; waits for a run that is under way, and keeps later ones waiting while it lasts."""
-    planning.check_runnable(pipeline)
+    check_runnable(pipeline)
     places = Places.of(pipeline)
     done = []
     with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):

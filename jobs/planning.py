@@ -10,7 +10,6 @@ from importlib.metadata import version as distribution_version
 from typing import Literal
 
 from checkpoints.batches import Plan
-from checkpoints.commit_stores import check_commit_store
 from checkpoints.features import check_appendable, check_writable_features
 from checkpoints.ledger import Ledger
 from checkpoints.own_tables import own_tables
@@ -18,10 +17,9 @@ from checkpoints.places import Places
 from checkpoints.protocol import refuse_landed, verify
 from jobs import code
 from jobs.delta_log import SourceTable, read_source_table
-from jobs.reading import Arrival, Reach, backfill_reach, check_readable, check_source, next_reach
-from jobs.spec_checks import check_conditions, not_run
+from jobs.reading import Arrival, Reach, backfill_reach, check_readable, next_reach
+from jobs.spec_checks import check_conditions
 from windowing.axis import to_us
-from windowing.bounds import check_lengths
 from windowing.errors import LedgerError, SourceError, SourceReplacedError, SpecError, UnsupportedError
 from windowing.hopping import Grids
 from windowing.spec import Pipeline
@@ -39,21 +37,6 @@ NOTHING_ACCEPTED = Accepted()
 
 #: Limits of one batch, as Delta's own readers name them; a longer backlog is taken in several batches.
 MAX_FILES, MAX_BYTES = 10_000, 8 << 30
-
-
-def check_runnable(pipeline: Pipeline) -> None:
-    """Refuse a spec that ``run`` and ``backfill`` cannot carry out; raises ``SpecError`` naming the field."""
-    name = f"pipeline {pipeline.pipeline}"
-    if pipeline.source is None or pipeline.sink is None:
-        missing = "source" if pipeline.source is None else "sink"
-        raise SpecError(f"{name}: {missing}: missing; give its path")
-    problem = next(not_run(pipeline), None)
-    if problem:
-        raise UnsupportedError(f"{name}: {problem[0]}: {problem[1]}")
-    check_lengths(pipeline)
-    check_source(pipeline)
-    for path in (pipeline.sink.path, Places.of(pipeline).root):
-        check_commit_store(path)  # type: ignore[arg-type] # `not_run` has refused a sink without a path
 
 
 def next_run(

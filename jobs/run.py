@@ -35,8 +35,8 @@ from jobs import apply, failures, sink
 from jobs.adopting import same_quarantined, same_rows
 from jobs.apply import Applied, Arrived
 from jobs.delta_log import read_source_table
+from jobs.outcomes import Done, Ruling
 from jobs.progress import Progress
-from jobs.runs import Done, Ruling
 from jobs.session import spark_session
 from jobs.shipping import ship_modules
 from jobs.staging import STAGING, Staged, clear, clear_leftovers

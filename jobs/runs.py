@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Literal
 
 from checkpoints import protocol
-from checkpoints.batches import Commit, Plan
+from checkpoints.batches import Plan
 from checkpoints.kept_tables import tables_kept
 from checkpoints.lease import lease
 from checkpoints.ledger import Ledger
@@ -18,24 +17,16 @@ from checkpoints.places import Places
 from checkpoints.protocol import Attempt
 from jobs import planning
 from jobs.alerts import warnings_of
+from jobs.outcomes import Done, Ruling
 from jobs.progress import Progress
 from jobs.reading import Arrival
+from jobs.spec_checks import check_runnable
 from windowing.axis import from_us
 from windowing.errors import LedgerError
 from windowing.spec import Pipeline
 
-Ruling = Literal["release", "discard"]
-
 #: How long a run waits for another run of the same pipeline on this machine.
 LEASE_WAIT_SECONDS = 600.0
-
-
-@dataclass(frozen=True)
-class Done:
-    """A committed batch."""
-
-    plan: Plan
-    commit: Commit
 
 
 def run(
@@ -116,7 +107,7 @@ def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
 
 @contextmanager
 def _turn(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Places, Ledger]]:
-    planning.check_runnable(pipeline)
+    check_runnable(pipeline)
     places = Places.of(pipeline)
     with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
         yield places, Ledger.open(pipeline)

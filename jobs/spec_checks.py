@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from checkpoints.commit_stores import check_commit_store
+from checkpoints.places import Places
 from jobs.condition_checks import condition_problem
-from windowing.errors import SpecError, first_line
+from windowing.bounds import check_lengths
+from windowing.errors import SpecError, UnsupportedError, first_line
 from windowing.redaction import holds_credentials
 from windowing.spec import SCHEDULE_WORDS, Custom, Pipeline
 
@@ -41,6 +44,23 @@ def not_run(pipeline: Pipeline) -> Iterator[Problem]:
         # Delta notes a new table's location in its history, which outlives any secret.
         if name != "source" and table is not None and table.path is not None and holds_credentials(table.path):
             yield f"{name}.path", "holds credentials, which the table's history would keep; give them to the store by its own settings"
+
+
+def check_runnable(pipeline: Pipeline) -> None:
+    """Refuse a spec that ``run`` and ``backfill`` cannot carry out; raises ``SpecError`` naming the field."""
+    from jobs.reading import check_source  # loads deltalake, which `validate` does without
+
+    name = f"pipeline {pipeline.pipeline}"
+    if pipeline.source is None or pipeline.sink is None:
+        missing = "source" if pipeline.source is None else "sink"
+        raise SpecError(f"{name}: {missing}: missing; give its path")
+    problem = next(not_run(pipeline), None)
+    if problem:
+        raise UnsupportedError(f"{name}: {problem[0]}: {problem[1]}")
+    check_lengths(pipeline)
+    check_source(pipeline)
+    for path in (pipeline.sink.path, Places.of(pipeline).root):
+        check_commit_store(path)  # type: ignore[arg-type] # `not_run` has refused a sink without a path
 
 
 def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
@@ -76,7 +96,6 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
     """
     from jobs.conditions import columns_of
     from jobs.delta_log import read_source_table
-    from jobs.planning import check_runnable
     from jobs.sources import Columns
     from windowing.columnar.log import StateLog
     from windowing.columnar.output import result_types

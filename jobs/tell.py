@@ -18,7 +18,7 @@ from checkpoints.ledger import Ledger
 from checkpoints.places import Places
 from jobs.alerts import warnings_of
 from jobs.delta_log import read_source_table
-from jobs.runs import Done
+from jobs.outcomes import Done
 from windowing.axis import from_us
 from windowing.errors import SourceError, StateCorruptError, first_line
 from windowing.redaction import redacted

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -18,52 +18,11 @@ import pyarrow as pa
 from jobs.conditions import conditions_of, evaluate
 from jobs.result_text import result_lines
 from jobs.rows import Refused, Rows, read_rows, refused_lines
+from jobs.try_engine import Batch, Engine, Results
 from windowing.bounds import check_lengths
 from windowing.errors import SourceError, SpecError, UnsupportedError
 from windowing.spec import Pipeline
 from windowing.specfile import load_pipeline
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Neighbouring rows of an input.
-
-    Attributes
-    ----------
-    rows
-        Typed columns; instants as timestamps without zone (UTC), integer axes as int64.
-    conditions
-        For each condition of the spec whether it is true of each row.
-    """
-
-    rows: pa.Table
-    conditions: Mapping[str, pa.BooleanArray]
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """What an engine makes of its input.
-
-    Attributes
-    ----------
-    rows
-        Result rows in (key, window, window_end, trigger, revision, window_start) order, nulls first; instants in microseconds.
-    quarantined
-        (position of the row in all that was fed, reason).
-    """
-
-    rows: Sequence[Mapping[str, Any]]
-    quarantined: Sequence[tuple[int, str]]
-
-
-class Engine(Protocol):
-    """One run of a pipeline over an input fed in batches; how it is cut makes no difference to the results."""
-
-    def feed(self, batch: Batch) -> None:
-        """Take the next rows in the order of arrival."""
-
-    def finish(self, *, final: bool) -> Results:
-        """Every row that the input has brought; ``final`` takes the watermark to infinity first."""
 
 
 class ReferenceEngine:

@@ -13,7 +13,7 @@ from jobs.dataframe import evaluate
 from jobs.session import spark_session
 from jobs.sources import Columns
 from jobs.spark_conditions import failure, truth
-from jobs.try_command import Batch, Results
+from jobs.try_engine import Batch, Results
 from windowing.columnar.output import gives_json
 from windowing.columnar.results import Column, ResultTable, key_ranks
 from windowing.columnar.rows import Keys, plain

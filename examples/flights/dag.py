@@ -9,7 +9,8 @@ from pathlib import Path
 from airflow.sdk import get_parsing_context, task
 
 from dags.factory import build_dag
-from dags.maintenance import SUFFIX, build_maintenance_dag
+from dags.maintenance import build_maintenance_dag
+from dags.names import MAINTENANCE
 
 SPEC = Path(__file__).with_name("pipeline.yaml")
 PIPELINE = "flight_delays"
@@ -39,5 +40,5 @@ if wanted in (None, PIPELINE):
         catchup=True,
         conn_id=os.environ.get("WINDOWMILL_SPARK_CONN_ID"),
     )
-if wanted in (None, PIPELINE + SUFFIX):
+if wanted in (None, PIPELINE + MAINTENANCE):
     build_maintenance_dag(SPEC)

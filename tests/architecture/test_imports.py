@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -29,18 +31,11 @@ SPARK_ONLY_IN = {"checkpoints": {"state.py"}}
 def imported(path: Path) -> set[str]:
     """Top-level packages that the file imports anywhere, except for types alone."""
     found: set[str] = set()
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            return
+    for node in _nodes(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.split(".")[0])
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-
-    visit(ast.parse(path.read_text()))
     return found
 
 
@@ -94,3 +89,39 @@ def test_stored_bytes_are_never_executed(package):
             assert not {name.split(".")[0] for name in names} & {"pickle", "cloudpickle", "marshal", "shelve"}, path
             called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
             assert called not in ("eval", "exec"), path
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Imports within functions count; those for types alone do not."""
+    modules = {_name(path): path for package in OURS for path in (ROOT / package).rglob("*.py")}
+    sorter = TopologicalSorter({name: _imported_modules(path) & set(modules) - {name} for name, path in modules.items()})
+    try:
+        sorter.prepare()
+    except CycleError as err:
+        pytest.fail(f"modules import each other: {' imports '.join(reversed(err.args[1]))}")
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imported_modules(path: Path) -> set[str]:
+    """Modules that the file imports, by full name; ``from package import module`` is the module's import, and not its package's."""
+    found: set[str] = set()
+    for node in _nodes(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                inner = ROOT.joinpath(*node.module.split("."), alias.name)
+                found.add(f"{node.module}.{alias.name}" if inner.with_suffix(".py").exists() or inner.is_dir() else node.module)
+    return found
+
+
+def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below ``node`` that run, and not only for types."""
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _nodes(child)

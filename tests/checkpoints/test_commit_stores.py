@@ -39,7 +39,7 @@ def test_an_unknown_store_is_refused():
 
 
 def test_a_run_onto_such_a_store_ends_before_anything_is_read(monkeypatch):
-    from jobs.planning import check_runnable
+    from jobs.spec_checks import check_runnable
     from windowing.specfile import parse_pipeline
 
     for name in LOCKED:

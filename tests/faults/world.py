@@ -18,6 +18,7 @@ from checkpoints.batches import Batch
 from checkpoints.ledger import Ledger
 from jobs import runs
 from jobs.maintenance import maintain
+from jobs.outcomes import Ruling
 from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, place, quiet
 from windowing import errors
 
@@ -121,7 +122,7 @@ class World:
         """Run until the source is drained; with a rule that no batch passes if ``holding``."""
         return self._with_rules(holding, self.bench.run)
 
-    def rule(self, ruling: runs.Ruling, *, holding: bool) -> bool:
+    def rule(self, ruling: Ruling, *, holding: bool) -> bool:
         """Release or discard the held batch; whether that was possible: what has been published cannot be discarded."""
         try:
             self._with_rules(holding, lambda: self.bench.run(ruling=ruling))

@@ -13,8 +13,8 @@ import yaml
 from deltalake import write_deltalake
 
 from jobs.cli import main
-from jobs.planning import check_runnable, next_run
-from jobs.spec_checks import problems_of
+from jobs.planning import next_run
+from jobs.spec_checks import check_runnable, problems_of
 from windowing.errors import SpecError, UnsupportedError
 from windowing.specfile import parse_pipeline
 

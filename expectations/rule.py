@@ -1,0 +1,38 @@
+"""A rule: one expectation over the rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Origin = Literal["spec", "always"]
+Severity = Literal["critical", "warning", "info"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One expectation over the rows of a batch.
+
+    Attributes
+    ----------
+    index
+        Position in the suite; of a rule of the spec, its position under ``expectations``.
+    origin
+        ``spec``, or ``always`` for the ones that every pipeline gets.
+    type
+        Its snake_case name in Great Expectations.
+    column
+        The columns it is about, separated by commas; ``None`` for rules about the whole batch.
+    arguments
+        Its arguments as Great Expectations names them, the columns among them.
+    severity
+        ``critical`` holds the batch, ``warning`` flags it, ``info`` is recorded.
+    """
+
+    index: int
+    origin: Origin
+    type: str
+    column: str | None
+    arguments: Mapping[str, Any]
+    severity: Severity
