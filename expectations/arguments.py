@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any
 
+#: Has its bounds in ``quantile_ranges``.
+_QUANTILES = "expect_column_quantile_values_to_be_between"
+
 
 def argument_problems(rule_type: str, written: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """(argument, what is wrong and what to do) of the arguments ``written`` for a rule of ``rule_type``."""
@@ -24,7 +27,8 @@ def argument_problems(rule_type: str, written: Mapping[str, Any]) -> Iterable[tu
         if isinstance(pair, list) and len(pair) == 2:
             low, high = pair
             yield from _bound_problems(low, high, f"quantile_ranges.value_ranges.{place}")
-    if rule_type.endswith("_to_be_between") and written.get("min_value") is None and written.get("max_value") is None:
+    bounded = rule_type.endswith("_to_be_between") and rule_type != _QUANTILES
+    if bounded and written.get("min_value") is None and written.get("max_value") is None:
         yield "min_value", f"missing, and so is max_value; {rule_type} needs one of them"
 
 

@@ -153,6 +153,16 @@ def test_arguments_that_contradict_each_other_are_found_by_building(pipeline):
     assert check_rules(checked, sink_columns(checked), build=True) == [missing]
 
 
+def test_quantiles_have_their_bounds_in_ranges(pipeline):
+    rule = {"type": "expect_column_quantile_values_to_be_between", "column": "delay"}
+    good, crossed = ({"quantiles": [0.5, 0.9], "value_ranges": [[0, 60], upper]} for upper in ([None, 300], [300, 60]))
+    fits = pipeline(rule | {"quantile_ranges": good})
+    assert check_rules(fits, sink_columns(fits), build=True) == []
+    wrong = pipeline(rule | {"quantile_ranges": crossed})
+    named = "expectations.0.quantile_ranges.value_ranges.1: got 300, which is greater than 60; no value lies between them"
+    assert check_rules(wrong, sink_columns(wrong)) == [named]
+
+
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
