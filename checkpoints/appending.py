@@ -1,4 +1,4 @@
-"""Appending to a Delta table once a version: without Spark in milliseconds, or by a commit of Spark's, which takes about a second."""
+"""Idempotent appends to a Delta table: by delta-rs in milliseconds, or by Spark in about a second."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from checkpoints.places import local_path
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
 
-#: Rows up to which a batch's rows of one table come to this process to be appended; more are written by Spark's executors.
+#: Up to this many rows of a batch are collected and appended by this process; more are written by Spark's executors.
 LITTLE_ROWS = 100_000
-#: Rows per file that Spark writes: a batch's few rows should not leave as many files as Spark has partitions.
+#: Rows per file that Spark writes, so that a small batch does not leave one file per Spark partition.
 ROWS_PER_FILE = 1_000_000
 
 
 def append_once(
     path: str, rows: pa.Table | pa.RecordBatchReader, *, app_id: str, version: int, metadata: str | None = None, widen: bool = False
 ) -> None:
-    """Append ``rows`` in one commit that carries ``version`` of ``app_id``; a version that is there already changes nothing.
+    """Append ``rows`` in one commit with the transaction (``app_id``, ``version``); does nothing if that version has landed already.
 
-    delta-rs does not skip a repeated transaction as Spark does, so the table is asked first; of two writers at the same time the second
-    one's commit fails, because the other's transaction has the same name.
+    Unlike Spark, delta-rs does not skip a repeated transaction, so the table is checked first. Of two concurrent writers the second
+    fails to commit, because the first one's transaction has the same application id.
 
     Parameters
     ----------
     metadata
-        What the table's history tells as the commit's ``userMetadata``.
+        The commit's ``userMetadata`` in the table's history.
     widen
-        Whether columns that the table does not have are added to it.
+        Whether to add columns that the table lacks.
     """
     told = {} if metadata is None else {"userMetadata": metadata}
     once = CommitProperties(app_transactions=[Transaction(app_id, version)], custom_metadata=told)
@@ -44,14 +44,14 @@ def append_once(
         local.mkdir(parents=True, exist_ok=True)
     if table is not None and _has(table, app_id, version):
         return
-    # The table as it was asked: were it loaded anew to be written, a commit in between would go unnoticed.
+    # Write to the table object that was checked: after a reload, a commit in between would not be noticed.
     write_deltalake(table or path, rows, mode="append", schema_mode="merge" if widen else None, commit_properties=once)
 
 
 def writer_once(rows: DataFrame, count: int, *, app_id: str, version: int, metadata: str, order: Sequence[str] = ()) -> DataFrameWriter:
-    """A writer by Spark of ``count`` ``rows``, each file in the ``order`` of these columns; its commit carries ``version`` of ``app_id``.
+    """A Spark writer of ``count`` ``rows`` whose commit has the transaction (``app_id``, ``version``); each file is sorted by ``order``.
 
-    Delta skips a version that is there already without a word, and reports a lost race as success: ask afterwards what has :func:`landed`.
+    Delta silently skips a version that has landed already, and reports a lost race as success; check :func:`landed` afterwards.
     """
     few = rows.coalesce(max(1, count // ROWS_PER_FILE))
     if order:
@@ -60,7 +60,7 @@ def writer_once(rows: DataFrame, count: int, *, app_id: str, version: int, metad
 
 
 def landed(path: str, *, app_id: str, version: int) -> int | None:
-    """The version of the table at ``path``, if ``version`` of ``app_id`` or a later one is in it; versions count from 0."""
+    """The current version of the table at ``path``, if ``version`` of ``app_id`` or a later one has landed in it; else none."""
     table = _load(path)
     return table.version() if table is not None and _has(table, app_id, version) else None
 

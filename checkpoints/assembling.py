@@ -1,4 +1,4 @@
-"""From records to batches: what the ledger may hold, checked record by record. What it may not hold is refused with the batch's number."""
+"""Builds batches from ledger records and validates every record; an invalid one is refused with the number of its batch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from checkpoints.batches import Batch, Commit, Plan, Status
 from checkpoints.records import SUMMED_FORMAT, Record
 from windowing.errors import LedgerCorruptError, LedgerError
 
-#: Goes up when a record's meaning changes; an older windowmill refuses a newer ledger.
+#: Increased when the meaning of records changes; an older windowmill refuses a newer ledger.
 FORMAT = 2
-#: What a record makes of its batch.
+#: Status of a batch after a record of each kind.
 STATUS: Mapping[str, Status] = {"plan": "open", "held": "held", "commit": "committed", "abandoned": "abandoned"}
 #: Name of the running totals in the body of a commit.
 TOTALS = "totals"
@@ -25,7 +25,7 @@ TOTALS = "totals"
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What all committed batches came to; rows that a backfill of a running pipeline read again count once."""
+    """Sums over all committed batches; rows that a backfill of a running pipeline reread count once."""
 
     batches: int = 0
     backfills: int = 0
@@ -52,7 +52,7 @@ class Totals:
 
 
 def totals_of(batches: Iterable[Batch], before: Totals | None = None) -> Totals:
-    """``before``, and what ``batches`` add."""
+    """The totals ``before`` plus those of ``batches``."""
     totals = before or Totals()
     for batch in batches:
         if batch.status == "committed" and batch.outcome is not None:
@@ -61,7 +61,7 @@ def totals_of(batches: Iterable[Batch], before: Totals | None = None) -> Totals:
 
 
 def told_totals(records: Sequence[Record], path: str) -> tuple[int, Totals] | None:
-    """The newest totals that a commit among ``records`` tells, and its batch."""
+    """The batch number and totals of the newest commit among ``records`` that has totals."""
     for record in reversed(records):
         if record.kind == "commit" and record.format >= SUMMED_FORMAT:
             found = _parsed(record, path).get(TOTALS)
@@ -70,14 +70,14 @@ def told_totals(records: Sequence[Record], path: str) -> tuple[int, Totals] | No
 
 
 def assemble(records: Sequence[Record], path: str, *, integer_axis: bool) -> list[Batch]:
-    """The batches that ``records`` tell of, oldest first; of each batch all records have to be given, in order.
+    """The batches described by ``records``, oldest first; all records of each batch must be given, in order.
 
     Raises
     ------
     LedgerError
-        If a newer windowmill has written one of them.
+        If a newer windowmill wrote one of them.
     LedgerCorruptError
-        If a record is missing, doubled, damaged, or tells what cannot be.
+        If a record is missing, duplicated, damaged or contradicts the others.
     """
     newer = max((record.format for record in records), default=FORMAT)
     if newer > FORMAT:
@@ -100,7 +100,7 @@ def assemble(records: Sequence[Record], path: str, *, integer_axis: bool) -> lis
 
 
 def check_joined(older: Sequence[Batch], newer: Sequence[Batch], path: str) -> None:
-    """Refuse ``newer`` batches that do not go on from ``older`` ones, each as :func:`assemble` gave them."""
+    """Refuse ``newer`` batches that do not continue the ``older`` ones; both as returned by :func:`assemble`."""
     if not older or not newer:
         return
     if older[-1].number + 1 != newer[0].number:
@@ -140,7 +140,7 @@ def _batch(records: Sequence[Record], path: str, *, integer_axis: bool) -> Batch
 
 
 def _check_order(last: Batch | None, batch: Batch, path: str) -> None:
-    """Refuse a ``batch`` that does not go on from ``last``, the newest before it that moved the pipeline on."""
+    """Refuse a ``batch`` that does not continue ``last``, the newest batch before it that advanced the pipeline."""
     if last is None or last.outcome is None or not batch.plan.builds_state:
         return
     if batch.plan.generation != last.plan.generation:
@@ -152,7 +152,7 @@ def _check_order(last: Batch | None, batch: Batch, path: str) -> None:
     told = [(batch.plan.seen, batch.plan.emitted)]
     if batch.status == "committed" and batch.outcome is not None:
         told.append((batch.outcome.seen, batch.outcome.emitted))
-    # A plan may leave out what it goes on from; an outcome may not.
+    # A plan may omit these values; an outcome may not.
     for later, may_be_null in zip(told, (True, False), strict=False):
         for name, before, after in zip(("seen", "emitted"), (last.outcome.seen, last.outcome.emitted), later, strict=True):
             if before is not None and (after < before if after is not None else not may_be_null):
@@ -170,7 +170,7 @@ def _parsed(record: Record, path: str) -> dict[str, Any]:
 
 
 def _built(kind: type, values: Any, record: Record, path: str) -> Any:
-    """``values`` as a ``kind``; records of format 1 may lack fields that were added later and have defaults."""
+    """Build a ``kind`` from ``values``; records of format 1 may lack fields that were added later and have defaults."""
     told = f"the {record.kind} of batch {record.batch}"
     if not isinstance(values, dict):
         raise _corrupt(path, f"{told} has no {kind.__name__.lower()}")
@@ -190,13 +190,13 @@ def _built(kind: type, values: Any, record: Record, path: str) -> Any:
 
 @cache
 def _fields(kind: type) -> dict[str, tuple[Callable[[Any], bool], bool]]:
-    """By name of a field of ``kind``: whether a JSON value fits it, and whether it has no default."""
+    """For each field of ``kind``: a type check for its JSON value, and whether it is required (has no default)."""
     hints = get_type_hints(kind)
     return {f.name: (_fit(hints[f.name]), f.default is MISSING and f.default_factory is MISSING) for f in fields(kind)}
 
 
 def _fit(hint: Any) -> Callable[[Any], bool]:
-    """Whether a JSON value fits the type ``hint``; lists stand for tuples, and integers for floats."""
+    """A check that a JSON value fits the type ``hint``; a list is accepted for a tuple, an integer for a float."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return lambda value: value in arguments

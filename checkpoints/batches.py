@@ -1,4 +1,4 @@
-"""What a batch sets out to do, what it has done, and the two together: the values that the ledger's records hold."""
+"""The plan of a batch, its outcome, and both combined: the values stored in the ledger's records."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ class Plan:
     action
         ``run`` advances the pipeline; ``backfill`` recomputes the windows that end in (``range_from``, ``range_to``].
     generation
-        Identity of this ledger: a ledger made anew must not continue another's Delta transactions.
+        Identity of this ledger. A recreated ledger gets a new one, so that it cannot continue the Delta transactions of the old one.
     source_id, from_version, to_version
-        Delta id of the source table and its versions (from, to]; from −1 means from the beginning.
+        Delta id of the source table, and the range of versions (from, to] to read; from −1 is the beginning.
     seen
-        Greatest event time of all rows before this batch; null before the first.
+        Greatest event time of the rows in all earlier batches; null for the first batch.
     emitted
         Every window that ends at or before this instant has been emitted.
     now_us
-        The run's own time, against which ``max_future_skew`` is measured.
+        Wall-clock time of the run, against which ``max_future_skew`` is measured.
     interval_end
-        End of the data interval that the orchestrator vouches for (``watermark: data_interval_end``).
+        End of the data interval, up to which the orchestrator guarantees complete input (``watermark: data_interval_end``).
     found_closed
-        Of a backfill where the orchestrator vouches, for each batch before it in order: the source version through which it read, and
-        the instant through which its rows found windows closed; null for none.
+        For a backfill with ``watermark: data_interval_end``: one pair for each earlier batch, oldest first. It holds the last source
+        version that the batch read, and the instant through which windows were already closed to its rows; null if none were.
     meaning
-        Hash of the part of the spec that decides the result.
+        Hash of the part of the spec that determines the result.
     source_schema
         The source's Delta schema (JSON) at ``to_version``.
     snapshot
-        The source's rows through this version are read as the table held them then, and count as arrived in the order of event time:
-        none is late. Past ``to_version`` where the table held the same rows then. Null where all rows arrived in the order of the log.
+        Version whose table snapshot is read. Its rows count as arrived in event-time order, so none of them is late. It may be greater
+        than ``to_version`` if the table still held the same rows. Null if all rows arrived in log order.
     """
 
     batch: int
@@ -66,28 +66,29 @@ class Plan:
     builds_state: bool = True
     windowmill: str = ""
     snapshot: int | None = None
-    #: SHA-256 of each module of the user's own that the spec names, and the version of the time zone data that its windows use.
+    #: SHA-256 of each user module that the spec names.
     modules: dict[str, str] = field(default_factory=dict)
+    #: Version of the time zone data that the windows use.
     tzdata: str | None = None
-    #: Begin of the names of this batch's Delta transactions; null in plans of format 1, where they held the pipeline's name.
+    #: Prefix of the batch's Delta transaction ids; null in plans of format 1, whose ids contain the pipeline's name.
     app: str | None = None
 
     @property
     def arrival(self) -> Literal["log", "event_time"]:
-        """In which order the rows count as arrived; after a ``snapshot`` that is older than ``to_version``, later rows by the log."""
+        """The order in which rows count as arrived; rows of versions after ``snapshot`` always arrive in log order."""
         return "log" if self.snapshot is None else "event_time"
 
     def app_id(self, pipeline: str, role: str) -> str:
-        """Name of the batch's Delta transaction in the table that has this ``role``: it stays when the pipeline is renamed."""
+        """Application id of the batch's Delta transaction in the table with this ``role``; it survives renaming the pipeline."""
         return self.legacy_app_id(pipeline, role) if self.app is None else f"{self.app}/{role}"
 
     def legacy_app_id(self, pipeline: str, role: str) -> str:
-        """As :meth:`app_id`, of a plan of format 1."""
+        """As :meth:`app_id`, for a plan of format 1."""
         return f"windowmill/{pipeline}/{self.generation}/{role}"
 
     @property
     def range(self) -> tuple[int, int]:
-        """A backfill's (begin, end] of window ends."""
+        """The window ends (begin, end] that a backfill recomputes."""
         if self.range_from is None or self.range_to is None:
             raise LedgerError(f"batch {self.batch}: a {self.action} has no range of window ends; restore the ledger from a copy")
         return self.range_from, self.range_to
@@ -95,18 +96,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a batch wrote to a table of the pipeline's own, and what the next batch compares the table with.
+    """The last write to one of the pipeline's own tables; the next batch verifies the table against it.
 
     Attributes
     ----------
     batch
-        The batch that wrote to the table last.
+        The batch that last wrote to the table.
     table_id, version
-        Delta id of the table; the version that the commit made. The id is null where format 1 did not record it.
+        Delta id of the table, and the version that the commit created. The id is null in format 1, which did not record it.
     rows, digest
-        Rows added, and a digest of the files that hold them; null where it is not known.
+        Rows added, and a digest of the files that hold them; null if unknown.
     attempt
-        The attempt that won, if it is known.
+        The attempt that made the commit; null if unknown.
     """
 
     batch: int
@@ -119,12 +120,12 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a batch has done.
+    """The outcome of a batch.
 
-    ``windows`` counts the published rows by window name; ``rows_ignored`` are those that the source changed in versions which
-    ``source.changes: ignore`` left out, not among ``rows_read``; ``timings`` are seconds by step; ``sink_version`` and
-    ``state_version`` are Delta versions after the batch, null where it wrote nothing. ``written`` tells, by role, what this batch or an
-    earlier one wrote to each of the pipeline's tables; ``attempt`` is the attempt that committed.
+    ``windows`` counts the published rows by window name. ``rows_ignored`` counts the rows changed by source versions that
+    ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds seconds by step. ``sink_version`` and
+    ``state_version`` are the Delta versions that the batch created, null where it wrote nothing. ``written`` maps each role to the last
+    write to that table, by this batch or an earlier one. ``attempt`` is the attempt that committed.
     """
 
     seen: int | None
@@ -147,14 +148,14 @@ class Commit:
     attempt: str | None = None
 
     def __post_init__(self) -> None:
-        # As the ledger's JSON has them.
+        # Values read from the ledger's JSON are still dicts.
         written = {role: Written(**value) if isinstance(value, dict) else value for role, value in self.written.items()}
         object.__setattr__(self, "written", written)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch as ``history`` tells it: its plan with its outcome so far, and how often it has been held."""
+    """One batch as ``history`` shows it: its plan, its outcome so far, and how often it was held."""
 
     plan: Plan
     planned_at: datetime
@@ -163,7 +164,7 @@ class Batch:
     ended_at: datetime | None
     holds: int = 0
     integer_axis: bool = False
-    #: The attempt that ended the batch, or held it.
+    #: The attempt that ended or held the batch.
     ended_by: str | None = None
 
     number = property(lambda self: self.plan.batch)

@@ -1,8 +1,8 @@
-"""Named places in the protocol at which a test, or a storm of kills, can make a run fail; nothing happens unless one is armed.
+"""Failpoints: named places in the protocol at which a test can make a run fail. They do nothing unless armed.
 
-``WINDOWMILL_FAILPOINT=sink.after:kill`` kills the process when it reaches ``sink.after``; ``:raise`` raises :class:`InjectedError`;
-``:pause`` sleeps until the process is killed or the file that ``WINDOWMILL_FAILPOINT_RESUME`` names appears, and says so by a file of that
-name and ``.reached``. ``sink.after#2`` acts the second time that the place is reached. A test in the same process calls :func:`arm`.
+``WINDOWMILL_FAILPOINT=sink.after:kill`` kills the process when it reaches ``sink.after``, and ``:raise`` raises :class:`InjectedError`.
+``:pause`` creates the file named by ``WINDOWMILL_FAILPOINT_RESUME`` with the suffix ``.reached``, and sleeps until the file without
+the suffix exists. ``sink.after#2`` acts the second time it is reached. A test in the same process calls :func:`arm`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: Every failpoint, in the order in which a batch reaches them. The tables' own have three moments: before the write; ``lost``, when the
-#: write has landed and its response is lost; after it has been confirmed.
+#: Each write to a table has three failpoints: ``before`` it; ``lost``, when it has landed but its response is lost; ``after`` it is
+#: confirmed.
 TABLES = ("quality", "sink", "quarantine", "state")
 STEPS = ("survey", "restore", "apply", "validate", "publish", "remember", "commit")
+#: Every failpoint.
 FAILPOINTS = (
     *("plan.before", "plan.lost", "plan.after"),
     *(f"{step}.begin" for step in STEPS),
@@ -27,7 +28,7 @@ FAILPOINTS = (
 
 
 class InjectedError(Exception):
-    """Raised by a failpoint that is armed to raise: stands for an error of the storage or the network."""
+    """Raised by a failpoint armed with ``raise``; simulates a storage or network error."""
 
 
 _armed: dict[str, Callable[[], None]] = {}

@@ -1,6 +1,6 @@
-"""Which Delta table features can be read and written, and by whom: one list for sources, sinks and the pipeline's own tables.
+"""Which Delta table features can be read and written, and by which library: one list for sources, sinks and the pipeline's own tables.
 
-A feature that a reader or writer does not know may change what the table's files mean, so what is not listed is refused.
+An unknown feature may change the meaning of a table's files, so features that are not listed are refused.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from checkpoints.kept_tables import newest
 from windowing.errors import ForeignWriteError, SinkError, SourceFeatureError, StateCorruptError, first_line
 
-#: Highest versions of the protocol that are known; from these on, features are named one by one.
+#: Highest known protocol versions; from these on, a table lists its features by name.
 NAMED_READER, NAMED_WRITER = 3, 7
-#: Reader features under which the files of a source are read rightly: by their Parquet files, or by Delta's own reader.
+#: Reader features with which a source is read correctly, from its Parquet files or by Delta's own reader.
 READABLE = frozenset(
     {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"}
 )
-#: Writer features under which delta-rs appends rightly. It also appends to tables with column mapping, but under the wrong names.
+#: Writer features with which delta-rs appends correctly. It also appends to tables with column mapping, but with wrong column names.
 WRITABLE_BY_DELTA_RS = frozenset({"appendOnly", "invariants", "changeDataFeed", "deletionVectors", "timestampNtz", "v2Checkpoint"})
-#: Writer features that Delta for Spark, in the version that is shipped, honours.
+#: Writer features that the shipped version of Delta for Spark supports.
 WRITABLE_BY_SPARK = WRITABLE_BY_DELTA_RS | {
     "allowColumnDefaults",
     "checkConstraints",
@@ -47,13 +47,13 @@ _CATALOG = ("catalogManaged", "catalogOwned-preview", "coordinatedCommits-previe
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a table's protocol asks of its readers and writers."""
+    """What a table's protocol requires of readers and writers."""
 
     reader_version: int
     writer_version: int
     reader: frozenset[str]
     writer: frozenset[str]
-    #: Whether columns have other names in the files than in the schema.
+    #: Whether column names in the files differ from those in the schema.
     column_mapping: bool
 
     @classmethod
@@ -65,25 +65,25 @@ class Features:
 
     @property
     def unreadable(self) -> list[str]:
-        """Features of which the files cannot be read rightly, by name."""
+        """Names of the features with which the files cannot be read correctly."""
         newer = [f"reader version {self.reader_version}"] if self.reader_version > NAMED_READER else []
         return newer + sorted(self.reader - READABLE)
 
     @property
     def unwritable(self) -> list[str]:
-        """Features under which nobody of ours can write, by name."""
+        """Names of the features with which neither delta-rs nor Delta for Spark can write."""
         newer = [f"writer version {self.writer_version}"] if self.writer_version > NAMED_WRITER else []
         return newer + sorted((self.reader | self.writer) - WRITABLE_BY_SPARK)
 
     @property
     def beyond_delta_rs(self) -> list[str]:
-        """Features under which delta-rs cannot append, by name."""
+        """Names of the features with which delta-rs cannot append."""
         mapped = {"columnMapping"} if self.column_mapping else set()
         return sorted(((self.reader | self.writer | mapped) - WRITABLE_BY_DELTA_RS) | set(self.unwritable))
 
 
 def delta_rs_can_write(table: DeltaTable | str) -> bool:
-    """Whether delta-rs may append to ``table``; where it may not, Spark does. A table that is still to be made may be written."""
+    """Whether delta-rs can append to ``table``; if not, Spark does. True for a table that does not exist yet."""
     try:
         return not Features.of(newest(table) if isinstance(table, str) else table).beyond_delta_rs
     except TableNotFoundError:
@@ -91,7 +91,7 @@ def delta_rs_can_write(table: DeltaTable | str) -> bool:
 
 
 def check_readable_features(features: Features, path: str) -> None:
-    """Refuse a source whose files could be read wrongly; raises ``SourceFeatureError`` that names the features."""
+    """Raise ``SourceFeatureError``, naming the features, for a source that might not be read correctly."""
     unknown = features.unreadable
     if any(name in _CATALOG for name in unknown):
         raise SourceFeatureError(catalog_managed(path))
@@ -103,7 +103,7 @@ def check_readable_features(features: Features, path: str) -> None:
 
 
 def check_writable_features(path: str) -> None:
-    """Refuse a sink that nobody of ours can write; raises ``SinkError`` that names the features. A missing table is fine."""
+    """Raise ``SinkError``, naming the features, for a sink that neither delta-rs nor Spark can write. A missing table is fine."""
     try:
         unknown = Features.of(newest(path)).unwritable
     except TableNotFoundError:
@@ -118,12 +118,12 @@ def check_writable_features(path: str) -> None:
 
 
 def check_appendable(path: str) -> None:
-    """Refuse a table of the pipeline's own that only delta-rs appends to and no longer can.
+    """Refuse one of the pipeline's own tables that only delta-rs writes, if it no longer can.
 
     Raises
     ------
     ForeignWriteError
-        If it got features that delta-rs does not write.
+        If someone added features that delta-rs does not support.
     StateCorruptError
         If it cannot be opened.
     """
@@ -141,7 +141,7 @@ def check_appendable(path: str) -> None:
 
 
 def catalog_managed(path: str) -> str:
-    """What is wrong with a table whose commits a catalog keeps, and what helps."""
+    """The error message for a catalog-managed table."""
     return (
         f"source {path}: is a catalog-managed table: its commits go through its catalog, so its path alone does not tell its rows; "
         "copy it into a table of its own path (CREATE TABLE … DEEP CLONE, or INSERT INTO), and read that"

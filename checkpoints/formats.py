@@ -1,6 +1,6 @@
-"""The format of each of a pipeline's own tables, as a property of the table; a table without it is of format 1.
+"""The format of each of a pipeline's own tables, stored as a table property; a table without the property has format 1.
 
-A format goes up when older code would misread a table. The ledger's records carry their own (:mod:`checkpoints.ledger`).
+A format is increased when older code would misread the table. Ledger records have their own format (:mod:`checkpoints.assembling`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from checkpoints.kept_tables import newest
 from checkpoints.places import local_path
 from windowing.errors import StateError
 
-#: Formats that this release writes, by the table's kind. Older ones of ``state`` are taken further by :mod:`checkpoints.migrations`.
+#: The format that this release writes for each kind of table. :mod:`checkpoints.migrations` migrates older formats of ``state``.
 FORMATS = {"state": 2, "quarantine": 1, "quality": 1, "held": 1}
-#: Properties of a table: its format; the last batch that may have rows without checksums.
+#: Names of table properties: the format, and the last batch that may have rows without checksums.
 FORMAT, UNCHECKED_THROUGH = "windowmill.format", "windowmill.unchecked_through"
 
 
 def ours(what: str) -> CommitProperties:
-    """Marks a commit that is no batch's but windowmill's own, in the table's history."""
+    """Commit properties that mark a commit as windowmill's own maintenance, not a batch."""
     return CommitProperties(custom_metadata={"userMetadata": f'{{"windowmill": "{what}"}}'}, max_commit_retries=0)
 
 
@@ -34,12 +34,12 @@ def check_format(table: DeltaTable, kind: str) -> int:
 
 
 def unchecked_through(table: DeltaTable) -> int:
-    """The last batch whose rows in the state ``table`` may have no checksum; −1: there is none."""
+    """The last batch whose rows in the state ``table`` may have no checksum; −1 if there is none."""
     return _property(table, "state", UNCHECKED_THROUGH, -1)
 
 
 def prepare(path: str, schema: pa.Schema, kind: str) -> None:
-    """Make an empty table of columns ``schema`` at ``path``, or check the format of the one that is there."""
+    """Create an empty table with columns ``schema`` at ``path``, or check the format of an existing one."""
     if DeltaTable.is_deltatable(path):
         check_format(newest(path), kind)
         return
@@ -58,12 +58,12 @@ def prepare(path: str, schema: pa.Schema, kind: str) -> None:
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """``schema`` as tables have it: Spark makes any column one that may be null."""
+    """``schema`` with all columns nullable, as Spark creates tables."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
-    # Staged files hold instants as nanoseconds, for which Delta has a type of its own that few readers know.
+    # Staged files may hold timestamps as nanoseconds, for which Delta has a separate type that few readers support.
     return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else kind
 
 

@@ -1,4 +1,4 @@
-"""Delta tables that stay open for the length of a run: to bring one up to date costs a tenth of opening it."""
+"""Caches open Delta tables for the length of a run: updating one costs a tenth of opening it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltalake.fs import DeltaStorageHandler
 
 
 class KeptTable:
-    """The Delta table at ``path``, opened when it is first asked for."""
+    """The Delta table at ``path``, opened on first use."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -21,10 +21,10 @@ class KeptTable:
         self._entry: tuple[int | None, int | None] | None = None
 
     def newest(self) -> DeltaTable:
-        """The table at its newest version; raises ``TableNotFoundError``, and what ``DeltaTable`` raises.
+        """The table at its newest version; raises ``TableNotFoundError`` and other errors of ``DeltaTable``.
 
-        The same object each time, brought up to date, as long as the log entry of its version is the file that it was. Where that is gone
-        or another one, the table has been made anew, restored or its log cleaned up: it is opened again.
+        Returns the same object each time, updated, as long as the log entry of its version is unchanged. If the entry is missing or
+        different, the table was recreated or restored, or its log cleaned up; then it is opened again.
         """
         entry, later = (None, None) if self._table is None else self._entries(self._table.version())
         if self._table is None or entry is None or entry != self._entry:
@@ -37,7 +37,7 @@ class KeptTable:
         return self._table
 
     def _entries(self, version: int) -> list[tuple[int | None, int | None] | None]:
-        """Time and size of the log entries that made ``version`` and the one after it; none where the log does not hold them."""
+        """Modification time and size of the log entries of ``version`` and ``version + 1``; none for an entry that does not exist."""
         if self._files is None:
             self._files = pa_fs.PyFileSystem(DeltaStorageHandler(self._path))
         found = self._files.get_file_info([f"_delta_log/{number:020d}.json" for number in (version, version + 1)])
@@ -49,7 +49,7 @@ _KEPT: ContextVar[dict[str, KeptTable] | None] = ContextVar("kept_tables", defau
 
 @contextmanager
 def tables_kept() -> Iterator[None]:
-    """Within this context, in this thread, :func:`newest` opens each table once."""
+    """In this context and thread, :func:`newest` opens each table only once."""
     token = _KEPT.set({})
     try:
         yield
@@ -58,10 +58,10 @@ def tables_kept() -> Iterator[None]:
 
 
 def newest(path: str) -> DeltaTable:
-    """The Delta table at ``path`` at its newest version; raises as ``DeltaTable``.
+    """The Delta table at ``path`` at its newest version; raises the same errors as ``DeltaTable``.
 
-    Within :func:`tables_kept` callers share one object, which a later call moves on: whoever needs one version while others ask keeps a
-    :class:`KeptTable` of their own.
+    Within :func:`tables_kept` all callers share one object, and a later call updates it. A caller that needs a fixed version keeps its
+    own :class:`KeptTable`.
     """
     kept = _KEPT.get()
     return KeptTable(path).newest() if kept is None else kept.setdefault(path, KeptTable(path)).newest()

@@ -1,7 +1,7 @@
-"""One writer at a time on one machine: a lock on the pipeline's folder that the kernel frees even after ``kill -9``.
+"""One writer at a time on one machine: a lock on the pipeline's folder, which the kernel releases even after ``kill -9``.
 
-The ledger's fence already lets only one of two writers commit; the lease saves the other from doing the work in vain, and closes the gap
-that Delta's own mutual exclusion on a local file system leaves between two JVMs.
+The ledger's fence already lets only one of two writers commit. The lease saves the other the wasted work. It also protects commits of two
+JVMs on a local file system, between which Delta itself has no mutual exclusion.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from windowing.errors import LeaseTakenError, LedgerError
 
 @contextmanager
 def lease(root: str, *, wait_seconds: float, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Hold the pipeline whose folder is ``root``; on object storage there is no lease, only the ledger's fence.
+    """Hold the lease of the pipeline whose folder is ``root``; object storage has no lease, only the ledger's fence.
 
     Parameters
     ----------
     wait_seconds
-        How long to wait for a run that is under way.
+        How long to wait for another run to end.
     on_wait
-        Told once, in words, that another run is under way.
+        Called once with a message if there is another run to wait for.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def lease(root: str, *, wait_seconds: float, on_wait: Callable[[str], None]) -> 
         return
     try:
         path.mkdir(parents=True, exist_ok=True)
-        # The folder itself is locked: a lock file could be removed, and its successor locked a second time.
+        # Lock the folder itself: a lock file could be removed, and a second process could lock its replacement.
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         holder_file = path / ".lease"
         holder_file.touch()

@@ -1,10 +1,11 @@
-"""The ledger: what each batch set out to do, and that it has been done. One small Delta table a pipeline; no JVM.
+"""The ledger: the plan and outcome of every batch, in one small Delta table per pipeline. No JVM.
 
-Records are only ever appended. A batch has a *plan* (written before any work, never changed; a retry finds and reuses it), maybe a
-*held* record (a critical expectation failed), and in the end one *commit*, the commit point of the whole run, or an *abandoned* record. A
-record lands only if nothing else has landed since the ledger was read (the Delta version is the fence), so of two writers exactly one wins.
+Records are only appended. A batch has one *plan*, written before any work and never changed; a retry reuses it. It may have *held*
+records (a critical expectation failed). It ends with one *commit*, the commit point of the whole batch, or one *abandoned* record.
+An append succeeds only if no other record was added since the ledger was read: the Delta version is the fence, and of two concurrent
+writers exactly one wins.
 
-Only the newest batches are read when a ledger is opened, older ones when they are asked for: what a run reads does not grow with its life.
+Opening a ledger reads only the newest batches; older ones are read on demand. So the cost of a run does not grow with the ledger.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ from checkpoints.records import Record, RecordStore
 from windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError
 from windowing.spec import Pipeline
 
-#: Batches whose records are read at once: a record takes kilobytes, most of them for the source's schema.
+#: Batches whose records are read at a time. A record takes kilobytes, most of them for the source's schema.
 READ_AT_ONCE = 4_096
 
 
 class Ledger:
-    """A pipeline's ledger, as it stood when it was last read."""
+    """A pipeline's ledger, as of the last read."""
 
     def __init__(self, path: str, *, integer_axis: bool = False, records: RecordStore | None = None) -> None:
         self.path = path
         self._integer_axis = integer_axis
         self._store: RecordStore = DeltaRecords(path) if records is None else records
         self._new_generation = uuid.uuid4().hex[:12]
-        #: The newest batches, without a gap; all of them only once they have been asked for.
+        #: The newest batches, without gaps; older ones are loaded on demand.
         self._batches: list[Batch] = []
-        #: Of those of them that were read when the ledger was opened.
+        #: Records loaded by the last :meth:`refresh`.
         self._records: list[Record] = []
-        #: What :meth:`accept` was told and no commit has recorded yet.
+        #: Changes passed to :meth:`accept` that no commit has recorded yet.
         self._accepted: dict[str, Written | None] = {}
         self.refresh()
 
@@ -53,14 +54,14 @@ class Ledger:
         return cls(Places.of(pipeline).ledger, integer_axis=pipeline.time.unit is not None)
 
     def refresh(self) -> None:
-        """Read the newest batches anew.
+        """Reread the newest batches.
 
         Raises
         ------
         LedgerError
             If the ledger cannot be read, or was written by a newer windowmill.
         LedgerCorruptError
-            If a record is missing, doubled or damaged.
+            If a record is missing, duplicated or damaged.
         """
         self._take(self._store.load())
 
@@ -70,12 +71,12 @@ class Ledger:
         told = told_totals(self._records, self.path)
         if told and told[1] != totals_of(batch for batch in self._batches if batch.number <= told[0]):
             raise LedgerCorruptError(
-                f"ledger {self.path}: the totals of batch {told[0]} are not those of its batches; restore it from a copy"
+                f"ledger {self.path}: the totals in the commit of batch {told[0]} do not match the batches; restore the folder from a copy"
             )
         return list(self._batches)
 
     def recent(self, last: int) -> list[Batch]:
-        """The ``last`` batches, oldest first, or as many as there are."""
+        """The newest ``last`` batches, oldest first, or all if there are fewer."""
         return self.since(max(0, self.count - last))
 
     def since(self, first: int) -> list[Batch]:
@@ -85,7 +86,7 @@ class Ledger:
 
     @property
     def count(self) -> int:
-        """How many batches there are, an open one included; the number of the next."""
+        """Number of batches, an open one included; also the number of the next batch."""
         return self._batches[-1].number + 1 if self._batches else 0
 
     @property
@@ -100,20 +101,20 @@ class Ledger:
 
     @property
     def totals(self) -> Totals:
-        """What all committed batches came to."""
+        """Sums over all committed batches."""
         told = told_totals(self._records, self.path)
-        if told is None:  # no batch, or none since an older windowmill
+        if told is None:  # no commit yet, or only commits of format 1
             return totals_of(self.batches())
         return totals_of((batch for batch in self._batches if batch.number > told[0]), told[1])
 
     @property
     def newest_kept(self) -> Batch | None:
-        """The newest batch whose plan has not been dropped."""
+        """The newest batch that was not abandoned."""
         return self._newest_that(lambda batch: batch.status != "abandoned")
 
     @property
     def last_commit(self) -> Batch | None:
-        """The newest committed batch that moved the pipeline on; backfills of a running pipeline do not."""
+        """The newest committed batch that advanced the pipeline; backfills of a running pipeline do not."""
         return self._newest_that(lambda batch: batch.status == "committed" and batch.plan.builds_state)
 
     def _newest_that(self, fits: Callable[[Batch], bool]) -> Batch | None:
@@ -128,39 +129,39 @@ class Ledger:
 
     @property
     def open_batch(self) -> Batch | None:
-        """The batch that has a plan but no commit; a retry takes up its plan."""
+        """The batch that has a plan but no commit; a retry reuses its plan."""
         return self._batches[-1] if self._batches and self._batches[-1].status in ("open", "held") else None
 
     def is_abandoned(self, batch: int) -> bool:
-        """Whether the plan of ``batch``, which must be known, has been dropped."""
+        """Whether ``batch``, which must exist, was abandoned."""
         return self.since(batch)[0].status == "abandoned"
 
     def written(self) -> dict[str, Written]:
-        """By role, what the last commit recorded of each of the pipeline's tables, or a user has accepted since."""
+        """By role, the last write to each of the pipeline's tables, as the last commit recorded it or the user accepted it since."""
         known: dict[str, Written | None] = {**self._recorded(), **self._accepted}
         return {role: written for role, written in known.items() if written is not None}
 
     def accept(self, role: str, written: Written | None) -> None:
-        """Let the next commit record ``written`` of a table that others have changed; null: nothing, until a batch writes to it."""
+        """Accept a table that others changed: the next commit records ``written`` for it; null records nothing until the next write."""
         self._accepted[role] = written
 
     def _recorded(self) -> dict[str, Written]:
-        # The newest batches hold a commit, unless many in a row have been abandoned.
+        # The newest batches include a commit, unless many in a row were abandoned.
         return _newest_written(self._batches) or _newest_written(self.batches()) or _written_in_format_1(self.batches())
 
     @property
     def state_version(self) -> int | None:
-        """Version of the state table after the last committed batch that wrote to it; none has: null."""
+        """Version of the state table after the last committed batch that wrote to it; null if none has."""
         written = self.written().get("state")
         return None if written is None else written.version
 
     @property
     def generation(self) -> str:
-        """Identity of this ledger; before the first plan the one that it will have."""
+        """Identity of this ledger; before the first plan, the one that the plan will record."""
         return self._batches[-1].plan.generation if self._batches else self._new_generation
 
     def check_meaning(self, pipeline: Pipeline) -> None:
-        """Refuse a spec whose rows would not fit those already published; raises ``SpecChangedError``."""
+        """Refuse a spec whose results would not be consistent with those already published; raises ``SpecChangedError``."""
         last = self.newest_kept
         if last is None or last.plan.meaning == pipeline.meaning_hash():
             return
@@ -184,7 +185,7 @@ class Ledger:
         self._append("plan", plan.batch, plan.attempt, at, plan)
 
     def record_held(self, plan: Plan, outcome: Commit, at: datetime) -> None:
-        """Note that a critical expectation failed: the batch stays open and unpublished."""
+        """Record that a critical expectation failed; the batch stays open and unpublished."""
         self._append("held", plan.batch, outcome.attempt or plan.attempt, at, outcome)
 
     def record_commit(self, plan: Plan, outcome: Commit, at: datetime) -> None:
@@ -194,7 +195,7 @@ class Ledger:
         self._append("commit", plan.batch, outcome.attempt or plan.attempt, at, outcome)
 
     def record_abandoned(self, plan: Plan, at: datetime) -> None:
-        """Drop the open ``plan``: its number is not used again. Raises ``FencedError`` when another attempt has ended the batch."""
+        """Abandon the open ``plan``; its number is not reused. Raises ``FencedError`` when another attempt has ended the batch."""
         if self.open_batch is None or self.open_batch.number != plan.batch:
             raise FencedError(f"ledger {self.path}: batch {plan.batch} is not open any more; another attempt has been here")
         self._append("abandoned", plan.batch, plan.attempt, at, plan)
@@ -207,15 +208,15 @@ class Ledger:
         try:
             assemble([*self._records, record], self.path, integer_axis=self._integer_axis)
         except LedgerCorruptError as err:
-            # Such a ledger could never be read again.
+            # With this record the ledger could never be read again.
             raise LedgerError(f"the {kind} of batch {batch} does not fit the ledger, nothing was written ({err})") from err
         reach(f"{kind}.before")
         try:
             self._store.append(record)
             reach(f"{kind}.lost")
         except Exception:
-            # The response may have been lost after the record had landed.
-            with suppress(LedgerError):  # what went wrong first is told
+            # The append may have succeeded and only its response been lost.
+            with suppress(LedgerError):  # the original error is reported
                 self.refresh()
             if not self._holds(record):
                 raise
@@ -234,7 +235,7 @@ class Ledger:
         return batch.status == STATUS[record.kind] and batch.ended_by == record.attempt
 
     def _reach(self, first: int) -> None:
-        """Have the batches from ``first`` on."""
+        """Load the batches from number ``first`` on."""
         have = self._batches[0].number if self._batches else 0
         while first < have:
             start = max(first, have - READ_AT_ONCE)
@@ -249,7 +250,7 @@ class Ledger:
 
 
 def _named_by_order(pipeline: Pipeline, plan: Plan) -> bool:
-    # Only a ledger of an earlier release comes here, so only such a one waits for these imports.
+    # Imported here because only ledgers of an earlier release need them.
     from deltalake import Schema
 
     from windowing.ways import named_by_order
@@ -264,7 +265,7 @@ def _newest_written(batches: Sequence[Batch]) -> dict[str, Written]:
 
 
 def _written_in_format_1(batches: Sequence[Batch]) -> dict[str, Written]:
-    """What commits tell that recorded versions alone."""
+    """The last writes by commits of format 1, which recorded only versions."""
     written: dict[str, Written] = {}
     for batch in batches:
         if batch.status == "committed" and batch.outcome is not None:

@@ -1,6 +1,6 @@
-"""Taking a state table from one format to the next, in place: a function a step, which is never edited once it has been released.
+"""In-place migrations of the state table: one function per format, never edited once released.
 
-A step that dies half-way is done again from its beginning: the format goes up in its last commit.
+A step that dies half-way is repeated from the start, because only its last commit sets the new format.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from checkpoints.formats import FORMAT, FORMATS, UNCHECKED_THROUGH, check_format
 
 
 def migrated(table: DeltaTable, path: str) -> DeltaTable:
-    """The state ``table`` at ``path`` in the format of this release; raises ``StateError`` if it is a newer one."""
+    """Migrate the state ``table`` at ``path`` to this release's format; raises ``StateError`` if its format is newer."""
     while (found := check_format(table, "state")) < FORMATS["state"]:
         STEPS[found](path)
         table = DeltaTable(path)
@@ -24,7 +24,7 @@ def migrated(table: DeltaTable, path: str) -> DeltaTable:
 
 
 def add_row_checksums(path: str) -> None:
-    """Format 1 to 2: a column ``_sum``; rows that are there stay without, which the table notes by their last batch."""
+    """Format 1 to 2: add the column ``_sum``. Existing rows stay without checksums; a table property records their last batch."""
     table = DeltaTable(path)
     found = pa.table(QueryBuilder().register("state", table).execute("SELECT max(_batch) AS last FROM state").read_all())
     last = pc.max(found.column("last")).as_py()
@@ -37,5 +37,5 @@ def add_row_checksums(path: str) -> None:
     )
 
 
-#: What takes a table of the format on to the next one.
+#: By format, the migration to the next one.
 STEPS: dict[int, Callable[[str], None]] = {1: add_row_checksums}

@@ -1,4 +1,4 @@
-"""Opening a state table: it is there if the ledger says so, it has the format of this release, and damage is told in one line."""
+"""Opens the state table: checks that it exists if the ledger says so, migrates its format, and reports damage in one line."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from checkpoints.migrations import migrated
 from windowing.columnar.checksums import REMEDY, RowCheck
 from windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line
 
-#: What messages of delta-rs, pyarrow and object stores say where a file is not there.
+#: Matches messages of delta-rs, pyarrow and object stores about a missing file.
 _MISSING = re.compile(r"not found|No such file|NotFound|does not exist|FileNotFoundError|NoSuchKey", re.IGNORECASE)
 
 
 def open_state(path: str, *, left_at: int | None) -> RowCheck:
-    """Bring the state table at ``path``, if there is one, to this release's format; how its rows are checked.
+    """Migrate the state table at ``path``, if it exists, to this release's format; returns the check for its rows.
 
     Parameters
     ----------
     left_at
-        Version of the table after the last batch that wrote to it, as the ledger has it; null: no batch has.
+        Version of the table after the last batch that wrote to it, from the ledger; null if no batch has.
 
     Raises
     ------
     StateMissingError
-        If there is no table, or one of an older version, where a batch has written state.
+        If a batch has written state, but the table is missing or at an older version.
     StateCorruptError
         If its log cannot be read.
     StateError
-        If it is of a newer format.
+        If its format is newer.
     """
     with damage_told(path):
         try:
@@ -54,7 +54,7 @@ def open_state(path: str, *, left_at: int | None) -> RowCheck:
 
 @contextmanager
 def damage_told(path: str) -> Iterator[None]:
-    """Errors of libraries that read the state at ``path`` as ``StateMissingError`` or ``StateCorruptError``."""
+    """Raise errors of libraries that read the state at ``path`` as ``StateMissingError`` or ``StateCorruptError``."""
     try:
         yield
     except WindowmillError:
@@ -68,7 +68,7 @@ def damage_told(path: str) -> Iterator[None]:
             raise StateMissingError(f"state {path}: a file is gone ({_brief(err)}); {REMEDY}") from err
         raise StateCorruptError(f"state {path}: cannot be read ({_brief(err)}); {REMEDY}") from err
     except BaseException as err:
-        # A panic of Rust code is no Exception.
+        # A Rust panic is not an ``Exception``.
         if type(err).__name__ == "PanicException":
             raise StateCorruptError(f"state {path}: cannot be read ({_brief(err)}); {REMEDY}") from err
         raise

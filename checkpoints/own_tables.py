@@ -1,4 +1,4 @@
-"""A pipeline's own Delta tables as the protocol sees them: which table it is, what landed in it, and who changed it since. No JVM."""
+"""The protocol's view of a pipeline's own Delta tables: identity, version, landed batches, and later changes by others. No JVM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from windowing.spec import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Which Delta table it is, and its version."""
+    """The Delta id and the current version of a table."""
 
     table_id: str
     version: int
@@ -33,9 +33,9 @@ class Standing:
 class Change:
     """One commit to a table.
 
-    ``added`` and ``removed`` identify the files whose rows it added and removed, ``moved_in`` and ``moved_out`` those among which it moved
-    the same rows. ``note`` is what windowmill wrote into the commit's metadata; empty if someone else made it. ``digest`` identifies
-    ``added``.
+    ``added`` and ``removed`` identify the files whose rows it added and removed; ``moved_in`` and ``moved_out`` are the files that it
+    rewrote without changing rows (``dataChange`` false). ``note`` is windowmill's ``userMetadata`` of the commit, empty if someone else
+    made it. ``digest`` identifies ``added``.
     """
 
     version: int
@@ -56,7 +56,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A batch's commit in a table: its version, rows and digest, and the attempt that made it; null where the log has been cleaned up."""
+    """A batch's commit in a table.
+
+    ``attempt`` made it. If its log entry has been cleaned up, ``attempt`` and ``digest`` are null, ``rows`` is 0 and ``version`` is the
+    table's newest.
+    """
 
     version: int
     attempt: str | None
@@ -66,26 +70,26 @@ class Landed:
 
 
 class OwnTable(Protocol):
-    """What the protocol asks of a table; :class:`DeltaOwnTable`, and a table in memory that the simulator uses."""
+    """The interface of a table in the protocol; implemented by :class:`DeltaOwnTable`, and in memory by the simulator."""
 
     role: str
     place: str
 
     def standing(self) -> Standing | None:
-        """The table as it stands; none if there is no table."""
+        """The current id and version; none if there is no table."""
 
     def landed(self, app_id: str, batch: int) -> Landed | None:
-        """The commit of ``batch`` by ``app_id``; none if it has not landed. Raises ``LedgerBehindError`` if a later one has."""
+        """The commit of ``batch`` under ``app_id``; none if it has not landed. Raises ``LedgerBehindError`` if a later batch has."""
 
     def changes_after(self, version: int) -> Iterator[Change]:
-        """The commits after ``version``, oldest first; those that the log still tells."""
+        """The commits after ``version`` that the log still contains, oldest first."""
 
     def change_at(self, version: int) -> Change | None:
-        """The commit that made ``version``; none if the log does not tell it any more."""
+        """The commit that created ``version``; none if the log no longer contains it."""
 
 
 class DeltaOwnTable:
-    """The Delta table at ``place``, which has the ``role`` of sink, state, quarantine or quality for a pipeline."""
+    """The Delta table at ``place``; its ``role`` in the pipeline is sink, state, quarantine or quality."""
 
     def __init__(self, role: str, place: str) -> None:
         self.role, self.place = role, place
@@ -107,7 +111,7 @@ class DeltaOwnTable:
             return None
         if found > batch:
             raise LedgerBehindError(
-                f"{self.role} {self.place}: batch {found} has landed, but the ledger is at batch {batch}; it has been restored from an "
+                f"{self.role} {self.place}: batch {found} has landed, but the ledger is at batch {batch}; the ledger was restored from an "
                 "older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
             )
         for version in range(table.version(), -1, -1):
@@ -184,7 +188,7 @@ def _change(version: int, actions: list[dict[str, Any]]) -> Change:
 
 
 def _identity(file: Mapping[str, Any]) -> str:
-    # The same path with other deleted rows is another content.
+    # With another deletion vector, the same path holds other rows.
     deleted = file.get("deletionVector") or {}
     return f"{file['path']} {deleted.get('storageType', '')}{deleted.get('pathOrInlineDv', '')}@{deleted.get('offset', '')}"
 

@@ -1,13 +1,13 @@
-"""What makes a batch happen exactly once: verify what earlier batches left, write each table once, and never mix two attempts.
+"""The commit protocol that makes each batch exactly-once: verify the tables, write each one once, and never mix two attempts.
 
-1. Before a plan is recorded, :func:`verify` compares the pipeline's tables with what the last commit recorded of them, and
-   :func:`refuse_landed` makes sure that the new batch's number has landed in none: else the ledger is an older copy.
-2. An :class:`Attempt` writes each table by :meth:`Attempt.write`, which asks first what has landed. A commit of an earlier attempt is
-   adopted if its rows are those that this attempt computed, and never mixed with others. A failed write is asked for too: its response
-   may have been lost after the commit had landed.
-3. Only the ledger's commit record makes the batch count. It tells table id, version, rows and digest of everything that was written.
+1. Before a plan is recorded, :func:`verify` compares the pipeline's tables with the last commit record, and :func:`refuse_landed` checks
+   that no table contains the new batch's number already. If one does, the ledger is an older copy.
+2. An :class:`Attempt` writes each table with :meth:`Attempt.write`, which first checks whether the batch's commit has landed. The commit
+   of an earlier attempt is adopted if it has the rows that this attempt computed; otherwise the attempt stops. After a failed write it
+   checks again, because the commit may have landed and only its response been lost.
+3. Only the commit record in the ledger makes the batch count. It holds the table id, version, row count and digest of every write.
 
-The same code runs over Delta tables and, in the simulator, over tables in memory.
+The same code runs on Delta tables and, in the simulator, on in-memory tables.
 """
 
 from __future__ import annotations
@@ -42,24 +42,26 @@ ACCEPT = "windowmill run --accept-changes"
 
 
 def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> None:
-    """Compare ``tables`` with what the ledger's last commit recorded of them.
+    """Compare ``tables`` with the ledger's last commit record.
 
     Parameters
     ----------
     accept_changes
-        Whether rows that others added to, or removed from, the sink, quarantine or quality table are accepted, and that the quarantine or
-        quality table is gone; never changes of the state.
+        Whether to accept rows that others added to or removed from the sink, quarantine or quality table, and a missing or replaced
+        quarantine or quality table. Changes to the state are never accepted.
 
     Raises
     ------
     StateMissingError
-        If a table is gone or older than the last batch left it.
+        If a table is missing, or older than the version that the last batch left.
     ForeignWriteError
-        If it is another table, or somebody else changed its rows.
+        If a table was replaced, or someone else changed its rows.
     StateCorruptError
-        If the log tells another commit than the one recorded.
+        If the recorded version holds another commit than the one recorded.
     LedgerBehindError
-        If there are tables and the ledger is empty.
+        If a table contains a batch that the ledger does not, or exists although the ledger is empty.
+    SinkError
+        If the sink exists although the ledger is empty.
     """
     recorded = ledger.written()
     if not ledger.count:
@@ -88,7 +90,7 @@ def _refuse_orphans(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
 
 def _verify_table(ledger: Ledger, table: OwnTable, written: Written, *, accept_changes: bool) -> None:
     standing, place = table.standing(), f"{table.role} {table.place}"
-    # No batch reads these two: a pipeline can do without what they held.
+    # No batch reads these two tables, so a pipeline can continue without their contents.
     expendable = table.role in ("quarantine", "quality")
     if accept_changes and expendable and not _goes_on_from(standing, written):
         ledger.accept(table.role, None)
@@ -98,13 +100,13 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: Written, *, accept_c
         raise StateMissingError(f"{place}: there is no table, but batch {written.batch} left version {written.version} of it; {remedy}")
     if written.table_id is not None and standing.table_id != written.table_id:
         raise ForeignWriteError(
-            f"{place}: this is another table (Delta id {standing.table_id}) than the one that batch {written.batch} wrote "
+            f"{place}: this is another table (Delta id {standing.table_id}), not the one that batch {written.batch} wrote "
             f"({written.table_id}); put the old table back: {remedy}"
         )
     if standing.version < written.version:
         raise StateMissingError(
-            f"{place}: stands at version {standing.version}, but batch {written.batch} left version {written.version}; its log has been "
-            f"cut off or restored from an older copy: {remedy}"
+            f"{place}: is at version {standing.version}, but batch {written.batch} left version {written.version}; its log was "
+            f"truncated, or restored from an older copy: {remedy}"
         )
     change = table.change_at(written.version) if written.digest else None
     if change is not None and change.digest != written.digest:
@@ -115,11 +117,11 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: Written, *, accept_c
     changes = list(table.changes_after(written.version))
     for change in changes:
         batch = _batch_of(change, ledger)
-        # A batch that was abandoned may have been validated, but it has written no rows.
+        # An abandoned batch may have written validation results, but no rows.
         if batch is not None and (batch >= ledger.count or (table.role != "quality" and ledger.is_abandoned(batch))):
             raise LedgerBehindError(
-                f"{table.role} {table.place}: version {change.version} holds batch {batch}, which the ledger {ledger.path} does not know "
-                f"or has dropped; {REBUILD}"
+                f"{table.role} {table.place}: version {change.version} holds batch {batch}, which the ledger {ledger.path} does not "
+                f"contain or has abandoned; {REBUILD}"
             )
     foreign = _foreign_change(ledger, table.role, written, changes)
     if foreign is None:
@@ -130,13 +132,13 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: Written, *, accept_c
 
 
 def _goes_on_from(standing: Standing | None, written: Written) -> bool:
-    """Whether the table that stands there is the one that was ``written``, or a later version of it."""
+    """Whether the existing table is the one that was ``written``, at that version or a later one."""
     return standing is not None and written.table_id in (None, standing.table_id) and standing.version >= written.version
 
 
 def _foreign_change(ledger: Ledger, role: str, written: Written, changes: Iterable[Change]) -> Change | None:
-    """The first of the ``changes`` since ``written`` by which somebody else's rows came or went, if they are not as they were again."""
-    # The maintenance of format 1 did not mark its commits; it rewrote the rows of the state alone.
+    """The first of the ``changes`` since ``written`` in which someone else added or removed rows; none if that has been undone."""
+    # Maintenance in format 1 did not mark its commits, but it rewrote only the state.
     if role == "state" and written.table_id is None:
         return None
     foreign, every = Counter[str](), Counter[str]()
@@ -149,19 +151,19 @@ def _foreign_change(ledger: Ledger, role: str, written: Written, changes: Iterab
             foreign.update(change.added)
             foreign.subtract(change.removed)
             first = first or change
-    # A restored table has the files of before the foreign change, or those of before what rewrote them meanwhile.
+    # After a RESTORE the table has the same files as before the foreign change, or as before a rewrite that followed ``written``.
     return first if any(foreign.values()) and any(every.values()) else None
 
 
 def _batch_of(change: Change, ledger: Ledger) -> int | None:
-    """The batch of this ledger that made ``change``, if one did."""
+    """The batch of this ledger that made ``change``; null if it was made by anything else."""
     batch = change.note.get("batch")
     mine = (change.added or change.removed) and "windowmill" not in change.note and change.note.get("generation") == ledger.generation
     return batch if mine and isinstance(batch, int) else None
 
 
 def _refused(table: OwnTable, written: Written, foreign: Change) -> ForeignWriteError:
-    # Not to the version of ``written``: an open batch may have written since, which has to stay.
+    # Not to the version of ``written``: that would also undo later commits of an open batch.
     advice = f"undo it by RESTORE TABLE … TO VERSION AS OF {foreign.version - 1}"
     if table.role != "state":
         advice += f", or accept it by `{ACCEPT}`"
@@ -172,30 +174,30 @@ def _refused(table: OwnTable, written: Written, foreign: Change) -> ForeignWrite
 
 
 def refuse_landed(plan: Plan, pipeline: str, tables: Mapping[str, OwnTable]) -> None:
-    """Refuse to record ``plan`` if its number has landed already; raises ``LedgerBehindError``."""
+    """Raise ``LedgerBehindError`` if a table already contains the batch number of ``plan``."""
     for role, table in tables.items():
         for app in {plan.app_id(pipeline, role), plan.legacy_app_id(pipeline, role)}:
             if table.landed(app, plan.batch) is not None:
                 raise LedgerBehindError(
-                    f"{role} {table.place}: batch {plan.batch} has landed already, but the ledger does not know it; the ledger has been "
+                    f"{role} {table.place}: batch {plan.batch} has landed already, but the ledger does not contain it; the ledger was "
                     "restored from an older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
                 )
 
 
 class Attempt:
-    """One attempt at carrying out ``plan``: a process that may die at any instant, or be overtaken by another.
+    """One attempt at executing ``plan``: a process that may die at any time, or be overtaken by another attempt.
 
     Parameters
     ----------
     rules
-        Identifies the expectations by which this attempt validates.
+        Identifies the expectations that this attempt validates with.
 
     Attributes
     ----------
     id
-        Tells this attempt from others at the same plan.
+        Distinguishes this attempt from others at the same plan.
     written
-        What is known of each table, by role: what earlier batches left, and in time what this batch wrote.
+        The last write to each table, by role; starts with those of earlier batches and is updated by :meth:`write`.
     """
 
     def __init__(self, plan: Plan, pipeline: str, ledger: Ledger, tables: Mapping[str, OwnTable], *, rules: str = "") -> None:
@@ -206,39 +208,39 @@ class Attempt:
 
     @staticmethod
     def new_id() -> str:
-        """A name for an attempt, or a plan: 12 hexadecimal digits."""
+        """A random id for an attempt or a plan: 12 hexadecimal digits."""
         return uuid.uuid4().hex[:12]
 
     def app_id(self, role: str) -> str:
-        """Name of the batch's Delta transaction in the table of this role."""
+        """Application id of the batch's Delta transaction in the table of this role."""
         name = self.plan.app_id(self._pipeline, role)
-        # A batch that was held is validated anew, and so is one whose rules have changed since an attempt died.
+        # A held batch is validated again, and so is one whose rules changed after an attempt died; each validation is recorded.
         return f"{name}/{self._validation}" if role == "quality" else name
 
     def metadata(self, **more: str) -> str:
-        """What the commits of this attempt say in their ``userMetadata``; ids only, since it stays in the table's history."""
+        """The ``userMetadata`` of this attempt's commits; ids only, since it stays in the table's history."""
         plan = self.plan
         told = {"pipeline": self._pipeline, "generation": plan.generation, "batch": plan.batch, "attempt": self.id}
         return json.dumps(told | more)
 
     def landed(self, role: str) -> Landed | None:
-        """What this or another attempt has written for this batch."""
+        """The commit of this batch in the table of this role, by this or another attempt; none if it has not landed."""
         return self._tables[role].landed(self.app_id(role), self.plan.batch)
 
     def verdict(self) -> str | None:
-        """The verdict with which the batch has been published; none if its rows are not in the sink."""
+        """The verdict with which the batch was published; none if its rows are not in the sink."""
         found = self.landed("sink")
         return None if found is None else str(found.note.get("verdict", "passed"))
 
     def write(self, role: str, write: Callable[[], object], same: Callable[[], bool]) -> Landed:
-        """Let ``write`` commit the batch's rows to a table, unless they are there; the commit that counts.
+        """Call ``write`` to commit the batch's rows to a table, unless they have landed already; returns the commit that counts.
 
         Parameters
         ----------
         write
-            Commits the rows under :meth:`app_id` and :meth:`metadata`.
+            Commits the rows with :meth:`app_id` and :meth:`metadata`.
         same
-            Whether the batch's rows in the table are those that ``write`` would have written; asked when another attempt wrote them.
+            Whether the batch's rows in the table equal those that ``write`` would commit; called only if another attempt wrote them.
 
         Raises
         ------
@@ -246,6 +248,8 @@ class Attempt:
             If another attempt wrote other rows.
         StorageFullError, SinkError, StateError
             If the commit did not land.
+        Exception
+            Whatever ``write`` raised, if its commit did not land and the disk is not full.
         """
         table = self._tables[role]
         found = self.landed(role)
@@ -276,7 +280,7 @@ class Attempt:
         standing = table.standing() or Standing("", found.version)
         mine = Written(self.plan.batch, standing.table_id, found.version, found.rows, found.digest, found.attempt)
         accepted = self.written.get(role)
-        if accepted is not None and accepted.version > found.version:  # others' later changes
+        if accepted is not None and accepted.version > found.version:  # accepted later changes by others
             mine = replace(mine, version=accepted.version, digest=None)
         self.written[role] = mine
         reach(f"{role}.after")
@@ -295,7 +299,7 @@ class Attempt:
         self._ledger.record_held(self.plan, outcome, at)
 
     def commit(self, outcome: Commit, at: datetime) -> None:
-        """Record that the batch has happened; raises ``ForeignWriteError`` if others changed rows of its tables meanwhile."""
+        """Record the commit of the batch; raises ``ForeignWriteError`` if others changed rows of its tables in the meantime."""
         for role, before in self._ledger.written().items():
             if role in self._tables:
                 table = self._tables[role]
@@ -306,7 +310,7 @@ class Attempt:
 
 
 def abandon(plan: Plan, pipeline: str, ledger: Ledger, tables: Mapping[str, OwnTable], at: datetime) -> None:
-    """Drop the open ``plan``; raises ``LedgerError`` if any of its rows have landed."""
+    """Abandon the open ``plan``; raises ``LedgerError`` if any of its rows have landed."""
     for role, table in tables.items():
         if role != "quality" and table.landed(plan.app_id(pipeline, role), plan.batch) is not None:
             raise LedgerError(

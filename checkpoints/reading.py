@@ -1,7 +1,7 @@
-"""Reading a state table's files in this process, without leaving out what their statistics say is not wanted.
+"""Reads a state table's files in this process, whole: statistics are not used to skip row groups or pages.
 
-A flipped bit in a file's footer, or in the statistics of the table's log, would otherwise leave out rows unseen. Files are read whole, and
-are what the log says of them: their size, their number of rows, the first and last batch and slice in them.
+With skipping, a flipped bit in a file's footer or in the log's statistics could silently drop rows. Each file is also compared with the
+log: its size, its number of rows, and its first and last batch and slice.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from windowing.columnar.checksums import REMEDY, SUM
 from windowing.columnar.slices import BATCH, SLICE
 from windowing.errors import StateCorruptError
 
-#: Bytes of a table up to which it is read whole; so much takes about 0.1 s.
+#: Size in bytes up to which a table is read whole; that takes about 0.1 s.
 WHOLE_BYTES = 16 << 20
 
 
 def read_whole(table: DeltaTable, files: Sequence[Mapping[str, Any]], schema: pa.Schema, where: pc.Expression) -> pa.Table:
-    """The rows of ``files`` where ``where`` holds, with the columns of ``schema``.
+    """The rows of ``files`` for which ``where`` holds, with the columns of ``schema``.
 
     Parameters
     ----------
     files
-        As of ``DeltaTable.get_add_actions(flatten=True)``.
+        Rows of ``DeltaTable.get_add_actions(flatten=True)``.
 
     Raises
     ------
     StateCorruptError
-        If a file is not as the table's log describes it. Errors of pyarrow where a file cannot be read.
+        If a file does not match the table's log.
+    pyarrow.ArrowException, OSError
+        If a file cannot be read.
     """
     store = pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri))
     found = [_rows_of(store, table.table_uri, file, schema).filter(where) for file in files]
@@ -44,12 +46,12 @@ def read_whole(table: DeltaTable, files: Sequence[Mapping[str, Any]], schema: pa
 
 def _rows_of(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     with store.open_input_file(file["path"]) as opened:
-        # Before anything of it is believed, and memory taken for it.
+        # Compare the size before trusting the footer or allocating memory for it.
         _same(uri, file["path"], "bytes", opened.size(), file["size_bytes"])
         parquet = pq.ParquetFile(opened, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
         _same(uri, file["path"], "rows", parquet.metadata.num_rows, file["num_records"])
         stored = parquet.schema_arrow.names
-        # Files of format 1 have no checksums; whether a row may be without is for its check to say.
+        # Files of format 1 have no checksums. ``RowCheck`` decides whether a row may lack one.
         require_columns(uri, [*stored, SUM], schema.names)
         rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)
         if SUM in schema.names and SUM not in stored:
@@ -70,7 +72,7 @@ def _same(uri: str, path: str, what: str, found: Any, told: Any) -> None:
 
 
 def require_columns(path: str, found: Collection[str], wanted: Collection[str]) -> None:
-    """Raise ``StateCorruptError`` where a column that was written is not there."""
+    """Raise ``StateCorruptError`` if a ``wanted`` column is not among those ``found``."""
     missing = [name for name in wanted if name not in found]
     if missing:
         raise StateCorruptError(f"state {path}: column {missing[0]!r} is missing; {REMEDY}")

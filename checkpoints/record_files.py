@@ -1,4 +1,4 @@
-"""Files of records: Parquet whose name tells the checksum of its bytes, so that damage is found before anything is decoded."""
+"""Files of records: Parquet with a checksum of the bytes in the file name, so that damage is detected before decoding."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ SCHEMA = pa.schema(
 )
 _AT, _EPOCH = SCHEMA.field("at").type, datetime(1970, 1, 1, tzinfo=UTC)
 _NAME = re.compile(r"records-\d+-(?P<level>\d)-[0-9a-f]{8}-(?P<crc>[0-9a-f]{8})\.parquet")
-#: Bytes that a file without a checksum may declare, and how often its own size: an older windowmill's `maintain` merged all records.
+#: A file without a checksum may declare so many bytes plus so many times its own size; `maintain` of format 1 merged all records into one.
 _DECLARED_BYTES, _DECLARED_TIMES = 64 << 20, 64
-#: What a record of format 1 is sorted by within its batch, beside its time.
+#: Sort order of a batch's records of format 1, before their time.
 _KINDS = {"plan": 0, "commit": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFile:
-    """A file of the ledger as the Delta log tells it: ``first`` and ``last`` batch of its ``records``."""
+    """A file of the ledger as the Delta log describes it: the number of ``records``, and their ``first`` and ``last`` batch."""
 
     path: str
     size_bytes: int
@@ -49,24 +49,24 @@ class RecordFile:
 
     @property
     def level(self) -> int:
-        """How often its records have been merged: 0 as appended."""
+        """How often its records have been merged; 0 for a file as appended."""
         told = _NAME.fullmatch(self.path)
         return int(told["level"]) if told else 0
 
     @property
     def has_checksum(self) -> bool:
-        """Whether damage of its bytes would show; an older windowmill's files have no checksum."""
+        """Whether its name has a checksum; files of format 1 have none."""
         return _NAME.fullmatch(self.path) is not None
 
     @property
     def statistics(self) -> dict[str, object]:
-        """What the Delta log tells of the file."""
+        """The file's statistics in the Delta log."""
         ends = {"minValues": {"batch": self.first}, "maxValues": {"batch": self.last}}
         return {"numRecords": self.records, **ends, "nullCount": {"batch": 0}}
 
 
 def packed(records: Sequence[Record], level: int) -> tuple[RecordFile, bytes]:
-    """A new file of ``records`` and its bytes; its name tells the bytes' CRC-32, and no two names are the same."""
+    """A new file of ``records`` and its bytes; its unique name contains the CRC-32 of the bytes."""
     columns = {name: [getattr(record, name) for record in records] for name in SCHEMA.names}
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.table(columns, schema=SCHEMA), buffer, compression="zstd", write_page_checksum=True)
@@ -77,12 +77,12 @@ def packed(records: Sequence[Record], level: int) -> tuple[RecordFile, bytes]:
 
 
 def decoded(content: bytes, file: RecordFile, ledger: str) -> list[Record]:
-    """The records of ``file``, checked one by one and against what the log tells of the file.
+    """The records of ``file``, each checked, and compared with what the log says about the file.
 
     Raises
     ------
     LedgerCorruptError
-        If the bytes are not those that were written.
+        If the bytes are damaged or do not match the log.
     """
     place = f"ledger {ledger}: {file.path} (batches {file.first} to {file.last})"
     told = _NAME.fullmatch(file.path)
@@ -90,7 +90,7 @@ def decoded(content: bytes, file: RecordFile, ledger: str) -> list[Record]:
         raise LedgerCorruptError(f"{place}: the file is damaged (its checksum does not match); restore the folder from a copy")
     try:
         records = [Record(**row) for row in _rows(content, trusted=told is not None)]
-    except Exception as err:  # whatever the libraries make of damaged bytes, a time zone of that name for one
+    except Exception as err:  # damaged bytes can raise anything, an unknown time zone for one
         raise LedgerCorruptError(f"{place}: cannot be read ({first_line(err)}); restore the folder from a copy") from err
     for record in records:
         check_record(record, place)
@@ -101,7 +101,7 @@ def decoded(content: bytes, file: RecordFile, ledger: str) -> list[Record]:
 
 
 def read_bytes(files: pa_fs.FileSystem, file: RecordFile, ledger: str) -> bytes:
-    """The bytes of ``file``; raises ``LedgerCorruptError`` before reading one that is not as long as the log tells."""
+    """The bytes of ``file``; raises ``LedgerCorruptError`` before reading if its size is not the one in the log."""
     with files.open_input_file(file.path) as stream:
         if stream.size() != file.size_bytes:
             raise LedgerCorruptError(
@@ -112,17 +112,17 @@ def read_bytes(files: pa_fs.FileSystem, file: RecordFile, ledger: str) -> bytes:
 
 
 def ordered(records: Sequence[Record]) -> list[Record]:
-    """``records`` in the order in which they were appended; those of format 1 have no number and come first."""
+    """``records`` in append order; those of format 1 have no number and come first."""
     return sorted(records, key=lambda r: (r.number is not None, r.number or 0, r.batch, _KINDS.get(r.kind, 1), r.at))
 
 
 def _rows(content: bytes, *, trusted: bool) -> list[dict[str, Any]]:
-    # Nothing in a footer is longer than the file, and a file of one record is small once it is unpacked: what declares more is damaged,
-    # and to believe it would take gigabytes.
+    # Nothing in a footer is longer than the file, and a file of one record is small when decompressed. A file that declares more is
+    # damaged, and trusting it could allocate gigabytes.
     limits = {"thrift_string_size_limit": max(1, len(content)), "thrift_container_size_limit": max(1, len(content))}
     reader = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, **limits)
     metadata = reader.metadata
-    # Not of single columns: of some damaged ones pyarrow 26 ends the process instead of raising.
+    # Row groups, not columns: on some damaged column metadata pyarrow 26 ends the process instead of raising.
     declared = sum(max(0, metadata.row_group(n).total_byte_size) for n in range(metadata.num_row_groups))
     if not trusted and (declared > _DECLARED_BYTES + _DECLARED_TIMES * len(content) or metadata.num_rows > declared):
         raise ValueError(f"it declares {declared:,} bytes and {metadata.num_rows:,} rows")
@@ -133,7 +133,7 @@ def _rows(content: bytes, *, trusted: bool) -> list[dict[str, Any]]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    # pyarrow would import pandas for instants, which takes longer than all else that a run does which finds nothing new.
+    # pyarrow imports pandas to convert timestamps, which takes longer than the rest of a run that finds nothing new.
     instants = column.type == _AT
     values: list[Any] = (column.cast(pa.int64()) if instants else column).to_pylist()
     return [value if value is None else _EPOCH + timedelta(microseconds=value) for value in values] if instants else values

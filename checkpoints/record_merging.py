@@ -1,4 +1,4 @@
-"""Which files of the ledger are merged, and into what: two levels, so that each record is rewritten twice in its life."""
+"""Chooses which files of the ledger to merge. There are two levels, so each record is rewritten at most twice."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from checkpoints.record_files import RecordFile, packed
 from checkpoints.records import Record
 
-#: Files of a level that are merged into one of the next; files of the last level stay as they are.
+#: Number of files of one level merged into one of the next; files of the last level are final.
 FAN, LAST_LEVEL = 32, 2
-#: Files that one merge takes at most: a ledger of an older windowmill has one for every record it ever wrote.
+#: Maximum number of files in one merge: a ledger of format 1 may have a file per record.
 _MERGED_FILES = 2_048
-#: Characters of bodies that a merged file holds at most, but for a single record's.
+#: Maximum number of characters of record bodies in a merged file, unless a single record has more.
 _MERGED_CHARACTERS = 16 << 20
 
 
 def to_merge(files: Sequence[RecordFile]) -> list[RecordFile]:
-    """Those of ``files``, in their order, that a merge takes now; none as long as few have been appended, all with a checksum."""
+    """The ``files`` to merge now, in order; none while there are few appended files and all of them have checksums."""
     appended = [file for file in files if file.level == 0]
     if len(appended) < FAN and all(file.has_checksum for file in appended):
         return []
@@ -26,7 +26,7 @@ def to_merge(files: Sequence[RecordFile]) -> list[RecordFile]:
 
 
 def merged_files(records: Sequence[Record], *, last: bool) -> Iterator[tuple[RecordFile, bytes]]:
-    """``records`` in files of up to ``FAN * FAN``; ``last`` says that they have been merged before."""
+    """Pack ``records`` into files of up to ``FAN * FAN`` records; ``last`` says that some were merged before."""
     start = size = 0
     for n, record in enumerate(records):
         if n > start and (n - start >= FAN * FAN or size + len(record.body) > _MERGED_CHARACTERS):

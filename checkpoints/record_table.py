@@ -1,8 +1,8 @@
-"""The ledger's records in a Delta table: appended one by one behind a fence, and merged so that reading the newest stays quick. No JVM.
+"""The ledger's records in a Delta table: appended one at a time behind a fence, and merged so that opening stays fast. No JVM.
 
-Each record begins as a file of its own. After 32 appends these files are merged into one, and 32 of those into one that is never
-rewritten again; so a ledger of any length is its large old files, of which the log's statistics tell what they hold, and at most 64 small
-ones. A merge changes no record: it is no reason to fence a writer, who reads anew and appends.
+Each record is first written to a file of its own. Every 32 such files are merged into one, and every 32 merged files into one that is
+never rewritten. So a ledger of any length consists of large old files, whose batches the log's statistics give, and at most 64 small
+ones. A merge changes no record, so it does not fence out a writer: the writer reloads and appends again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from checkpoints.record_merging import FAN, LAST_LEVEL, merged_files, to_merge
 from checkpoints.records import Record, sealed
 from windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
 
-#: Newest batches that are read whenever the ledger is opened.
+#: Number of newest batches read when the ledger is opened.
 TAIL_BATCHES = 8
-#: How often an append is tried again because a merge or a vacuum came between.
+#: Attempts at an append that concurrent merges or vacuums make fail.
 _ATTEMPTS = 5
-#: Files that a merge has superseded are kept so long for whoever still reads an older version: a read takes seconds.
+#: Hours for which files superseded by a merge are kept for readers of older versions; a read takes seconds.
 RETENTION_HOURS = 24
-#: Each load reads a Delta log checkpoint and the entries since; older entries say the same again and would only be listed.
+#: Each load reads the last Delta log checkpoint and the entries after it; older entries are redundant and only slow down listing.
 CONFIGURATION = {
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 1 days",
@@ -49,17 +49,17 @@ class DeltaRecords:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        # Its own, since a version that others have moved on would let an append pass that has to be refused.
+        # Not shared: if another caller updated it, an append that has to be fenced off would pass.
         self._kept = KeptTable(path)
         self._table: DeltaTable | None = None
-        #: In the order in which their records were appended.
+        #: In append order of their records.
         self._files: list[RecordFile] = []
-        #: Records of the newest files, by path: a file never changes.
+        #: Cached records of the newest files, by path; files are immutable.
         self._decoded: dict[str, list[Record]] = {}
         self._newest: Record | None = None
 
     def load(self) -> list[Record]:
-        """As :meth:`RecordStore.load`; none where there is no table yet.
+        """As :meth:`RecordStore.load`; empty if there is no table yet.
 
         Raises
         ------
@@ -124,16 +124,16 @@ class DeltaRecords:
         else:
             raise LedgerError(f"ledger {self._path}: was changed by a merge or a vacuum again and again; wait for it to end, and run again")
         if to_merge([*self._files, file]):
-            # The record has been appended: what fails here is left to a later append.
+            # The record is appended already; if the merge fails, a later append tries again.
             with suppress(*_FAILURES, LedgerError):
                 self.merge()
 
     def add_files(self, files: Sequence[tuple[RecordFile, bytes]]) -> None:
-        """Append whole files of records in one commit, as for a ledger that is made in bulk; fenced like :meth:`append`."""
+        """Append whole files of records in one commit, to create a ledger in bulk; fenced like :meth:`append`."""
         self._commit(files, [], {"kind": "bulk"}, data_change=True)
 
     def merge(self) -> int:
-        """Merge small files if there are enough of them; how many files went. What is appended meanwhile prevents the merge."""
+        """Merge small files if there are enough; returns by how many their number fell. A concurrent append makes the merge fail."""
         self.load()
         chosen = to_merge(self._files)
         if not chosen:
@@ -146,7 +146,7 @@ class DeltaRecords:
         return len(chosen) - len(merged)
 
     def vacuum(self) -> int:
-        """Remove files that merges superseded, and those that no commit names, :data:`RETENTION_HOURS` ago; how many."""
+        """Remove superseded and uncommitted files older than :data:`RETENTION_HOURS`; returns how many."""
         self.load()
         if self._table is None:
             return 0
@@ -175,12 +175,12 @@ class DeltaRecords:
             }
 
     def _check_absent(self) -> None:
-        # Log entries and checkpoints: a writer that died may also have left an entry under the name that it has before it is whole.
+        # Only log entries and checkpoints count: a killed writer may also have left a temporary file of an incomplete entry.
         if "://" not in self._path and any(file.suffix in (".json", ".parquet") for file in Path(self._path, "_delta_log").glob("*")):
             raise LedgerCorruptError(f"ledger {self._path}: its log holds no readable commit; restore the folder from a copy")
 
     def _has_landed(self, file: RecordFile, record: Record, count: int, version: int | None, failure: Exception) -> bool:
-        """Whether ``record`` is in the ledger although writing it failed, as when an answer is lost; if not, it may be tried again."""
+        """Whether ``record`` landed although the write failed, as when its response is lost; false means that a retry is safe."""
         newest = self._newest
         self.load()
         if any(known.path == file.path for known in self._files):
@@ -191,7 +191,7 @@ class DeltaRecords:
                 "it stops without effect"
             ) from failure
         if self._version != version:
-            return False  # merged or vacuumed: the records are those that the writer has seen
+            return False  # a merge or vacuum: the records are the ones this writer has read
         told = f"ledger {self._path}: the {record.kind} of batch {record.batch} could not be written ({first_line(failure)})"
         if is_disk_full(failure):
             raise StorageFullError(f"{told}: the disk is full or a quota is used up; free some space, and run again") from failure
@@ -216,7 +216,7 @@ class DeltaRecords:
         table.create_write_transaction(actions, "append", table.schema(), commit_properties=fence)
 
     def _opened(self) -> DeltaTable:
-        """The table as it was loaded; made where there is none, and given what an older windowmill did not know."""
+        """The table as loaded; created if missing, and given the columns and properties that an older windowmill did not write."""
         if self._table is None:
             if "://" not in self._path:
                 Path(self._path).mkdir(parents=True, exist_ok=True)
@@ -232,11 +232,11 @@ class DeltaRecords:
 
 @contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Other libraries' failures to read, as ``LedgerError``."""
+    """Raise read errors of other libraries as ``LedgerError``."""
     try:
         yield
     except BaseException as err:
-        # A panic of Rust code, as some damaged files cause, is no Exception.
+        # Some damaged files cause a Rust panic, which is not an ``Exception``.
         if not isinstance(err, _FAILURES) and type(err).__name__ != "PanicException":
             raise
         raise LedgerError(
@@ -245,8 +245,8 @@ def _readable(path: str) -> Iterator[None]:
 
 
 def _filesystem(table: DeltaTable) -> pa_fs.FileSystem:
-    # Not deltalake's own pyarrow reader: it leaves threads behind that abort the interpreter at its exit (1.6.6, exit code 134), and its
-    # SQL takes half a second to start.
+    # Not deltalake's own pyarrow reader: it leaves threads behind that abort the interpreter at exit (1.6.6, exit code 134). Its SQL
+    # engine takes half a second to start.
     return pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri))
 
 
@@ -267,7 +267,7 @@ def _listed(table: DeltaTable, path: str) -> list[RecordFile]:
 
 
 def _told_count(table: DeltaTable, path: str) -> int | None:
-    """How many records the newest commit says that it left: if its own file was dropped from the log, nothing else would tell."""
+    """Number of records after the newest commit, as the commit recorded it; only this shows that its own file is missing from the log."""
     name = f"_delta_log/{table.version():020d}.json"
     place = _filesystem(table)
     if place.get_file_info([name])[0].type != pa_fs.FileType.File:

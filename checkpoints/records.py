@@ -1,4 +1,4 @@
-"""A record of the ledger: its fields, its checksum, and what the ledger asks of the place that keeps records."""
+"""A ledger record: its fields and checksum, and the interface of the store that holds records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from windowing.errors import LedgerCorruptError
 
-#: Records of this format and later carry their number and checksum.
+#: Records have a number and a checksum from this format on.
 SUMMED_FORMAT = 2
 
 
@@ -21,7 +21,7 @@ class Record:
     Attributes
     ----------
     number
-        Place in the ledger, from 0; null in records of format 1.
+        Position in the ledger, from 0; null in records of format 1.
     sum
         Checksum of all other fields; null in records of format 1.
     """
@@ -37,16 +37,16 @@ class Record:
 
 
 class RecordStore(Protocol):
-    """What the ledger needs of the place that keeps its records."""
+    """Interface of the store in which the ledger keeps its records."""
 
     def load(self) -> list[Record]:
-        """The records of the newest batches, in order; later appends are fenced against this moment.
+        """The records of the newest batches, in order; later appends are fenced against this version of the store.
 
-        Of each batch told all records are told; where the ledger is short these are all batches.
+        Every returned batch has all its records. A short ledger is returned whole.
         """
 
     def read(self, first: int, before: int) -> list[Record]:
-        """The records of the batches from ``first`` until ``before``, in order, as they stood at the last :meth:`load`."""
+        """The records of the batches [``first``, ``before``), in order, as of the last :meth:`load`."""
 
     def append(self, record: Record) -> None:
         """Add ``record``.
@@ -54,27 +54,27 @@ class RecordStore(Protocol):
         Raises
         ------
         FencedError
-            If another record has landed since :meth:`load`.
+            If another record was appended since :meth:`load`.
         StorageFullError, LedgerError
-            If ``record`` could not be written; the ledger is as it was.
+            If ``record`` could not be written; the ledger is unchanged.
         """
 
 
 def sealed(record: Record, number: int) -> Record:
-    """``record`` as the ledger's ``number``-th, with its checksum."""
+    """``record`` with its ``number`` in the ledger and its checksum."""
     numbered = replace(record, number=number)
     return replace(numbered, sum=checksum(numbered))
 
 
 def checksum(record: Record) -> int:
-    """64 bits over all fields of ``record`` but its checksum, as a signed integer."""
+    """64-bit checksum over all other fields of ``record``, as a signed integer."""
     instant = (record.at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     fields = [record.format, record.kind, record.batch, record.attempt, instant, record.body, record.number]
     return int.from_bytes(hashlib.blake2b(json.dumps(fields).encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def check_record(record: Record, place: str) -> None:
-    """Refuse a record that is not as it was written; ``place`` names the file in the message. Raises ``LedgerCorruptError``."""
+    """Raise ``LedgerCorruptError`` for a record that is not as it was written; ``place`` names its file in the message."""
     expected = {"format": int, "kind": str, "batch": int, "attempt": str, "at": datetime, "body": str}
     wrong = [name for name, kind in expected.items() if not isinstance(getattr(record, name), kind)]
     if wrong:

@@ -1,4 +1,4 @@
-"""Keeping Delta tables quick to open: small files merged, their log shortened, files that no version needs removed. No JVM."""
+"""Keeps Delta tables fast to open: merges small files, shortens the log, removes files that no version needs. No JVM."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from deltalake import DeltaTable
 
 from checkpoints.features import delta_rs_can_write
 
-#: Files of a small table above which they are merged.
+#: Number of files above which a table is compacted.
 FEW_FILES = 64
-#: Bytes of a file that small ones are merged into: small enough to be rewritten now and then for the sake of 64 new ones.
+#: Target size of compacted files, small enough that rewriting one for every 64 new files is cheap.
 MERGED_BYTES = 8 << 20
-#: Hours after which a file that no commit names is the leftover of an attempt that died, and an older version's file is not read any more:
-#: longer than any run, backfill or query lasts.
+#: Hours after which uncommitted files are leftovers of dead attempts, and files of older versions are no longer read: longer than any
+#: run, backfill or query takes.
 RETENTION_HOURS = 168
 
 
 def merge_if_many(path: str) -> bool:
-    """Merge the small files of the Delta table at ``path`` if there are many; whether it was done. Rows stay as they are."""
+    """Compact the Delta table at ``path`` if it has many files; returns whether it did. Rows do not change."""
     if not DeltaTable.is_deltatable(path):
         return False
     table = DeltaTable(path)
@@ -30,9 +30,9 @@ def merge_if_many(path: str) -> bool:
 
 
 def shorten_log(path: str) -> None:
-    """Checkpoint the log of the table at ``path``, and remove entries older than the table's own settings keep (30 days).
+    """Checkpoint the log of the table at ``path``, and remove entries older than the table's log retention (30 days by default).
 
-    Writers checkpoint every 100 commits by themselves; a table that is seldom written to would wait long for it.
+    Writers checkpoint only every 100 commits, which a rarely written table takes long to reach.
     """
     table = DeltaTable(path)
     if table.metadata().configuration.get("delta.checkpointPolicy", "classic") == "classic":
@@ -42,12 +42,12 @@ def shorten_log(path: str) -> None:
 
 
 def vacuum(path: str, retention_hours: int = RETENTION_HOURS) -> int:
-    """Remove files that no version within ``retention_hours`` needs; how many.
+    """Remove files that no version within ``retention_hours`` needs; returns how many.
 
-    Those that were never committed are included, unless something else is kept in the table's folder, too.
+    Uncommitted files are removed too, unless the table's folder also contains other data.
     """
     table = DeltaTable(path)
-    # deltalake 1.6.6 knows no files of deletion vectors: a full vacuum would take them for leftovers.
+    # deltalake 1.6.6 does not know deletion vector files: a full vacuum would remove them as leftovers.
     every = "deletionVectors" not in (table.protocol().reader_features or [])
     if every:
         leftovers = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
@@ -56,7 +56,7 @@ def vacuum(path: str, retention_hours: int = RETENTION_HOURS) -> int:
 
 
 def _are_of_others(files: Iterable[str], path: str) -> bool:
-    """Whether some of ``files``, relative to the table at ``path``, are no table's files, or those of a table below it."""
+    """Whether any of ``files``, relative to the table at ``path``, is not a Parquet file or belongs to a table in a subfolder."""
     places = {PurePosixPath(file) for file in files}
     folders = {parent for place in places for parent in place.parents if parent.name}
     return any(place.suffix != ".parquet" for place in places) or any(DeltaTable.is_deltatable(f"{path}/{folder}") for folder in folders)

@@ -1,8 +1,8 @@
-"""What the asset event of a sink tells its consumers, and which batches have not been told yet.
+"""Asset events of a sink: their contents, and which batches still have to be announced.
 
-The ledger knows the batches; Airflow's stored events of the same asset know what was told. Airflow stores an event in the transaction
-that marks its task a success, so a batch whose announcement was lost is told by the next one, and a batch is told twice only when the
-stored events are gone or two announcements overlap. The range of batches in the event lets a consumer drop such repeats.
+The ledger lists the batches, and Airflow's stored events of the asset show which of them were announced. Airflow stores an event in the
+transaction that marks its task as successful. So if an announcement is lost, the next event covers its batches. A batch is announced
+twice only if stored events are missing or two announcements overlap; consumers can drop such duplicates by the event's batch range.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from windowing.axis import from_us
 if TYPE_CHECKING:
     from checkpoints.batches import Batch
 
-#: Newest events looked at: overlapping announcements and events made by hand may stand above the one that reaches furthest.
+#: Number of newest events to read: overlapping announcements and manual events may be newer than the one with the highest batch.
 EVENTS_READ = 50
 
 
 def announced_through(events: Iterable[Mapping[str, Any] | None], generation: str) -> int:
-    """Number of the last batch that ``events`` have told, −1 for none.
+    """Number of the last batch announced by ``events``; −1 if there is none.
 
     Parameters
     ----------
     events
-        Extras of earlier events. Those made by hand, or of a ledger with another identity, say nothing about this one.
+        Extras of earlier events. Manual events, and those of a ledger with another identity, are ignored.
     generation
         Identity of the ledger.
     """
@@ -35,13 +35,13 @@ def announced_through(events: Iterable[Mapping[str, Any] | None], generation: st
 
 
 def unannounced(batches: Iterable[Batch], through: int) -> list[Batch]:
-    """Committed batches after number ``through``; empty when none of them changed the sink."""
+    """Committed batches after number ``through``; empty if none of them changed the sink."""
     new = [batch for batch in batches if batch.status == "committed" and batch.number > through]
     return new if any(map(_changed_sink, new)) else []
 
 
 def extra_of(batches: Sequence[Batch], generation: str, context: Mapping[str, Any]) -> dict[str, Any]:
-    """What the event tells about ``batches`` (at least one), as JSON values."""
+    """The event's extra for ``batches`` (at least one), as JSON values."""
     windows: dict[str, int] = {}
     for batch in batches:
         for name, rows in (batch.outcome.windows if batch.outcome else {}).items():
@@ -53,7 +53,7 @@ def extra_of(batches: Sequence[Batch], generation: str, context: Mapping[str, An
         "windows": windows,
         "window_end_min": min((_end(batch, end) for batch, out in published if (end := out.window_end_min) is not None), default=None),
         "window_end_max": max((_end(batch, end) for batch, out in published if (end := out.window_end_max) is not None), default=None),
-        # One warned batch makes the event a warned one: a consumer that minds should not miss it.
+        # The verdict is "passed" only if all batches passed, so that no consumer misses a warning.
         "verdict": next((verdict for verdict in verdicts if verdict != "passed"), verdicts[0] if verdicts else None),
         "batches": [batches[0].number, batches[-1].number],
         "generation": generation,
@@ -67,7 +67,7 @@ def extra_of(batches: Sequence[Batch], generation: str, context: Mapping[str, An
 
 
 def _changed_sink(batch: Batch) -> bool:
-    # A backfill replaces the rows of its range, with none when the source has none left.
+    # A backfill that publishes no rows still removes the old rows of its range.
     return batch.rows_published > 0 or (batch.action == "backfill" and batch.outcome is not None and batch.outcome.sink_version is not None)
 
 

@@ -1,4 +1,4 @@
-"""Whether the rows that an earlier attempt wrote are those that this one computed. Asked only after a crash."""
+"""Compares the rows that an earlier attempt wrote with those that this attempt computed. Used only after a crash."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def same_rows(mine: DataFrame, theirs: DataFrame, *, partials: bool = False) -> bool:
-    """Whether the two hold the same rows, each as often, by the columns of ``mine``; NaN equals NaN.
+    """Whether both hold the same multiset of rows in the columns of ``mine``; NaN equals NaN.
 
-    Of two attempts one may have worked in Spark and the other in its own process, so the last bits of floats may differ: where the rows
-    are not equal to the bit, floats are compared to nine digits. ``partials`` says that the rows are state: what stands beside a sum is
-    its rounding error, of which no digit has to agree, so floats and the checksums over them are left out then.
+    One attempt may have run in Spark and the other in the driver, so the last bits of floats may differ: if the rows are not equal to the
+    bit, floats are compared to nine decimals of their scientific notation, and checksums are ignored. ``partials`` says that the rows are
+    state. A stored sum comes with its rounding error, in which no digit has to agree, so then floats are ignored as well.
     """
     if any(name not in theirs.columns for name in mine.columns):
         return False
@@ -35,7 +35,7 @@ def _equal(mine: DataFrame, theirs: DataFrame) -> bool:
 
 
 def _about(rows: DataFrame, *, partials: bool) -> DataFrame:
-    """``rows`` with their floats to nine digits, or without them."""
+    """``rows`` without checksums, and with floats rounded, or dropped if they are ``partials``."""
     columns = []
     for field in rows.schema:
         column = F.col(backquoted(field.name))
@@ -46,9 +46,9 @@ def _about(rows: DataFrame, *, partials: bool) -> DataFrame:
 
 
 def same_quarantined(mine: pa.Table, path: str, batch: int) -> bool:
-    """Whether the quarantine table at ``path`` holds of ``batch`` the rows of ``mine``, with their reasons.
+    """Whether the rows of ``batch`` in the quarantine table at ``path``, with their reasons, are those of ``mine``.
 
-    Without Spark, which cannot read quarantine tables of format 1.
+    Read by delta-rs, because Spark cannot read quarantine tables of the first release.
     """
     query = f"SELECT reason, source_version, row FROM quarantine WHERE batch = {batch}"
     theirs = pa.table(QueryBuilder().register("quarantine", DeltaTable(path)).execute(query).read_all())

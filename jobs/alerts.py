@@ -1,4 +1,4 @@
-"""What a committed batch gives cause to look at, though nothing failed."""
+"""Warnings about a committed batch."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from checkpoints.batches import Commit
 from checkpoints.places import Places
 from expectations.rates import quarantined_rate
 
-#: Share of a batch's rows that may be quarantined before a run warns of it.
+#: A run warns if at least this share of a batch's rows was quarantined.
 QUARANTINED_SHARE = 0.01
 
 
 def warnings_of(commit: Commit, places: Places) -> list[str]:
-    """One line each: what was seen, where to look, what to do."""
+    """The warnings, one line each: what happened, where to look, what to do."""
     found = []
     rate = quarantined_rate(commit.rows_read, commit.rows_quarantined)
     if rate >= QUARANTINED_SHARE:
         found.append(
             f"{commit.rows_quarantined:,} of {commit.rows_read:,} rows read ({rate:.1%}) were quarantined, see the reasons in "
-            f"{places.quarantine}; where they came too late, raise time.disorder or time.lateness, or take history that was loaded in "
-            "bulk by `--arrival event_time` (run into a new sink, or backfill)"
+            f"{places.quarantine}; if they came too late, raise time.disorder or time.lateness, or read history that was loaded in "
+            "bulk with `--arrival event_time` (run into a new sink, or backfill)"
         )
     if commit.rows_ignored:
         found.append(

@@ -33,23 +33,24 @@ _errors = Console(stderr=True, highlight=False, soft_wrap=True)
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The pipeline's YAML file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 AcceptChanges = Annotated[
-    bool, typer.Option("--accept-changes", help="Go on though others have changed rows of the sink, quarantine or quality table.")
+    bool, typer.Option("--accept-changes", help="Continue although others have changed rows of the sink, quarantine or quality table.")
 ]
 AcceptCode = Annotated[
-    bool, typer.Option("--accept-code", help="Go on though a module that the spec names has been edited: it computes the same.")
+    bool,
+    typer.Option("--accept-code", help="Continue although a module that the spec names was edited; you vouch that it computes the same."),
 ]
 Arrival = Annotated[
     Literal["log", "event_time"],
     typer.Option(
         "--arrival",
-        help="The order in which the rows of history count as arrived: the log's, which makes rows late, or that of event time.",
+        help="Order in which historical rows count as arrived: log order, in which rows can be late, or event-time order.",
     ),
 ]
 Last = Annotated[int, typer.Option("--last", min=1, help="How many to show, newest last.")]
 
 
 @app.callback()
-def _options(debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an error.")] = False) -> None:
+def _options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
     _State.debug = debug
 
 
@@ -60,9 +61,9 @@ class _State:
 @app.command()
 def validate(
     spec: Spec,
-    source: Annotated[bool, typer.Option("--source", help="Compare the spec with the columns of its source, too; no JVM.")] = False,
+    source: Annotated[bool, typer.Option("--source", help="Also compare the spec with the columns of its source; no JVM.")] = False,
 ) -> None:
-    """Check the spec, its conditions, functions and expectations too; nothing is started."""
+    """Check the spec, with its conditions, functions and expectations; starts nothing."""
     from jobs.spec_checks import problems_of, source_problems
 
     read = read_spec(spec)
@@ -80,7 +81,7 @@ def validate(
 
 @app.command()
 def explain(spec: Spec, as_json: AsJson = False) -> None:
-    """How the spec is computed: slices, engines, why, what they cost, what is kept; nothing is started."""
+    """Explain how the spec is computed: slices, engines and why, their cost, what is stored; starts nothing."""
     from jobs.explain import explain as tell
 
     _show(tell(load_pipeline(spec)), as_json)
@@ -90,7 +91,7 @@ def explain(spec: Spec, as_json: AsJson = False) -> None:
 def try_(
     spec: Spec,
     input_: Annotated[Path, typer.Option("--input", help="JSON lines; - for standard input.")],
-    batch_rows: Annotated[int | None, typer.Option("--batch-rows", min=1, help="Cut the input into batches of so many rows.")] = None,
+    batch_rows: Annotated[int | None, typer.Option("--batch-rows", min=1, help="Split the input into batches of this many rows.")] = None,
     engine: Annotated[str, typer.Option("--engine", help="kernel; spark, as runs; or reference, the oracle: plain and slow.")] = "kernel",
     final: Annotated[bool, typer.Option("--final/--no-final", help="Whether the watermark goes to infinity at the end of input.")] = True,
 ) -> None:
@@ -104,10 +105,10 @@ def try_(
 def run(
     spec: Spec,
     max_batches: Annotated[
-        int | None, typer.Option("--max-batches", min=1, help="Stop after so many batches; by default when the source is drained.")
+        int | None, typer.Option("--max-batches", min=1, help="Stop after this many batches; by default when the source is drained.")
     ] = None,
     data_interval_end: Annotated[
-        datetime | None, typer.Option("--data-interval-end", help="UTC; through here the input is vouched to be complete.")
+        datetime | None, typer.Option("--data-interval-end", help="Instant (UTC) through which the input is complete.")
     ] = None,
     arrival: Arrival = "log",
     accept_changes: AcceptChanges = False,
@@ -139,7 +140,7 @@ def backfill(
     accept_code: AcceptCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute the windows that end in (from, to] from history, in one Spark job and one commit."""
+    """Recompute the windows that end in (from, to] from history, as one batch."""
     from jobs import runs
     from jobs.planning import Accepted
     from jobs.progress import Progress
@@ -160,13 +161,13 @@ def release(spec: Spec, accept_changes: AcceptChanges = False, accept_code: Acce
 
 @app.command()
 def discard(spec: Spec, accept_changes: AcceptChanges = False, accept_code: AcceptCode = False, as_json: AsJson = False) -> None:
-    """Go on past the held batch without publishing its rows; its events stay in the windows still to come."""
+    """Commit the held batch without publishing its rows; later windows still count its events."""
     _rule(spec, "discard", changes=accept_changes, code=accept_code, as_json=as_json)
 
 
 @app.command()
 def abandon(spec: Spec, as_json: AsJson = False) -> None:
-    """Drop an open plan that has published nothing; the next run plans anew."""
+    """Drop an open plan that has published nothing; the next run makes a new plan."""
     from jobs import runs
     from jobs.progress import Progress
     from jobs.tell import Answer
@@ -174,12 +175,12 @@ def abandon(spec: Spec, as_json: AsJson = False) -> None:
     pipeline = load_pipeline(spec)
     plan = runs.abandon(pipeline, Progress(_errors))
     data = {"pipeline": pipeline.pipeline, "status": "abandoned", "batch": plan.batch, "action": plan.action}
-    _show(Answer(data, f"{pipeline.pipeline}: batch {plan.batch} ({plan.action}) is abandoned; nothing of it had landed"), as_json)
+    _show(Answer(data, f"{pipeline.pipeline}: batch {plan.batch} ({plan.action}) is abandoned; none of its rows had landed"), as_json)
 
 
 @app.command()
 def status(spec: Spec, as_json: AsJson = False) -> None:
-    """Where the pipeline stands."""
+    """Show the pipeline's progress and open batch."""
     from jobs.tell import status_of
 
     _show(status_of(load_pipeline(spec)), as_json)
@@ -192,7 +193,7 @@ def history(
     timings: Annotated[bool, typer.Option("--timings", help="Show the seconds of each step.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The pipeline's batches."""
+    """List the pipeline's batches."""
     from jobs.tell import history_of
 
     _show(history_of(load_pipeline(spec), last, timings=timings), as_json)
@@ -200,7 +201,7 @@ def history(
 
 @app.command()
 def quality(spec: Spec, last: Last = 5, as_json: AsJson = False) -> None:
-    """Validation results of the last batches."""
+    """Show the validation results of the last batches."""
     from jobs.tell import quality_of
 
     _show(quality_of(load_pipeline(spec), last), as_json)
@@ -210,12 +211,13 @@ def quality(spec: Spec, last: Last = 5, as_json: AsJson = False) -> None:
 def state(
     spec: Spec,
     key: Annotated[
-        list[str] | None, typer.Option("--key", metavar="NAME=VALUE", help="A key, once for each of its columns; NAME alone: null.")
+        list[str] | None,
+        typer.Option("--key", metavar="NAME=VALUE", help="A key; give the option once per key column. NAME alone means null."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Lines of each list.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of lines of each list.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """What is remembered; of a key what the next run would restore, and for which windows."""
+    """Show the stored state; for a key, what the next run would restore, and for which windows."""
     from jobs.state import state_of
 
     _show(state_of(load_pipeline(spec), key or [], limit), as_json)
@@ -224,7 +226,7 @@ def state(
 @app.command()
 def report(
     spec: Spec,
-    out: Annotated[str | None, typer.Option("--out", help="Path or URI of the page; by default beside the pipeline's tables.")] = None,
+    out: Annotated[str | None, typer.Option("--out", help="Path or URI of the page; by default next to the pipeline's tables.")] = None,
 ) -> None:
     """Write the HTML report."""
     from jobs.report import write_report
@@ -287,7 +289,7 @@ def _show(answer: Any, as_json: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; the exit code."""
+    """Run the command line; returns the exit code."""
     return _guarded(lambda: app(args=arguments, standalone_mode=False))
 
 
@@ -298,7 +300,7 @@ def _guarded(action: Callable[[], Any]) -> int:
         _errors.print(f"windowmill: {err.format_message()}; see `windowmill --help`", markup=False)
         return 2
     except (typer.Abort, KeyboardInterrupt):
-        _errors.print("windowmill: stopped; run again to go on where it was", markup=False)
+        _errors.print("windowmill: stopped; run again to continue", markup=False)
         return 1
     except WindowmillError as err:
         if _State.debug:

@@ -1,4 +1,4 @@
-"""Which code a batch runs: the user's own modules, and the time zone data that its windows follow."""
+"""The code that a batch depends on: the user's modules, and the time zone data of its windows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from windowing.spec import Custom, Pipeline
 
 
 def module_names(pipeline: Pipeline) -> list[str]:
-    """Modules of the user's own that the spec names: window functions and aggregates, as ``module`` of ``module:name``."""
+    """User modules that the spec names for window functions and aggregates: ``module`` of each ``module:name``."""
     functions = [window.function for window in pipeline.windows if isinstance(window, Custom)]
     functions += [spec.use for spec in pipeline.aggregates.values() if spec.use is not None]
     return sorted({place.partition(":")[0] for place in functions})
 
 
 def module_digests(pipeline: Pipeline) -> dict[str, str]:
-    """SHA-256 of the file of each such module, 16 hexadecimal digits; modules that have no file are left out."""
+    """SHA-256 of the file of each of these modules, 16 hexadecimal digits; modules without a file are omitted."""
     found = {}
     for name in module_names(pipeline):
         origin = importlib.util.find_spec(name)
@@ -37,13 +37,13 @@ def check_modules(pipeline: Pipeline, plan: Plan) -> None:
         if name in now and now[name] != digest:
             raise CodeChangedError(
                 f"pipeline {pipeline.pipeline}: module {name} is not the one that batch {plan.batch} ran (digest {now[name]} instead of "
-                f"{digest}), so the results of old and new state might not fit together; put the old one back, give the new one its own "
+                f"{digest}), so its results might be inconsistent with the stored state; put the old one back, give the new one its own "
                 "sink and backfill it there, or, if it computes the same, run once with --accept-code"
             )
 
 
 def tzdata_version(pipeline: Pipeline) -> str | None:
-    """Version of the time zone data, where a window follows a zone."""
+    """Version of the time zone data; null if no window has a time zone."""
     if not any(getattr(window, "timezone", None) for window in pipeline.windows):
         return None
     for folder in TZPATH:

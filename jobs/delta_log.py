@@ -1,6 +1,6 @@
-"""What a Delta table's log says of its versions: which files each appended, and which versions changed rows. Read without a JVM.
+"""Reads a Delta table's log: which files each version appended, and which versions changed rows. No JVM.
 
-The log's own JSON entries are read, not a snapshot: the cost is that of the new versions, however long the table's history is.
+It reads the log's JSON entries, not a snapshot, so the cost depends on the number of new versions, not on the length of the history.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from checkpoints.kept_tables import newest
 from checkpoints.log_entries import has_lost_its_beginning
 from windowing.errors import SourceError, SourceFeatureError, SourceRangeGoneError, first_line
 
-#: Counts of rows that commits report of themselves, by Delta for Spark and by delta-rs.
+#: Row counts in a commit's operation metrics, as named by Delta for Spark and by delta-rs.
 _CHANGED_ROWS = (
     "numDeletedRows",
     "numUpdatedRows",
@@ -41,10 +41,10 @@ _CHANGED_ROWS = (
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
-    """One Parquet file of a source, as a version appended it or as a snapshot holds it.
+    """One Parquet file of a source, appended by a version or part of a snapshot.
 
-    ``path`` is relative to the table, or absolute. ``rows`` is null where the log does not tell how many rows count. ``partition`` has
-    the names that the table's files use.
+    ``path`` is relative to the table, or absolute. ``rows`` is the number of rows that are not deleted, null if the log does not give it.
+    The keys of ``partition`` are physical column names.
     """
 
     path: str
@@ -61,13 +61,13 @@ class LoggedVersion:
     Attributes
     ----------
     added
-        Files with rows that the version brought; rewritten ones (OPTIMIZE and the like) are not among them.
+        Files with new rows; files that were only rewritten (by OPTIMIZE and the like) are not included.
     changes
-        Whether it updated, removed or restored rows, so that ``added`` may hold rows that were there before.
+        Whether the version updated, removed or restored rows, so that ``added`` may contain rows that existed before.
     rows_changed
-        Rows that such a version inserted, updated or removed, as it reports; else the rows of the files that it added.
+        Number of rows that such a version inserted, updated or removed according to its metrics; without metrics, the rows of ``added``.
     pipeline
-        The windowmill pipeline that wrote it, if one did.
+        The windowmill pipeline that wrote the version, if one did.
     """
 
     version: int
@@ -87,7 +87,7 @@ class SourceTable:
     version: int
     schema_json: str
     partition_columns: tuple[str, ...]
-    #: Whether files may have rows that deletion vectors take out.
+    #: Whether files may contain rows that deletion vectors delete.
     deletion_vectors: bool = False
 
 
@@ -99,7 +99,7 @@ def read_source_table(path: str) -> SourceTable:
     SourceError
         If there is no table, or it cannot be opened.
     SourceFeatureError
-        If it uses a table feature that cannot be read rightly.
+        If it uses a table feature that cannot be read correctly.
     """
     try:
         table = newest(path)
@@ -121,7 +121,7 @@ def read_source_table(path: str) -> SourceTable:
     check_readable_features(features, path)
     if has_lost_its_beginning(table):
         raise SourceError(
-            f"source {path}: the first entries of its log are gone, and no checkpoint tells what they did, so the table's rows are not "
+            f"source {path}: the first entries of its log are gone, and no checkpoint replaces them, so the table's rows are not "
             "known; restore them from a copy"
         )
     return SourceTable(
@@ -135,12 +135,12 @@ def read_source_table(path: str) -> SourceTable:
 
 
 def logged_versions(table: SourceTable, after: int, through: int) -> Iterator[LoggedVersion]:
-    """What the versions (``after``, ``through``] did, oldest first.
+    """The versions (``after``, ``through``], oldest first.
 
     Raises
     ------
     SourceRangeGoneError
-        If log entries of these versions have been cleaned up.
+        If the log entry of one of these versions has been cleaned up.
     """
     log = _Log(table)
     for version in range(after + 1, through + 1):
@@ -153,7 +153,7 @@ def first_version_at(table: SourceTable, instant: datetime) -> int | None:
     Raises
     ------
     SourceRangeGoneError
-        If it may be one whose log entry has been cleaned up.
+        If the log entries needed to find it have been cleaned up.
     """
     log = _Log(table)
     found = None
@@ -161,7 +161,7 @@ def first_version_at(table: SourceTable, instant: datetime) -> int | None:
         at = log.committed_at_ms(version)
         if at is None:
             raise SourceRangeGoneError(
-                f"source {table.path}: the log of version {version} is gone, so it cannot be told whether it was committed before "
+                f"source {table.path}: the log of version {version} is gone, so it is unknown whether it was committed before "
                 f"{instant.isoformat()} (source.options.startingTimestamp); give a later instant, or a startingVersion after {version}"
             )
         if at < instant.timestamp() * 1_000:
@@ -171,18 +171,18 @@ def first_version_at(table: SourceTable, instant: datetime) -> int | None:
 
 
 def snapshot_files(table: SourceTable, version: int) -> list[AddedFile]:
-    """The files that make up the table at ``version``, in an order that depends on nothing else.
+    """The files of the table at ``version``, in a deterministic order.
 
     Raises
     ------
     SourceRangeGoneError
-        If the log no longer tells of that version.
+        If the log can no longer reconstruct that version.
     """
     try:
         found = pa.table(DeltaTable(table.path, version=version).get_add_actions(flatten=False)).to_pylist()
     except (DeltaError, OSError) as err:
         raise SourceRangeGoneError(
-            f"source {table.path}: the log no longer tells what the table held at version {version} ({first_line(err)}); "
+            f"source {table.path}: the log can no longer reconstruct the table at version {version} ({first_line(err)}); "
             "raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
         ) from err
     found.sort(key=lambda add: (add["modification_time"], add["path"]))
@@ -205,15 +205,15 @@ def schema_at(table: SourceTable, version: int | None) -> str:
 
 
 def physical_names(schema_json: str) -> dict[str, str]:
-    """The name in the Parquet files of each top-level column; they differ under column mapping."""
+    """The name of each top-level column in the Parquet files, which differs under column mapping."""
     fields = json.loads(schema_json)["fields"]
     return {field["name"]: (field.get("metadata") or {}).get("delta.columnMapping.physicalName", field["name"]) for field in fields}
 
 
 def missing_file(table: SourceTable, files: Sequence[AddedFile]) -> AddedFile | None:
-    """The first of ``files`` that is not in storage any more; none if all are.
+    """The first of ``files`` that no longer exists in storage; none if all do.
 
-    On object storage only files that are no longer part of the table are looked for: each costs a request.
+    On object storage each lookup costs a request, so only files that are no longer part of the table are checked.
     """
     local = table.path.removeprefix("file://") if "://" not in table.path.removeprefix("file://") else None
     if local is not None and not any("://" in file.path for file in files):
@@ -235,7 +235,7 @@ class _Log:
         return bool(self._info(version).type == pa_fs.FileType.File)
 
     def committed_at_ms(self, version: int) -> float | None:
-        """When ``version`` was committed, as Delta tells it: by the entry itself, else by its file's age."""
+        """When ``version`` was committed: its ``inCommitTimestamp``, else the modification time of its log entry."""
         info = self._info(version)
         if info.type != pa_fs.FileType.File:
             return None
@@ -276,7 +276,7 @@ def _version(version: int, actions: Sequence[dict[str, Any]]) -> LoggedVersion:
     adds = [action["add"] for action in actions if "add" in action and action["add"].get("dataChange", True)]
     removes = [action["remove"] for action in actions if "remove" in action and action["remove"].get("dataChange", True)]
     operation = told.get("operation", "?")
-    # A RESTORE may only bring back files whose rows have been read before.
+    # A RESTORE may only add files back, whose rows have been read before.
     changes = bool(removes) or any(add.get("deletionVector") for add in adds) or (operation == "RESTORE" and bool(adds))
     added = tuple(_file(add, version) for add in adds)
     return LoggedVersion(version, operation, added, changes, _rows_changed(told, added) if changes else 0, _pipeline(told))

@@ -1,4 +1,4 @@
-"""Keeping a pipeline's tables small: expired slices go, small files are merged, files no version needs are vacuumed. No JVM."""
+"""Maintains a pipeline's tables: drops expired slices, merges small files, vacuums files that no version needs. No JVM."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from windowing.spec import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What maintenance did to one table."""
+    """The result of maintenance on one table."""
 
     table: str
     rows_expired: int = 0
@@ -39,12 +39,12 @@ class Kept:
 
 
 def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
-    """Expire, compact and vacuum; waits for a run that is under way, and keeps later ones waiting while it lasts."""
+    """Expire, compact and vacuum. Holds the lease: it waits for a run in progress, and later runs wait for it."""
     check_runnable(pipeline)
     places = Places.of(pipeline)
     done = []
     with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):
-        # On this machine the lease keeps every run out.
+        # On a local file system the lease excludes every run.
         staging.clear_leftovers(places.root, running="://" in places.root)
         ledger = Ledger.open(pipeline)
         for name, path in (("state", places.state), ("sink", pipeline.sink.path if pipeline.sink else None), *_own(places)):
@@ -69,13 +69,13 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
 
 @contextmanager
 def _failing_by_name(name: str, path: str) -> Iterator[None]:
-    """Other libraries' errors with the table's name; what is damaged is for the next run to tell."""
+    """Raise errors of other libraries with the table's name; diagnosing the damage is left to the next run."""
     try:
         yield
     except (DeltaError, pa.ArrowException, OSError) as err:
         kind = SinkError if name == "sink" else StateError
         raise kind(
-            f"{name} {path}: cannot be tidied ({first_line(err)}); its rows are as they were: see what `windowmill run` says of it, or "
+            f"{name} {path}: cannot be tidied ({first_line(err)}); its rows have not changed: see what `windowmill run` reports, or "
             "restore the folder from a copy"
         ) from err
 
@@ -94,7 +94,7 @@ def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
 
 
 def _needed_from(pipeline: Pipeline, ledger: Ledger) -> int | None:
-    """Start of the first slice that a window still to come can hold, if it is known."""
+    """Start of the first slice that a future window can contain; null if unknown."""
     last = ledger.last_commit
     if last is None or last.outcome is None or last.outcome.emitted is None:
         return None
@@ -108,7 +108,7 @@ def _compact(path: str) -> int:
 
 
 def _tidy(name: str, path: str, compact: Callable[[str], int]) -> Kept:
-    """``compact`` rewrites the table's files, and tells how many rows went."""
+    """Compact, vacuum and shorten the log of one table; ``compact`` rewrites its files and returns how many rows expired."""
     before = len(DeltaTable(path).file_uris())
     rows = compact(path)
     removed = upkeep.vacuum(path)
@@ -117,7 +117,7 @@ def _tidy(name: str, path: str, compact: Callable[[str], int]) -> Kept:
 
 
 def _tidy_ledger(path: str) -> Kept:
-    """Its records are merged by their own rules: each file has a checksum, and nothing else may rewrite it."""
+    """Maintain the ledger. Only its own merge may rewrite files, because their names contain checksums."""
     records = DeltaRecords(path)
     before = len(DeltaTable(path).file_uris())
     records.merge()

@@ -1,4 +1,4 @@
-"""Deciding what the next batch does, and pinning it in the ledger. No JVM: a run that finds nothing new ends here."""
+"""Plans the next batch and records the plan in the ledger. No JVM: a run that finds nothing new ends here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from windowing.spec import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Differences from what the last batch left that the user accepts: rows changed by others, an edited module."""
+    """Differences since the last batch that the user accepts: rows changed by others, an edited module."""
 
     changes: bool = False
     code: bool = False
@@ -35,7 +35,7 @@ class Accepted:
 
 NOTHING_ACCEPTED = Accepted()
 
-#: Limits of one batch, as Delta's own readers name them; a longer backlog is taken in several batches.
+#: Default limits of one batch (``maxFilesPerTrigger``, ``maxBytesPerTrigger``); a larger backlog is split into several batches.
 MAX_FILES, MAX_BYTES = 10_000, 8 << 30
 
 
@@ -47,7 +47,7 @@ def next_run(
     arrival: Arrival = "log",
     accepted: Accepted = NOTHING_ACCEPTED,
 ) -> Plan | None:
-    """The plan of the next batch: the open one if a run died, else one over the source's new versions; none if nothing is new."""
+    """The plan of the next batch: the open plan if a run died, else a new one for the new source versions; none if there are none."""
     ledger.check_meaning(pipeline)
     source, last = _source(pipeline, ledger), ledger.last_commit
     if ledger.open_batch:
@@ -67,7 +67,7 @@ def next_run(
         max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES),
     )
     check_readable(pipeline, source, reach, again=False)
-    # Only what drains the backlog makes the interval complete: rows of it may be in the versions that are still to come.
+    # The interval is complete only once the backlog is drained: later versions may hold more of its rows.
     interval_end_us = vouched if reach.through == source.version else None
     plan = replace(_plan("run", pipeline, ledger, source, reach), interval_end=interval_end_us)
     return _record(pipeline, ledger, source, plan)
@@ -78,8 +78,8 @@ def next_backfill(
 ) -> Plan:
     """The plan of a backfill of the windows that end in (``begin``, ``end``], instants on the axis.
 
-    On a pipeline that has never run it is the first batch: it builds the state from which runs go on. Otherwise it recomputes, from the
-    versions that have been committed, windows that have been emitted; it never runs ahead of the schedule.
+    On a pipeline that has never run it is the first batch, and builds the state that later runs continue from. Otherwise it recomputes
+    emitted windows from the versions that earlier batches read; it never runs ahead of the schedule.
     """
     ledger.check_meaning(pipeline)
     if ledger.open_batch:
@@ -87,7 +87,7 @@ def next_backfill(
         if plan.action == "backfill" and (plan.range_from, plan.range_to) == (begin, end):
             return _reused(pipeline, ledger, _source(pipeline, ledger), arrival, accepted)
         raise LedgerError(
-            f"pipeline {pipeline.pipeline}: batch {plan.batch} ({plan.action}) has begun and not ended; finish it with `windowmill run` "
+            f"pipeline {pipeline.pipeline}: batch {plan.batch} ({plan.action}) is still open; finish it with `windowmill run` "
             "(or release or discard it if it is held), or drop it with `windowmill abandon`, then backfill"
         )
     source, last = _source(pipeline, ledger), ledger.last_commit
@@ -132,7 +132,7 @@ def _plan(action: Literal["run", "backfill"], pipeline: Pipeline, ledger: Ledger
 
 
 def _reused(pipeline: Pipeline, ledger: Ledger, source: SourceTable, arrival: Arrival, accepted: Accepted) -> Plan:
-    """The open batch's plan, if source, code and tables are still those that it was made for."""
+    """The open batch's plan, after checking that source, code and tables still match it."""
     assert ledger.open_batch is not None
     plan = ledger.open_batch.plan
     _check_arrival(pipeline, plan, arrival)
@@ -157,7 +157,7 @@ def _record(pipeline: Pipeline, ledger: Ledger, source: SourceTable, plan: Plan)
     if ledger.newest_kept:
         _check_columns(pipeline, ledger.newest_kept.plan.source_schema, source)
     else:
-        # Later batches have the same conditions, or their spec is refused.
+        # Later batches have the same conditions: a spec with other ones is refused.
         check_conditions(pipeline)
     result_types(pipeline, columns.arrow)
     refuse_landed(plan, pipeline.pipeline, own_tables(pipeline))
@@ -178,24 +178,22 @@ def _source(pipeline: Pipeline, ledger: Ledger) -> SourceTable:
     source, newest = read_source_table(path), ledger.newest_kept
     if newest and newest.plan.source_id != source.table_id:
         raise SourceReplacedError(
-            f"source {path}: this is another table (Delta id {source.table_id}) than the one the pipeline has read "
-            f"({newest.plan.source_id}); "
-            "put the old table back, or give the pipeline a new sink and backfill it there"
+            f"source {path}: this is another table (Delta id {source.table_id}), not the one that the pipeline has read "
+            f"({newest.plan.source_id}); put the old table back, or give the pipeline a new sink and backfill it there"
         )
     if newest and source.version < newest.plan.to_version:
         raise SourceReplacedError(
-            f"source {path}: stands at version {source.version}, but version {newest.plan.to_version} has been read; it "
-            "seems restored from a copy: "
-            "give the pipeline a new sink and backfill it there"
+            f"source {path}: is at version {source.version}, but version {newest.plan.to_version} has been read already; the table was "
+            "probably restored from a copy: give the pipeline a new sink and backfill it there"
         )
     return source
 
 
 def _check_arrival(pipeline: Pipeline, plan: Plan, arrival: Arrival) -> None:
-    """An open batch goes on as it was planned."""
+    """Refuse to change the order of arrival of an open batch."""
     if arrival == "event_time" and (plan.snapshot is None or plan.snapshot < plan.to_version):
         raise LedgerError(
-            f"pipeline {pipeline.pipeline}: batch {plan.batch} has begun by the order of the log and not ended; finish it without "
+            f"pipeline {pipeline.pipeline}: batch {plan.batch} is still open and was planned in log order; finish it without "
             "--arrival event_time"
         )
 
@@ -212,23 +210,23 @@ def _vouched(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
 
 
 def _moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:
-    """Whether a run without new rows would still complete windows, because the orchestrator vouches for a later instant."""
+    """Whether a run without new rows would still complete windows, because a later data interval advances the watermark."""
     last = ledger.last_commit
     if vouched is None or last is None or last.outcome is None:
         return False
     emitted, lateness = last.outcome.emitted, pipeline.time.lateness.elapsed()
     if emitted is None:
         return True
-    # Revisions begin when the watermark passes a window, final rows when it is closed.
+    # Revised rows first appear when the watermark passes a window's end, final rows when the window is closed.
     shown = (emitted + lateness, vouched) if pipeline.emit == "revise" else (emitted, vouched - lateness)
     try:
         return Grids.of(pipeline).any_end(*shown)
-    except UnsupportedError:  # windows that no grid cuts may end at any instant
+    except UnsupportedError:  # windows that are not on a grid may end at any instant
         return shown[0] < shown[1]
 
 
 def _check_tables(pipeline: Pipeline) -> None:
-    """Refuse tables that got features under which nobody of ours can write them."""
+    """Refuse own tables with features that neither delta-rs nor Spark can write."""
     places = Places.of(pipeline)
     if pipeline.sink is not None and pipeline.sink.path is not None:
         check_writable_features(pipeline.sink.path)

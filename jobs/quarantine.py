@@ -1,4 +1,4 @@
-"""Rows that were never applied, kept with their reason: rows read = applied + quarantined."""
+"""Quarantine: rows that were never applied, stored with the reason. Rows read = applied + quarantined."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from windowing.spec import Pipeline
 
 BAD_CONDITION = "bad_condition"
-#: Rows, and the share of a batch's rows, up to which rows on which conditions fail are set aside; beyond both the batch is refused.
+#: Limits on rows that a condition fails on, as a number and as a share of the batch; a batch that exceeds both is refused.
 MOST_BAD_ROWS, MOST_BAD_SHARE = 1_000, 0.1
 
 DETAILS = {
@@ -36,12 +36,12 @@ DETAILS = {
 
 
 def set_aside(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan: Plan, folder: str) -> Staged:
-    """Stage the rows that have a reason, as rows of the quarantine table."""
+    """Stage the rows that have a reason in the form of the quarantine table."""
     known = F.create_map(*(F.lit(text) for pair in DETAILS.items() for text in pair))
     failed = failing(every_condition(pipeline), Columns(rows.select(*map(backquoted, columns)).schema).arrow)
     why = [F.when(column, F.lit(f"condition {text!r} fails on the row")) for text, column in failed.items()]
     detail = F.when(F.col(REASON) == BAD_CONDITION, F.coalesce(*why)).otherwise(known[F.col(REASON)]) if why else known[F.col(REASON)]
-    # Years that Python cannot print stay out of the column; the row tells them.
+    # Python cannot represent all years, so such times are null here; the column ``row`` still has them.
     instant = F.timestamp_micros(F.when(F.col(TIME).between(*PRINTABLE), F.col(TIME))) if pipeline.time.unit is None else F.col(TIME)
     chosen = rows.where(F.col(REASON).isNotNull()).select(
         F.lit(pipeline.pipeline).alias("pipeline"),
@@ -57,12 +57,12 @@ def set_aside(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan: Pla
 
 
 def check_bad_rows(staged: Staged, rows_read: int, pipeline: Pipeline, batch: int) -> None:
-    """Refuse a batch of which a great part of the rows is set aside since conditions fail on them: the spec is wrong, or the source.
+    """Refuse a batch in which conditions fail on many rows, which suggests a wrong spec or source.
 
     Raises
     ------
     TooManyBadRowsError
-        If they are more than ``MOST_BAD_ROWS``, and more than ``MOST_BAD_SHARE`` of the rows read.
+        If they fail on more than ``MOST_BAD_ROWS`` rows, and on more than ``MOST_BAD_SHARE`` of the rows read.
     """
     most = max(MOST_BAD_ROWS, int(rows_read * MOST_BAD_SHARE))
     if staged.rows <= most:

@@ -1,8 +1,8 @@
-"""What a batch reads of its source: how far it goes, which files it takes, and in which order their rows count as arrived. No JVM.
+"""Selects what a batch reads from its source: versions, files, and the order in which their rows count as arrived. No JVM.
 
-The order of arrival is that of the log: versions, files of a version, rows of a file. Where the log and the files no longer tell it for
-every row (a compacted and vacuumed table, a log cleaned up, rows changed before the first batch), a first batch reads the table's
-snapshot, and its rows count as arrived in the order of event time: none of them is late. The plan pins which of the two it was.
+Rows arrive in log order: by version, by file within the version, by row within the file. That order is unknown if the table was compacted
+and vacuumed, its log cleaned up, or rows changed before the first batch. Then a first batch reads the table's snapshot instead, and its
+rows count as arrived in event-time order, so none of them is late. The plan pins the choice.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Arrival = Literal["log", "event_time"]
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far a batch reads: the versions (``after``, ``through``], those up to ``snapshot`` as the table held them then.
+    """The versions that a batch reads: (``after``, ``through``], of which those up to ``snapshot`` are read as a table snapshot.
 
-    ``snapshot`` is past ``through`` where the table holds the same rows then and has rewritten their files.
+    ``snapshot`` is greater than ``through`` if the files were rewritten since, without changing rows.
     """
 
     after: int
@@ -47,11 +47,11 @@ class Reading:
     Attributes
     ----------
     settled
-        So many of the first files are a snapshot's: their rows count as arrived in the order of event time.
+        The number of leading files that come from a snapshot; their rows count as arrived in event-time order.
     by_delta
-        The version at which Delta's own reader must read the settled files, since deletion vectors may take rows out of them.
+        The version at which Delta's own reader must read the settled files, because deletion vectors may delete rows in them.
     rows_ignored
-        Rows that versions inserted, updated or removed which ``source.changes: ignore`` leaves out.
+        Rows inserted, updated or removed by the versions that ``source.changes: ignore`` skips.
     """
 
     files: tuple[AddedFile, ...]
@@ -61,29 +61,29 @@ class Reading:
 
 
 def check_source(pipeline: Pipeline) -> None:
-    """Refuse what a spec may say of its source and runs cannot do; raises ``SpecError`` naming the field."""
+    """Raise ``SpecError``, naming the field, for valid source settings that runs do not support."""
     if pipeline.source is not None and pipeline.source.changes == "restate":
         raise UnsupportedError(
-            f"pipeline {pipeline.pipeline}: source.changes: restate is not there yet; use refuse, or ignore to go on without changed rows"
+            f"pipeline {pipeline.pipeline}: source.changes: restate is not supported yet; use refuse, or ignore to skip changed rows"
         )
     _starting(pipeline)
 
 
 def next_reach(pipeline: Pipeline, source: SourceTable, last: Plan | None, arrival: Arrival, *, max_files: int, max_bytes: int) -> Reach:
-    """How far the next run reads, after the plan ``last`` of those committed."""
+    """The versions that the next run reads; ``last`` is the plan of the last commit."""
     if last is None:
         return _first(pipeline, source, arrival, max_files=max_files, max_bytes=max_bytes)
     if arrival != "log":
         raise SpecError(
-            f"pipeline {pipeline.pipeline}: --arrival {arrival} is for history, and a batch has been committed; leave it out here, "
-            "or give it to `windowmill backfill` for windows already computed"
+            f"pipeline {pipeline.pipeline}: --arrival {arrival} is only for history, but a batch has been committed already; omit it, "
+            "or pass it to `windowmill backfill` to recompute windows"
         )
     versions = logged_versions(source, last.to_version, source.version)
     return Reach(last.to_version, _within(pipeline, source, versions, source.version, max_files, max_bytes))
 
 
 def backfill_reach(pipeline: Pipeline, source: SourceTable, before: Sequence[Plan], arrival: Arrival) -> Reach:
-    """What a backfill reads: what the plans ``before`` it that built the state have read; of a first batch all that there is."""
+    """The versions that a backfill reads: those of the plans ``before`` it that built the state, or all if it is the first batch."""
     if not before:
         return _first(pipeline, source, arrival, max_files=None, max_bytes=None)
     first, through = before[0], before[-1].to_version
@@ -92,7 +92,7 @@ def backfill_reach(pipeline: Pipeline, source: SourceTable, before: Sequence[Pla
     if first.from_version >= 0:
         raise UnsupportedError(
             f"pipeline {pipeline.pipeline}: --arrival event_time: the pipeline began at version {first.from_version + 1} "
-            "(startingVersion), and the table as it stands does not tell older rows from newer ones; backfill it in a new sink instead"
+            "(startingVersion), but a snapshot of the table does not distinguish rows before it; backfill it in a new sink instead"
         )
     return Reach(-1, through, _held(source, through))
 
@@ -103,9 +103,9 @@ def reading_of(pipeline: Pipeline, source: SourceTable, plan: Plan | Reach) -> R
     Raises
     ------
     SourceRangeGoneError
-        If the log no longer tells of them.
+        If the log no longer contains them.
     NonAppendCommitError
-        If one of the versions changed or removed rows, and the spec does not ignore that.
+        If one of the versions changed or removed rows, and the spec does not ignore changes.
     """
     reach = plan if isinstance(plan, Reach) else Reach(plan.from_version, plan.to_version, plan.snapshot)
     files = [] if reach.snapshot is None else snapshot_files(source, reach.snapshot)
@@ -120,14 +120,19 @@ def reading_of(pipeline: Pipeline, source: SourceTable, plan: Plan | Reach) -> R
 
 
 def check_readable(pipeline: Pipeline, source: SourceTable, reach: Reach, *, again: bool) -> None:
-    """Refuse to plan what could not be read; ``again`` says that batches before have read it, as a backfill of a running pipeline does.
+    """Refuse a plan whose input is no longer readable.
+
+    Parameters
+    ----------
+    again
+        Whether earlier batches have read it already, as in a backfill of a running pipeline.
 
     Raises
     ------
     SourceRangeGoneError
-        If files or log entries are gone.
+        If files or log entries are missing.
     ArrivalUnknownError
-        If they are, and were read before.
+        If they are missing and ``again`` is true.
     """
     try:
         reading = reading_of(pipeline, source, reach)
@@ -142,9 +147,8 @@ def check_readable(pipeline: Pipeline, source: SourceTable, reach: Reach, *, aga
             raise
         what = str(err).removeprefix(f"source {source.path}: ").split(";")[0]
         raise ArrivalUnknownError(
-            f"source {source.path}: {what}, so it cannot be told any more in which order the rows arrived that the runs have read; "
-            "`windowmill backfill … --arrival event_time` takes the rows that the table holds in the order of their event time, none "
-            "of them late"
+            f"source {source.path}: {what}, so the order in which earlier runs read the rows is no longer known; "
+            "`windowmill backfill … --arrival event_time` reads the rows that the table holds in event-time order, so that none is late"
         ) from err
 
 
@@ -167,7 +171,7 @@ def _first(pipeline: Pipeline, source: SourceTable, arrival: Arrival, *, max_fil
 
 
 def _held(source: SourceTable, version: int) -> int:
-    """A version at which the table holds the rows of ``version`` in files that exist: itself, or a later one that only rewrote them."""
+    """A version with the rows of ``version`` whose files still exist: ``version`` itself, or a later one that only rewrote files."""
     try:
         if missing_file(source, snapshot_files(source, version)) is None:
             return version
@@ -185,7 +189,7 @@ def _held(source: SourceTable, version: int) -> int:
 
 
 def _tells_order(source: SourceTable, versions: Sequence[LoggedVersion]) -> bool:
-    """Whether the files that ``versions`` appended hold just the rows that the table holds, and can be read."""
+    """Whether the files that ``versions`` appended hold exactly the table's rows and still exist, so that log order is known."""
     if any(version.changes for version in versions):
         return False
     appended = [file for version in versions for file in version.added]
@@ -211,7 +215,7 @@ def _within(
     max_files: int | None,
     max_bytes: int | None,
 ) -> int:
-    """The last version such that what ``versions`` appended through it stays within the limits; at least one version is taken."""
+    """The last version through which the files that ``versions`` appended stay within the limits; at least one version is taken."""
     files = size = 0
     for place, version in enumerate(versions):
         added = _appended(pipeline, source, version)
@@ -222,7 +226,7 @@ def _within(
 
 
 def _appended(pipeline: Pipeline, source: SourceTable, version: LoggedVersion) -> Sequence[AddedFile]:
-    """The files whose rows a batch takes from ``version``: none if it changed rows and the spec ignores that."""
+    """The files of ``version`` that a batch reads; none if the version changed rows and the spec ignores changes."""
     if not version.changes:
         return version.added
     if pipeline.source is not None and pipeline.source.changes == "ignore":
@@ -231,8 +235,8 @@ def _appended(pipeline: Pipeline, source: SourceTable, version: LoggedVersion) -
     if version.pipeline is not None:
         what += f": the windowmill pipeline {version.pipeline} replaced what it had published (backfill)"
     raise NonAppendCommitError(
-        f"{what}; windows are computed from appends only: set source.changes: ignore to go on without what it changed, or rebuild this "
-        "pipeline in a new sink with backfill, which reads the table as it stands"
+        f"{what}; windows are computed from appends only: set source.changes: ignore to skip such versions, or rebuild this "
+        "pipeline in a new sink with backfill, which reads the current snapshot"
     )
 
 
@@ -244,8 +248,8 @@ def _starting_version(pipeline: Pipeline, source: SourceTable) -> int:
     if isinstance(start, int):
         if start > source.version:
             raise SourceError(
-                f"source {source.path}: stands at version {source.version}, before source.options.startingVersion {start}; "
-                "correct it, or run again once that version is there"
+                f"source {source.path}: is at version {source.version}, before source.options.startingVersion {start}; "
+                "correct it, or run again once that version exists"
             )
         return start
     found = first_version_at(source, start)
@@ -262,7 +266,7 @@ def _starting(pipeline: Pipeline) -> int | datetime | None:
     version, instant = options.get("startingVersion"), options.get("startingTimestamp")
     where = f"pipeline {pipeline.pipeline}: source.options"
     if version is not None and instant is not None:
-        raise SpecError(f"{where}: startingVersion and startingTimestamp are both given; leave one of them out")
+        raise SpecError(f"{where}: startingVersion and startingTimestamp are both given; remove one of them")
     if version is not None:
         if not version.isdigit():
             raise SpecError(f"{where}.startingVersion: got {version!r}; expected a version of the table, such as 0")

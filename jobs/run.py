@@ -1,8 +1,7 @@
-"""One batch, the whole story: plan → survey → restore → apply → validate → publish → remember → commit.
+"""Executes one batch: plan → survey → restore → apply → validate → publish → remember → commit.
 
-Whatever dies, wherever it dies, the next run takes up the pinned plan and does the same again: each table's commit carries the batch's
-number, so what had landed is adopted and not written twice, and only the ledger's record makes the batch count
-(:mod:`checkpoints.protocol`).
+After a crash at any point the next run repeats the same plan. Each table's commit carries the batch number, so a commit that has landed
+is adopted and not written twice, and only the record in the ledger makes the batch count (:mod:`checkpoints.protocol`).
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ from windowing.columnar.slices import BATCH
 from windowing.errors import HeldError, WindowmillError, first_line
 from windowing.spec import Pipeline, Table
 
-#: Result rows up to which a batch is validated in pandas, without a Spark job; above it Great Expectations works in Spark.
+#: Up to this many result rows are validated in pandas, without a Spark job; more are validated by Great Expectations in Spark.
 MAX_ROWS_IN_PANDAS = 1_000_000
-#: Batches after which it is looked whether the tables of quality and quarantine have many small files.
+#: Every so many batches the quality and quarantine tables are compacted if they have many small files.
 MERGED_EVERY = 16
 
 
 def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress, ruling: Ruling | None = None) -> Done:
-    """Carry out ``plan`` and commit it.
+    """Execute ``plan`` and commit it.
 
     Raises
     ------
     HeldError
-        If a critical expectation failed: nothing is published, the plan stays open, and the rows are kept for inspection.
+        If a critical expectation failed: nothing is published, the batch stays open, and its rows are kept for inspection.
     """
     with _steps(pipeline, plan, ledger, places, progress) as batch:
         arrived = batch.survey()
@@ -72,17 +71,17 @@ def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, pr
 
 
 class _Steps:
-    """The steps of one batch; each may be repeated without harm."""
+    """The steps of one batch; each is idempotent."""
 
     def __init__(self, pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress) -> None:
         self.pipeline, self.plan, self.ledger, self.places, self.progress = pipeline, plan, ledger, places, progress
         self.attempt = Attempt(plan, pipeline.pipeline, ledger, own_tables(pipeline), rules=_digest_of_rules(pipeline))
-        # Of this attempt alone: another may be at the same batch where no lease keeps it out, as on object storage.
-        if "://" not in places.root:  # on object storage to list them takes time; `maintain` does
+        # Each attempt has its own folder: on object storage, which has no lease, another may work on the same batch.
+        if "://" not in places.root:  # listing object storage is slow; `maintain` does it
             clear_leftovers(places.root, running=True)
         self.staging = f"{places.root}/{STAGING}/{uuid.uuid4().hex[:12]}"
         self.applied: Applied | None = None
-        #: The result rows, where they came to this process to be validated.
+        #: The result rows, if they were collected into this process for validation.
         self.collected: pa.Table | None = None
         preload()
         source = read_source_table(_path(pipeline.source))
@@ -112,7 +111,7 @@ class _Steps:
             return self.applied
 
     def validate(self, result: Applied, ruling: Ruling | None) -> str:
-        """The verdict on the rows about to be published; raises ``HeldError`` when they must not be."""
+        """The verdict on the rows to publish; raises ``HeldError`` if they must not be published."""
         reach("validate.begin")
         with self.progress.step("validate", f"{result.row_count} rows against the expectations"):
             small = result.row_count <= MAX_ROWS_IN_PANDAS
@@ -122,7 +121,7 @@ class _Steps:
             self.collected = rows if small else None
             published = self.attempt.verdict()
             if published is not None:
-                # An earlier attempt validated the rows and published them before it died: no rule can hold them any more.
+                # An earlier attempt validated and published the rows before it died: they can no longer be held.
                 self.progress.say(f"  batch {self.plan.batch} has been published by an earlier attempt ({published})")
                 return published
             verdict = validate(
@@ -149,11 +148,11 @@ class _Steps:
         )
 
     def publish(self, result: Applied, verdict: str) -> int | None:
-        """One idempotent commit to the sink; rows set aside go to the quarantine table."""
+        """One idempotent commit to the sink; quarantined rows go to the quarantine table."""
         reach("publish.begin")
         with self.progress.step("publish", f"{0 if verdict == 'discarded' else result.row_count} rows"):
             version = None if self._publishes_nothing(result, verdict) else self._publish(result, verdict)
-            # A backfill of a running pipeline reads rows again that the batches before it have quarantined.
+            # A backfill of a running pipeline rereads rows that earlier batches have quarantined already.
             if result.quarantined and self.plan.builds_state:
                 self._quarantine(result.quarantined)
             return version
@@ -198,7 +197,7 @@ class _Steps:
             if rows is None:
                 return None
             app_id, batch = self.attempt.app_id("state"), self.plan.batch
-            # What an attempt of the first release wrote has no checksums.
+            # Rows written by an attempt of the first release have no checksums.
             unchecked = [SUM] if batch <= self.batch.check.unchecked_through else []
             return self.attempt.write(
                 "state",
@@ -207,7 +206,7 @@ class _Steps:
             ).version
 
     def _same(self, rows: Callable[[], DataFrame], path: str, column: str, *, partials: bool = False) -> Callable[[], bool]:
-        """Whether ``rows`` are those that the table at ``path`` holds of this batch, by its ``column`` of batches."""
+        """A check that the table at ``path`` holds the same ``rows`` for this batch; ``column`` is its batch column."""
 
         def same() -> bool:
             theirs = self.spark.read.format("delta").load(path).where(f"{column} = {self.plan.batch}")
@@ -216,7 +215,7 @@ class _Steps:
         return same
 
     def commit(self, result: Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Done:
-        """The commit point: with this record the batch has happened."""
+        """The commit point: this record makes the batch count."""
         reach("commit.begin")
         with self.progress.step("commit", "one record in the ledger"):
             outcome = self._outcome(result, verdict, sink_version, state_version)
@@ -224,7 +223,7 @@ class _Steps:
         return Done(self.plan, outcome)
 
     def compact(self) -> None:
-        """Keep what later batches read in proportion to the state, however many have come before; the batch has been committed."""
+        """Compact the tables after the commit, so that the cost of reading them does not grow with the number of batches."""
         path = self.places.state
         reach("compact.before")
         try:
@@ -234,12 +233,12 @@ class _Steps:
             if self.plan.batch % MERGED_EVERY == MERGED_EVERY - 1:
                 for own in (self.places.quality, self.places.quarantine):
                     merge_if_many(own)
-        except Exception as err:  # noqa: BLE001 - whatever it is: the batch has happened, and a log that is long is as good as a short one
+        except Exception as err:  # noqa: BLE001 - the batch is committed, and compaction is only an optimization
             self.progress.say(f"  the tables were not compacted ({first_line(err)})")
         reach("compact.after")
 
     def release(self) -> None:
-        """Free what Spark has cached and what was staged."""
+        """Release Spark's cache and the staged files."""
         if self.applied is not None:
             self.applied.release()
         clear(self.staging)
@@ -270,12 +269,12 @@ class _Steps:
                 metadata=self.attempt.metadata(),
             )
 
-        # What an earlier attempt found by the same rules is what this one finds.
+        # An earlier attempt with the same rules had the same results.
         self.attempt.write("quality", write, lambda: True)
         try:
             docs.write_docs(self.places.docs, verdict, pipeline=self.pipeline.pipeline, batch=plan.batch, at=at)
         except (OSError, pa.ArrowException) as err:
-            # The page only shows what the quality table holds; a batch should not fail for it.
+            # The page only shows the contents of the quality table; a batch should not fail because of it.
             self.progress.say(f"  {self.places.docs}: the page of this batch was not written ({first_line(err)})")
 
     def _hold(self, result: Applied) -> None:
@@ -325,7 +324,7 @@ def _steps(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progr
 
 
 def _digest_of_rules(pipeline: Pipeline) -> str:
-    """Identifies the expectations of ``pipeline``: 8 hexadecimal digits."""
+    """A digest of the expectations of ``pipeline``: 8 hexadecimal digits."""
     rules = [rule.model_dump(mode="json") for rule in pipeline.expectations]
     return hashlib.sha256(json.dumps(rules, sort_keys=True, default=str).encode()).hexdigest()[:8]
 

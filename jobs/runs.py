@@ -1,4 +1,4 @@
-"""Runs and backfills: batch after batch until the source is drained, one process at a time. Light until there is work to do."""
+"""Runs and backfills: batch after batch until the source is drained, one process at a time. Imports Spark only if there is work to do."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def run(
     arrival: Arrival = "log",
     accepted: planning.Accepted = planning.NOTHING_ACCEPTED,
 ) -> list[Done]:
-    """Run batches until the source is drained or ``max_batches`` are done; the batches committed.
+    """Run batches until the source is drained or ``max_batches`` are done; returns the committed batches.
 
     Parameters
     ----------
     interval_end
-        End of the data interval that the orchestrator vouches for.
+        End of the data interval, up to which the orchestrator guarantees complete input.
     ruling
-        What to do with the held batch: publish it all the same, or commit it without its rows. Only that batch is run.
+        What to do with the held batch: publish it anyway, or commit it without its rows. Only that batch is run.
     arrival
-        The order in which the rows of a first batch count as arrived: that of the log where it is told, or that of event time.
+        The order in which the rows of a first batch count as arrived: log order where the log still contains it, or event-time order.
     accepted
-        What may differ from what the last batch left: others' changes before the first batch, modules in all of this run.
+        Accepted differences. Changes by others are accepted only before the first batch, edited modules during the whole run.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def backfill(
 ) -> Done:
     """Recompute the windows that end in (``begin``, ``end``], instants on the axis, from the source's history in one batch.
 
-    ``arrival`` is the order in which its rows count as arrived: as they were read first, or that of event time.
+    ``arrival`` is the order in which the rows count as arrived: that in which earlier batches read them, or event-time order.
     """
     with _turn(pipeline, progress) as (places, ledger):
         plan = planning.next_backfill(pipeline, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted)
@@ -96,7 +96,7 @@ def backfill(
 
 
 def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
-    """Drop the open batch's plan, of which nothing has landed; raises ``LedgerError`` if there is none, or something has."""
+    """Abandon the open batch; raises ``LedgerError`` if no batch is open, or if any of its rows have landed."""
     with _turn(pipeline, progress) as (_, ledger):
         if ledger.open_batch is None:
             raise LedgerError(f"pipeline {pipeline.pipeline}: no batch is open, so there is nothing to abandon; see `windowmill status`")

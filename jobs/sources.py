@@ -1,4 +1,4 @@
-"""Reading a source's new rows in Spark: in arrival order, with their event time on the axis and the rows that have none set aside."""
+"""Reads a source's new rows in Spark, with their place in the order of arrival, their event time, and a reason if they are unusable."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ from windowing.ways import slices_of
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-#: Columns that reading adds beside the event time on the axis: places of its file and in the file; Delta version; why it is set aside.
+#: Columns added to each row besides the event time: index of its file, index in the file, Delta version, reason for quarantine.
 FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
 _ADDED = (TIME, FILE, ROW, VERSION, REASON)
-#: The file of a row while it is read.
+#: Temporary column: URI of the row's file.
 _URI = "_uri"
-#: Names that must not be the source's: those, and what judging by arrival adds.
+#: Column names that a source must not have: those above, and those that :mod:`jobs.arrival` adds.
 _TAKEN = (*_ADDED, _URI, "_told", "_number", "_until", "_watermark", "_refused", "_block", "_before", "_seen", CLOSED, LATE)
-#: Files up to which what is known of each is a constant of the query.
+#: Up to this many files, the columns of a file are constants in the query; for more they are joined.
 _FEW_FILES = 16
-#: Types that hold every value of a type.
+#: For each type, the types that can represent all its values.
 _WIDER = {
     "byte": ("short", "integer", "long", "double"),
     "short": ("integer", "long", "double"),
     "integer": ("long", "double"),
     "float": ("double",),
 }
-#: Signs that a path in a Java URI keeps, beside letters and digits.
+#: Characters that a Java URI does not escape in a path, besides letters and digits.
 _KEPT = "/@_-!.~'()*,;:$&+="
 _ABSOLUTE = re.compile(r"[a-z0-9]+:/|/")
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The source's columns as the plan pinned them."""
+    """The source's columns, as pinned in the plan."""
 
     struct: StructType
 
@@ -73,7 +73,7 @@ class Columns:
         return self.struct[name].dataType
 
     def check(self, pipeline: Pipeline, place: str) -> None:
-        """Every column that the spec names must exist; raises ``SourceSchemaError`` naming the field and the nearest column."""
+        """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist."""
         known = set(self.struct.names)
         wanted = [(f"keys.{i}", name) for i, name in enumerate(pipeline.keys)]
         wanted += [(f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break)]
@@ -106,9 +106,10 @@ class Columns:
 
 
 def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:
-    """Columns may be added; those that the spec uses must stay, or become wider where state and sink keep their form.
+    """Check that the columns that the spec uses have not changed since the schema ``before``.
 
-    Raises ``SourceSchemaError`` naming the column.
+    Columns may be added, and a type may become wider if the columns of state and sink stay the same. Raises ``SourceSchemaError``
+    naming the column.
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
@@ -129,14 +130,14 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
 
 
 def _widens(old: DataType, new: DataType) -> bool:
-    """Whether every value of one type is a value of the other."""
+    """Whether ``new`` can represent every value of ``old``."""
     if isinstance(old, DecimalType) and isinstance(new, DecimalType):
         return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
     return new.typeName() in _WIDER.get(old.typeName(), ())
 
 
 def _same_form(pipeline: Pipeline, old: Columns, new: Columns) -> bool:
-    """Whether sink and state have the same columns over either; the log of live rows has the types of the source's."""
+    """Whether sink and state have the same columns for both; never for live rows, whose log stores the source's types."""
     slices = [slices_of(pipeline, columns.arrow) for columns in (old, new)]
     if slices[0] is None or slices[1] is None:
         return False
@@ -145,7 +146,7 @@ def _same_form(pipeline: Pipeline, old: Columns, new: Columns) -> bool:
 
 
 def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, pipeline: Pipeline, *, now_us: int) -> DataFrame:
-    """The rows that ``reading`` names, each with the columns of ``_ADDED``.
+    """The rows of the files in ``reading``, with the columns of ``_ADDED``.
 
     ``_reason`` is null for a row with a usable event time, else a key of :data:`jobs.quarantine.DETAILS`.
     """
@@ -162,7 +163,7 @@ def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, pipelin
     rows = reduce(DataFrame.unionByName, parts)
     if pipeline.source and pipeline.source.filter:
         chosen, failed = truth(pipeline.source.filter, columns.arrow), failure(pipeline.source.filter, columns.arrow)
-        # A row on which the filter fails stays, to be set aside.
+        # A row on which the filter fails is kept, to be quarantined.
         rows = rows.where(chosen if failed is None else F.coalesce(chosen, F.lit(False)) | failed)
     latest = pipeline.time.latest(now_us)
     time, reason = event_time(pipeline, columns, None if latest is None else _unchanging(latest))
@@ -170,16 +171,16 @@ def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, pipelin
 
 
 def _unchanging(number: int) -> str:
-    """A constant that leaves the code which Spark generates as it is from run to run.
+    """SQL of a constant that does not change the code that Spark generates.
 
-    Spark writes a number into the code, compiles that anew for another number, and runs it interpreted at first: 0.2 s for 50,000 rows.
-    An array is handed to the code; its item is not folded into a number where its place depends on the row.
+    Spark inlines a literal into the generated code, so another value means another compilation, and the first rows run interpreted: 0.2 s
+    for 50,000 rows. An array is passed to the code as an argument, and an index that depends on the row prevents constant folding.
     """
     return f"get(array({number}L), least({FILE}, 0))"
 
 
 def _by_files(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile], struct: StructType, *, first: int) -> DataFrame:
-    """The rows of Parquet files that no deletion vector touches; the first file has the place ``first``."""
+    """The rows of Parquet files without deletion vectors; ``first`` is the index of the first file."""
     stored, partitions = _stored(struct), set(files[0].partition)
     data = StructType([field for field in stored if field.name not in partitions])
     rows = spark.read.schema(data).parquet(*(_literal_path(table.path, file.path) for file in files))
@@ -193,10 +194,10 @@ def _renamed(name: str, field: StructField) -> Column:
 
 
 def _by_delta(spark: SparkSession, table: SourceTable, reading: Reading, struct: StructType) -> DataFrame:
-    """The rows of the snapshot as Delta's own reader gives them, which leaves out what deletion vectors delete."""
+    """The rows of the snapshot, read by Delta's own reader, which applies deletion vectors."""
     version = reading.by_delta
     held = spark.read.format("delta").option("versionAsOf", str(version)).load(_root(table.path))
-    # A column may have had another name then; under column mapping its name in the files tells.
+    # A column may have been renamed since; with column mapping its physical name identifies it.
     then = {field: name for name, field in physical_names(schema_at(table, version)).items()}
     names = [then.get(field) for field in physical_names(table.schema_json).values()]
     rows = _with_places(held, table.path, [replace(file, partition={}) for file in reading.files[: reading.settled]], 0)
@@ -208,7 +209,7 @@ def _by_delta(spark: SparkSession, table: SourceTable, reading: Reading, struct:
 
 
 def _with_places(rows: DataFrame, root: str, files: Sequence[AddedFile], first: int) -> DataFrame:
-    """Add each row's place in its file and what is known of the file; a row of a file that is not among ``files`` is an error."""
+    """Add each row's index in its file and the columns of the file; a row of a file that is not in ``files`` is an error."""
     uris = _uris(rows.sparkSession, root, files)
     rows = rows.selectExpr("*", f"_metadata.file_path AS {_URI}", f"_metadata.row_index AS {ROW}")
     told = _told(uris, files, first)
@@ -221,8 +222,8 @@ def _with_places(rows: DataFrame, root: str, files: Sequence[AddedFile], first: 
 
 
 def _uris(spark: SparkSession, root: str, files: Sequence[AddedFile]) -> list[str]:
-    """Each file's URI as Spark tells it with the rows: Hadoop qualifies paths and escapes some of their characters."""
-    java: Any = spark._jvm  # noqa: SLF001 - nothing else escapes as Hadoop does
+    """Each file's URI as in Spark's ``_metadata.file_path``: Hadoop qualifies paths and escapes some characters."""
+    java: Any = spark._jvm  # noqa: SLF001 - only Hadoop itself escapes exactly as Hadoop does
     hadoop = spark._jsc.hadoopConfiguration()  # noqa: SLF001
 
     def uri(path: str) -> str:
@@ -231,7 +232,7 @@ def _uris(spark: SparkSession, root: str, files: Sequence[AddedFile]) -> list[st
         return str(java.org.apache.hadoop.fs.Path(qualified).toUri().toString())
 
     base = uri(_root(root)).rstrip("/")
-    # Asking Java takes a millisecond a file; only of letters that are not ASCII does it escape some.
+    # A call into Java takes a millisecond per file, and is needed only for absolute and for non-ASCII paths.
     simple = [file.path.isascii() and not _ABSOLUTE.match(file.path) for file in files]
     return [
         f"{base}/{quote(file.path, safe=_KEPT)}" if plain else uri(_full_path(root, file.path))
@@ -240,15 +241,15 @@ def _uris(spark: SparkSession, root: str, files: Sequence[AddedFile]) -> list[st
 
 
 def _told(uris: Sequence[str], files: Sequence[AddedFile], first: int) -> pa.Table:
-    """Per file its URI, its place in the order of arrival, its version and its partition values."""
-    # As Arrow, since Spark makes a local relation of it: a Python list would become an RDD with a job and Python workers of its own.
+    """One row per file: its URI, its index in the order of arrival, its version and its partition values."""
+    # An Arrow table becomes a local relation in Spark; a Python list would become an RDD, with its own job and Python workers.
     own = {_URI: pa.array(uris, pa.string()), VERSION: pa.array([file.version for file in files], pa.int64())}
     own |= {FILE: pa.array(range(first, first + len(files)), pa.int32())}
     return pa.table(own | {name: pa.array([file.partition[name] for file in files], pa.string()) for name in files[0].partition})
 
 
 def _looked_up(told: pa.Table) -> str:
-    """What ``told`` tells of the row's file, as a struct, in SQL: a constant, where a join would be a job more."""
+    """SQL that looks up the row of ``told`` for a row's file, as a struct. It is a constant; a join would need another job."""
 
     def constant(name: str, value: str | int | None) -> str:
         kind = {FILE: "INT", VERSION: "BIGINT"}.get(name, "STRING")
@@ -262,11 +263,11 @@ def _looked_up(told: pa.Table) -> str:
 
 
 def event_time(pipeline: Pipeline, columns: Columns, latest: str | None) -> tuple[Column, Column]:
-    """A row's event time on the axis, and why it has none that can be used: a key of :data:`jobs.quarantine.DETAILS`.
+    """A row's event time on the axis, and the reason if it is unusable: a key of :data:`jobs.quarantine.DETAILS`.
 
-    ``latest`` is the greatest time that is not too far in the future, in SQL, if that is bounded.
+    ``latest`` is SQL of the greatest time that is not too far in the future; null if the future is unlimited.
     """
-    # In SQL, since each function that Python calls on a column is a call or two into the JVM, and there are dozens: 0.1 s a run.
+    # Written as SQL: each Column method in Python takes a call or two into the JVM, and dozens of them would cost 0.1 s per run.
     names = [name for name in (pipeline.time.column, pipeline.time.end) if name is not None]
     time, until = _on_axis(names[0], columns), _on_axis(names[-1], columns)
     least, greatest = accepted_times(pipeline)
@@ -284,12 +285,12 @@ def event_time(pipeline: Pipeline, columns: Columns, latest: str | None) -> tupl
 
 
 def event_end(pipeline: Pipeline, columns: Columns) -> Column:
-    """Where a row's event ends on the axis; of a point its time."""
+    """The end of a row's event on the axis; for a point event its time."""
     return F.expr(_on_axis(pipeline.time.end or pipeline.time.column, columns))
 
 
 def _on_axis(name: str, columns: Columns) -> str:
-    """The event time in a column, or where the event ends, on the axis; in SQL."""
+    """SQL of the value of a time column on the axis."""
     raw, kind = backquoted(name), columns.type_of(name)
     if isinstance(kind, IntegralType):
         return f"CAST({raw} AS BIGINT)"
@@ -297,7 +298,7 @@ def _on_axis(name: str, columns: Columns) -> str:
 
 
 def _stored(struct: StructType) -> StructType:
-    """The schema with the names that the Parquet files use; they differ under column mapping."""
+    """The schema with the column names of the Parquet files, which differ under column mapping."""
     return StructType([StructField(_stored_name(field), _stored_type(field.dataType), field.nullable) for field in struct])
 
 
@@ -316,7 +317,7 @@ def _stored_type(kind: DataType) -> DataType:
 
 
 def _root(path: str) -> str:
-    # The JVM's working folder is that in which it was started.
+    # The JVM resolves relative paths in the folder where it was started.
     return path if re.match(r"[a-z0-9]+:/", path) else str(Path(path).absolute())
 
 
@@ -325,5 +326,5 @@ def _full_path(root: str, path: str) -> str:
 
 
 def _literal_path(root: str, path: str) -> str:
-    # Spark expands globs in paths; a partition value may hold their characters.
+    # Spark expands globs in paths, and partition values may contain their characters.
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", _full_path(root, path))

@@ -1,6 +1,6 @@
-"""What ``windowmill validate`` checks beyond the spec's own form: conditions, the user's functions, the schedule, what runs can do.
+"""Checks of ``windowmill validate`` beyond the spec's schema: conditions, user functions, the schedule, features that runs support.
 
-Neither Spark nor Airflow is imported for it.
+They import neither Spark nor Airflow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Problem = tuple[str, str]
 
 
 def problems_of(pipeline: Pipeline) -> list[Problem]:
-    """(path of the field, what is wrong and what to do) of everything in ``pipeline`` that no run could carry out."""
+    """Everything in ``pipeline`` that no run could execute, as pairs (path of the field, what is wrong and what to do)."""
     from expectations.suites import check_rules, sink_columns
 
     found = [*_condition_problems(pipeline), *_function_problems(pipeline), *_schedule_problems(pipeline)]
@@ -34,20 +34,20 @@ def problems_of(pipeline: Pipeline) -> list[Problem]:
 
 
 def not_run(pipeline: Pipeline) -> Iterator[Problem]:
-    """What of the spec ``run`` and ``backfill`` do not carry out yet."""
+    """Features used by the spec that ``run`` and ``backfill`` do not support yet."""
     if pipeline.source is not None and pipeline.source.format != "delta":
         yield "source.format", f"got {pipeline.source.format!r}; runs read Delta tables, land the data in one first"
     for name in ("source", "sink", "checkpoints"):
         table = getattr(pipeline, name)
         if table is not None and table.table is not None:
             yield f"{name}.table", f"tables of a catalog are not supported yet; give the table's {name}.path"
-        # Delta notes a new table's location in its history, which outlives any secret.
+        # Delta records the location of a new table in its history, where a secret would stay.
         if name != "source" and table is not None and table.path is not None and holds_credentials(table.path):
             yield f"{name}.path", "holds credentials, which the table's history would keep; give them to the store by its own settings"
 
 
 def check_runnable(pipeline: Pipeline) -> None:
-    """Refuse a spec that ``run`` and ``backfill`` cannot carry out; raises ``SpecError`` naming the field."""
+    """Raise ``SpecError``, naming the field, for a spec that ``run`` and ``backfill`` do not support."""
     from jobs.reading import check_source  # loads deltalake, which `validate` does without
 
     name = f"pipeline {pipeline.pipeline}"
@@ -64,7 +64,7 @@ def check_runnable(pipeline: Pipeline) -> None:
 
 
 def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """(path of the field, text) of every condition over the source's rows."""
+    """Every condition on the source's rows, as pairs (path of the field, text)."""
     if pipeline.source is not None and pipeline.source.filter is not None:
         yield "source.filter", pipeline.source.filter
     for index, window in enumerate(pipeline.windows):
@@ -78,14 +78,14 @@ def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
 
 
 def check_conditions(pipeline: Pipeline) -> None:
-    """Raises ``SpecError`` naming the field of a condition that engines would not settle alike, or not alike at a retry."""
+    """Raise ``SpecError``, naming the field, for a condition that the engines, or two attempts, might evaluate differently."""
     problem = next(_condition_problems(pipeline), None)
     if problem:
         raise SpecError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
 
 
 def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    """Where the spec does not fit the columns that its source has now; the table's log is read, without a JVM.
+    """Mismatches between the spec and the current columns of its source, read from the table's log without a JVM.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def _condition_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _function_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    # A user's own functions are looked for where the command runs, last, so that they hide nothing.
+    # User functions are also looked up in the working directory; last on the path, so that its modules shadow no others.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     for index, window in enumerate(pipeline.windows):
@@ -147,13 +147,13 @@ def _function_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _imported(place: str) -> tuple[Any, str | None]:
-    """What ``module:name`` means, or why there is none."""
+    """The object at ``module:name``, or why it cannot be imported."""
     module, _, name = place.partition(":")
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    # A module of the user's runs here, so anything may come out of it.
+    # A user module runs here and may raise anything.
     except (Exception, SystemExit) as err:  # noqa: BLE001
         told = f"{type(err).__name__}: {first_line(err)}"
         return None, f"got {place!r}, which cannot be imported ({told}); put its folder on PYTHONPATH, or correct the name or the module"
@@ -167,8 +167,8 @@ def _aggregate_problem(found: Any, use: str, arguments: int) -> str | None:
         adapt(found, use, arguments)
     except SpecError as err:
         return str(err).removeprefix("use: ")
-    except Exception as err:  # noqa: BLE001 - the user's class is made here
-        return f"got {use!r}, which cannot be made ({type(err).__name__}: {first_line(err)}); a class is called without arguments"
+    except Exception as err:  # noqa: BLE001 - the user's class is instantiated here
+        return f"got {use!r}, which cannot be instantiated ({type(err).__name__}: {first_line(err)}); a class is called without arguments"
     return None
 
 

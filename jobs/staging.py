@@ -1,7 +1,7 @@
-"""Small tables written from Spark without a Spark-side Delta commit: rows are staged as Parquet, then appended by delta-rs.
+"""Writes small tables from Spark without a Delta commit by Spark: rows are staged as Parquet, then appended by delta-rs.
 
-A Spark-side commit costs about a second, an append by delta-rs milliseconds; and rows pass the driver as a stream, however many. Only a
-table that got features which delta-rs does not write is appended to by Spark.
+A commit by Spark takes about a second, an append by delta-rs milliseconds. The rows are streamed through the driver, so their number is
+not limited by its memory. Spark appends only to tables with features that delta-rs does not support.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NO_COLUMNS: Mapping[str, pa.DataType] = MappingProxyType({})
 
 
 class Staged:
-    """Rows of a DataFrame in a folder of their own, readable as a stream; removed by :meth:`drop`."""
+    """Rows of a DataFrame, staged in their own folder and readable as a stream; removed by :meth:`drop`."""
 
     def __init__(self, rows: DataFrame, folder: str) -> None:
         rows.write.mode("overwrite").parquet(folder)
@@ -47,23 +47,23 @@ class Staged:
         # Spark writes timestamps as INT96, which Arrow reads as nanoseconds without a zone unless told otherwise.
         parquet = pa_dataset.ParquetFileFormat(coerce_int96_timestamp_unit="us")
         self._dataset = pa_dataset.dataset(self._folder, filesystem=self._files, format=parquet)
-        # Every column may be null: delta-rs writes others in a way that Spark refuses to read.
+        # All columns are nullable: Spark cannot read non-nullable ones as delta-rs writes them.
         self._schema = pa.schema([field.with_nullable(True) for field in to_arrow_schema(rows.schema, timezone="UTC")])
         self.rows: int = self._dataset.count_rows()
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows."""
+        """Schema of the rows."""
         return self._schema
 
     def append_to(self, path: str, *, app_id: str, version: int, metadata: str) -> None:
-        """Append to the Delta table at ``path`` in one commit; a version of ``app_id`` that is there already changes nothing."""
+        """Append to the Delta table at ``path`` in one commit; does nothing if ``version`` of ``app_id`` has landed already."""
         if delta_rs_can_write(path):
             append_once(path, self._stream(_schema_at(path)), app_id=app_id, version=version, metadata=metadata, widen=True)
             return
         session = SparkSession.active()
         held, rows = session.read.format("delta").load(path).schema, session.read.parquet(self._place)
-        # A table of an older release may hold the instants without their zone.
+        # A table of an older release may store timestamps without a zone.
         kinds = {field.name: field.dataType for field in (*rows.schema, *held)}
         rows = rows.select(*(F.col(name).cast(kinds[name]) for name in rows.columns))
         writer = writer_once(rows, self.rows, app_id=app_id, version=version, metadata=metadata)
@@ -74,7 +74,7 @@ class Staged:
         return self._stream().read_all()
 
     def replace(self, path: str) -> None:
-        """Make the rows the whole content of the Delta table at ``path``."""
+        """Overwrite the Delta table at ``path`` with the rows."""
         if "://" not in path:
             Path(path).mkdir(parents=True, exist_ok=True)
         write_deltalake(path, self._stream(), mode="overwrite", schema_mode="overwrite")
@@ -88,7 +88,7 @@ class Staged:
         self._files.delete_dir(self._folder)
 
     def _stream(self, there: Mapping[str, pa.DataType] = NO_COLUMNS) -> pa.RecordBatchReader:
-        """The rows, in the types that a table which is ``there`` already has."""
+        """The rows, cast to the types of the existing columns ``there``."""
         schema = pa.schema([pa.field(field.name, there.get(field.name, field.type)) for field in self._schema])
         batches = (batch.cast(schema) for batch in self._dataset.scanner().to_batches())
         return pa.RecordBatchReader.from_batches(schema, batches)
@@ -110,14 +110,14 @@ def _filesystem(folder: str) -> tuple[pa_fs.FileSystem, str]:
 
 
 def clear(folder: str) -> None:
-    """Remove what an attempt has staged in ``folder``; what cannot be removed is left to :func:`clear_leftovers`."""
+    """Remove an attempt's staged files in ``folder``; files that cannot be removed are left to :func:`clear_leftovers`."""
     with suppress(OSError):
         files, place = _filesystem(folder)
         files.delete_dir(place)
 
 
 def clear_leftovers(root: str, *, running: bool) -> None:
-    """Remove what dead attempts have staged below ``root``: by age, or all of it where no attempt can be ``running``."""
+    """Remove the staged files of dead attempts below ``root``: by age if an attempt may be ``running``, else all of them."""
     if not running:
         shutil.rmtree(f"{root}/{STAGING}", ignore_errors=True)
         return

@@ -1,6 +1,6 @@
-"""What is too much: event times whose windows could not be told, and windows or ticks without end.
+"""Limits: event times whose windows would lie outside the time axis, and numbers of windows or ticks that are too large.
 
-Everything here is arithmetic on the spec and on a few numbers a key, so that a limit is met before the work that it forbids is begun.
+All checks are arithmetic on the spec and on a few numbers per key, so a limit is found to be exceeded before any work starts.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from windowing.spec import Cumulative, Hopping, Pipeline, Session, Sliding, Tumb
 if TYPE_CHECKING:
     from windowing.kernels.combine import Ints
 
-#: Windows that one event may be in.
+#: Maximum number of windows that contain one event.
 MOST_WINDOWS_OF_EVENT = 1_000_000
-#: Windows, empty ones included, or ticks that a batch may bring of one key.
+#: Maximum number of windows, empty ones included, or ticks of one key in a batch.
 MOST_ROWS_OF_KEY = 10_000_000
-#: Windows that some keys may bring which are worked on at once: about 20 GB of columns.
+#: Maximum number of windows of all keys that are processed together: about 20 GB of columns.
 MOST_ROWS = 1 << 28
 
-#: Integer axes end here, so that the sum or difference of two instants or lengths is a 64-bit integer.
+#: Integer axes end at ± this, so that the sum or difference of two instants or lengths fits into 64 bits.
 _REACH = 1 << 62
-#: Axes of instants end with what can be printed: the years 1 to 9999.
+#: Time axes end with the years that Python can represent: 1 to 9999.
 PRINTABLE = to_us(datetime(1, 1, 1)), to_us(datetime(9999, 12, 31)) + DAY_US - 1  # noqa: DTZ001 - UTC
-#: How far the wall clock of a zone can be from UTC, and be moved.
+#: Upper bound on a time zone's offset from UTC plus a change of its clock.
 _CLOCKS_US = 3 * DAY_US
 
 
 def accepted_times(pipeline: Pipeline) -> tuple[int, int]:
-    """The least and the greatest event time whose windows begin and end on the axis; beyond them rows are ``time_out_of_range``.
+    """The least and greatest event time whose windows lie on the axis; rows outside are quarantined as ``time_out_of_range``.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def accepted_times(pipeline: Pipeline) -> tuple[int, int]:
 
 
 def _reach(window: Window) -> int:
-    """How far from an event's time its windows, or the ticks that show it, can begin and end."""
+    """Upper bound on the distance from an event's time to the start or end of its windows, or to the ticks that show it."""
     if isinstance(window, Tumbling | Hopping) and window.size is not None:
         return _longest(window.size) + _longest(window.hop if isinstance(window, Hopping) else window.size)
     if isinstance(window, Cumulative):
@@ -68,12 +68,12 @@ def _longest(length: Duration | None) -> int:
 
 
 def check_lengths(pipeline: Pipeline) -> None:
-    """Refuse a spec whose windows no event could be counted in, or in too many of which each would be.
+    """Refuse a spec whose lengths leave no valid event time, or put each event into too many windows.
 
     Raises
     ------
     SpecError
-        If a length or an origin leaves no event time that could be accepted.
+        If lengths or an origin reach beyond the axis.
     LimitExceededError
         If one event would be in more than ``MOST_WINDOWS_OF_EVENT`` windows.
     """
@@ -96,7 +96,7 @@ def check_lengths(pipeline: Pipeline) -> None:
 
 
 def windows_of_event(window: Window, lasting: int = 1) -> int:
-    """In how many windows of a grid an event that lasts so many ticks can be; 1 for other windows."""
+    """Maximum number of windows of a grid that contain an event of duration ``lasting``; 1 for windows that are not on a grid."""
     if isinstance(window, Cumulative):
         size, step = _longest(window.size), max(1, _shortest(window.step))
         return (lasting + size - 1) // size * (size // step) + 1
@@ -112,7 +112,7 @@ def _shortest(length: Duration) -> int:
 
 
 def check_lasting(window: Window, lasting: int) -> None:
-    """Refuse events that last so long that one is in too many windows; raises ``LimitExceededError``."""
+    """Raise ``LimitExceededError`` if an event of duration ``lasting`` is in too many windows."""
     count = windows_of_event(window, lasting)
     if count > MOST_WINDOWS_OF_EVENT:
         raise LimitExceededError(
@@ -122,16 +122,16 @@ def check_lasting(window: Window, lasting: int) -> None:
 
 
 def check_key(window: Window, count: int) -> None:
-    """Refuse that a batch brings ``count`` windows or ticks of one key; raises ``LimitExceededError`` if they are too many."""
+    """Raise ``LimitExceededError`` if one key has too many windows or ticks in a batch."""
     if count > MOST_ROWS_OF_KEY:
         raise LimitExceededError(
             f"window {window.name}: one key would have {count:,} windows or ticks in this batch, more than {MOST_ROWS_OF_KEY:,}; look for "
-            "a row whose time is far from the others, bound those to come by time.max_future_skew, or make the window's hop or tick longer"
+            "a row whose time is far from the others, limit future times by time.max_future_skew, or make the window's hop or tick longer"
         )
 
 
 def check_share(window: str, count: int) -> None:
-    """Refuse that keys worked on at once bring ``count`` windows; raises ``LimitExceededError`` if they are too many."""
+    """Raise ``LimitExceededError`` if the keys processed together have too many windows."""
     if count > MOST_ROWS:
         raise LimitExceededError(
             f"window {window}: up to {count:,} result rows in one part of this batch, more than {MOST_ROWS:,}; give the window a longer hop"
@@ -139,12 +139,12 @@ def check_share(window: str, count: int) -> None:
 
 
 def count_ends(first: Ints, last: Ints, n_slices: Ints, *, size: int, hop: int, after: int, through: int) -> int:
-    """At most how many windows of a grid hold slices of some keys and end in (``after``, ``through``].
+    """Upper bound on the number of windows of a grid that contain slices of the keys and end in (``after``, ``through``].
 
     Parameters
     ----------
     first, last, n_slices
-        Start of each key's first and last slice, and how many it has.
+        Start of each key's first and last slice, and its number of slices.
     """
     begin, end = np.maximum(first, after), np.minimum(last + size, through)
     span = np.where(end > begin, (end - begin) // hop + 1, 0)

@@ -85,7 +85,7 @@ def test_totals_that_are_not_those_of_the_batches_are_refused(path):
     records = list(history(3))
     totals = json.loads(records[5].body)["totals"]
     written(path, [*records[:5], with_body(records[5], totals=totals | {"rows_read": 8})])
-    with pytest.raises(LedgerCorruptError, match="the totals of batch 2"):
+    with pytest.raises(LedgerCorruptError, match="the totals in the commit of batch 2"):
         Ledger(path).batches()
 
 

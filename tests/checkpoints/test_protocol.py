@@ -109,7 +109,7 @@ def test_a_table_that_is_gone_is_not_made_anew(pipeline, role):
 @pytest.mark.parametrize("role", ROLES)
 def test_a_table_whose_log_was_cut_off(pipeline, role):
     Path(pipeline.tables[role].place, "_delta_log", f"{1:020d}.json").unlink()
-    with pytest.raises(StateMissingError, match="stands at version 0, but batch 1 left version 1"):
+    with pytest.raises(StateMissingError, match="is at version 0, but batch 1 left version 1"):
         pipeline.verify()
 
 
@@ -320,7 +320,7 @@ def test_rows_of_a_dropped_batch_are_noticed(pipeline):
     asleep = pipeline.attempt(ledger)
     ledger.record_abandoned(ledger.open_batch.plan, NOW)
     pipeline.write(asleep, "sink")
-    with pytest.raises(LedgerBehindError, match=r"holds batch 2, which the ledger .* does not know or has dropped"):
+    with pytest.raises(LedgerBehindError, match=r"holds batch 2, which the ledger .* does not contain or has abandoned"):
         pipeline.verify()
 
 

@@ -116,7 +116,7 @@ def test_a_source_that_was_rolled_back_or_exchanged_is_refused(bench):
     bench.commit()
     shutil.rmtree(bench.folder / "source")
     shutil.move(copy, bench.folder / "source")
-    with pytest.raises(errors.SourceReplacedError, match="stands at version 0, but version 1 has been read"):
+    with pytest.raises(errors.SourceReplacedError, match="is at version 0, but version 1 has been read"):
         bench.plan()
     shutil.rmtree(bench.folder / "source")
     for value in range(3):
@@ -152,7 +152,7 @@ def test_a_plan_whose_number_has_landed_is_not_recorded(bench, role, name):
     once = CommitProperties(app_transactions=[Transaction(app, 1)])
     Path(path).mkdir(parents=True, exist_ok=True)
     write_deltalake(path, pa.table({"batch": [1]}), commit_properties=once)
-    with pytest.raises(errors.LedgerBehindError, match=f"{role} .*batch 1 has landed already, but the ledger does not know it"):
+    with pytest.raises(errors.LedgerBehindError, match=f"{role} .*batch 1 has landed already, but the ledger does not contain it"):
         bench.plan()
     assert bench.ledger().count == 1
 
@@ -201,7 +201,7 @@ def test_a_backfill_reads_no_further_than_the_schedule_has_come(bench):
 
 def test_a_backfill_waits_for_the_batch_that_is_open(bench):
     bench.plan()
-    with pytest.raises(errors.LedgerError, match=r"batch 1 \(run\) has begun and not ended"):
+    with pytest.raises(errors.LedgerError, match=r"batch 1 \(run\) is still open"):
         bench.backfill()
 
 

@@ -151,7 +151,7 @@ def test_a_first_batch_by_event_time_when_asked(table):
     assert reach == Reach(-1, 2, 2)
     assert found.settled == 3
     source = read_source_table(str(table))
-    with pytest.raises(SpecError, match="for history, and a batch has been committed"):
+    with pytest.raises(SpecError, match="for history, but a batch has been committed"):
         next_reach(_pipeline(table), source, _plan(from_version=-1, to_version=1), "event_time", **LIMITS)
 
 
@@ -191,7 +191,7 @@ def test_a_replaced_range_of_a_windowmill_sink_is_named(table):
 
 
 def test_restate_is_refused_in_one_line(table):
-    with pytest.raises(UnsupportedError, match=r"source\.changes: restate is not there yet"):
+    with pytest.raises(UnsupportedError, match=r"source\.changes: restate is not supported yet"):
         check_source(_pipeline(table, changes="restate"))
 
 
@@ -277,11 +277,11 @@ def test_starting_version_and_timestamp(table):
     assert _first(_pipeline(table, options={"startingTimestamp": "2024-03-02T00:00:01Z"}))[0] == Reach(1, 2, None)
     with pytest.raises(SourceError, match="no version was committed at or after"):
         _first(_pipeline(table, options={"startingTimestamp": "2024-03-04"}))
-    with pytest.raises(SourceError, match="stands at version 2"):
+    with pytest.raises(SourceError, match="is at version 2"):
         _first(_pipeline(table, options={"startingVersion": "7"}))
     source = read_source_table(str(table))
     entries[0].unlink()
-    with pytest.raises(SourceRangeGoneError, match="log of version 0 is gone, so it cannot be told"):
+    with pytest.raises(SourceRangeGoneError, match="log of version 0 is gone, so it is unknown"):
         delta_log.first_version_at(source, datetime(2024, 2, 1, tzinfo=UTC))
 
 

@@ -52,7 +52,7 @@ def problems(**changes: Any) -> list[str]:
         ("{own}:Good", ["v"], None),
         ("{own}:Good", ["v", "w"], "aggregates.x.use: "),
         ("{own}:Good", [], "aggregates.x.use: "),
-        ("{own}:Breaks", ["v"], "cannot be made (RuntimeError: not today)"),
+        ("{own}:Breaks", ["v"], "cannot be instantiated (RuntimeError: not today)"),
         ("{own}:windows", ["v"], "has no function lift()"),
         ("{own}:nothing", ["v"], "cannot be imported (AttributeError"),
         ("no_such:Good", ["v"], "cannot be imported (ModuleNotFoundError"),

@@ -160,7 +160,7 @@ def test_a_dropped_attempt_that_wakes_is_noticed():
     # The first has planned and validated, and is about to write to the sink, when the plan is dropped.
     ends = interleaved([0, 0, 1], [wakes, abandons])
     assert isinstance(ends[0], FencedError)
-    with pytest.raises(LedgerBehindError, match="does not know or has dropped"):
+    with pytest.raises(LedgerBehindError, match="does not contain or has abandoned"):
         Run(world)()
 
 
