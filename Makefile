@@ -9,7 +9,7 @@ STAMPS := .venv/stamps
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo up down test cases faults machine soak airflow-faults mutants fuzz bench bench-setup bench-try bench-kernels bench-state bench-long-life bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo cluster-demo up down test cases faults machine soak airflow-faults mutants fuzz bench bench-setup bench-compare bench-try bench-kernels bench-state bench-long-life bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ fuzz: setup ## Try 10,000 examples of every property of windows and aggregates (
 
 bench: bench-setup ## Compare with Spark, Flink, DuckDB and polars, and write docs/benchmarks.md (more than an hour)
 	$(PY) -m benchmarks
+
+bench-compare: setup ## Time this checkout against another one, round by round: BEFORE=/path/to/checkout (minutes)
+	$(PY) -m benchmarks.before_after --before $(BEFORE)
 
 bench-try: setup ## Time `windowmill try` on a million rows, and what starting it costs (about 2 minutes)
 	$(PY) -m benchmarks.try_rows
