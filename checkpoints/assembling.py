@@ -90,7 +90,7 @@ def assemble(records: Sequence[Record], path: str, *, integer_axis: bool) -> lis
             missing = f"the plan of batch {expected}" if number > expected else f"the commit of batch {expected - 1}"
             raise _corrupt(path, f"{missing} is missing")
         if number < expected:
-            raise _corrupt(path, f"records of batch {number} stand among those of batch {expected - 1}")
+            raise _corrupt(path, f"records of batch {number} are among those of batch {expected - 1}")
         batch = _batch(list(group), path, integer_axis=integer_axis)
         _check_order(last, batch, path)
         batches.append(batch)
@@ -130,7 +130,7 @@ def _batch(records: Sequence[Record], path: str, *, integer_axis: bool) -> Batch
         raise _corrupt(path, f"the records of batch {number} are not in order")
     plan = _built(Plan, _parsed(plans[0], path), plans[0], path)
     if plan.batch != number or plan.to_version < plan.from_version:
-        raise _corrupt(path, f"the plan of batch {number} tells of batch {plan.batch}, versions {plan.from_version} to {plan.to_version}")
+        raise _corrupt(path, f"the plan of batch {number} is for batch {plan.batch}, versions {plan.from_version} to {plan.to_version}")
     end = records[-1] if len(records) > 1 else None
     outcomes = [_built(Commit, _parsed(record, path), record, path) for record in records[1:] if record.kind != "abandoned"]
     outcome = outcomes[-1] if outcomes and STATUS[records[-1].kind] != "abandoned" else None
@@ -147,7 +147,7 @@ def _check_order(last: Batch | None, batch: Batch, path: str) -> None:
         raise _corrupt(path, f"batch {batch.number} is of another ledger (generation {batch.plan.generation}, not {last.plan.generation})")
     if batch.from_version != last.to_version:
         raise _corrupt(
-            path, f"batch {batch.number} reads on from version {batch.from_version}, but {last.number} read to {last.to_version}"
+            path, f"batch {batch.number} reads from version {batch.from_version}, but batch {last.number} read to {last.to_version}"
         )
     told = [(batch.plan.seen, batch.plan.emitted)]
     if batch.status == "committed" and batch.outcome is not None:
@@ -165,7 +165,7 @@ def _parsed(record: Record, path: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as err:
         raise _corrupt(path, f"the {record.kind} of batch {record.batch} cannot be read ({err})") from err
     if not isinstance(body, dict):
-        raise _corrupt(path, f"the {record.kind} of batch {record.batch} is no object")
+        raise _corrupt(path, f"the {record.kind} of batch {record.batch} is not an object")
     return body
 
 

@@ -97,7 +97,7 @@ def check_readable_features(features: Features, path: str) -> None:
         raise SourceFeatureError(catalog_managed(path))
     if unknown:
         raise SourceFeatureError(
-            f"source {path}: uses {_named(unknown)}, which cannot be read rightly here (readable: {', '.join(sorted(READABLE))}); "
+            f"source {path}: uses {_named(unknown)}, which cannot be read correctly here (readable: {', '.join(sorted(READABLE))}); "
             "drop the feature (ALTER TABLE … DROP FEATURE), or copy the rows into a table without it and read that"
         )
 
@@ -143,7 +143,7 @@ def check_appendable(path: str) -> None:
 def catalog_managed(path: str) -> str:
     """The error message for a catalog-managed table."""
     return (
-        f"source {path}: is a catalog-managed table: its commits go through its catalog, so its path alone does not tell its rows; "
+        f"source {path}: is a catalog-managed table: its commits go through its catalog, so its rows are not known from its path alone; "
         "copy it into a table of its own path (CREATE TABLE … DEEP CLONE, or INSERT INTO), and read that"
     )
 

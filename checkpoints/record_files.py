@@ -96,7 +96,7 @@ def decoded(content: bytes, file: RecordFile, ledger: str) -> list[Record]:
         check_record(record, place)
     batches = [record.batch for record in records]
     if len(records) != file.records or min(batches, default=0) != file.first or max(batches, default=0) != file.last:
-        raise LedgerCorruptError(f"{place}: holds other records than the ledger's log tells; restore the folder from a copy")
+        raise LedgerCorruptError(f"{place}: holds other records than the ledger's log lists; restore the folder from a copy")
     return records
 
 

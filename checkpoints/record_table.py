@@ -79,14 +79,14 @@ class DeltaRecords:
             told = _told_count(self._table, self._path)
         if told is not None and told != self._count:
             raise LedgerCorruptError(
-                f"ledger {self._path}: its last commit left {told} records, its log tells of {self._count}; restore the folder from a copy"
+                f"ledger {self._path}: its last commit left {told} records, its log lists {self._count}; restore the folder from a copy"
             )
         batches = max((file.last for file in self._files), default=-1) + 1
         first = max(0, batches - TAIL_BATCHES)
         tail = self.read(first, batches)
         if tail and tail[-1].number is not None and tail[-1].number != self._count - 1:
             raise LedgerCorruptError(
-                f"ledger {self._path}: its log tells of {self._count} records, the newest (of batch {tail[-1].batch}) is number "
+                f"ledger {self._path}: its log lists {self._count} records, but the newest (of batch {tail[-1].batch}) is number "
                 f"{tail[-1].number}; restore the folder from a copy"
             )
         self._newest = tail[-1] if tail else None
@@ -102,7 +102,7 @@ class DeltaRecords:
         for one, later in pairwise(records):
             if one.number is not None and later.number != one.number + 1:
                 raise LedgerCorruptError(
-                    f"ledger {self._path}: record {one.number + 1}, of batch {one.batch} or {later.batch}, is missing or doubled; "
+                    f"ledger {self._path}: record {one.number + 1}, of batch {one.batch} or {later.batch}, is missing or duplicated; "
                     "restore the folder from a copy"
                 )
         return records
@@ -122,7 +122,7 @@ class DeltaRecords:
                 if self._has_landed(file, record, count, version, err):
                     break
         else:
-            raise LedgerError(f"ledger {self._path}: was changed by a merge or a vacuum again and again; wait for it to end, and run again")
+            raise LedgerError(f"ledger {self._path}: was changed repeatedly by a merge or a vacuum; wait for it to end, and run again")
         if to_merge([*self._files, file]):
             # The record is appended already; if the merge fails, a later append tries again.
             with suppress(*_FAILURES, LedgerError):
@@ -256,13 +256,13 @@ def _listed(table: DeltaTable, path: str) -> list[RecordFile]:
         return []
     wanted = ("path", "size_bytes", "num_records", "min.batch", "max.batch")
     if missing := sorted(set(wanted) - set(actions.schema.names)):
-        raise LedgerCorruptError(f"ledger {path}: its log does not tell {missing[0]} of any file; restore the folder from a copy")
+        raise LedgerCorruptError(f"ledger {path}: its log has no {missing[0]} of any file; restore the folder from a copy")
     columns = (actions.column(name).to_pylist() for name in wanted)
     files = [RecordFile(*values) for values in zip(*columns, strict=True)]
     for file in files:
         numbers = (file.size_bytes, file.records, file.first, file.last)
         if any(number is None or number < 0 for number in numbers) or file.first > file.last:
-            raise LedgerCorruptError(f"ledger {path}: its log tells of {file.path} what cannot be; restore the folder from a copy")
+            raise LedgerCorruptError(f"ledger {path}: its log has invalid statistics of {file.path}; restore the folder from a copy")
     return sorted(files, key=lambda file: (file.first, file.last, file.path))
 
 

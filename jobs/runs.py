@@ -133,7 +133,7 @@ def _require_held(pipeline: Pipeline, ledger: Ledger, ruling: Ruling) -> None:
 def _describe(plan: Plan, *, instants: bool) -> str:
     versions = f"source versions {plan.from_version + 1} to {plan.to_version}"
     if plan.snapshot is not None:
-        versions += f", as the table stands at version {plan.snapshot}, in the order of event time"
+        versions += f", from the snapshot at version {plan.snapshot}, in event-time order"
     if plan.action == "run":
         return versions if plan.to_version > plan.from_version else "no new rows, a later watermark"
     begin, end = (f"{from_us(t):%Y-%m-%d %H:%M}" if instants else str(t) for t in plan.range)

@@ -43,7 +43,7 @@ def not_run(pipeline: Pipeline) -> Iterator[Problem]:
             yield f"{name}.table", f"tables of a catalog are not supported yet; give the table's {name}.path"
         # Delta records the location of a new table in its history, where a secret would stay.
         if name != "source" and table is not None and table.path is not None and holds_credentials(table.path):
-            yield f"{name}.path", "holds credentials, which the table's history would keep; give them to the store by its own settings"
+            yield f"{name}.path", "holds credentials, which the table's history would keep; configure them for the storage instead"
 
 
 def check_runnable(pipeline: Pipeline) -> None:

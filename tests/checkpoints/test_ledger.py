@@ -182,7 +182,7 @@ def test_a_lost_record_is_named(path):
         ledger.record_plan(plan(number), NOW)
         ledger.record_commit(plan(number), commit(), NOW)
     DeltaTable(path).delete("batch = 0 and kind = 'plan'")
-    with pytest.raises(LedgerCorruptError, match=r"its log tells of 3 records, the newest \(of batch 1\) is number 3; restore"):
+    with pytest.raises(LedgerCorruptError, match=r"its log lists 3 records, but the newest \(of batch 1\) is number 3; restore"):
         Ledger(path)
 
 

@@ -52,9 +52,12 @@ DAMAGES = {
     "a latest event that is lost": (lambda r: [*r[:5], with_body(r[5], seen=None)], "the watermark goes back at batch 2"),
     "versions left out": (
         lambda r: [*r[:4], with_body(r[4], from_version=2, to_version=3), r[5]],
-        "batch 2 reads on from version 2, but 1 read to 1",
+        "batch 2 reads from version 2, but batch 1 read to 1",
     ),
-    "versions read twice": (lambda r: [*r[:4], with_body(r[4], from_version=0), r[5]], "batch 2 reads on from version 0, but 1 read to 1"),
+    "versions read twice": (
+        lambda r: [*r[:4], with_body(r[4], from_version=0), r[5]],
+        "batch 2 reads from version 0, but batch 1 read to 1",
+    ),
     "another ledger's plan": (lambda r: [*r[:4], with_body(r[4], generation="h"), r[5]], "batch 2 is of another ledger"),
     "a field that is missing": (lambda r: [with_body(r[0], builds_state=...), *r[1:]], "the plan of batch 0 has no builds_state"),
     "a field of the wrong type": (
@@ -63,8 +66,8 @@ DAMAGES = {
     ),
     "a list of the wrong type": (lambda r: [with_body(r[0], found_closed=[[1]]), *r[1:]], "a found_closed of the wrong type"),
     "an unknown action": (lambda r: [with_body(r[0], action="rerun"), *r[1:]], "an action of the wrong type|a action of the wrong type"),
-    "another batch's plan": (lambda r: [with_body(r[0], batch=7), *r[1:]], "the plan of batch 0 tells of batch 7"),
-    "no object": (lambda r: [replace(r[0], body="[1]"), *r[1:]], "the plan of batch 0 is no object"),
+    "another batch's plan": (lambda r: [with_body(r[0], batch=7), *r[1:]], "the plan of batch 0 is for batch 7"),
+    "no object": (lambda r: [replace(r[0], body="[1]"), *r[1:]], "the plan of batch 0 is not an object"),
     "no JSON": (lambda r: [replace(r[0], body="{"), *r[1:]], "the plan of batch 0 cannot be read"),
     "no totals": (lambda r: [*r[:5], with_body(r[5], totals=...)], "the commit of batch 2 has no totals"),
 }
