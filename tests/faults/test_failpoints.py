@@ -76,6 +76,8 @@ def test_a_run_that_fails_is_made_good_by_the_next(stories, tmp_path, name, plac
     failpoints.disarm()
     # A lost response is asked for, so only a process that is gone leaves the batch to the next.
     assert failed == (not place.endswith(".lost")) or place.startswith("compact")
+    if place == "plan.before":
+        story.run()  # no plan has pinned the version yet: later, one batch would take it together with the next
     story.land(2)
     story.run()
     assert (story.tables(), story.batches()) == clean

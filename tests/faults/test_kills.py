@@ -58,6 +58,8 @@ def test_a_run_that_is_killed_at_a_step_is_made_good_by_the_next(begun, tmp_path
         run.end()
     finally:
         run.stop()
+    if place == "plan.before":
+        story.run()  # no plan has pinned the version yet: later, one batch would take it together with the next
     story.land(2)
     story.run()
     assert (story.tables(), story.batches()) == clean
