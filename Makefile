@@ -47,7 +47,7 @@ soak: setup ## 300 batches while drivers, JVMs and workers are killed every 30 s
 airflow-faults: setup ## Kill the parts of a real Airflow in the middle of batches, clear and mark runs (about 10 minutes)
 	WINDOWMILL_AIRFLOW_FAULTS=all $(PY) -m pytest tests/airflow/test_real_faults.py
 
-mutants: setup ## Put a hundred bugs into the code, one at a time, and see that a fast test notices each (minutes)
+mutants: setup ## Put known bugs into the code, one at a time, and check that a fast test fails for each (minutes)
 	$(PY) -m tests.mutants
 
 fuzz: setup ## Try 10,000 examples of every property of windows and aggregates (hours)
