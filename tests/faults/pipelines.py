@@ -86,3 +86,16 @@ def contents(path: str) -> Counter[Any]:
     rows = pa.table(QueryBuilder().register("t", DeltaTable(path)).execute("SELECT * FROM t").read_all())
     kept = [name for name in rows.schema.names if name not in _PER_ATTEMPT]
     return Counter(tuple(repr(row[name]) for name in kept) for row in rows.to_pylist())
+
+
+def begun(name: str, folder: Path) -> tuple[Story, tuple[Any, Any]]:
+    """A pipeline below ``folder`` after its first batch, and its tables and batches after undisturbed runs over the other versions."""
+    story = Story.of(name, folder / "begun")
+    story.bench.folder.mkdir()
+    story.land(0)
+    story.run()
+    clean = story.copied_to(folder / "clean")
+    for version in (1, 2):
+        clean.land(version)
+        clean.run()
+    return story, (clean.tables(), clean.batches())

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from checkpoints import failpoints
-from tests.faults.pipelines import PIPELINES, Story
+from tests.faults.pipelines import PIPELINES, Story, begun
 
 pytestmark = pytest.mark.spark
 #: Where a batch that is not held may fail; `make faults` tries all, `make test` some of each kind.
@@ -39,15 +39,7 @@ def stories(spark, tmp_path_factory):
 
     def story(name: str) -> tuple[Story, tuple]:
         if name not in made:
-            begun = Story.of(name, tmp_path_factory.mktemp(name) / "begun")
-            begun.bench.folder.mkdir()
-            begun.land(0)
-            begun.run()
-            clean = begun.copied_to(begun.bench.folder.parent / "clean")
-            for version in (1, 2):
-                clean.land(version)
-                clean.run()
-            made[name] = begun, (clean.tables(), clean.batches())
+            made[name] = begun(name, tmp_path_factory.mktemp(name))
         return made[name]
 
     return story
@@ -64,8 +56,8 @@ def _lose() -> None:
 @pytest.mark.covers("P1", "P10")
 @pytest.mark.parametrize(("name", "place"), [(name, place) for name in PIPELINES for place in (PLACES if _EVERY else _SAMPLE[name])])
 def test_a_run_that_fails_is_made_good_by_the_next(stories, tmp_path, name, place):
-    begun, clean = stories(name)
-    story = begun.copied_to(tmp_path / "story")
+    first, clean = stories(name)
+    story = first.copied_to(tmp_path / "story")
     story.land(1)
     failpoints.arm(place, _lose if place.endswith(".lost") else _die)
     try:
@@ -88,8 +80,8 @@ def test_a_run_that_fails_is_made_good_by_the_next(stories, tmp_path, name, plac
     ("first", "second"), [("sink.after", "state.lost"), ("state.after", "sink.before"), ("plan.after", "quarantine.after")]
 )
 def test_a_recovery_that_fails_too(stories, tmp_path, first, second):
-    begun, clean = stories("slices")
-    story = begun.copied_to(tmp_path / "story")
+    original, clean = stories("slices")
+    story = original.copied_to(tmp_path / "story")
     story.land(1)
     for place in (first, second):
         failpoints.arm(place, _die)

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from checkpoints.failpoints import FAILPOINTS
+from tests.faults import pipelines
 from tests.faults.kills import VICTIMS, Run
 from tests.faults.pipelines import Story
 
@@ -33,15 +34,7 @@ def _spec(story: Story) -> Path:
 @pytest.fixture(scope="module")
 def begun(spark, tmp_path_factory) -> tuple[Story, tuple]:
     """A pipeline over live rows after its first batch, and its tables after undisturbed runs over the other versions."""
-    story = Story.of("live_rows", tmp_path_factory.mktemp("kills") / "begun")
-    story.bench.folder.mkdir()
-    story.land(0)
-    story.run()
-    clean = story.copied_to(story.bench.folder.parent / "clean")
-    for version in (1, 2):
-        clean.land(version)
-        clean.run()
-    return story, (clean.tables(), clean.batches())
+    return pipelines.begun("live_rows", tmp_path_factory.mktemp("kills"))
 
 
 @pytest.mark.covers("P1", "P2", "P4")

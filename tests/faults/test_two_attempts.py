@@ -14,6 +14,7 @@ from contextlib import nullcontext
 import pytest
 
 from checkpoints import failpoints
+from tests.faults import pipelines
 from tests.faults.pipelines import Story
 from windowing.errors import FencedError
 
@@ -71,15 +72,7 @@ class Attempt(threading.Thread):
 @pytest.fixture(scope="module")
 def begun(spark, tmp_path_factory) -> tuple[Story, tuple]:
     """A pipeline after its first batch, and its tables after undisturbed runs over the other versions."""
-    story = Story.of("slices", tmp_path_factory.mktemp("attempts") / "begun")
-    story.bench.folder.mkdir()
-    story.land(0)
-    story.run()
-    clean = story.copied_to(story.bench.folder.parent / "clean")
-    for version in (1, 2):
-        clean.land(version)
-        clean.run()
-    return story, (clean.tables(), clean.batches())
+    return pipelines.begun("slices", tmp_path_factory.mktemp("attempts"))
 
 
 @pytest.mark.covers("P6", "P7")
