@@ -92,7 +92,7 @@ class Side:
         self._process = subprocess.Popen(
             [sys.executable, "-P", __file__, "--worker", str(folder)],
             cwd=checkout,
-            env={**os.environ, "PYTHONPATH": str(checkout)},
+            env={**os.environ, "PYTHONPATH": f"{checkout / 'src'}{os.pathsep}{checkout}"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -149,8 +149,7 @@ def _growing(folder: Path, workload: Workload) -> Any:
 
 def _frame(folder: Path, workload: Workload) -> Any:
     from benchmarks.events import Events
-    from benchmarks.spark_ways import session, spec
-    from jobs import aggregate
+    from benchmarks.spark_ways import aggregate, session, spec
 
     events = f"{Events(workload.rows, workload.keys).land(folder / 'events')}/us.parquet"
     pipeline = spec(workload.window) | {"aggregates": AGGREGATES}

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
-from checkpoints.places import local_path
-from windowing.errors import MachineError
-from windowing.redaction import redacted
+from windowmill.checkpoints.places import local_path
+from windowmill.windowing.errors import MachineError
+from windowmill.windowing.redaction import redacted
 
 _S3 = ("s3", "s3a", "s3n")
 #: Schemes of stores that create an object only if it is absent, for delta-rs as for Delta's own log stores.

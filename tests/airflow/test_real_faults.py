@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from checkpoints.ledger import Ledger
 from examples.flights.local_airflow import REPOSITORY
 from tests.airflow.real_airflow import Attempt, RealAirflow
 from tests.spark.harness import BASE, Bench, Row, differences, events, expected
+from windowmill.checkpoints.ledger import Ledger
 
 pytestmark = [pytest.mark.dag, pytest.mark.timeout(900)]
 
@@ -41,7 +41,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow.sdk import get_parsing_context
-from dags.factory import build_dag
+from windowmill.dags.factory import build_dag
 
 wanted = get_parsing_context().dag_id
 arguments = {{"start_date": datetime(2024, 3, 1, tzinfo=UTC)}}
@@ -122,7 +122,7 @@ def airflow(tmp_path_factory) -> Iterator[RealAirflow]:
     for name in NAMES:
         (folder / "specs" / f"{name}.yaml").write_text(yaml.safe_dump(bench_of(folder, name).spec))
     (folder / "dags" / "scenarios.py").write_text(textwrap.dedent(DAG_FILE.format(specs=str(folder / "specs"))))
-    environment = {"PYTHONPATH": str(REPOSITORY), "WINDOWMILL_DRIVER_MEMORY": "1g", "WINDOWMILL_MASTER": "local[1]"}
+    environment = {"PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}", "WINDOWMILL_DRIVER_MEMORY": "1g", "WINDOWMILL_MASTER": "local[1]"}
     with RealAirflow.running(folder / "airflow", folder / "dags", environment, NAMES) as running:
         yield running
     assert running.processes() == []

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = {"windowing", "checkpoints", "expectations", "jobs", "dags", "windowmill"}
+SRC = ROOT / "src"
+OURS = {"windowing", "checkpoints", "expectations", "jobs", "dags"}
 ENGINES = {"pyspark", "delta", "deltalake", "great_expectations", "airflow", "duckdb", "pandas"}
 WATCHED = OURS | ENGINES
 ALLOWED = {
@@ -22,47 +23,49 @@ ALLOWED = {
     "jobs": {"windowing", "checkpoints", "expectations", "deltalake", "delta", "pyspark", "duckdb"},
     # Jobs and the ledger are for tasks; that parsing a DAG file loads neither is tested with the DAGs.
     "dags": {"windowing", "airflow", "checkpoints", "jobs"},
-    "windowmill": {"windowing", "jobs"},
 }
 #: Modules that speak to Spark in a package that else does not.
 SPARK_ONLY_IN = {"checkpoints": {"state.py"}}
 
 
+def files_of(package: str) -> list[Path]:
+    """Python files of ``windowmill.<package>``."""
+    return sorted((ROOT / package).rglob("*.py"))
+
+
 def imported(path: Path) -> set[str]:
-    """Top-level packages that the file imports anywhere, except for types alone."""
-    found: set[str] = set()
-    for node in _nodes(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found.update(alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.split(".")[0])
-    return found
+    """Packages that the file imports anywhere, except for types alone; those of ours without ``windowmill`` before them."""
+    names = {name.removeprefix("windowmill.") for name in _imported_modules(path)}
+    return {name.partition(".")[0] for name in names}
 
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_imports_point_one_way(package):
-    files = sorted((ROOT / package).rglob("*.py"))
+    files = files_of(package)
     assert files, f"no files under {package}/: has the folder moved?"
     for path in files:
-        stray = imported(path) & WATCHED - ALLOWED[package] - {package}
+        stray = imported(path) & (WATCHED | {"windowmill"}) - ALLOWED[package] - {package}
         assert not stray, f"{path.relative_to(ROOT)} imports {sorted(stray)}"
 
 
 @pytest.mark.parametrize("package", SPARK_ONLY_IN)
 def test_spark_is_touched_in_one_module(package):
-    speaking = {path.name for path in (ROOT / package).rglob("*.py") if "pyspark" in imported(path)}
+    speaking = {path.name for path in files_of(package) if "pyspark" in imported(path)}
     assert speaking == SPARK_ONLY_IN[package]
 
 
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("windowing.specfile", {"numpy", "numba", "pyarrow", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
-        ("jobs.cli", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        ("windowmill.windowing.specfile", {"numpy", "numba", "pyarrow", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        ("windowmill.jobs.cli", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
         # Every run of pytest loads the plugin, also those that have nothing to do with pipelines.
-        ("windowmill.testing", {*OURS - {"windowmill"}, "numpy", "numba", "pyarrow", "pandas", "pydantic", "hypothesis", "yaml"}),
-        ("jobs.runs", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
-        ("jobs.tell", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
+        (
+            "windowmill.testing",
+            {*(f"windowmill.{name}" for name in OURS), "numpy", "numba", "pyarrow", "pandas", "pydantic", "hypothesis", "yaml"},
+        ),
+        ("windowmill.jobs.runs", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
+        ("windowmill.jobs.tell", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
     ],
 )
 def test_light_modules_load_nothing_heavy(module, heavy):
@@ -71,8 +74,24 @@ def test_light_modules_load_nothing_heavy(module, heavy):
     assert out.stdout.split() == []
 
 
+@pytest.mark.parametrize("package", sorted(OURS))
+def test_a_checkouts_folder_is_not_importable_by_a_second_name(package):
+    done = subprocess.run([sys.executable, "-c", f"import {package}"], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+    assert f"ImportError: the package is windowmill.{package}" in done.stderr
+
+
+def test_what_users_import():
+    code = "from windowmill import *; print(Pipeline, aggregate, build_dag, load_pipeline, spark_session)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    import windowmill
+
+    assert set(windowmill.__all__) == {"Pipeline", "aggregate", "build_dag", "load_pipeline", "spark_session"} <= set(dir(windowmill))
+    with pytest.raises(AttributeError, match="has no attribute 'agregate'"):
+        windowmill.agregate  # noqa: B018
+
+
 def test_state_is_never_pickled():
-    files = [path for package in OURS for path in (ROOT / package).rglob("*.py")]
+    files = [path for package in OURS for path in files_of(package)]
     assert files
     for path in files:
         assert not imported(path) & {"pickle", "cloudpickle", "marshal", "shelve", "dill"}, path
@@ -82,7 +101,7 @@ def test_state_is_never_pickled():
 @pytest.mark.parametrize("package", sorted(OURS))
 def test_stored_bytes_are_never_executed(package):
     """Nothing of ours unpickles, evaluates or executes: state, specs and records are data."""
-    for path in sorted((ROOT / package).rglob("*.py")):
+    for path in files_of(package):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
@@ -93,7 +112,7 @@ def test_stored_bytes_are_never_executed(package):
 
 def test_no_modules_import_each_other_in_a_circle():
     """Imports within functions count; those for types alone do not."""
-    modules = {_name(path): path for package in OURS for path in (ROOT / package).rglob("*.py")}
+    modules = {_name(path): path for package in OURS for path in files_of(package)}
     sorter = TopologicalSorter({name: _imported_modules(path) & set(modules) - {name} for name, path in modules.items()})
     try:
         sorter.prepare()
@@ -102,7 +121,7 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 def _name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(["windowmill", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
 
 
 def _imported_modules(path: Path) -> set[str]:
@@ -113,7 +132,7 @@ def _imported_modules(path: Path) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
-                inner = ROOT.joinpath(*node.module.split("."), alias.name)
+                inner = SRC.joinpath(*node.module.split("."), alias.name)
                 found.add(f"{node.module}.{alias.name}" if inner.with_suffix(".py").exists() or inner.is_dir() else node.module)
     return found
 

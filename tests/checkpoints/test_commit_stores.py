@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoints.commit_stores import check_commit_store, check_log_store
-from windowing.errors import MachineError
+from windowmill.checkpoints.commit_stores import check_commit_store, check_log_store
+from windowmill.windowing.errors import MachineError
 
 LOCKED = {"AWS_S3_LOCKING_PROVIDER": "dynamodb"}
 
@@ -39,8 +39,8 @@ def test_an_unknown_store_is_refused():
 
 
 def test_a_run_onto_such_a_store_ends_before_anything_is_read(monkeypatch):
-    from jobs.spec_checks import check_runnable
-    from windowing.specfile import parse_pipeline
+    from windowmill.jobs.spec_checks import check_runnable
+    from windowmill.windowing.specfile import parse_pipeline
 
     for name in LOCKED:
         monkeypatch.delenv(name, raising=False)

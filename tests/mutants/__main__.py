@@ -29,7 +29,7 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (?P<test>\S+::[^\[\s]+)", re.MULTILINE)
 def scratch_copy(folder: Path) -> Path:
     """The checkout as it stands, in ``folder``, with its environment."""
     copy = folder / "checkout"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
     (copy / ".venv").symlink_to((ROOT / ".venv").resolve())
     return copy
 
@@ -37,7 +37,7 @@ def scratch_copy(folder: Path) -> Path:
 def run_tests(copy: Path, tests: Sequence[str], seconds: float) -> tuple[int | None, str]:
     """Exit code of pytest in ``copy``, null if it took too long, and what it printed."""
     # A module that a mutant changes twice within a second keeps its time: no compiled form of it may stay behind.
-    own = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    own = {"PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(command, cwd=copy, env=os.environ | own, capture_output=True, text=True, timeout=seconds, check=False)

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from windowing.algebra import LawError
-from windowing.errors import SpecError, UnsupportedError
-from windowing.specfile import parse_pipeline
 from windowmill.testing import Outcome, check_aggregate, try_pipeline
+from windowmill.windowing.algebra import LawError
+from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.windowing.specfile import parse_pipeline
 
 ROOT = Path(__file__).parents[2]
 HERE = __name__
@@ -141,7 +141,7 @@ def test_the_plugin_gives_the_fixture_and_the_guide_is_true(tmp_path: Path):
     (folder / "spec.yaml").write_text(yaml.safe_dump(SPEC))
     (folder / "test_wrong.py").write_text(f"def test_wrong(try_pipeline):\n    try_pipeline('spec.yaml', {ROWS}).expect([])\n")
     command = [sys.executable, "-m", "pytest", "-p", "windowmill.testing", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-q"]
-    paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    paths = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{tmp_path}"}
     ran = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False, env=paths)
     assert "1 failed, 2 passed" in ran.stdout, ran.stdout + ran.stderr
     assert "unexpected: {'k': 'a', 'window': 'hourly'" in ran.stdout

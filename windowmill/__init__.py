@@ -1,1 +1,0 @@
-"""What users of windowmill import in their own tests: :mod:`windowmill.testing`."""
