@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from windowmill.checkpoints.places import local_path
-from windowmill.jobs.jars import DELTA_VERSION, damaged_jars, jars_folder
+from windowmill.jobs.jars import DELTA_VERSION, class_archive, damaged_jars, jars_folder
 from windowmill.jobs.java import find_java, java_at
 from windowmill.windowing.errors import MachineError
 
@@ -42,11 +42,13 @@ class Check:
 
 
 def examine() -> list[Check]:
-    """Look at everything that a run needs; starts no Spark and takes about a second."""
+    """Look at everything that a run needs; starts no Spark and takes about two seconds."""
     folder = _warehouse()
     return [
         check_java(),
         check_jars(),
+        check_class_archive(),
+        check_kernels(),
         check_worker_python(),
         *check_versions(),
         check_warehouse(folder),
@@ -97,6 +99,27 @@ def check_jars() -> Check:
             "run `make setup` (or `python -m windowmill.jobs.jars`)",
         )
     return Check("Delta jars", True, f"{DELTA_VERSION} in {folder}")
+
+
+def check_class_archive() -> Check:
+    """The JVM's archive of loaded classes is there."""
+    archive = class_archive()
+    if not archive.is_file():
+        return Check(
+            "Class archive", "warn", f"not in {archive.parent}: Spark starts 4 s slower", "run `python -m windowmill.jobs.session`"
+        )
+    return Check("Class archive", True, str(archive))
+
+
+def check_kernels() -> Check:
+    """The compiled kernels are in numba's cache: a folder of the package, or of the user where that cannot be written."""
+    from windowmill.windowing.kernels.hopping import hopping_windows
+
+    folder, source = Path(hopping_windows.stats.cache_path), Path(hopping_windows.py_func.__code__.co_filename)
+    if not any(index.stat().st_mtime >= source.stat().st_mtime for index in folder.glob("hopping.hopping_windows-*.nbi")):
+        advice = "run `python -m windowmill.windowing.kernels`, or let the first runs do it"
+        return Check("Kernels", "warn", f"not compiled yet in {folder}: that takes some minutes once", advice)
+    return Check("Kernels", True, f"compiled in {folder}")
 
 
 def check_worker_python() -> Check:

@@ -34,8 +34,23 @@ FETCH_SECONDS = 300
 
 
 def jars_folder() -> Path:
-    """Folder of the jars: ``WINDOWMILL_JARS``, or ``share/windowmill/jars`` of this Python environment."""
-    return Path(os.environ.get("WINDOWMILL_JARS") or Path(sys.prefix) / "share" / "windowmill" / "jars").absolute()
+    """Folder of the jars.
+
+    ``WINDOWMILL_JARS``; else ``share/windowmill/jars`` of this Python environment; else, where that is not there and cannot be made, the
+    user's cache folder.
+    """
+    if asked := os.environ.get("WINDOWMILL_JARS"):
+        return Path(asked).absolute()
+    shared = Path(sys.prefix) / "share" / "windowmill" / "jars"
+    nearest = next(place for place in (shared, *shared.parents) if place.exists())
+    if nearest == shared or os.access(nearest, os.W_OK):
+        return shared
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "windowmill" / "jars"
+
+
+def class_archive() -> Path:
+    """Archive of classes that sessions start from, beside the jars; the JVM ignores one that another Java or other jars made."""
+    return jars_folder() / "spark-classes.jsa"
 
 
 def jar_name(artifact: str) -> str:

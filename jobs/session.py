@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from windowmill.jobs.jars import jar_paths, jars_folder
+from windowmill.jobs.jars import class_archive, jar_paths, jars_folder
 from windowmill.jobs.java import find_java
 from windowmill.windowing.errors import MachineError
 
@@ -143,11 +143,6 @@ def _launch_conf(master: str, *, brief: bool = False) -> dict[str, str]:
         "spark.driver.defaultJavaOptions": " ".join(_java_options(brief=brief)),
         "spark.sql.shuffle.partitions": str(min(max(os.cpu_count() or 2, 2), MOST_SHUFFLE_PARTITIONS)),
     }
-
-
-def class_archive() -> Path:
-    """Archive of loaded and verified classes, kept beside the jars; the JVM ignores one that another Java or other jars made."""
-    return jars_folder() / "spark-classes.jsa"
 
 
 def _java_options(*, brief: bool) -> list[str]:

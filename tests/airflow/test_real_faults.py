@@ -122,7 +122,11 @@ def airflow(tmp_path_factory) -> Iterator[RealAirflow]:
     for name in NAMES:
         (folder / "specs" / f"{name}.yaml").write_text(yaml.safe_dump(bench_of(folder, name).spec))
     (folder / "dags" / "scenarios.py").write_text(textwrap.dedent(DAG_FILE.format(specs=str(folder / "specs"))))
-    environment = {"PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}", "WINDOWMILL_DRIVER_MEMORY": "1g", "WINDOWMILL_MASTER": "local[1]"}
+    environment = {
+        "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}",
+        "WINDOWMILL_DRIVER_MEMORY": "1g",
+        "WINDOWMILL_MASTER": "local[1]",
+    }
     with RealAirflow.running(folder / "airflow", folder / "dags", environment, NAMES) as running:
         yield running
     assert running.processes() == []
