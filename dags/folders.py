@@ -1,6 +1,6 @@
 """Where the specs of an installation are, and the DAGs and problems they come to.
 
-``WINDOWMILL_PIPELINES`` names the folders of ``*.yaml`` files; without it, it is ``pipelines/`` beside the folder of DAGs.
+``WINDOWMILL_PIPELINES`` names the folders of ``*.yaml`` files; the default is ``pipelines/`` beside Airflow's ``dags_folder``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow.sdk.configuration import conf
+
 from windowmill.dags.names import MAINTENANCE
 from windowmill.dags.specs import read_pipeline
 from windowmill.windowing.errors import SpecError
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
 VARIABLE = "WINDOWMILL_PIPELINES"
-DEFAULT = Path(__file__).absolute().parent.parent / "pipelines"
 
 
 def spec_files() -> list[Path]:
@@ -33,7 +34,7 @@ def spec_files() -> list[Path]:
     """
     named = os.environ.get(VARIABLE)
     if not named:
-        return sorted(DEFAULT.glob("*.yaml"))
+        return sorted(Path(conf.get("core", "dags_folder")).with_name("pipelines").glob("*.yaml"))
     files: list[Path] = []
     for folder in filter(None, named.split(os.pathsep)):
         if not Path(folder).is_dir():

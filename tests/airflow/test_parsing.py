@@ -42,6 +42,16 @@ def test_each_spec_gives_its_dag_and_its_maintenance(specs, write_spec):
     assert parsed() == (["first", "first__maintenance", "second", "second__maintenance"], {})
 
 
+def test_the_default_folder_is_beside_the_one_of_dag_files(tmp_path, monkeypatch):
+    monkeypatch.delenv("WINDOWMILL_PIPELINES", raising=False)
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "dags"))
+    assert spec_files() == []
+    (tmp_path / "pipelines").mkdir()
+    spec = tmp_path / "pipelines" / "a.yaml"
+    spec.touch()
+    assert spec_files() == [spec]
+
+
 def test_several_folders(specs, write_spec, tmp_path, monkeypatch):
     write_spec("first", specs)
     write_spec("second", tmp_path / "more")
