@@ -32,4 +32,4 @@ class Progress:
         else:
             yield
         self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - begun
-        self.say(f"  {name:<9}{doing}  ({self.timings[name]:.1f} s)")
+        self.say(f"  {name:<11}{doing}  ({self.timings[name]:.1f} s)")
