@@ -17,6 +17,19 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from benchmarks.events import SCHEMA
 from windowmill import aggregate, spark_session
 
+__all__ = [
+    "Frame",
+    "SparkHopping",
+    "SparkTuples",
+    "Streaming",
+    "WindowmillHopping",
+    "WindowmillTuples",
+    "aggregate",
+    "micros",
+    "session",
+    "spec",
+]
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 

@@ -16,8 +16,6 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from windowmill.windowing.columnar.results import Column
 
-#: Functions that give back values of their last column unchanged.
-_PICKING = {"min", "max", "arg_min", "arg_max", "first", "last", "collect", "collect_distinct", "top_k", "bottom_k"}
 #: Rows joined at once: few enough for a text of tens of megabytes, for which the allocator's memory is used again and again.
 _BLOCK_ROWS = 100_000
 #: Where Arrow writes floats as Python does.
@@ -28,7 +26,7 @@ def result_lines(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Itera
     """Result rows as JSON lines, in pieces to be written one after another; instants are microseconds in ``rows``."""
     instants = instants_of(pipeline)
     stamped = {name for name in pipeline.keys if name in instants}
-    stamped |= {name for name, spec in pipeline.aggregates.items() if spec.function in _PICKING and spec.columns[-1] in instants}
+    stamped |= {name for name, spec in pipeline.aggregates.items() if spec.declaration.picks and spec.columns[-1] in instants}
     if pipeline.time.unit is None:
         stamped |= {"window_start", "window_end"}
     columns: Mapping[str, Column] | None = getattr(rows, "columns", None)

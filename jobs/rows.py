@@ -33,10 +33,6 @@ _BLOCK_ROWS = 1 << 14
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: What may be an integer beyond 64 bits, which orjson makes a float.
 _LONG_NUMBER = re.compile(r"[0-9]{19}").search
-_NUMERIC = {
-    *("sum", "mean", "geometric_mean", "product", "weighted_mean", "time_weighted_mean", "range", "quantile", "histogram"),
-    *("var_samp", "var_pop", "stddev_samp", "stddev_pop", "skewness", "kurtosis", "covar_samp", "corr", "linear_trend"),
-}
 
 
 @dataclass(slots=True)
@@ -154,15 +150,13 @@ def instants_of(pipeline: Pipeline) -> set[str]:
 
 
 def _columns(pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
-    """The columns that the pipeline reads, and what those must be that cannot be anything: instant, integer, number or boolean."""
+    """The columns that the pipeline reads, and the types required of some of them: instant, integer, number or boolean."""
     uses: dict[str, str] = {}
     names = [*pipeline.keys, *pipeline.time.tie_break]
     for aggregate in pipeline.aggregates.values():
         names += aggregate.columns
-        if aggregate.function in _NUMERIC:
-            uses |= dict.fromkeys(aggregate.columns, "number")
-        elif aggregate.function in ("bool_and", "bool_or"):
-            uses |= dict.fromkeys(aggregate.columns, "boolean")
+        if takes := aggregate.declaration.takes:
+            uses |= dict.fromkeys(aggregate.columns, takes)
     for policy in policies_of(pipeline):
         if policy.delta:
             names.append(policy.delta.column)

@@ -1,4 +1,4 @@
-"""The aggregates that a spec may name, and how each is written."""
+"""The aggregates that a spec may name: how each is written, and what else holds of it wherever it is computed."""
 
 from __future__ import annotations
 
@@ -6,45 +6,68 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
-    """How an aggregate's argument is written: ``form`` for messages, ``columns`` by position or name, ``options`` by name."""
+class Declaration:
+    """What is known of an aggregate without its columns.
 
-    form: str
+    Attributes
+    ----------
+    form
+        How its argument is written, for messages.
+    columns
+        Its argument columns, by position or name.
+    options
+        Its further arguments, by name.
+    star
+        Whether ``"*"`` may stand for the column.
+    takes
+        What its columns must hold; null: anything.
+    partial
+        ``numbers``: columns of numbers, which kernels combine and slices hold. ``objects``: Python objects. ``none``: an event counts
+        differently in each window, so nothing is combined.
+    picks
+        Whether results are values of the last column, or lists of them, as they are.
+    """
+
+    form: str = "a column"
     columns: tuple[str, ...] = ("column",)
     options: tuple[str, ...] = ()
     star: bool = False
+    takes: Literal["number", "boolean"] | None = None
+    partial: Literal["numbers", "objects", "none"] = "numbers"
+    picks: bool = False
 
 
-def _pair(first: str, second: str) -> Signature:
-    return Signature(f"two columns, as in [{first}, {second}]", (first, second))
+def _pair(first: str, second: str, **rest: Any) -> Declaration:
+    return Declaration(f"two columns, as in [{first}, {second}]", (first, second), **rest)
 
 
-_ONE = Signature("a column")
-SIGNATURES: Mapping[str, Signature] = {
-    "count": Signature('"*" or a column', star=True),
-    **dict.fromkeys(("count_distinct", "approx_distinct"), _ONE),
-    **dict.fromkeys(("sum", "mean", "geometric_mean", "product", "time_weighted_mean"), _ONE),
-    **dict.fromkeys(("min", "max", "min_count", "max_count", "range"), _ONE),
-    **dict.fromkeys(("var_samp", "var_pop", "stddev_samp", "stddev_pop", "skewness", "kurtosis"), _ONE),
-    **dict.fromkeys(("first", "last", "collect", "collect_distinct", "concat"), _ONE),
-    **dict.fromkeys(("bool_and", "bool_or"), _ONE),
-    "weighted_mean": _pair("value", "weight"),
-    "arg_min": _pair("by", "value"),
-    "arg_max": _pair("by", "value"),
-    "covar_samp": _pair("x", "y"),
-    "corr": _pair("x", "y"),
-    "linear_trend": _pair("x", "y"),
-    "top_k": Signature("{column: …, k: a whole number}", options=("k",)),
-    "bottom_k": Signature("{column: …, k: a whole number}", options=("k",)),
-    "quantile": Signature("{column: …, q: between 0 and 1}", options=("q",)),
-    "histogram": Signature("{column: …, edges: [ascending numbers]}", options=("edges",)),
+_NUMBER = Declaration(takes="number")
+_K = Declaration("{column: …, k: a whole number}", options=("k",), partial="objects", picks=True)
+DECLARED: Mapping[str, Declaration] = {
+    "count": Declaration('"*" or a column', star=True),
+    **dict.fromkeys(("count_distinct", "approx_distinct", "concat"), Declaration(partial="objects")),
+    **dict.fromkeys(("sum", "mean", "geometric_mean", "product", "range"), _NUMBER),
+    "time_weighted_mean": Declaration(takes="number", partial="none"),
+    **dict.fromkeys(("min", "max", "first", "last"), Declaration(picks=True)),
+    **dict.fromkeys(("min_count", "max_count"), Declaration()),
+    **dict.fromkeys(("var_samp", "var_pop", "stddev_samp", "stddev_pop", "skewness", "kurtosis"), _NUMBER),
+    **dict.fromkeys(("collect", "collect_distinct"), Declaration(partial="objects", picks=True)),
+    **dict.fromkeys(("bool_and", "bool_or"), Declaration(takes="boolean", picks=True)),
+    "weighted_mean": _pair("value", "weight", takes="number"),
+    **dict.fromkeys(("arg_min", "arg_max"), _pair("by", "value", picks=True)),
+    **dict.fromkeys(("covar_samp", "corr", "linear_trend"), _pair("x", "y", takes="number")),
+    **dict.fromkeys(("top_k", "bottom_k"), _K),
+    "quantile": Declaration("{column: …, q: between 0 and 1}", options=("q",), takes="number", partial="objects"),
+    "histogram": Declaration("{column: …, edges: [ascending numbers]}", options=("edges",), takes="number"),
 }
+#: An aggregate of the user's own.
+_OWN = Declaration('use: "module:name"', columns=(), partial="objects")
 
 
 class AggregateSpec(BaseModel):
@@ -72,6 +95,11 @@ class AggregateSpec(BaseModel):
     where: str | None = None
     use: str | None = None
 
+    @property
+    def declaration(self) -> Declaration:
+        """What holds of the function."""
+        return _OWN if self.use is not None else DECLARED[self.function]
+
 
 def parse_aggregate(value: object) -> AggregateSpec:
     """Read ``{mean: delay}``, ``{top_k: {column: delay, k: 3}, where: …}`` or ``{use: "module:name", args: […]}``."""
@@ -88,9 +116,9 @@ def parse_aggregate(value: object) -> AggregateSpec:
     if len(fields) != 1:
         raise ValueError(f"expected exactly one function; got {', '.join(fields) or 'none'}")
     [(function, argument)] = fields.items()
-    if function not in SIGNATURES:
-        near = difflib.get_close_matches(function, SIGNATURES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(SIGNATURES))}"
+    if function not in DECLARED:
+        near = difflib.get_close_matches(function, DECLARED, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(DECLARED))}"
         raise ValueError(f"unknown aggregate {function!r}{hint}")
     return _parse_known(function, argument, where)
 
@@ -108,19 +136,19 @@ def _parse_own(fields: dict[str, Any], where: str | None) -> AggregateSpec:
 
 
 def _parse_known(function: str, argument: object, where: str | None) -> AggregateSpec:
-    signature = SIGNATURES[function]
-    wrong = ValueError(f"{function}: got {argument!r}; expected {signature.form}")
-    if signature.star and argument == "*":
+    declared = DECLARED[function]
+    wrong = ValueError(f"{function}: got {argument!r}; expected {declared.form}")
+    if declared.star and argument == "*":
         return AggregateSpec(function=function, where=where)
-    if signature.options:
-        if not isinstance(argument, Mapping) or set(argument) != {"column", *signature.options} or not _is_column(argument["column"]):
+    if declared.options:
+        if not isinstance(argument, Mapping) or set(argument) != {"column", *declared.options} or not _is_column(argument["column"]):
             raise wrong
-        options = {name: argument[name] for name in signature.options}
+        options = {name: argument[name] for name in declared.options}
         if not _options_fit(options):
             raise wrong
         return AggregateSpec(function=function, columns=(argument["column"],), options=options, where=where)
     columns = [argument] if isinstance(argument, str) else argument
-    if not isinstance(columns, list | tuple) or len(columns) != len(signature.columns):
+    if not isinstance(columns, list | tuple) or len(columns) != len(declared.columns):
         raise wrong
     if not all(map(_is_column, columns)):
         raise wrong
@@ -170,15 +198,15 @@ def _json_schema() -> dict[str, Any]:
         "edges": {"type": "array", "items": {"type": "number"}, "minItems": 2},
     }
 
-    def argument(signature: Signature) -> dict[str, Any]:
-        if signature.options:
-            fields = {"column": column} | {name: options[name] for name in signature.options}
+    def argument(declared: Declaration) -> dict[str, Any]:
+        if declared.options:
+            fields = {"column": column} | {name: options[name] for name in declared.options}
             return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
-        number = len(signature.columns)
+        number = len(declared.columns)
         listed = {"type": "array", "items": column, "minItems": number, "maxItems": number}
         return listed if number > 1 else {"anyOf": [column, listed]}
 
-    known = {name: argument(signature) for name, signature in SIGNATURES.items()}
+    known = {name: argument(declared) for name, declared in DECLARED.items()}
     own = {"use": {"type": "string", "pattern": r"^[\w.]+:[\w.]+$"}, "args": {"type": "array", "items": column}}
     return {
         "type": "object",

@@ -18,7 +18,6 @@ from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.keyed import live_columns, slicer_for
 from windowmill.windowing.columnar.log import StateLog
-from windowmill.windowing.columnar.objects import OBJECTS
 from windowmill.windowing.costs import Cost, Shape, count_slices, describe, engine_cost, listed_cost, ranges_cost, rows_shape, tree_cost
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.engines import ENGINES, admissible
@@ -264,7 +263,7 @@ class _Planner:
 
     def _choice(self, name: str, spec: AggregateSpec, shape: Shape) -> Choice:
         aggregate = self._aggregates[name]
-        if spec.function == "time_weighted_mean":
+        if spec.declaration.partial == "none":
             engine, why = "recompute", "an event weighs as long as it lasts inside the window, so each window weighs its events anew"
         elif shape.listed:
             engine, why = "recompute", shape.listed
@@ -272,7 +271,7 @@ class _Planner:
             engine, why = "two_stacks", "what leaves is the oldest, and any associative aggregate will do"
             if not shape.in_order:
                 engine, why = "flatfat", "tuples leave from anywhere; only what stands above them in the tree is combined anew"
-            why += "; one Python call a combine" if spec.function in OBJECTS else ""
+            why += "; one Python call a combine" if spec.declaration.partial == "objects" else ""
             why += f"; {shape.late}" if shape.late else ""
         if engine == "recompute":
             combines = listed_cost(shape.n)

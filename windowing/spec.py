@@ -431,8 +431,8 @@ class Pipeline(_Part):
     @model_validator(mode="after")
     def _interval_events(self) -> Self:
         for name, aggregate in self.aggregates.items():
-            if aggregate.function == "time_weighted_mean" and self.time.end is None:
-                raise ValueError(f"aggregates.{name}: time_weighted_mean needs interval events; set time.end to the column of their ends")
+            if aggregate.declaration.partial == "none" and self.time.end is None:
+                raise ValueError(f"aggregates.{name}: {aggregate.function} needs interval events; set time.end to the column of their ends")
         return self
 
     @model_validator(mode="after")

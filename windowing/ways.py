@@ -22,7 +22,6 @@ from windowmill.windowing.columnar.slices import BATCH, CLOSED, GRID, LEVEL, SLI
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.hopping import Grids, why_no_grids
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.recipes import RECIPES
 from windowmill.windowing.spec import Pipeline
 
 
@@ -65,6 +64,6 @@ def why_rows(pipeline: Pipeline) -> tuple[str, ...]:
     objects = (
         f"aggregates.{name}: partials of {spec.function if spec.use is None else spec.use} are not columns of numbers"
         for name, spec in pipeline.aggregates.items()
-        if spec.function not in RECIPES
+        if spec.declaration.partial != "numbers"
     )
     return (*why_no_grids(pipeline), *objects)

@@ -12,7 +12,7 @@ import yaml
 
 from tests.jobs.test_secrets import FULL
 from windowmill.jobs.cli import main
-from windowmill.windowing.catalogue import SIGNATURES
+from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -65,7 +65,7 @@ def test_the_json_schema_takes_what_is_valid_and_says_what_is_not():
     assert validator.is_valid(FULL)
     assert parse_pipeline(FULL)
     assert schema["$defs"]["Time"]["properties"]["max_future_skew"]["default"] == "1 day"
-    assert all(name in str(schema) for name in SIGNATURES)
+    assert all(name in str(schema) for name in DECLARED)
     several = {"aggregates": {"x": {"mean": "v", "sum": "v"}}}
     for wrong in (
         several,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.windowing.aggregate_cases import CASES, COUNTS, EXAMPLES, Case
 from windowmill.windowing.aggregates import BUILDERS, aggregate_for, own
 from windowmill.windowing.algebra import Aggregate, LawError, close, identical, outcome, position, verify
-from windowmill.windowing.catalogue import SIGNATURES, AggregateSpec, parse_aggregate
+from windowmill.windowing.catalogue import DECLARED, AggregateSpec, parse_aggregate
 from windowmill.windowing.errors import AggregateOverflowError, SpecError
 
 NAN, INF = math.nan, math.inf
@@ -37,8 +37,8 @@ def of_floats(function: str, *values: float | None, **options: Any) -> Any:
 
 
 def test_the_whole_catalogue_is_built_and_tested():
-    assert set(BUILDERS) == set(SIGNATURES) | {"use"}
-    assert {next(iter(case.written)) for case in CASES} == set(SIGNATURES)
+    assert set(BUILDERS) == set(DECLARED) | {"use"}
+    assert {next(iter(case.written)) for case in CASES} == set(DECLARED)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -90,7 +90,7 @@ INVERTIBLE_ON_PAPER_ONLY = {"geometric_mean", "stddev_samp", "stddev_pop"}
 @pytest.mark.parametrize(("entry", "properties"), PAPER.items(), ids=lambda value: value[0] if isinstance(value[0], str) else "")
 def test_the_thirteen_of_the_reactive_aggregator_have_its_properties(entry, properties):
     (function, type_), (invertible, commutative) = entry, properties
-    aggregate = made(function, *(type_,) * len(SIGNATURES[function].columns))
+    aggregate = made(function, *(type_,) * len(DECLARED[function].columns))
     assert aggregate.commutative == commutative
     assert aggregate.invertible == (invertible and function not in INVERTIBLE_ON_PAPER_ONLY)
     assert aggregate.invertible <= aggregate.exact

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.columnar.objects import OBJECTS, ObjectColumn
+from windowmill.windowing.columnar.objects import ObjectColumn
 from windowmill.windowing.columnar.results import Column
 from windowmill.windowing.kernels.clipped import clipped_means
 from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
@@ -30,12 +30,10 @@ class Aggregation:
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> None:
         aggregates = pipeline.aggregates
         self.names = list(aggregates)
-        clipped = {name: spec for name, spec in aggregates.items() if spec.function == "time_weighted_mean"}
-        objects = {name: spec for name, spec in aggregates.items() if spec.function in OBJECTS}
-        numeric = {name: spec for name, spec in aggregates.items() if name not in clipped and name not in objects}
-        self.layout = Layout.over_rows(numeric, types, f"pipeline {pipeline.pipeline}: aggregates")
+        self.layout = Layout.over_rows(aggregates, types, f"pipeline {pipeline.pipeline}: aggregates")
         self.program = self.layout.program()
-        self.clipped = clipped
+        self.clipped = {name: spec for name, spec in aggregates.items() if spec.declaration.partial == "none"}
+        objects = {name: spec for name, spec in aggregates.items() if spec.declaration.partial == "objects"}
         self.objects = {name: ObjectColumn(spec, [types[column] for column in spec.columns]) for name, spec in objects.items()}
 
     def over(self, leaves: Leaves) -> Lifted:

@@ -14,9 +14,6 @@ from windowmill.windowing.engines.flatfat import FlatFat
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.slicing.windows import Leaves, Ring, Windows
 
-#: Functions of the catalogue whose partials no arena holds.
-OBJECTS = ("count_distinct", "approx_distinct", "collect", "collect_distinct", "concat", "top_k", "bottom_k", "quantile", "use")
-
 
 def value_type(kind: pa.DataType) -> str:
     """What the catalogue's builders call a column's type."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from windowmill.windowing.aggregates import aggregate_for, own
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.columnar.objects import OBJECTS, value_type
+from windowmill.windowing.columnar.objects import value_type
 from windowmill.windowing.columnar.results import Chunk, Column
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.layout import Layout
@@ -31,15 +31,14 @@ def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[s
         If a column does not exist or has a type that the aggregate cannot take.
     """
     where = f"pipeline {pipeline.pipeline}: aggregates"
-    numeric = {name: spec for name, spec in pipeline.aggregates.items() if spec.function not in (*OBJECTS, "time_weighted_mean")}
-    found = {result.name: result.type for result in Layout.over_rows(numeric, types, where).results}
+    found = {result.name: result.type for result in Layout.over_rows(pipeline.aggregates, types, where).results}
     for name, spec in pipeline.aggregates.items():
         missing = next((column for column in spec.columns if column not in types), None)
         if missing is not None:
             raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
-        if spec.function == "time_weighted_mean":
+        if spec.declaration.partial == "none":
             found[name] = pa.float64()
-        elif spec.function in OBJECTS:
+        elif spec.declaration.partial == "objects":
             kinds = [types[column] for column in spec.columns]
             found[name] = _type(aggregate_for(spec, [value_type(kind) for kind in kinds]).result, kinds)
     return {name: found[name] for name in pipeline.aggregates}

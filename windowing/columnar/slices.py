@@ -255,12 +255,12 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
     for number, (name, grid) in enumerate(stage.grids):
         span = {"size": grid.size, "hop": grid.hop, "after": stage.after, "through": stage.through}
         check_share(name, count_ends(first, last, np.diff(offsets)[filled], **span))
-        key, ends, out_ints, out_floats, overflow = hopping_windows(
+        key, ends, out_ints, out_floats = hopping_windows(
             layout.program(), offsets, starts, closed, ints, floats, grid.size, grid.hop, grid.origin, stage.after, stage.through
         )
         if len(key):
             columns = {column: values.take(pa.array(key)) for column, values in of_key.items()}
-            columns |= lower(layout, out_ints, out_floats, slices, overflow)
+            columns |= lower(layout, out_ints, out_floats, slices)
             columns |= {GRID: pa.repeat(number, len(ends)), "window_end": pa.array(ends)}
             windows.append(pa.table([columns[field.name].cast(field.type) for field in stage.bare_schema], schema=stage.bare_schema))
     own = batches == stage.slices.batch

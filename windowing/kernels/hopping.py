@@ -47,8 +47,7 @@ def hopping_windows(
     Returns
     -------
     tuple
-        Key index and end of each window, int64, shape (n_windows,); its partial as rows of two arenas;
-        false, since 128-bit sums do not overflow: :func:`~windowmill.windowing.kernels.lower.lower` checks that results fit.
+        Key index and end of each window, int64, shape (n_windows,); its partial as rows of two arenas.
     """
     none = np.empty(0, np.int64)
     windows = _ranges(offsets, starts, closed, size, hop, origin, after, through, none, none, none)
@@ -71,7 +70,7 @@ def hopping_windows(
                     if closed[row] < ends[window]:
                         combine(program, out_ints, out_floats, window, ints, floats, row, out_ints, out_floats, window)
                     row += 1
-    return keys, ends, out_ints, out_floats, False
+    return keys, ends, out_ints, out_floats
 
 
 @njit

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.windowing.kernels.lower import Lower
 from windowmill.windowing.kernels.recipes import OPERATIONS, RECIPES, ROW_OPERATIONS, Atom
 from windowmill.windowing.spec import Pipeline
 
@@ -32,8 +33,6 @@ NUMBERS: Mapping[str, tuple[tuple[str, pa.DataType], ...]] = {
     "comoments": (("n", _INT), *((role, _FLOAT) for role in ("anchor_x", "mean_x", "anchor_y", "mean_y", "m_xx", "m_xy", "m_yy"))),
     **dict.fromkeys(("product", "magnitude"), (("n", _INT), ("zeros", _INT), ("exponent", _INT), ("mantissa", _FLOAT), ("error", _FLOAT))),
 }
-#: Aggregates that give back a value of the column as it is.
-_PICKING = ("min", "max", "arg_min", "arg_max", "first", "last", "bool_and", "bool_or")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,13 @@ class StoredField:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A column of the sink: which function of which atoms."""
+    """A column of the sink: which function of which atoms, and how it is computed from them."""
 
     name: str
     function: str
     atoms: tuple[int, ...]
     type: pa.DataType
+    lower: Lower
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Layout:
         """
         where = f"pipeline {pipeline.pipeline}: aggregates"
         for name, spec in pipeline.aggregates.items():
-            if spec.function not in RECIPES:
+            if spec.declaration.partial != "numbers":
                 raise UnsupportedError(f"{where}.{name}: partials of {spec.function} are not columns of numbers, so no slice can hold them")
         # How many rows a slice has is stored whether an aggregate asks for it or not.
         atoms, results = _atoms(pipeline.aggregates, types, where, always=(Atom("rows"),))
@@ -92,7 +92,7 @@ class Layout:
 
     @classmethod
     def over_rows(cls, aggregates: Mapping[str, AggregateSpec], types: Mapping[str, pa.DataType], where: str) -> Layout:
-        """Lay out ``aggregates`` where leaves are rows; ``where`` is their place, for messages.
+        """Lay out those of ``aggregates`` whose partials are numbers, where leaves are rows; ``where`` is their place, for messages.
 
         Raises
         ------
@@ -142,15 +142,18 @@ def _atoms(
     atoms = {atom: place for place, atom in enumerate(always)}
     results = []
     for name, spec in aggregates.items():
+        if spec.declaration.partial != "numbers":
+            continue
         missing = next((column for column in spec.columns if column not in types), None)
         if missing is not None:
             raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
         try:
-            kinds = types if spec.function in _PICKING else numbers
-            needed, result_type = RECIPES[spec.function](spec, [kinds[column] for column in spec.columns])
+            kinds, recipe = types if spec.declaration.picks else numbers, RECIPES[spec.function]
+            needed, result_type = recipe.atoms(spec, [kinds[column] for column in spec.columns])
         except TypeError as err:
             raise SpecError(f"{where}.{name}: {err}") from err
-        results.append(Result(name, spec.function, tuple(atoms.setdefault(atom, len(atoms)) for atom in needed), result_type))
+        places = tuple(atoms.setdefault(atom, len(atoms)) for atom in needed)
+        results.append(Result(name, spec.function, places, result_type, recipe.lower))
     return tuple(atoms), tuple(results)
 
 

@@ -1,8 +1,14 @@
-"""From partials in the arenas to result columns."""
+"""From partials in the arenas to result columns.
+
+The functions of :data:`Lower`'s form are named by the recipes of the aggregates (:mod:`windowmill.windowing.kernels.recipes`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Context, Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -10,71 +16,239 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.kernels.combine import CARRY_UNIT, PICKED, ROW, TIMES, Floats, Ints
-from windowmill.windowing.kernels.layout import Layout, Result
-from windowmill.windowing.kernels.recipes import MEAN_DIGITS
+
+if TYPE_CHECKING:
+    from windowmill.windowing.kernels.layout import Layout, Result
+
+#: Fractional digits of a mean of decimals, more than its column has: as of Spark's avg.
+MEAN_DIGITS = 4
 
 _MASK = (1 << 64) - 1
 _MEAN = Context(prec=38)
 
 
-def lower(layout: Layout, ints: Ints, floats: Floats, table: pa.Table, overflow: bool = False) -> dict[str, pa.Array]:
+@dataclass(frozen=True)
+class Partials:
+    """Partials in the arenas, a row each.
+
+    Attributes
+    ----------
+    program
+        As of :meth:`.Layout.program`.
+    table
+        The rows that partials point into.
+    """
+
+    layout: Layout
+    program: Ints
+    ints: Ints
+    floats: Floats
+    table: pa.Table
+
+    def ints_of(self, atom: int) -> Ints:
+        """The int columns of an atom of the layout."""
+        _, first, _, number, _ = self.program[atom]
+        return self.ints[:, first : first + number]
+
+    def floats_of(self, atom: int) -> Floats:
+        """Its float columns."""
+        _, _, first, _, number = self.program[atom]
+        return self.floats[:, first : first + number]
+
+
+#: Computes a result column from partials; raises ``AggregateOverflowError`` if an exact result left its type.
+Lower = Callable[["Result", Partials], pa.Array]
+
+
+def lower(layout: Layout, ints: Ints, floats: Floats, table: pa.Table) -> dict[str, pa.Array]:
     """Result columns of the partials (``ints``, ``floats``), by name, in the spec's order.
 
     Parameters
     ----------
     table
         The rows that the partials' rows point into.
-    overflow
-        Whether a kernel has found an integer that does not fit.
 
     Raises
     ------
     AggregateOverflowError
         If an exact result left its type.
     """
-    if overflow:
-        raise AggregateOverflowError("an integer sum left the range of a 64-bit integer; cast the column to double in a view of the source")
-    program = layout.program()
+    partials = Partials(layout, layout.program(), ints, floats, table)
     with np.errstate(all="ignore"):
-        return {result.name: _lower(result, layout, program, ints, floats, table) for result in layout.results}
+        return {result.name: result.lower(result, partials) for result in layout.results}
 
 
-def _lower(result: Result, layout: Layout, program: Ints, ints: Ints, floats: Floats, table: pa.Table) -> pa.Array:
-    _, i, f, *_ = program[result.atoms[0]]
-    n, moments = ints[:, i], floats[:, f:]
-    match result.function:
-        case "count":
-            return pa.array(n)
-        case "sum" | "mean":
-            return _summed(result, layout, n, program[result.atoms[1]], ints, floats)
-        case "weighted_mean":
-            _, j, g, *_ = program[result.atoms[1]]
-            weights = sum_value(floats[:, g], floats[:, g + 1], ints[:, j])
-            return pa.array(sum_over(floats[:, f], floats[:, f + 1], n, weights), mask=weights == 0.0)
-        case "product" | "geometric_mean":
-            return _multiplied(result.function, ints[:, i : i + 3], moments)
-        case "var_samp" | "var_pop" | "stddev_samp" | "stddev_pop":
-            freedom = 1 if result.function.endswith("samp") else 0
-            variance = moments[:, 2] / np.maximum(n - freedom, 1)
-            return pa.array(np.sqrt(variance) if result.function.startswith("stddev") else variance, mask=n <= freedom)
-        case "skewness":
-            return pa.array(np.sqrt(n) * (moments[:, 3] / moments[:, 2]) / np.sqrt(moments[:, 2]), mask=(n == 0) | (moments[:, 2] == 0.0))
-        case "kurtosis":
-            return pa.array(n * (moments[:, 4] / moments[:, 2]) / moments[:, 2] - 3.0, mask=(n == 0) | (moments[:, 2] == 0.0))
-        case "covar_samp" | "corr" | "linear_trend":
-            return _paired(result.function, n, moments)
-        case "histogram":
-            return _bins(n, program[result.atoms[1]], ints)
-        case "min_count" | "max_count":
-            return pa.array(ints[:, i + TIMES], mask=ints[:, i + TIMES] == 0)
-        case "range":
-            least, greatest = (_taken(layout, atom, ints, program, table) for atom in result.atoms)
-            try:
-                return pc.subtract_checked(greatest, least)
-            except pa.ArrowInvalid as err:
-                raise _too_great(result, "the difference of two values") from err
-        case _:
-            return _taken(layout, result.atoms[0], ints, program, table)
+def count(result: Result, partials: Partials) -> pa.Array:
+    """Number of rows."""
+    return pa.array(np.ascontiguousarray(partials.ints_of(result.atoms[0])[:, 0]))
+
+
+def total(result: Result, partials: Partials) -> pa.Array:
+    """Sum, of atoms (count, sum)."""
+    n, kind = _number(result, partials), _kind(result.atoms[1], partials)
+    if kind == "sum_float":
+        return pa.array(sum_value(*_sum_parts(result.atoms[1], partials)), mask=n == 0)
+    low, high = partials.ints_of(result.atoms[1]).T
+    if kind == "sum_decimal":
+        try:
+            return pa.array(_decimals(n, low, high, result.type.scale), result.type)
+        except pa.ArrowInvalid as err:
+            raise _too_great(result, "a decimal of more than 38 digits") from err
+    wrong = np.flatnonzero(high != low >> 63)
+    if len(wrong):
+        raise _too_great(result, (int(high[wrong[0]]) << 64) + (int(low[wrong[0]]) & _MASK))
+    return pa.array(np.ascontiguousarray(low), mask=n == 0)
+
+
+def mean(result: Result, partials: Partials) -> pa.Array:
+    """Mean, of atoms (count, sum)."""
+    n, kind = _number(result, partials), _kind(result.atoms[1], partials)
+    if kind == "sum_float":
+        return pa.array(sum_over(*_sum_parts(result.atoms[1], partials), np.maximum(n, 1)), mask=n == 0)
+    low, high = partials.ints_of(result.atoms[1]).T
+    if kind == "sum_decimal":
+        unit = Decimal(1).scaleb(-result.type.scale)
+        totals = zip(_decimals(n, low, high, result.type.scale - MEAN_DIGITS), n, strict=True)
+        means = (None if whole is None else _MEAN.divide(whole, Decimal(int(count))) for whole, count in totals)
+        return pa.array([None if value is None else value.quantize(unit, context=_MEAN) for value in means], result.type)
+    fits = high == low >> 63
+    whole = np.where(fits, low.astype(np.float64), high * 2.0**64 + low.astype(np.uint64).astype(np.float64))
+    return pa.array(whole / np.maximum(n, 1), mask=n == 0)
+
+
+def weighted_mean(result: Result, partials: Partials) -> pa.Array:
+    """Sum of products over the sum of weights; null where that is zero."""
+    products, weights = result.atoms
+    weight = sum_value(*_sum_parts(weights, partials))
+    return pa.array(sum_over(*_sum_parts(products, partials), weight), mask=weight == 0.0)
+
+
+def product(result: Result, partials: Partials) -> pa.Array:
+    """Product."""
+    _, _, exponent = partials.ints_of(result.atoms[0]).T
+    high, low = partials.floats_of(result.atoms[0]).T
+    return _with_zeros(result, partials, np.ldexp(high + low, np.clip(exponent, -5_000, 5_000).astype(np.int32)))
+
+
+def geometric_mean(result: Result, partials: Partials) -> pa.Array:
+    """Geometric mean; NaN for a negative product."""
+    n, _, exponent = partials.ints_of(result.atoms[0]).T
+    high, low = partials.floats_of(result.atoms[0]).T
+    # The exponent's whole share goes through ldexp: a sum of logarithms would lose log2(exponent) bits to it.
+    whole, rest = np.divmod(exponent, np.maximum(n, 1))
+    root = 2.0 ** ((np.log2(high + low) + rest) / np.maximum(n, 1))
+    value = np.where(high - high == 0.0, np.ldexp(root, np.clip(whole, -5_000, 5_000).astype(np.int32)), high)
+    return _with_zeros(result, partials, np.where(high > 0.0, value, np.nan))
+
+
+def _with_zeros(result: Result, partials: Partials, value: Floats) -> pa.Array:
+    """``value`` of the factors that are not zero, with those that are."""
+    n, zeros, _ = partials.ints_of(result.atoms[0]).T
+    high = partials.floats_of(result.atoms[0])[:, 0]
+    return pa.array(np.where(zeros > 0, np.where(high - high == 0.0, 0.0, np.nan), value), mask=n == 0)
+
+
+def var_samp(result: Result, partials: Partials) -> pa.Array:
+    """Variance of a sample; null of fewer than two values."""
+    return _variance(result, partials, 1)
+
+
+def var_pop(result: Result, partials: Partials) -> pa.Array:
+    """Variance of a population."""
+    return _variance(result, partials, 0)
+
+
+def stddev_samp(result: Result, partials: Partials) -> pa.Array:
+    """Standard deviation of a sample; null of fewer than two values."""
+    return pc.sqrt(_variance(result, partials, 1))
+
+
+def stddev_pop(result: Result, partials: Partials) -> pa.Array:
+    """Standard deviation of a population."""
+    return pc.sqrt(_variance(result, partials, 0))
+
+
+def _variance(result: Result, partials: Partials, freedom: int) -> pa.Array:
+    n, m2 = _number(result, partials), partials.floats_of(result.atoms[0])[:, 2]
+    return pa.array(m2 / np.maximum(n - freedom, 1), mask=n <= freedom)
+
+
+def skewness(result: Result, partials: Partials) -> pa.Array:
+    """Skewness of a population; null where all values are equal."""
+    n, (_, _, m2, m3, _) = _number(result, partials), partials.floats_of(result.atoms[0]).T
+    return pa.array(np.sqrt(n) * (m3 / m2) / np.sqrt(m2), mask=(n == 0) | (m2 == 0.0))
+
+
+def kurtosis(result: Result, partials: Partials) -> pa.Array:
+    """Kurtosis of a population in excess of the normal distribution's; null where all values are equal."""
+    n, (_, _, m2, _, m4) = _number(result, partials), partials.floats_of(result.atoms[0]).T
+    return pa.array(n * (m4 / m2) / m2 - 3.0, mask=(n == 0) | (m2 == 0.0))
+
+
+def covar_samp(result: Result, partials: Partials) -> pa.Array:
+    """Covariance of a sample; null of fewer than two pairs."""
+    n, xy = _number(result, partials), partials.floats_of(result.atoms[0])[:, 5]
+    return pa.array(xy / np.maximum(n - 1, 1), mask=n < 2)
+
+
+def corr(result: Result, partials: Partials) -> pa.Array:
+    """Pearson's correlation; null where a column is constant."""
+    n, (_, _, _, _, xx, xy, yy) = _number(result, partials), partials.floats_of(result.atoms[0]).T
+    nan = np.isnan(xy)
+    r = np.clip(xy / np.sqrt(xx) / np.sqrt(yy), -1.0, 1.0)
+    return pa.array(np.where(nan, np.nan, r), mask=(n < 2) | (((xx == 0.0) | (yy == 0.0)) & ~nan))
+
+
+def linear_trend(result: Result, partials: Partials) -> pa.Array:
+    """Slope and intercept of the least squares line; null where x is constant."""
+    n, (anchor_x, delta_x, anchor_y, delta_y, xx, xy, _) = _number(result, partials), partials.floats_of(result.atoms[0]).T
+    nan = np.isnan(xy)
+    slope = np.where(nan, np.nan, xy / xx)
+    intercept = (anchor_y - slope * anchor_x) + (delta_y - slope * delta_x)
+    missing = (n < 2) | ((xx == 0.0) & ~nan)
+    return pa.StructArray.from_arrays([pa.array(slope), pa.array(intercept)], ["slope", "intercept"], mask=pa.array(missing))
+
+
+def histogram(result: Result, partials: Partials) -> pa.Array:
+    """Counts of the bins, of atoms (count, histogram)."""
+    n, bins = _number(result, partials), partials.ints_of(result.atoms[1])
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(bins).reshape(-1)), bins.shape[1])
+    return pc.if_else(pa.array(n > 0), lists.cast(pa.list_(pa.int64())), pa.scalar(None, pa.list_(pa.int64())))
+
+
+def times(result: Result, partials: Partials) -> pa.Array:
+    """How often the extreme occurs."""
+    found = partials.ints_of(result.atoms[0])[:, TIMES]
+    return pa.array(np.ascontiguousarray(found), mask=found == 0)
+
+
+def span(result: Result, partials: Partials) -> pa.Array:
+    """Greatest less least, of atoms (least, greatest)."""
+    least, greatest = (_picked(atom, partials) for atom in result.atoms)
+    try:
+        return pc.subtract_checked(greatest, least)
+    except pa.ArrowInvalid as err:
+        raise _too_great(result, "the difference of two values") from err
+
+
+def picked(result: Result, partials: Partials) -> pa.Array:
+    """The value of the row that an extreme has kept."""
+    return _picked(result.atoms[0], partials)
+
+
+def _number(result: Result, partials: Partials) -> Ints:
+    """Rows that count: the first column of the first atom."""
+    return partials.ints_of(result.atoms[0])[:, 0]
+
+
+def _kind(atom: int, partials: Partials) -> str:
+    return partials.layout.atoms[atom].kind
+
+
+def _sum_parts(atom: int, partials: Partials) -> tuple[Floats, Floats, Ints]:
+    """High, low and carry of a sum; see :mod:`windowmill.windowing.numerics`."""
+    high, low = partials.floats_of(atom).T
+    return high, low, partials.ints_of(atom)[:, 0]
 
 
 def _too_great(result: Result, value: object) -> AggregateOverflowError:
@@ -82,43 +256,6 @@ def _too_great(result: Result, value: object) -> AggregateOverflowError:
         f"aggregates.{result.name}: {result.function} over a window is {value}, beyond its type; "
         "make the column floating-point in the source"
     )
-
-
-def _summed(result: Result, layout: Layout, n: Ints, line: Ints, ints: Ints, floats: Floats) -> pa.Array:
-    _, j, g, *_ = line
-    kind = layout.atoms[result.atoms[1]].kind
-    if kind == "sum_float":
-        parts = (floats[:, g], floats[:, g + 1], ints[:, j])
-        total = sum_value(*parts) if result.function == "sum" else sum_over(*parts, np.maximum(n, 1))
-        return pa.array(total, mask=n == 0)
-    low, high = ints[:, j], ints[:, j + 1]
-    if kind == "sum_decimal":
-        return _decimals(result, n, low, high)
-    if result.function == "mean":
-        fits = high == low >> 63
-        whole = np.where(fits, low.astype(np.float64), high * 2.0**64 + low.astype(np.uint64).astype(np.float64))
-        return pa.array(whole / np.maximum(n, 1), mask=n == 0)
-    wrong = np.flatnonzero(high != low >> 63)
-    if len(wrong):
-        raise _too_great(result, (int(high[wrong[0]]) << 64) + (int(low[wrong[0]]) & _MASK))
-    return pa.array(np.ascontiguousarray(low), mask=n == 0)
-
-
-def _decimals(result: Result, n: Ints, low: Ints, high: Ints) -> pa.Array:
-    kind = result.type
-    scale = kind.scale - (MEAN_DIGITS if result.function == "mean" else 0)
-    totals = [
-        Decimal((int(upper) << 64) + (int(lower) & _MASK)).scaleb(-scale, _MEAN) if count else None
-        for count, lower, upper in zip(n, low, high, strict=True)
-    ]
-    if result.function == "mean":
-        unit = Decimal(1).scaleb(-kind.scale)
-        means = (None if total is None else _MEAN.divide(total, Decimal(int(count))) for total, count in zip(totals, n, strict=True))
-        return pa.array([None if mean is None else mean.quantize(unit, context=_MEAN) for mean in means], kind)
-    try:
-        return pa.array(totals, kind)
-    except pa.ArrowInvalid as err:
-        raise _too_great(result, "a decimal of more than 38 digits") from err
 
 
 def sum_value(high: Floats, low: Floats, carry: Ints) -> Floats:
@@ -137,49 +274,20 @@ def sum_over(high: Floats, low: Floats, carry: Ints, n: Floats | Ints) -> Floats
     return np.asarray(np.where((carry == 0) | (high - high != 0.0), (high + low) / n, scaled / n * 2.0**64))
 
 
-def _multiplied(function: str, counts: Ints, factors: Floats) -> pa.Array:
-    n, zeros, exponent = counts[:, 0], counts[:, 1], counts[:, 2]
-    high, low = factors[:, 0], factors[:, 1]
-    finite = high - high == 0.0
-    if function == "product":
-        value = np.ldexp(high + low, np.clip(exponent, -5_000, 5_000).astype(np.int32))
-    else:
-        # The exponent's whole share goes through ldexp: a sum of logarithms would lose log2(exponent) bits to it.
-        whole, rest = np.divmod(exponent, np.maximum(n, 1))
-        root = 2.0 ** ((np.log2(high + low) + rest) / np.maximum(n, 1))
-        value = np.where(finite, np.ldexp(root, np.clip(whole, -5_000, 5_000).astype(np.int32)), high)
-        value = np.where(high > 0.0, value, np.nan)
-    return pa.array(np.where(zeros > 0, np.where(finite, 0.0, np.nan), value), mask=n == 0)
+def _decimals(n: Ints, low: Ints, high: Ints, scale: int) -> list[Decimal | None]:
+    return [
+        Decimal((int(upper) << 64) + (int(lower) & _MASK)).scaleb(-scale, _MEAN) if count else None
+        for count, lower, upper in zip(n, low, high, strict=True)
+    ]
 
 
-def _paired(function: str, n: Ints, moments: Floats) -> pa.Array:
-    anchor_x, delta_x, anchor_y, delta_y, xx, xy, yy = (moments[:, column] for column in range(7))
-    if function == "covar_samp":
-        return pa.array(xy / np.maximum(n - 1, 1), mask=n < 2)
-    nan = np.isnan(xy)
-    if function == "corr":
-        r = np.clip(xy / np.sqrt(xx) / np.sqrt(yy), -1.0, 1.0)
-        return pa.array(np.where(nan, np.nan, r), mask=(n < 2) | (((xx == 0.0) | (yy == 0.0)) & ~nan))
-    slope = np.where(nan, np.nan, xy / xx)
-    intercept = (anchor_y - slope * anchor_x) + (delta_y - slope * delta_x)
-    missing = (n < 2) | ((xx == 0.0) & ~nan)
-    return pa.StructArray.from_arrays([pa.array(slope), pa.array(intercept)], ["slope", "intercept"], mask=pa.array(missing))
-
-
-def _bins(n: Ints, line: Ints, ints: Ints) -> pa.Array:
-    _, i, _, bins, _ = line
-    counts = np.ascontiguousarray(ints[:, i : i + bins]).reshape(-1)
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(counts), int(bins))
-    return pc.if_else(pa.array(n > 0), lists.cast(pa.list_(pa.int64())), pa.scalar(None, pa.list_(pa.int64())))
-
-
-def _taken(layout: Layout, atom: int, ints: Ints, program: Ints, table: pa.Table) -> pa.Array:
-    kept = layout.atoms[atom]
+def _picked(atom: int, partials: Partials) -> pa.Array:
+    layout, kept = partials.layout, partials.layout.atoms[atom]
     if layout.of_rows:
-        rows, name = ints[:, program[atom, 1] + PICKED], kept.columns[-1]
+        rows, name = partials.ints_of(atom)[:, PICKED], kept.columns[-1]
     else:
-        rows, name = ints[:, program[atom, 1] + ROW], layout.fields_of(atom)["value"].name
-    column, none = table.column(name).combine_chunks(), np.asarray(rows < 0)
+        rows, name = partials.ints_of(atom)[:, ROW], layout.fields_of(atom)["value"].name
+    column, none = partials.table.column(name).combine_chunks(), np.asarray(rows < 0)
     taken = column.take(pa.array(np.where(none, 0, rows), mask=none)) if len(column) else pa.nulls(len(rows), column.type)
     # Of two zeros that are equal either may have been kept; what stands beside an extreme is given as it is.
     return pc.add(taken, 0.0) if pa.types.is_floating(taken.type) and not kept.ordered else taken

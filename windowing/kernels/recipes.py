@@ -1,4 +1,4 @@
-"""What each aggregate of the catalogue is made of: its atoms, and the type of its result."""
+"""What each aggregate with numeric partials is made of: its atoms, the type of its result, and how that is computed from them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.kernels import combine as op
+from windowmill.windowing.kernels import lower as to
+from windowmill.windowing.kernels.lower import MEAN_DIGITS, Lower
 
 AtomKind = Literal[
     "rows",
@@ -75,10 +77,16 @@ class Atom:
         return self.ordered and len(self.columns) == 1
 
 
-#: Fractional digits of a mean of decimals, more than its column has: as of Spark's avg.
-MEAN_DIGITS = 4
+#: The atoms of an aggregate over columns of given types, and the type of its result; raises ``TypeError`` for columns that it cannot take.
+Atoms = Callable[[AggregateSpec, list[pa.DataType]], tuple[list[Atom], pa.DataType]]
 
-Recipe = Callable[[AggregateSpec, list[pa.DataType]], tuple[list[Atom], pa.DataType]]
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The atoms of an aggregate, and how its result is computed from them."""
+
+    atoms: Atoms
+    lower: Lower
 
 
 def _count(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
@@ -123,12 +131,12 @@ def _require_numbers(spec: AggregateSpec, types: list[pa.DataType]) -> None:
             _require_float(spec, kind)
 
 
-def _numeric(*kinds: AtomKind) -> Recipe:
-    def recipe(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
+def _numeric(*kinds: AtomKind) -> Atoms:
+    def atoms(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
         _require_numbers(spec, types)
         return [Atom(kind, spec.columns, spec.where) for kind in kinds], pa.float64()
 
-    return recipe
+    return atoms
 
 
 def _trend(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
@@ -142,29 +150,29 @@ def _histogram(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom
     return [Atom("count", spec.columns, spec.where), bins], pa.list_(pa.int64())
 
 
-def _extreme(kind: AtomKind) -> Recipe:
+def _extreme(kind: AtomKind) -> Atoms:
     return lambda spec, types: ([Atom(kind, spec.columns, spec.where)], types[0])
 
 
-def _how_often(kind: AtomKind) -> Recipe:
+def _how_often(kind: AtomKind) -> Atoms:
     return lambda spec, _types: ([Atom(kind, spec.columns, spec.where)], pa.int64())
 
 
-def _arg(kind: AtomKind) -> Recipe:
+def _arg(kind: AtomKind) -> Atoms:
     return lambda spec, types: ([Atom(kind, spec.columns, spec.where, ordered=True)], types[1])
 
 
-def _end(kind: AtomKind) -> Recipe:
+def _end(kind: AtomKind) -> Atoms:
     return lambda spec, types: ([Atom(kind, spec.columns, spec.where, ordered=True)], types[0])
 
 
-def _bool(kind: AtomKind) -> Recipe:
-    def recipe(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
+def _bool(kind: AtomKind) -> Atoms:
+    def atoms(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
         if not pa.types.is_boolean(types[0]):
             raise TypeError(f"{spec.function} of column {spec.columns[0]!r} of type {types[0]}; expected booleans")
         return [Atom(kind, spec.columns, spec.where)], pa.bool_()
 
-    return recipe
+    return atoms
 
 
 def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
@@ -173,26 +181,31 @@ def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], p
 
 
 RECIPES: Mapping[str, Recipe] = {
-    "count": _count,
-    "sum": _sum,
-    "mean": _mean,
-    "weighted_mean": _numeric("sum_product", "sum_weight"),
-    "product": _numeric("product"),
-    "geometric_mean": _numeric("magnitude"),
-    "min": _extreme("least"),
-    "max": _extreme("greatest"),
-    "min_count": _how_often("count_least"),
-    "max_count": _how_often("count_greatest"),
-    "range": _range,
-    "arg_min": _arg("least"),
-    "arg_max": _arg("greatest"),
-    "first": _end("least"),
-    "last": _end("greatest"),
-    "bool_and": _bool("least"),
-    "bool_or": _bool("greatest"),
-    **dict.fromkeys(("var_samp", "var_pop", "stddev_samp", "stddev_pop"), _numeric("moments")),
-    **dict.fromkeys(("skewness", "kurtosis"), _numeric("moments4")),
-    **dict.fromkeys(("covar_samp", "corr"), _numeric("comoments")),
-    "linear_trend": _trend,
-    "histogram": _histogram,
+    "count": Recipe(_count, to.count),
+    "sum": Recipe(_sum, to.total),
+    "mean": Recipe(_mean, to.mean),
+    "weighted_mean": Recipe(_numeric("sum_product", "sum_weight"), to.weighted_mean),
+    "product": Recipe(_numeric("product"), to.product),
+    "geometric_mean": Recipe(_numeric("magnitude"), to.geometric_mean),
+    "min": Recipe(_extreme("least"), to.picked),
+    "max": Recipe(_extreme("greatest"), to.picked),
+    "min_count": Recipe(_how_often("count_least"), to.times),
+    "max_count": Recipe(_how_often("count_greatest"), to.times),
+    "range": Recipe(_range, to.span),
+    "arg_min": Recipe(_arg("least"), to.picked),
+    "arg_max": Recipe(_arg("greatest"), to.picked),
+    "first": Recipe(_end("least"), to.picked),
+    "last": Recipe(_end("greatest"), to.picked),
+    "bool_and": Recipe(_bool("least"), to.picked),
+    "bool_or": Recipe(_bool("greatest"), to.picked),
+    "var_samp": Recipe(_numeric("moments"), to.var_samp),
+    "var_pop": Recipe(_numeric("moments"), to.var_pop),
+    "stddev_samp": Recipe(_numeric("moments"), to.stddev_samp),
+    "stddev_pop": Recipe(_numeric("moments"), to.stddev_pop),
+    "skewness": Recipe(_numeric("moments4"), to.skewness),
+    "kurtosis": Recipe(_numeric("moments4"), to.kurtosis),
+    "covar_samp": Recipe(_numeric("comoments"), to.covar_samp),
+    "corr": Recipe(_numeric("comoments"), to.corr),
+    "linear_trend": Recipe(_trend, to.linear_trend),
+    "histogram": Recipe(_histogram, to.histogram),
 }
