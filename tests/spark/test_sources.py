@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs import little, runs
-from tests.spark.harness import SCHEMA, Bench, Row, differences, events, expected, quiet
+from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, quiet
 from windowing.errors import ArrivalUnknownError, NonAppendCommitError
 
 pytestmark = pytest.mark.spark
@@ -125,6 +125,15 @@ def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, cond
     kept = [row for row in labelled if condition is None or (row["i"] is not None and row["i"] > 0)]
     assert done.commit.rows_read == len(kept)
     _like(bench, _in_time(kept))
+
+
+@pytest.mark.parametrize("columns", [["i"], ["site", "t"]], ids=["few files, looked up", "many files, joined"])
+def test_partition_values_have_the_types_of_their_columns(spark, tmp_path, columns):
+    rows = [row if row["t"] is None else dict(row, t=row["t"] // (10 * MINUTE) * 10 * MINUTE) for row in events(66, 120)]
+    bench = Bench(tmp_path)
+    write_deltalake(bench.source, pa.Table.from_pylist(rows, schema=SCHEMA), partition_by=columns)
+    bench.run(arrival="event_time")
+    _like(bench, _in_time(rows))
 
 
 @pytest.mark.covers("S3")
