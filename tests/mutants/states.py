@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "kept-table-is-not-compared-with-its-log",
         "checkpoints/kept_tables.py",
-        "if self._table is None or entry is None or entry != self._entry:",
+        "if self._table is None or seen[0] is None or seen != self._seen:",
         "if self._table is None:",
         (
             "tests/checkpoints/test_kept_tables.py::test_a_table_that_was_made_anew_is_another",
