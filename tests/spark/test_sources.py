@@ -111,7 +111,7 @@ def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, cond
 
     monkeypatch.setattr(sources, "_FEW_FILES", 100 if few else 16)
     rows = events(64, 200)
-    odd = ["a b", "x%y", "ü", "h#h", "q?q", "p+q", "a=b", "s/t", "[g]*", *(f"n{n}" for n in range(11))]
+    odd = ["a b", "x%y", "ü", "h#h", "q?q", "p+q", "a=b", "s/t", "[g]*", "${env:HOME}", *(f"n{n}" for n in range(10))]
     for n, name in enumerate(odd):
         folder = tmp_path / "source" / f"label={''.join(c if c.isalpha() else f'%{ord(c):02X}' for c in name)}"
         folder.mkdir(parents=True)
