@@ -112,15 +112,15 @@ $(STAMPS)/packages: requirements.lock pyproject.toml
 
 $(STAMPS)/jars: requirements.lock jobs/jars.py | $(STAMPS)/packages
 	@scripts/setup.sh java
-	@$(PY) -m jobs.jars
+	@$(PY) -m windowmill.jobs.jars
 	@touch $@
 
 $(STAMPS)/classes: $(STAMPS)/jars jobs/session.py
-	@$(PY) -m jobs.session
+	@$(PY) -m windowmill.jobs.session
 	@touch $@
 
 $(STAMPS)/kernels: requirements.lock $(wildcard windowing/kernels/*.py) | $(STAMPS)/packages
-	@$(PY) -m windowing.kernels
+	@$(PY) -m windowmill.windowing.kernels
 	@touch $@
 
 $(STAMPS)/ready: $(STAMPS)/packages $(STAMPS)/classes $(STAMPS)/kernels

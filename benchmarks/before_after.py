@@ -150,7 +150,7 @@ def _growing(folder: Path, workload: Workload) -> Any:
 def _frame(folder: Path, workload: Workload) -> Any:
     from benchmarks.events import Events
     from benchmarks.spark_ways import session, spec
-    from jobs import aggregate
+    from windowmill.jobs import aggregate
 
     events = f"{Events(workload.rows, workload.keys).land(folder / 'events')}/us.parquet"
     pipeline = spec(workload.window) | {"aggregates": AGGREGATES}

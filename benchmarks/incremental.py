@@ -22,8 +22,8 @@ from benchmarks.processes import timed
 from benchmarks.race import Result, ratios
 from benchmarks.rows import compare
 from benchmarks.spark_ways import SPARK_AGGREGATES, SPEC_AGGREGATES, session
-from jobs.outcomes import Done
-from windowing.axis import from_us
+from windowmill.jobs.outcomes import Done
+from windowmill.windowing.axis import from_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

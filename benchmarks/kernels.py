@@ -30,13 +30,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from windowing.columnar import ColumnarEngine
-from windowing.kernels.flatfat import PENDING, ring_changes, tree_windows
-from windowing.kernels.layout import Layout
-from windowing.kernels.lift import lift
-from windowing.kernels.ranges import fifo_ranges
-from windowing.spec import Pipeline
-from windowing.specfile import parse_pipeline
+from windowmill.windowing.columnar import ColumnarEngine
+from windowmill.windowing.kernels.flatfat import PENDING, ring_changes, tree_windows
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import lift
+from windowmill.windowing.kernels.ranges import fifo_ranges
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
 
 Ints = npt.NDArray[np.int64]
 

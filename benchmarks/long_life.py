@@ -27,17 +27,17 @@ from deltalake import DeltaTable, write_deltalake
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Result, ratios
-from checkpoints.assembling import FORMAT, TOTALS, Totals
-from checkpoints.batches import Commit, Plan
-from checkpoints.ledger import Ledger
-from checkpoints.places import Places
-from checkpoints.record_files import packed
-from checkpoints.record_merging import FAN, LAST_LEVEL
-from checkpoints.record_table import DeltaRecords
-from checkpoints.records import Record, sealed
-from jobs import planning
-from windowing.spec import Pipeline
-from windowing.specfile import load_pipeline
+from windowmill.checkpoints.assembling import FORMAT, TOTALS, Totals
+from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.record_files import packed
+from windowmill.checkpoints.record_merging import FAN, LAST_LEVEL
+from windowmill.checkpoints.record_table import DeltaRecords
+from windowmill.checkpoints.records import Record, sealed
+from windowmill.jobs import planning
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import load_pipeline
 
 START, EVERY = datetime(2025, 1, 1, tzinfo=UTC), timedelta(minutes=5)
 #: Columns of the source, so that a plan holds a schema of a few kilobytes.
@@ -121,7 +121,7 @@ class Life:
 def command(life: Life, name: str) -> Taken:
     """What the command takes as a process of its own."""
     begun, used = time.perf_counter(), _used_by_children()
-    subprocess.run([sys.executable, "-m", "jobs.cli", name, str(life.spec), "--json"], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "windowmill.jobs.cli", name, str(life.spec), "--json"], check=True, capture_output=True)
     return time.perf_counter() - begun, _used_by_children() - used
 
 

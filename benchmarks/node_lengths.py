@@ -19,9 +19,9 @@ from rich.table import Table
 from benchmarks import measurement
 from benchmarks.nodes import FullState
 from benchmarks.pipelines import MINUTE_US
-from jobs import little
-from jobs.sources import FILE, REASON, ROW
-from windowing.columnar.slices import TIME
+from windowmill.jobs import little
+from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.windowing.columnar.slices import TIME
 
 LENGTHS = (60, 128, 256, 600, 1_440, 10_080)
 #: Above all that is read here.

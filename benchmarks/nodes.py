@@ -28,14 +28,14 @@ from benchmarks.pipelines import MINUTE_US, START_US, Growing
 from benchmarks.processes import timed
 from benchmarks.race import Result
 from benchmarks.spark_ways import session
-from checkpoints.state import SORTED_ROWS, SliceTable, state_schema
-from jobs import little, stages
-from windowing.columnar.checksums import RowCheck, with_checksums
-from windowing.columnar.output import result_schema
-from windowing.columnar.slices import BATCH, LEVEL, SLICE, NodeStage, SliceStage, WindowStage
-from windowing.hopping import Grids
-from windowing.kernels.layout import Layout
-from windowing.nodes import Nodes, Selection
+from windowmill.checkpoints.state import SORTED_ROWS, SliceTable, state_schema
+from windowmill.jobs import little, stages
+from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
+from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.slices import BATCH, LEVEL, SLICE, NodeStage, SliceStage, WindowStage
+from windowmill.windowing.hopping import Grids
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.nodes import Nodes, Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

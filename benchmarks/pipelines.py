@@ -13,17 +13,17 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from rich.console import Console
 
-from checkpoints.conditions import condition_of
-from checkpoints.places import Places
-from jobs import runs
-from jobs.maintenance import maintain
-from jobs.outcomes import Done
-from jobs.progress import Progress
-from windowing.columnar.slices import BATCH, SLICE
-from windowing.hopping import Grids
-from windowing.nodes import Nodes
-from windowing.spec import Pipeline
-from windowing.specfile import parse_pipeline
+from windowmill.checkpoints.conditions import condition_of
+from windowmill.checkpoints.places import Places
+from windowmill.jobs import runs
+from windowmill.jobs.maintenance import maintain
+from windowmill.jobs.outcomes import Done
+from windowmill.jobs.progress import Progress
+from windowmill.windowing.columnar.slices import BATCH, SLICE
+from windowmill.windowing.hopping import Grids
+from windowmill.windowing.nodes import Nodes
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
 
 MINUTE_US = 60_000_000
 START_US = 1_700_000_040_000_000

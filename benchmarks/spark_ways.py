@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from benchmarks.events import SCHEMA
-from jobs import aggregate, spark_session
+from windowmill.jobs import aggregate, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

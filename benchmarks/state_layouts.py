@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from checkpoints.state import compact_log, is_overgrown
-from windowing.columnar.log import GONE, KEY_ENTRY, ROW
+from windowmill.checkpoints.state import compact_log, is_overgrown
+from windowmill.windowing.columnar.log import GONE, KEY_ENTRY, ROW
 
 KEYS, ROWS, TOUCHED, BATCHES = 1_000, 1_000, 50, 64
 Ints = np.ndarray

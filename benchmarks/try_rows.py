@@ -20,11 +20,11 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from jobs.result_text import result_lines
-from jobs.rows import read_rows
-from jobs.try_command import KernelEngine
-from jobs.try_engine import Batch
-from windowing.specfile import load_pipeline
+from windowmill.jobs.result_text import result_lines
+from windowmill.jobs.rows import read_rows
+from windowmill.jobs.try_command import KernelEngine
+from windowmill.jobs.try_engine import Batch
+from windowmill.windowing.specfile import load_pipeline
 
 KEYS = 1_000
 #: 2024-01-01T00:00:00Z.
@@ -76,7 +76,7 @@ def write_rows(path: Path, rows: int) -> None:
 
 def timed(spec: Path, rows: Path, out: Path) -> float:
     """Seconds of one command, from its start to its end."""
-    command = [sys.executable, "-m", "jobs.cli", "try", str(spec), "--input", str(rows), "--engine", "kernel"]
+    command = [sys.executable, "-m", "windowmill.jobs.cli", "try", str(spec), "--input", str(rows), "--engine", "kernel"]
     begun = time.perf_counter()
     with out.open("wb") as printed, out.with_suffix(".err").open("wb") as told:
         subprocess.run(command, stdout=printed, stderr=told, check=True)

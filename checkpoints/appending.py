@@ -9,8 +9,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from checkpoints.kept_tables import newest
-from checkpoints.places import local_path
+from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.places import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter

@@ -11,9 +11,9 @@ from itertools import groupby
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from checkpoints.batches import Batch, Commit, Plan, Status
-from checkpoints.records import SUMMED_FORMAT, Record
-from windowing.errors import LedgerCorruptError, LedgerError
+from windowmill.checkpoints.batches import Batch, Commit, Plan, Status
+from windowmill.checkpoints.records import SUMMED_FORMAT, Record
+from windowmill.windowing.errors import LedgerCorruptError, LedgerError
 
 #: Increased when the meaning of records changes; an older windowmill refuses a newer ledger.
 FORMAT = 2

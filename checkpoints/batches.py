@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from windowing.axis import from_us
-from windowing.errors import LedgerError
+from windowmill.windowing.axis import from_us
+from windowmill.windowing.errors import LedgerError
 
 Status = Literal["open", "held", "committed", "abandoned"]
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from windowing.errors import StateError
+from windowmill.windowing.errors import StateError
 
 MAGIC, VERSION = b"WINDMILL", 1
 _HEADER, _NAME, _LENGTH = struct.Struct("<8sIQI"), struct.Struct("<I"), struct.Struct("<Q")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from checkpoints.places import local_path
-from windowing.errors import MachineError
-from windowing.redaction import redacted
+from windowmill.checkpoints.places import local_path
+from windowmill.windowing.errors import MachineError
+from windowmill.windowing.redaction import redacted
 
 #: Schemes of stores that create an object only if it is absent, for delta-rs as for Delta's own log stores.
 _CONDITIONAL = ("gs", "abfs", "abfss", "az", "adl", "azure", "wasb", "wasbs", "hdfs")

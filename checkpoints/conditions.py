@@ -8,8 +8,8 @@ from operator import or_
 
 import pyarrow.compute as pc
 
-from windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
-from windowing.nodes import Selection
+from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
+from windowmill.windowing.nodes import Selection
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from checkpoints.kept_tables import newest
-from windowing.errors import ForeignWriteError, SinkError, SourceFeatureError, StateCorruptError, first_line
+from windowmill.checkpoints.kept_tables import newest
+from windowmill.windowing.errors import ForeignWriteError, SinkError, SourceFeatureError, StateCorruptError, first_line
 
 #: Highest known protocol versions; from these on, a table lists its features by name.
 NAMED_READER, NAMED_WRITER = 3, 7

@@ -1,6 +1,6 @@
 """The format of each of a pipeline's own tables, stored as a table property; a table without the property has format 1.
 
-A format is increased when older code would misread the table. Ledger records have their own format (:mod:`checkpoints.assembling`).
+A format is increased when older code would misread the table. Ledger records have their own format (:mod:`windowmill.checkpoints.assembling`).
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
-from checkpoints.kept_tables import newest
-from checkpoints.places import local_path
-from windowing.errors import StateError
+from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.places import local_path
+from windowmill.windowing.errors import StateError
 
-#: The format that this release writes for each kind of table. :mod:`checkpoints.migrations` migrates older formats of ``state``.
+#: The format that this release writes for each kind of table. :mod:`windowmill.checkpoints.migrations` migrates older formats of ``state``.
 FORMATS = {"state": 2, "quarantine": 1, "quality": 1, "held": 1}
 #: Names of table properties: the format, and the last batch that may have rows without checksums.
 FORMAT, UNCHECKED_THROUGH = "windowmill.format", "windowmill.unchecked_through"

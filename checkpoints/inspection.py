@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from checkpoints.quoting import quoted
-from checkpoints.state import latest_entries, number_of_rows
-from windowing.axis import to_us
-from windowing.columnar.log import BATCH, DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
-from windowing.columnar.slices import CLOSED, LEVEL, SLICE
-from windowing.errors import SpecError
-from windowing.kernels.combine import Ints
+from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.state import latest_entries, number_of_rows
+from windowmill.windowing.axis import to_us
+from windowmill.windowing.columnar.log import BATCH, DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
+from windowmill.windowing.columnar.slices import CLOSED, LEVEL, SLICE
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.kernels.combine import Ints
 
 
 class _Inspection:

@@ -10,7 +10,7 @@ import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 
-from checkpoints.places import local_path
+from windowmill.checkpoints.places import local_path
 
 #: Modification time and size of a file.
 Mark = tuple[int | None, int | None]

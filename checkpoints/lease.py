@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from checkpoints.places import local_path
-from windowing.errors import LeaseTakenError, LedgerError
+from windowmill.checkpoints.places import local_path
+from windowmill.windowing.errors import LeaseTakenError, LedgerError
 
 
 @contextmanager

@@ -19,14 +19,14 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from checkpoints.assembling import FORMAT, STATUS, TOTALS, Totals, assemble, check_joined, told_totals, totals_of
-from checkpoints.batches import Batch, Commit, Plan, Written
-from checkpoints.failpoints import reach
-from checkpoints.places import Places
-from checkpoints.record_table import DeltaRecords
-from checkpoints.records import Record, RecordStore
-from windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError
-from windowing.spec import Pipeline
+from windowmill.checkpoints.assembling import FORMAT, STATUS, TOTALS, Totals, assemble, check_joined, told_totals, totals_of
+from windowmill.checkpoints.batches import Batch, Commit, Plan, Written
+from windowmill.checkpoints.failpoints import reach
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.record_table import DeltaRecords
+from windowmill.checkpoints.records import Record, RecordStore
+from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError
+from windowmill.windowing.spec import Pipeline
 
 #: Batches whose records are read at a time. A record takes kilobytes, most of them for the source's schema.
 READ_AT_ONCE = 4_096
@@ -253,7 +253,7 @@ def _named_by_order(pipeline: Pipeline, plan: Plan) -> bool:
     # Imported here because only ledgers of an earlier release need them.
     from deltalake import Schema
 
-    from windowing.ways import named_by_order
+    from windowmill.windowing.ways import named_by_order
 
     return named_by_order(pipeline, {field.name: field.type for field in pa.schema(Schema.from_json(plan.source_schema).to_arrow())})
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, Field, QueryBuilder
 from deltalake.schema import PrimitiveType
 
-from checkpoints.formats import FORMAT, FORMATS, UNCHECKED_THROUGH, check_format, ours
+from windowmill.checkpoints.formats import FORMAT, FORMATS, UNCHECKED_THROUGH, check_format, ours
 
 
 def migrated(table: DeltaTable, path: str) -> DeltaTable:

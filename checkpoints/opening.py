@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 from deltalake.exceptions import TableNotFoundError
 
-from checkpoints.formats import unchecked_through
-from checkpoints.kept_tables import newest
-from checkpoints.log_entries import fault_of_log
-from checkpoints.migrations import migrated
-from windowing.columnar.checksums import REMEDY, RowCheck
-from windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line
+from windowmill.checkpoints.formats import unchecked_through
+from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.log_entries import fault_of_log
+from windowmill.checkpoints.migrations import migrated
+from windowmill.windowing.columnar.checksums import REMEDY, RowCheck
+from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line
 
 #: Matches messages of delta-rs, pyarrow and object stores about a missing file.
 _MISSING = re.compile(r"not found|No such file|NotFound|does not exist|FileNotFoundError|NoSuchKey", re.IGNORECASE)

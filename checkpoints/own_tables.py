@@ -14,11 +14,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from checkpoints.kept_tables import newest
-from checkpoints.log_entries import has_lost_its_beginning
-from checkpoints.places import Places
-from windowing.errors import LedgerBehindError, SinkError, StateCorruptError, WindowmillError, first_line
-from windowing.spec import Pipeline
+from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.log_entries import has_lost_its_beginning
+from windowmill.checkpoints.places import Places
+from windowmill.windowing.errors import LedgerBehindError, SinkError, StateCorruptError, WindowmillError, first_line
+from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)

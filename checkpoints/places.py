@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from windowing.errors import SpecError
-from windowing.spec import Pipeline
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)

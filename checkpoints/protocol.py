@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from checkpoints.batches import Commit, Plan, Written
-from checkpoints.failpoints import reach
-from checkpoints.full_disk import is_disk_full
-from checkpoints.ledger import Ledger
-from checkpoints.own_tables import Change, Landed, OwnTable, Standing
-from windowing.errors import (
+from windowmill.checkpoints.batches import Commit, Plan, Written
+from windowmill.checkpoints.failpoints import reach
+from windowmill.checkpoints.full_disk import is_disk_full
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import Change, Landed, OwnTable, Standing
+from windowmill.windowing.errors import (
     ForeignWriteError,
     LedgerBehindError,
     LedgerError,

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from checkpoints.records import Record, check_record
-from windowing.errors import LedgerCorruptError, first_line
+from windowmill.checkpoints.records import Record, check_record
+from windowmill.windowing.errors import LedgerCorruptError, first_line
 
 SCHEMA = pa.schema(
     [

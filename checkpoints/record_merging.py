@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from checkpoints.record_files import RecordFile, packed
-from checkpoints.records import Record
+from windowmill.checkpoints.record_files import RecordFile, packed
+from windowmill.checkpoints.records import Record
 
 #: Number of files of one level merged into one of the next; files of the last level are final.
 FAN, LAST_LEVEL = 32, 2

@@ -22,12 +22,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
-from checkpoints.full_disk import is_disk_full
-from checkpoints.kept_tables import KeptTable
-from checkpoints.record_files import SCHEMA, RecordFile, decoded, ordered, packed, read_bytes
-from checkpoints.record_merging import FAN, LAST_LEVEL, merged_files, to_merge
-from checkpoints.records import Record, sealed
-from windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
+from windowmill.checkpoints.full_disk import is_disk_full
+from windowmill.checkpoints.kept_tables import KeptTable
+from windowmill.checkpoints.record_files import SCHEMA, RecordFile, decoded, ordered, packed, read_bytes
+from windowmill.checkpoints.record_merging import FAN, LAST_LEVEL, merged_files, to_merge
+from windowmill.checkpoints.records import Record, sealed
+from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
 
 #: Number of newest batches read when the ledger is opened.
 TAIL_BATCHES = 8
@@ -45,7 +45,7 @@ _FAILURES = (DeltaError, pa.ArrowException, OSError)
 
 
 class DeltaRecords:
-    """Records in the Delta table at ``path``; as :class:`checkpoints.records.RecordStore`."""
+    """Records in the Delta table at ``path``; as :class:`windowmill.checkpoints.records.RecordStore`."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from windowing.errors import LedgerCorruptError
+from windowmill.windowing.errors import LedgerCorruptError
 
 #: Records have a number and a checksum from this format on.
 SUMMED_FORMAT = 2

@@ -1,7 +1,7 @@
 """The state table: slices of partials per key, appended by every batch, read back for the windows that are still to come.
 
 One row per key, slice and batch that touched it; readers combine. This is the only module that reads and writes state tables for runs;
-:mod:`checkpoints.inspection` shows them.
+:mod:`windowmill.checkpoints.inspection` shows them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from checkpoints.appending import LITTLE_ROWS, append_once, landed, writer_once
-from checkpoints.conditions import Condition, selected, starting_in
-from checkpoints.features import delta_rs_can_write
-from checkpoints.formats import nullable, ours, prepare
-from checkpoints.kept_tables import newest
-from checkpoints.opening import damage_told
-from checkpoints.quoting import backquoted, quoted
-from checkpoints.reading import WHOLE_BYTES, read_whole, require_columns
-from windowing.columnar.checksums import SUM, RowCheck
-from windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF
-from windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
-from windowing.errors import StateError
-from windowing.kernels.layout import Layout
-from windowing.nodes import Selection
+from windowmill.checkpoints.appending import LITTLE_ROWS, append_once, landed, writer_once
+from windowmill.checkpoints.conditions import Condition, selected, starting_in
+from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.formats import nullable, ours, prepare
+from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.opening import damage_told
+from windowmill.checkpoints.quoting import backquoted, quoted
+from windowmill.checkpoints.reading import WHOLE_BYTES, read_whole, require_columns
+from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF
+from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
+from windowmill.windowing.errors import StateError
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.nodes import Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +45,7 @@ COMPACTED_BYTES = 1 << 30
 def state_schema(keys: dict[str, pa.DataType], layout: Layout, *, nodes: bool = False) -> pa.Schema:
     """Columns of the state table: keys, start of the slice, ``_closed`` (windows that end later count it; null: all), batch, partials.
 
-    With ``nodes`` also ``_level``: rows where it is not 0 are nodes, see :mod:`windowing.nodes`.
+    With ``nodes`` also ``_level``: rows where it is not 0 are nodes, see :mod:`windowmill.windowing.nodes`.
     """
     own = [(SLICE, pa.int64()), *([(LEVEL, pa.int64())] if nodes else []), (CLOSED, pa.int64()), (BATCH, pa.int64())]
     return pa.schema([*keys.items(), *own, *((stored.name, stored.type) for stored in layout.fields)])
@@ -258,7 +258,7 @@ def _fit(files: Sequence[Mapping[str, Any]]) -> bool:
 
 
 class LogTable(_StateTable):
-    """The log of one pipeline's live rows at ``path``; see :mod:`windowing.columnar.log`.
+    """The log of one pipeline's live rows at ``path``; see :mod:`windowmill.windowing.columnar.log`.
 
     Parameters
     ----------

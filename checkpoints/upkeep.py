@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from deltalake import DeltaTable
 
-from checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.features import delta_rs_can_write
 
 #: Number of files above which a table is compacted.
 FEW_FILES = 64

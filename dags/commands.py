@@ -9,9 +9,9 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from dags.process import JobHeldError, JobRefusedError
-from windowing.errors import SpecError
-from windowing.redaction import redacted
+from windowmill.dags.process import JobHeldError, JobRefusedError
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.redaction import redacted
 
 #: What a manual run may be told; anything else in ``dag_run.conf`` is refused.
 PARAMS = ("from", "to", "max_batches")

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
-from windowing.axis import from_us
+from windowmill.windowing.axis import from_us
 
 if TYPE_CHECKING:
-    from checkpoints.batches import Batch
+    from windowmill.checkpoints.batches import Batch
 
 #: Number of newest events to read: overlapping announcements and manual events may be newer than the one with the highest batch.
 EVENTS_READ = 50

@@ -11,13 +11,13 @@ from typing import Any
 from airflow.sdk import DAG, Asset, BaseOperator, CronDataIntervalTimetable, Param
 from croniter import croniter
 
-from dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator
-from dags.pools import pool_of
-from dags.retries import retrying
-from dags.specs import read_pipeline, redacting
-from windowing.errors import SpecError
-from windowing.redaction import MASK, redacted
-from windowing.spec import SCHEDULE_WORDS, Pipeline
+from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator
+from windowmill.dags.pools import pool_of
+from windowmill.dags.retries import retrying
+from windowmill.dags.specs import read_pipeline, redacting
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.redaction import MASK, redacted
+from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
 
 #: Long past, and the same at every parse; with ``catchup`` off it means "from the coming interval on".
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -84,7 +84,7 @@ def build_dag(
         if conn_id is None:
             batch: BaseOperator = MicroBatchOperator(**common)
         else:
-            from dags.submit import SubmittedBatchOperator
+            from windowmill.dags.submit import SubmittedBatchOperator
 
             batch = SubmittedBatchOperator(**common, conn_id=conn_id, **dict(submit or {}))
         for step in before:

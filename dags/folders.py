@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dags.names import MAINTENANCE
-from dags.specs import read_pipeline
-from windowing.errors import SpecError
-from windowing.redaction import redacted
+from windowmill.dags.names import MAINTENANCE
+from windowmill.dags.specs import read_pipeline
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.redaction import redacted
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG

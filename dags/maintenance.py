@@ -8,12 +8,12 @@ from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
-from dags.names import MAINTENANCE
-from dags.operators import MaintainOperator
-from dags.pools import pool_of
-from dags.retries import retrying
-from dags.specs import read_pipeline
-from windowing.spec import Pipeline
+from windowmill.dags.names import MAINTENANCE
+from windowmill.dags.operators import MaintainOperator
+from windowmill.dags.pools import pool_of
+from windowmill.dags.retries import retrying
+from windowmill.dags.specs import read_pipeline
+from windowmill.windowing.spec import Pipeline
 
 
 def build_maintenance_dag(spec: str | os.PathLike[str] | Pipeline, *, schedule: str | None = "@daily", **dag_kwargs: Any) -> DAG:

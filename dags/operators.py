@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from dags.commands import command_of, failing_fast
-from dags.events import EVENTS_READ, announced_through, extra_of, unannounced
-from dags.process import Finished, Job, raise_for, summary_of
-from dags.specs import Spec, redacting
-from windowing.redaction import redacted
-from windowing.spec import Pipeline
+from windowmill.dags.commands import command_of, failing_fast
+from windowmill.dags.events import EVENTS_READ, announced_through, extra_of, unannounced
+from windowmill.dags.process import Finished, Job, raise_for, summary_of
+from windowmill.dags.specs import Spec, redacting
+from windowmill.windowing.redaction import redacted
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
@@ -75,8 +75,8 @@ class QualityReportOperator(PipelineOperator):
     """Writes the pipeline's report page and tells how its last batch went; after good and held batches alike."""
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow passes it
-        from checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
-        from checkpoints.places import Places
+        from windowmill.checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
+        from windowmill.checkpoints.places import Places
 
         pipeline = self.spec.read()
         with redacting():
@@ -120,7 +120,7 @@ class AnnounceOperator(BaseOperator):
         self.asset = asset
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
+        from windowmill.checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
 
         pipeline = self.spec.read()
         with redacting():

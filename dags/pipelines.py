@@ -12,10 +12,10 @@ from pathlib import Path
 
 from airflow.sdk import DAG, get_parsing_context
 
-from dags.factory import build_dag
-from dags.folders import build_all
-from dags.maintenance import build_maintenance_dag
-from windowing.errors import SpecError
+from windowmill.dags.factory import build_dag
+from windowmill.dags.folders import build_all
+from windowmill.dags.maintenance import build_maintenance_dag
+from windowmill.windowing.errors import SpecError
 
 
 def dags_of(spec: Path) -> list[DAG]:

@@ -1,7 +1,7 @@
 """The one-slot pools that keep runs, backfills and maintenance of a pipeline from overlapping.
 
 A pool lives in Airflow's database, which a DAG file must not touch, and a task whose pool is missing waits for ever. So creating
-them is a step of deployment: ``python -m dags.pools SPEC…``, or without arguments for all pipelines that dags/pipelines.py finds.
+them is a step of deployment: ``python -m windowmill.dags.pools SPEC…``, or without arguments for all pipelines that dags/pipelines.py finds.
 Repeating it is harmless.
 """
 
@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from windowing.errors import WindowmillError
-from windowing.specfile import load_pipeline
+from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.specfile import load_pipeline
 
 
 def pool_of(pipeline: str) -> str:
@@ -59,12 +59,12 @@ def create_pools(pipelines: Iterable[str], settings: Mapping[str, str] | None = 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m dags.pools", description="Create the Airflow pools of pipelines.")
+    parser = argparse.ArgumentParser(prog="python -m windowmill.dags.pools", description="Create the Airflow pools of pipelines.")
     parser.add_argument(
         "specs", nargs="*", metavar="SPEC", help="a pipeline's YAML file (default: all in the folders of WINDOWMILL_PIPELINES)"
     )
     options = parser.parse_args(arguments)
-    from dags.folders import spec_files
+    from windowmill.dags.folders import spec_files
 
     try:
         names = [load_pipeline(path).pipeline for path in options.specs or spec_files()]

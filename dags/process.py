@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from windowing.errors import WindowmillError
-from windowing.redaction import redacted
+from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.redaction import redacted
 
 #: The module that ``python -m`` starts; its arguments and exit codes are those of the command ``windowmill``.
-COMMAND = "jobs.cli"
+COMMAND = "windowmill.jobs.cli"
 
 #: Airflow follows SIGTERM by SIGKILL after 5 s; the child has to be gone before, or its task cannot say so.
 GRACE_SECONDS = 3.0

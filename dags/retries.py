@@ -21,6 +21,6 @@ def retrying() -> dict[str, Any]:
         "retry_exponential_backoff": True,
         "max_retry_delay": timedelta(minutes=10),
         "retry_policy": ExceptionRetryPolicy(
-            [RetryRule("windowing.errors.SpecError", RetryAction.FAIL, reason="the spec is wrong; no retry mends it")],
+            [RetryRule("windowmill.windowing.errors.SpecError", RetryAction.FAIL, reason="the spec is wrong; no retry mends it")],
         ),
     }

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from windowing.errors import WindowmillError
-from windowing.redaction import redacted
-from windowing.spec import Pipeline
-from windowing.specfile import load_pipeline, parse_pipeline
+from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.redaction import redacted
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
 
 def read_pipeline(spec: str | os.PathLike[str] | Pipeline) -> Pipeline:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
-from dags.commands import command_of, failing_fast
-from dags.process import Finished, raise_for
-from dags.specs import Spec, redacting
-from windowing.spec import Pipeline
+from windowmill.dags.commands import command_of, failing_fast
+from windowmill.dags.process import Finished, raise_for
+from windowmill.dags.specs import Spec, redacting
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -46,8 +46,8 @@ class SubmittedBatchOperator(SparkSubmitOperator):
         self.spec = Spec.of(spec)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # Airflow keeps whatever a task returns
-        from jobs.jars import jar_paths
-        from jobs.session import DELTA_CONF
+        from windowmill.jobs.jars import jar_paths
+        from windowmill.jobs.session import DELTA_CONF
 
         if not (self.jars or self.packages):
             self.jars = ",".join(map(str, jar_paths()))
@@ -71,7 +71,7 @@ class SubmittedBatchOperator(SparkSubmitOperator):
             }
 
     def _ledger(self) -> Any:
-        from checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
+        from windowmill.checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
 
         pipeline = self.spec.read()
         with redacting():

@@ -10,10 +10,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from expectations import rates
-from expectations.engine import load
-from expectations.gate import RuleResult, Verdict
-from expectations.pages import names, remove, write_page
+from windowmill.expectations import rates
+from windowmill.expectations.engine import load
+from windowmill.expectations.gate import RuleResult, Verdict
+from windowmill.expectations.pages import names, remove, write_page
 
 #: Failing rows named on a page; the quality table has more.
 _EXAMPLES = 20

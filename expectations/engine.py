@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from expectations.rule import Rule
+from windowmill.expectations.rule import Rule
 
 #: Rows named per failed rule.
 MAX_EXAMPLES = 1_000

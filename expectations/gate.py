@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from expectations import frames, rates
-from expectations.rule import Rule
-from expectations.suites import identity_columns, needs_spark, rules
+from windowmill.expectations import frames, rates
+from windowmill.expectations.rule import Rule
+from windowmill.expectations.suites import identity_columns, needs_spark, rules
 
 if TYPE_CHECKING:
     import pyspark.sql
 
-    from expectations.engine import Finding
-    from windowing.spec import Pipeline
+    from windowmill.expectations.engine import Finding
+    from windowmill.windowing.spec import Pipeline
 
 Outcome = Literal["passed", "failed", "broken"]
 Status = Literal["passed", "warned", "held"]
@@ -86,7 +86,7 @@ def validate(
     rows
         An Arrow table (no Spark job; for what fits the driver) or a Spark frame that is cached, since it is read several times.
     columns
-        The result's columns in their order, as in :func:`expectations.suites.sink_columns`.
+        The result's columns in their order, as in :func:`windowmill.expectations.suites.sink_columns`.
     count
         How many rows a Spark frame has, when the caller knows; spares a job.
     rows_read, rows_quarantined
@@ -125,7 +125,7 @@ def verdict(results: tuple[RuleResult, ...]) -> Verdict:
 
 
 def _findings(rows: pa.Table | pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:
-    from expectations.engine import Finding, evaluate
+    from windowmill.expectations.engine import Finding, evaluate
 
     if not isinstance(rows, pa.Table):
         return _findings_of_frame(rows, suite, identity)
@@ -146,7 +146,7 @@ def _findings(rows: pa.Table | pyspark.sql.DataFrame, suite: Sequence[Rule], ide
 
 
 def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:
-    from expectations.engine import evaluate
+    from windowmill.expectations.engine import evaluate
 
     kinds = frames.kinds_of_frame(rows)
     typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=True)) for rule in suite]

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from expectations.gate import Verdict
+from windowmill.expectations.gate import Verdict
 
 SCHEMA = pa.schema(
     [
@@ -147,6 +147,6 @@ def _row(result: Any) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    from expectations.frames import plain
+    from windowmill.expectations.frames import plain
 
     return json.dumps(plain(value), ensure_ascii=False)

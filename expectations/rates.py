@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from expectations.rule import Rule
+    from windowmill.expectations.rule import Rule
 
 #: Type of the rule that the quarantined share of a batch's rows, from 0 to 1, is at most ``max_value``.
 QUARANTINED_RATE = "expect_quarantined_rate_to_be_below"

@@ -15,11 +15,11 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from expectations import rates
-from expectations.arguments import argument_problems
-from expectations.rule import Origin, Rule, Severity
-from windowing.errors import MachineError
-from windowing.spec import Count, Custom, Hopping, Pipeline, Sliding, Tumbling, Window
+from windowmill.expectations import rates
+from windowmill.expectations.arguments import argument_problems
+from windowmill.expectations.rule import Origin, Rule, Severity
+from windowmill.windowing.errors import MachineError
+from windowmill.windowing.spec import Count, Custom, Hopping, Pipeline, Sliding, Tumbling, Window
 
 #: Arguments that name one column each.
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B")
@@ -97,7 +97,7 @@ def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = Fal
             where = f"expectations.{rule.index}"
             found = list(_problems(rule, pipeline.expectations[rule.index].arguments, columns))
             if build and not found and not rates.is_rate(rule):
-                from expectations.engine import build_problem  # takes seconds to import
+                from windowmill.expectations.engine import build_problem  # takes seconds to import
 
                 found = [("", problem)] if (problem := build_problem(rule)) else []
             problems += [f"{where}{f'.{field}' if field else ''}: {problem}" for field, problem in found]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.dataframe import aggregate
-    from jobs.session import spark_session
+    from windowmill.jobs.dataframe import aggregate
+    from windowmill.jobs.session import spark_session
 
 __all__ = ["aggregate", "spark_session"]
 
@@ -14,11 +14,11 @@ __all__ = ["aggregate", "spark_session"]
 def __getattr__(name: str) -> Any:
     # Loaded when asked for: a run that finds nothing new, and a DAG file, must not load pyspark.
     if name == "aggregate":
-        from jobs.dataframe import aggregate
+        from windowmill.jobs.dataframe import aggregate
 
         return aggregate
     if name == "spark_session":
-        from jobs.session import spark_session
+        from windowmill.jobs.session import spark_session
 
         return spark_session
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

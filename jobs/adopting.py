@@ -10,8 +10,8 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import functions as F
 from pyspark.sql.types import FractionalType
 
-from checkpoints.quoting import backquoted
-from windowing.columnar.checksums import SUM
+from windowmill.checkpoints.quoting import backquoted
+from windowmill.windowing.columnar.checksums import SUM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

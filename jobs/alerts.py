@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from checkpoints.batches import Commit
-from checkpoints.places import Places
-from expectations.rates import quarantined_rate
+from windowmill.checkpoints.batches import Commit
+from windowmill.checkpoints.places import Places
+from windowmill.expectations.rates import quarantined_rate
 
 #: A run warns if at least this share of a batch's rows was quarantined.
 QUARANTINED_SHARE = 0.01

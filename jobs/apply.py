@@ -1,6 +1,6 @@
 """Applying a batch: its rows judged by arrival, and brought together with restored state into the windows that are now complete.
 
-Windows that a fixed grid cuts, and aggregates whose partials are numbers, go by slices; all others by live rows (:mod:`jobs.live`).
+Windows that a fixed grid cuts, and aggregates whose partials are numbers, go by slices; all others by live rows (:mod:`windowmill.jobs.live`).
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from checkpoints.batches import Plan
-from checkpoints.opening import open_state
-from checkpoints.state import LogTable, SliceTable, has_nodes, state_schema
-from jobs import arrival, little, live, stages
-from jobs.counting import Windows, count
-from jobs.delta_log import AddedFile, SourceTable
-from jobs.quarantine import check_bad_rows, set_aside
-from jobs.reading import Reading, reading_of
-from jobs.sources import FILE, REASON, Columns, event_end, read_rows
-from jobs.staging import Staged
-from windowing.columnar.checksums import RowCheck
-from windowing.columnar.output import result_schema
-from windowing.columnar.packing import LATE_ROWS, ROWS
-from windowing.columnar.slices import GRID, NodeStage, SliceStage, WindowStage, result_rows
-from windowing.errors import WindowmillError
-from windowing.nodes import Nodes
-from windowing.spec import Custom, Pipeline
-from windowing.watermark import BEFORE, Clock
-from windowing.ways import Slices, slices_of
+from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.opening import open_state
+from windowmill.checkpoints.state import LogTable, SliceTable, has_nodes, state_schema
+from windowmill.jobs import arrival, little, live, stages
+from windowmill.jobs.counting import Windows, count
+from windowmill.jobs.delta_log import AddedFile, SourceTable
+from windowmill.jobs.quarantine import check_bad_rows, set_aside
+from windowmill.jobs.reading import Reading, reading_of
+from windowmill.jobs.sources import FILE, REASON, Columns, event_end, read_rows
+from windowmill.jobs.staging import Staged
+from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS
+from windowmill.windowing.columnar.slices import GRID, NodeStage, SliceStage, WindowStage, result_rows
+from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.nodes import Nodes
+from windowmill.windowing.spec import Custom, Pipeline
+from windowmill.windowing.watermark import BEFORE, Clock
+from windowmill.windowing.ways import Slices, slices_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

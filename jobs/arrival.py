@@ -18,15 +18,15 @@ import pyarrow.compute as pc
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from jobs.sources import FILE, REASON, ROW
-from windowing.axis import Edges, Grid
-from windowing.columnar.slices import CLOSED, LATE, TIME
-from windowing.kernels.slices import slice_starts
+from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.windowing.axis import Edges, Grid
+from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.kernels.slices import slice_starts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from windowing.kernels.combine import Ints
+    from windowmill.windowing.kernels.combine import Ints
 
 #: Smallest block, in rows; larger batches get larger blocks, so that the survey that comes to the driver stays small.
 BLOCK_ROWS = 4_096
@@ -201,15 +201,15 @@ def _greatest(columns: list[Column]) -> Column:
 
 
 def slice_start(edges: Edges, time: Column) -> Column:
-    """:meth:`windowing.axis.Edges.slice_start` in Spark SQL."""
+    """:meth:`windowmill.windowing.axis.Edges.slice_start` in Spark SQL."""
     return _greatest([time - F.pmod(time - F.lit(phase), F.lit(period)) for period, phase in edges.trains])
 
 
 def first_end_after(grid: Grid, time: Column) -> Column:
-    """:meth:`windowing.axis.Grid.first_end_after` in Spark SQL."""
+    """:meth:`windowmill.windowing.axis.Grid.first_end_after` in Spark SQL."""
     return time - F.pmod(time - F.lit(grid.size + grid.origin), F.lit(grid.hop)) + F.lit(grid.hop)
 
 
 def last_end_holding(grid: Grid, time: Column) -> Column:
-    """:meth:`windowing.axis.Grid.last_end_holding` in Spark SQL."""
+    """:meth:`windowmill.windowing.axis.Grid.last_end_holding` in Spark SQL."""
     return time - F.pmod(time - F.lit(grid.origin), F.lit(grid.hop)) + F.lit(grid.size)

@@ -13,13 +13,13 @@ import typer
 from rich.console import Console
 from typer.exceptions import TyperException
 
-from windowing.errors import SpecError, WindowmillError
-from windowing.redaction import redacted
-from windowing.spec import Pipeline
-from windowing.specfile import load_pipeline, read_spec
+from windowmill.windowing.errors import SpecError, WindowmillError
+from windowmill.windowing.redaction import redacted
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import load_pipeline, read_spec
 
 if TYPE_CHECKING:
-    from jobs.outcomes import Done, Ruling
+    from windowmill.jobs.outcomes import Done, Ruling
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -64,7 +64,7 @@ def validate(
     source: Annotated[bool, typer.Option("--source", help="Also compare the spec with the columns of its source; no JVM.")] = False,
 ) -> None:
     """Check the spec, with its conditions, functions and expectations; starts nothing."""
-    from jobs.spec_checks import problems_of, source_problems
+    from windowmill.jobs.spec_checks import problems_of, source_problems
 
     read = read_spec(spec)
     pipeline = read.pipeline
@@ -82,7 +82,7 @@ def validate(
 @app.command()
 def explain(spec: Spec, as_json: AsJson = False) -> None:
     """Explain how the spec is computed: slices, engines and why, their cost, what is stored; starts nothing."""
-    from jobs.explain import explain as tell
+    from windowmill.jobs.explain import explain as tell
 
     _show(tell(load_pipeline(spec)), as_json)
 
@@ -96,7 +96,7 @@ def try_(
     final: Annotated[bool, typer.Option("--final/--no-final", help="Whether the watermark goes to infinity at the end of input.")] = True,
 ) -> None:
     """Run the spec on JSON lines and print its rows as JSON lines. No Airflow, no tables."""
-    from jobs.try_command import run_try
+    from windowmill.jobs.try_command import run_try
 
     raise typer.Exit(run_try(spec, input_, batch_rows=batch_rows, engine=engine, final=final, stdout=sys.stdout, stderr=sys.stderr))
 
@@ -116,9 +116,9 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Advance the pipeline over its source's new rows."""
-    from jobs import runs
-    from jobs.planning import Accepted
-    from jobs.progress import Progress
+    from windowmill.jobs import runs
+    from windowmill.jobs.planning import Accepted
+    from windowmill.jobs.progress import Progress
 
     pipeline = load_pipeline(spec)
     accepted = Accepted(changes=accept_changes, code=accept_code)
@@ -141,9 +141,9 @@ def backfill(
     as_json: AsJson = False,
 ) -> None:
     """Recompute the windows that end in (from, to] from history, as one batch."""
-    from jobs import runs
-    from jobs.planning import Accepted
-    from jobs.progress import Progress
+    from windowmill.jobs import runs
+    from windowmill.jobs.planning import Accepted
+    from windowmill.jobs.progress import Progress
 
     pipeline = load_pipeline(spec)
     first, last = _instant("--from", begin, pipeline), _instant("--to", end, pipeline)
@@ -168,9 +168,9 @@ def discard(spec: Spec, accept_changes: AcceptChanges = False, accept_code: Acce
 @app.command()
 def abandon(spec: Spec, as_json: AsJson = False) -> None:
     """Drop an open plan that has published nothing; the next run makes a new plan."""
-    from jobs import runs
-    from jobs.progress import Progress
-    from jobs.tell import Answer
+    from windowmill.jobs import runs
+    from windowmill.jobs.progress import Progress
+    from windowmill.jobs.tell import Answer
 
     pipeline = load_pipeline(spec)
     plan = runs.abandon(pipeline, Progress(_errors))
@@ -181,7 +181,7 @@ def abandon(spec: Spec, as_json: AsJson = False) -> None:
 @app.command()
 def status(spec: Spec, as_json: AsJson = False) -> None:
     """Show the pipeline's progress and open batch."""
-    from jobs.tell import status_of
+    from windowmill.jobs.tell import status_of
 
     _show(status_of(load_pipeline(spec)), as_json)
 
@@ -194,7 +194,7 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """List the pipeline's batches."""
-    from jobs.tell import history_of
+    from windowmill.jobs.tell import history_of
 
     _show(history_of(load_pipeline(spec), last, timings=timings), as_json)
 
@@ -202,7 +202,7 @@ def history(
 @app.command()
 def quality(spec: Spec, last: Last = 5, as_json: AsJson = False) -> None:
     """Show the validation results of the last batches."""
-    from jobs.tell import quality_of
+    from windowmill.jobs.tell import quality_of
 
     _show(quality_of(load_pipeline(spec), last), as_json)
 
@@ -218,7 +218,7 @@ def state(
     as_json: AsJson = False,
 ) -> None:
     """Show the stored state; for a key, what the next run would restore, and for which windows."""
-    from jobs.state import state_of
+    from windowmill.jobs.state import state_of
 
     _show(state_of(load_pipeline(spec), key or [], limit), as_json)
 
@@ -229,7 +229,7 @@ def report(
     out: Annotated[str | None, typer.Option("--out", help="Path or URI of the page; by default next to the pipeline's tables.")] = None,
 ) -> None:
     """Write the HTML report."""
-    from jobs.report import write_report
+    from windowmill.jobs.report import write_report
 
     _console.print(redacted(write_report(load_pipeline(spec), out=str(out) if out else None)), markup=False)
 
@@ -237,8 +237,8 @@ def report(
 @app.command()
 def maintain(spec: Spec, as_json: AsJson = False) -> None:
     """Drop expired slices, compact and vacuum the pipeline's own tables."""
-    from jobs.maintenance import maintain as keep
-    from jobs.progress import Progress
+    from windowmill.jobs.maintenance import maintain as keep
+    from windowmill.jobs.progress import Progress
 
     _show(keep(load_pipeline(spec), Progress(_errors)), as_json)
 
@@ -246,23 +246,23 @@ def maintain(spec: Spec, as_json: AsJson = False) -> None:
 @app.command()
 def doctor() -> None:
     """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports."""
-    from jobs.doctor import examine
-    from jobs.doctor import report as tell
+    from windowmill.jobs.doctor import examine
+    from windowmill.jobs.doctor import report as tell
 
     raise typer.Exit(tell(examine(), _console))
 
 
 def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, as_json: bool) -> None:
-    from jobs import runs
-    from jobs.planning import Accepted
-    from jobs.progress import Progress
+    from windowmill.jobs import runs
+    from windowmill.jobs.planning import Accepted
+    from windowmill.jobs.progress import Progress
 
     pipeline = load_pipeline(spec)
     _tell(pipeline, runs.run(pipeline, Progress(_errors), ruling=ruling, accepted=Accepted(changes=changes, code=code)), as_json)
 
 
 def _instant(option: str, text: str, pipeline: Pipeline) -> int:
-    from windowing.axis import to_us
+    from windowmill.windowing.axis import to_us
 
     try:
         return int(text) if pipeline.time.unit else to_us(datetime.fromisoformat(text))
@@ -272,7 +272,7 @@ def _instant(option: str, text: str, pipeline: Pipeline) -> int:
 
 
 def _tell(pipeline: Pipeline, done: list[Done], as_json: bool) -> None:
-    from jobs.tell import summary_of
+    from windowmill.jobs.tell import summary_of
 
     summary = summary_of(pipeline, done)
     if as_json:
@@ -310,7 +310,7 @@ def _guarded(action: Callable[[], Any]) -> int:
     except Exception as err:
         if _State.debug:
             raise
-        from jobs.failures import explain, raised_in_worker
+        from windowmill.jobs.failures import explain, raised_in_worker
 
         ours = raised_in_worker(err)
         _errors.print(f"windowmill: {redacted(explain(err)) if ours is None else ours}", markup=False)

@@ -8,9 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from zoneinfo import TZPATH
 
-from checkpoints.batches import Plan
-from windowing.errors import CodeChangedError
-from windowing.spec import Custom, Pipeline
+from windowmill.checkpoints.batches import Plan
+from windowmill.windowing.errors import CodeChangedError
+from windowmill.windowing.spec import Custom, Pipeline
 
 
 def module_names(pipeline: Pipeline) -> list[str]:

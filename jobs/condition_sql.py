@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from sqlglot import exp
 
-from jobs.instants import instant_us
+from windowmill.jobs.instants import instant_us
 
 Kind = Literal["int", "float", "decimal", "text", "bool", "instant", "null"]
 Dialect = Literal["spark", "duckdb"]

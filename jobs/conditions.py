@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.errors import SpecError, UnsupportedError, first_line
-from windowing.spec import Pipeline, Policy
+from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
+from windowmill.windowing.spec import Pipeline, Policy
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
-    from jobs.condition_sql import Dialect, Term
+    from windowmill.jobs.condition_sql import Dialect, Term
 
 
 def conditions_of(pipeline: Pipeline) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def translated(condition: str, types: Mapping[str, pa.DataType], dialect: Dialec
     UnsupportedError
         If it is outside the common subset.
     """
-    from jobs.condition_sql import NotCommon, Translation
+    from windowmill.jobs.condition_sql import NotCommon, Translation
 
     # Databricks tells cast from try_cast, which sqlglot's Spark of old took for one.
     translation, tree = Translation(dialect, types), _parse(condition, "databricks")

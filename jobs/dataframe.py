@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from checkpoints.quoting import backquoted
-from checkpoints.state import state_schema
-from jobs import stages
-from jobs.arrival import Survey, judge, met, survey
-from jobs.conditions import columns_of, conditions_of
-from jobs.live import REFUSED, ROWS_PER_PARTITION, LiveRows, results
-from jobs.shipping import ship_modules
-from jobs.sources import FILE, REASON, ROW, Columns, event_end, event_time
-from windowing.bounds import check_lengths
-from windowing.columnar.keyed import live_columns
-from windowing.columnar.output import result_schema
-from windowing.columnar.slices import TIME, SliceStage, WindowStage
-from windowing.errors import SpecError
-from windowing.spec import Pipeline, Sliding
-from windowing.specfile import load_pipeline, parse_pipeline
-from windowing.watermark import BEFORE, Clock
-from windowing.ways import Slices, slices_of
+from windowmill.checkpoints.quoting import backquoted
+from windowmill.checkpoints.state import state_schema
+from windowmill.jobs import stages
+from windowmill.jobs.arrival import Survey, judge, met, survey
+from windowmill.jobs.conditions import columns_of, conditions_of
+from windowmill.jobs.live import REFUSED, ROWS_PER_PARTITION, LiveRows, results
+from windowmill.jobs.shipping import ship_modules
+from windowmill.jobs.sources import FILE, REASON, ROW, Columns, event_end, event_time
+from windowmill.windowing.bounds import check_lengths
+from windowmill.windowing.columnar.keyed import live_columns
+from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.slices import TIME, SliceStage, WindowStage
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.spec import Pipeline, Sliding
+from windowmill.windowing.specfile import load_pipeline, parse_pipeline
+from windowmill.windowing.watermark import BEFORE, Clock
+from windowmill.windowing.ways import Slices, slices_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

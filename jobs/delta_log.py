@@ -19,10 +19,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from checkpoints.features import Features, catalog_managed, check_readable_features
-from checkpoints.kept_tables import newest
-from checkpoints.log_entries import has_lost_its_beginning
-from windowing.errors import SourceError, SourceFeatureError, SourceRangeGoneError, first_line
+from windowmill.checkpoints.features import Features, catalog_managed, check_readable_features
+from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.log_entries import has_lost_its_beginning
+from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceRangeGoneError, first_line
 
 #: Row counts in a commit's operation metrics, as named by Delta for Spark and by delta-rs.
 _CHANGED_ROWS = (

@@ -18,10 +18,10 @@ from packaging.requirements import Requirement
 from rich.console import Console
 from rich.text import Text
 
-from checkpoints.places import local_path
-from jobs.jars import DELTA_VERSION, damaged_jars, jars_folder
-from jobs.java import find_java, java_at
-from windowing.errors import MachineError
+from windowmill.checkpoints.places import local_path
+from windowmill.jobs.jars import DELTA_VERSION, damaged_jars, jars_folder
+from windowmill.jobs.java import find_java, java_at
+from windowmill.windowing.errors import MachineError
 
 GIB = 1 << 30
 LOW_DISK_BYTES = 2 * GIB
@@ -91,7 +91,10 @@ def check_jars() -> Check:
     damaged = damaged_jars(folder)
     if damaged:
         return Check(
-            "Delta jars", False, f"missing or damaged in {folder}: {', '.join(damaged)}", "run `make setup` (or `python -m jobs.jars`)"
+            "Delta jars",
+            False,
+            f"missing or damaged in {folder}: {', '.join(damaged)}",
+            "run `make setup` (or `python -m windowmill.jobs.jars`)",
         )
     return Check("Delta jars", True, f"{DELTA_VERSION} in {folder}")
 

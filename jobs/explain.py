@@ -12,13 +12,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jobs.spec_checks import check_runnable
-from jobs.tell import Answer
-from windowing.costs import engine_cost
-from windowing.engines import ENGINES
-from windowing.errors import SpecError
-from windowing.planner import Plan, plan
-from windowing.spec import Pipeline
+from windowmill.jobs.spec_checks import check_runnable
+from windowmill.jobs.tell import Answer
+from windowmill.windowing.costs import engine_cost
+from windowmill.windowing.engines import ENGINES
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.planner import Plan, plan
+from windowmill.windowing.spec import Pipeline
 
 _DOES = {
     ("run", "slices"): "windowmill run, backfill: leaves are slices in a Delta table",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from windowing import errors
-from windowing.columnar.checksums import REMEDY
-from windowing.errors import StateCorruptError, StateMissingError, WindowmillError
+from windowmill.windowing import errors
+from windowmill.windowing.columnar.checksums import REMEDY
+from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError
 
 #: A file that is not there, and one that is not what it was.
 _GONE = r"FILE_NOT_EXIST|FileNotFoundException|PATH_NOT_FOUND|does not exist"

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.axis import to_us
+from windowmill.windowing.axis import to_us
 
 _OFFSET = r"[+-](?:0[0-9]|1[0-7])(?::?[0-5][0-9])?"
 _DATE = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"

@@ -1,6 +1,6 @@
 """Delta's jars: fetched once at set-up, used by every session without a network.
 
-``python -m jobs.jars`` fetches what is missing or damaged; with ``--list`` it prints the paths as ``spark-submit --jars`` takes them.
+``python -m windowmill.jobs.jars`` fetches what is missing or damaged; with ``--list`` it prints the paths as ``spark-submit --jars`` takes them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
-from jobs.java import find_java
-from windowing.errors import MachineError
+from windowmill.jobs.java import find_java
+from windowmill.windowing.errors import MachineError
 
 DELTA_VERSION = "4.4.0"
 
@@ -53,7 +53,7 @@ def jar_paths() -> list[Path]:
     folder = jars_folder()
     paths = [folder / jar_name(artifact) for artifact in JARS]
     if not all(path.is_file() for path in paths):
-        raise MachineError(f"Delta jars are not in {folder}; run `make setup` (or `python -m jobs.jars`)")
+        raise MachineError(f"Delta jars are not in {folder}; run `make setup` (or `python -m windowmill.jobs.jars`)")
     return paths
 
 

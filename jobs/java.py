@@ -1,6 +1,6 @@
 """Find a Java that can run Spark.
 
-``python -m jobs.java`` prints the home folder of the Java that sessions will use, or one line of advice and exit code 1.
+``python -m windowmill.jobs.java`` prints the home folder of the Java that sessions will use, or one line of advice and exit code 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from windowing.errors import MachineError
+from windowmill.windowing.errors import MachineError
 
 OLDEST = 17
 """Spark 4 is compiled for Java 17 and does not load in an older one."""

@@ -1,7 +1,7 @@
 """The fast way to read JSON lines: Arrow's block reader, where every line is an object and every column of one plain type.
 
 Whatever is out of the ordinary (a broken line, a mixed column, an instant written in an unusual way) is left to the reader that looks
-at each row: :mod:`jobs.rows`. Both give the same columns.
+at each row: :mod:`windowmill.jobs.rows`. Both give the same columns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from jobs.instants import instants
+from windowmill.jobs.instants import instants
 
 #: Rows from which the types of columns are guessed.
 SAMPLE_ROWS = 1_000

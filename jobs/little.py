@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from jobs import stages
-from jobs.delta_log import AddedFile
-from jobs.sources import FILE, REASON, ROW
-from windowing.axis import Grid
-from windowing.columnar import slices
-from windowing.columnar.rows import key_codes
-from windowing.columnar.slices import SLICE, TIME, Combined, SliceStage, WindowStage
-from windowing.kernels.layout import Layout
+from windowmill.jobs import stages
+from windowmill.jobs.delta_log import AddedFile
+from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.windowing.axis import Grid
+from windowmill.windowing.columnar import slices
+from windowmill.windowing.columnar.rows import key_codes
+from windowmill.windowing.columnar.slices import SLICE, TIME, Combined, SliceStage, WindowStage
+from windowmill.windowing.kernels.layout import Layout
 
 #: New files up to which a batch is little, by their size and the rows that the log tells of.
 MOST_BYTES, MOST_ROWS = 32 << 20, 200_000

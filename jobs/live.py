@@ -16,18 +16,18 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from checkpoints.quoting import backquoted
-from jobs import counting
-from jobs.conditions import conditions_of
-from jobs.counting import Windows
-from jobs.sources import REASON
-from jobs.spark_conditions import truth
-from windowing.columnar.checksums import RowCheck
-from windowing.columnar.log import FRESH, KIND, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
-from windowing.columnar.output import result_schema
-from windowing.columnar.share import Share, Worked
-from windowing.spec import Pipeline
-from windowing.watermark import Clock
+from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs import counting
+from windowmill.jobs.conditions import conditions_of
+from windowmill.jobs.counting import Windows
+from windowmill.jobs.sources import REASON
+from windowmill.jobs.spark_conditions import truth
+from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.log import FRESH, KIND, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
+from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.share import Share, Worked
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -124,7 +124,7 @@ class LiveRows:
         Parameters
         ----------
         clock
-            As of :class:`windowing.columnar.share.Share`, and likewise ``batch``, ``keep`` and ``final``.
+            As of :class:`windowmill.windowing.columnar.share.Share`, and likewise ``batch``, ``keep`` and ``final``.
         ends
             Only windows that end in this range (begin, end] are given.
         check

@@ -10,21 +10,21 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from checkpoints import upkeep
-from checkpoints.features import delta_rs_can_write
-from checkpoints.lease import lease
-from checkpoints.ledger import Ledger
-from checkpoints.places import Places
-from checkpoints.record_table import DeltaRecords
-from checkpoints.state import compact_log, compact_slices, is_log
-from jobs import staging
-from jobs.progress import Progress
-from jobs.runs import LEASE_WAIT_SECONDS
-from jobs.spec_checks import check_runnable
-from jobs.tell import Answer
-from windowing.errors import SinkError, StateError, first_line
-from windowing.hopping import Grids
-from windowing.spec import Pipeline
+from windowmill.checkpoints import upkeep
+from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.lease import lease
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.record_table import DeltaRecords
+from windowmill.checkpoints.state import compact_log, compact_slices, is_log
+from windowmill.jobs import staging
+from windowmill.jobs.progress import Progress
+from windowmill.jobs.runs import LEASE_WAIT_SECONDS
+from windowmill.jobs.spec_checks import check_runnable
+from windowmill.jobs.tell import Answer
+from windowmill.windowing.errors import SinkError, StateError, first_line
+from windowmill.windowing.hopping import Grids
+from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)

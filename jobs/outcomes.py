@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.batches import Commit, Plan
 
 #: Publish the held batch all the same, or commit it without its rows.
 Ruling = Literal["release", "discard"]

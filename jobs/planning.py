@@ -9,20 +9,20 @@ from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
 from typing import Literal
 
-from checkpoints.batches import Plan
-from checkpoints.features import check_appendable, check_writable_features
-from checkpoints.ledger import Ledger
-from checkpoints.own_tables import own_tables
-from checkpoints.places import Places
-from checkpoints.protocol import refuse_landed, verify
-from jobs import code
-from jobs.delta_log import SourceTable, read_source_table
-from jobs.reading import Arrival, Reach, backfill_reach, check_readable, next_reach
-from jobs.spec_checks import check_conditions
-from windowing.axis import to_us
-from windowing.errors import LedgerError, SourceError, SourceReplacedError, SpecError, UnsupportedError
-from windowing.hopping import Grids
-from windowing.spec import Pipeline
+from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.features import check_appendable, check_writable_features
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.protocol import refuse_landed, verify
+from windowmill.jobs import code
+from windowmill.jobs.delta_log import SourceTable, read_source_table
+from windowmill.jobs.reading import Arrival, Reach, backfill_reach, check_readable, next_reach
+from windowmill.jobs.spec_checks import check_conditions
+from windowmill.windowing.axis import to_us
+from windowmill.windowing.errors import LedgerError, SourceError, SourceReplacedError, SpecError, UnsupportedError
+from windowmill.windowing.hopping import Grids
+from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,8 @@ def _verify(pipeline: Pipeline, ledger: Ledger, accepted: Accepted) -> None:
 
 
 def _record(pipeline: Pipeline, ledger: Ledger, source: SourceTable, plan: Plan) -> Plan:
-    from jobs.sources import Columns
-    from windowing.columnar.output import result_types
+    from windowmill.jobs.sources import Columns
+    from windowmill.windowing.columnar.output import result_types
 
     _check_tables(pipeline)
     columns = Columns.of(source.schema_json)
@@ -166,7 +166,7 @@ def _record(pipeline: Pipeline, ledger: Ledger, source: SourceTable, plan: Plan)
 
 
 def _check_columns(pipeline: Pipeline, before: str, source: SourceTable) -> None:
-    from jobs.sources import check_unchanged
+    from windowmill.jobs.sources import check_unchanged
 
     check_unchanged(before, source.schema_json, pipeline, source.path)
 

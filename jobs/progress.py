@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from windowing.redaction import redacted
+from windowmill.windowing.redaction import redacted
 
 
 class Progress:

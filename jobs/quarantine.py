@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from checkpoints.quoting import backquoted
-from jobs.sources import REASON, VERSION, Columns
-from jobs.spark_conditions import every_condition, failing
-from jobs.staging import Staged
-from windowing.bounds import PRINTABLE
-from windowing.columnar.slices import TIME
-from windowing.errors import TooManyBadRowsError
+from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.sources import REASON, VERSION, Columns
+from windowmill.jobs.spark_conditions import every_condition, failing
+from windowmill.jobs.staging import Staged
+from windowmill.windowing.bounds import PRINTABLE
+from windowmill.windowing.columnar.slices import TIME
+from windowmill.windowing.errors import TooManyBadRowsError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from checkpoints.batches import Plan
-    from windowing.spec import Pipeline
+    from windowmill.checkpoints.batches import Plan
+    from windowmill.windowing.spec import Pipeline
 
 BAD_CONDITION = "bad_condition"
 #: Limits on rows that a condition fails on, as a number and as a share of the batch; a batch that exceeds both is refused.

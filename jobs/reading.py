@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from checkpoints.batches import Plan
-from jobs.delta_log import (
+from windowmill.checkpoints.batches import Plan
+from windowmill.jobs.delta_log import (
     AddedFile,
     LoggedVersion,
     SourceTable,
@@ -22,8 +22,15 @@ from jobs.delta_log import (
     missing_file,
     snapshot_files,
 )
-from windowing.errors import ArrivalUnknownError, NonAppendCommitError, SourceError, SourceRangeGoneError, SpecError, UnsupportedError
-from windowing.spec import Pipeline
+from windowmill.windowing.errors import (
+    ArrivalUnknownError,
+    NonAppendCommitError,
+    SourceError,
+    SourceRangeGoneError,
+    SpecError,
+    UnsupportedError,
+)
+from windowmill.windowing.spec import Pipeline
 
 Arrival = Literal["log", "event_time"]
 

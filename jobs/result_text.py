@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.rows import instants_of, plain
-from windowing.spec import Pipeline
+from windowmill.jobs.rows import instants_of, plain
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowing.columnar.results import Column
+    from windowmill.windowing.columnar.results import Column
 
 #: Functions that give back values of their last column unchanged.
 _PICKING = {"min", "max", "arg_min", "arg_max", "first", "last", "collect", "collect_distinct", "top_k", "bottom_k"}

@@ -21,12 +21,12 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from jobs.conditions import columns_of, conditions_of, policies_of
-from jobs.instants import instant_us, instants
-from jobs.json_blocks import JsonLines, read_blocks
-from windowing.durations import Duration
-from windowing.errors import SourceSchemaError
-from windowing.spec import Custom, Pipeline
+from windowmill.jobs.conditions import columns_of, conditions_of, policies_of
+from windowmill.jobs.instants import instant_us, instants
+from windowmill.jobs.json_blocks import JsonLines, read_blocks
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.errors import SourceSchemaError
+from windowmill.windowing.spec import Custom, Pipeline
 
 SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BLOCK_ROWS = 1 << 14

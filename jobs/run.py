@@ -1,7 +1,7 @@
 """Executes one batch: plan → survey → restore → apply → validate → publish → remember → commit.
 
 After a crash at any point the next run repeats the same plan. Each table's commit carries the batch number, so a commit that has landed
-is adopted and not written twice, and only the record in the ledger makes the batch count (:mod:`checkpoints.protocol`).
+is adopted and not written twice, and only the record in the ledger makes the batch count (:mod:`windowmill.checkpoints.protocol`).
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from checkpoints.batches import Commit, Plan
-from checkpoints.failpoints import reach
-from checkpoints.formats import prepare
-from checkpoints.ledger import Ledger
-from checkpoints.own_tables import own_tables
-from checkpoints.places import Places
-from checkpoints.protocol import Attempt
-from checkpoints.state import LogTable, compact_log, is_overgrown
-from checkpoints.upkeep import merge_if_many
-from expectations import docs, history
-from expectations.engine import preload
-from expectations.gate import Verdict, validate
-from jobs import apply, failures, sink
-from jobs.adopting import same_quarantined, same_rows
-from jobs.apply import Applied, Arrived
-from jobs.delta_log import read_source_table
-from jobs.outcomes import Done, Ruling
-from jobs.progress import Progress
-from jobs.session import spark_session
-from jobs.shipping import ship_modules
-from jobs.staging import STAGING, Staged, clear, clear_leftovers
-from windowing.columnar.checksums import SUM
-from windowing.columnar.slices import BATCH
-from windowing.errors import HeldError, WindowmillError, first_line
-from windowing.spec import Pipeline, Table
+from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.failpoints import reach
+from windowmill.checkpoints.formats import prepare
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.protocol import Attempt
+from windowmill.checkpoints.state import LogTable, compact_log, is_overgrown
+from windowmill.checkpoints.upkeep import merge_if_many
+from windowmill.expectations import docs, history
+from windowmill.expectations.engine import preload
+from windowmill.expectations.gate import Verdict, validate
+from windowmill.jobs import apply, failures, sink
+from windowmill.jobs.adopting import same_quarantined, same_rows
+from windowmill.jobs.apply import Applied, Arrived
+from windowmill.jobs.delta_log import read_source_table
+from windowmill.jobs.outcomes import Done, Ruling
+from windowmill.jobs.progress import Progress
+from windowmill.jobs.session import spark_session
+from windowmill.jobs.shipping import ship_modules
+from windowmill.jobs.staging import STAGING, Staged, clear, clear_leftovers
+from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.slices import BATCH
+from windowmill.windowing.errors import HeldError, WindowmillError, first_line
+from windowmill.windowing.spec import Pipeline, Table
 
 #: Up to this many result rows are validated in pandas, without a Spark job; more are validated by Great Expectations in Spark.
 MAX_ROWS_IN_PANDAS = 1_000_000

@@ -7,23 +7,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from checkpoints import protocol
-from checkpoints.batches import Plan
-from checkpoints.kept_tables import tables_kept
-from checkpoints.lease import lease
-from checkpoints.ledger import Ledger
-from checkpoints.own_tables import own_tables
-from checkpoints.places import Places
-from checkpoints.protocol import Attempt
-from jobs import planning
-from jobs.alerts import warnings_of
-from jobs.outcomes import Done, Ruling
-from jobs.progress import Progress
-from jobs.reading import Arrival
-from jobs.spec_checks import check_runnable
-from windowing.axis import from_us
-from windowing.errors import LedgerError
-from windowing.spec import Pipeline
+from windowmill.checkpoints import protocol
+from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.kept_tables import tables_kept
+from windowmill.checkpoints.lease import lease
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.protocol import Attempt
+from windowmill.jobs import planning
+from windowmill.jobs.alerts import warnings_of
+from windowmill.jobs.outcomes import Done, Ruling
+from windowmill.jobs.progress import Progress
+from windowmill.jobs.reading import Arrival
+from windowmill.jobs.spec_checks import check_runnable
+from windowmill.windowing.axis import from_us
+from windowmill.windowing.errors import LedgerError
+from windowmill.windowing.spec import Pipeline
 
 #: How long a run waits for another run of the same pipeline on this machine.
 LEASE_WAIT_SECONDS = 600.0
@@ -114,7 +114,7 @@ def _turn(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Places, Ledg
 
 
 def _carry_out(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress, ruling: Ruling | None) -> Done:
-    from jobs.run import run_batch  # Spark; a run that finds nothing new never gets here
+    from windowmill.jobs.run import run_batch  # Spark; a run that finds nothing new never gets here
 
     progress.timings.clear()
     progress.say(f"{pipeline.pipeline}: batch {plan.batch}: {_describe(plan, instants=pipeline.time.unit is None)}")

@@ -1,6 +1,6 @@
 """The Spark session that every job uses: Delta from local jars, UTC, tuned for small commits on one machine.
 
-``python -m jobs.session`` records the class archive from which later sessions start 4 seconds sooner.
+``python -m windowmill.jobs.session`` records the class archive from which later sessions start 4 seconds sooner.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from jobs.jars import jar_paths, jars_folder
-from jobs.java import find_java
-from windowing.errors import MachineError
+from windowmill.jobs.jars import jar_paths, jars_folder
+from windowmill.jobs.java import find_java
+from windowmill.windowing.errors import MachineError
 
 NO_CONF: Mapping[str, str] = MappingProxyType({})
 
@@ -108,7 +108,7 @@ def _checked(session: SparkSession) -> SparkSession:
         pass
     raise MachineError(
         "the running Spark session has no Delta; stop it, or submit with "
-        "`--jars $(python -m jobs.jars --list) --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension`"
+        "`--jars $(python -m windowmill.jobs.jars --list) --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension`"
     )
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.code import module_names
-from windowing.spec import Pipeline
+from windowmill.jobs.code import module_names
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from checkpoints.appending import LITTLE_ROWS, append_once, writer_once
-from checkpoints.features import delta_rs_can_write
-from checkpoints.kept_tables import newest
-from windowing.axis import from_us
+from windowmill.checkpoints.appending import LITTLE_ROWS, append_once, writer_once
+from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.kept_tables import newest
+from windowmill.windowing.axis import from_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,18 +17,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructField, StructType
 
-from checkpoints.quoting import backquoted, spark_text
-from jobs.delta_log import AddedFile, SourceTable, physical_names, schema_at
-from jobs.instants import instant_sql
-from jobs.reading import Reading
-from jobs.spark_conditions import any_failure, failure, truth
-from windowing.bounds import accepted_times
-from windowing.columnar.keyed import live_columns
-from windowing.columnar.output import result_schema
-from windowing.columnar.slices import CLOSED, LATE, TIME
-from windowing.errors import SourceSchemaError
-from windowing.spec import Pipeline
-from windowing.ways import slices_of
+from windowmill.checkpoints.quoting import backquoted, spark_text
+from windowmill.jobs.delta_log import AddedFile, SourceTable, physical_names, schema_at
+from windowmill.jobs.instants import instant_sql
+from windowmill.jobs.reading import Reading
+from windowmill.jobs.spark_conditions import any_failure, failure, truth
+from windowmill.windowing.bounds import accepted_times
+from windowmill.windowing.columnar.keyed import live_columns
+from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.errors import SourceSchemaError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import slices_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -38,7 +38,7 @@ FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
 _ADDED = (TIME, FILE, ROW, VERSION, REASON)
 #: Temporary column: URI of the row's file.
 _URI = "_uri"
-#: Column names that a source must not have: those above, and those that :mod:`jobs.arrival` adds.
+#: Column names that a source must not have: those above, and those that :mod:`windowmill.jobs.arrival` adds.
 _TAKEN = (*_ADDED, _URI, "_told", "_number", "_until", "_watermark", "_refused", "_block", "_before", "_seen", CLOSED, LATE)
 #: Up to this many files, the columns of a file are constants in the query; for more they are joined.
 _FEW_FILES = 16
@@ -148,7 +148,7 @@ def _same_form(pipeline: Pipeline, old: Columns, new: Columns) -> bool:
 def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, pipeline: Pipeline, *, now_us: int) -> DataFrame:
     """The rows of the files in ``reading``, with the columns of ``_ADDED``.
 
-    ``_reason`` is null for a row with a usable event time, else a key of :data:`jobs.quarantine.DETAILS`.
+    ``_reason`` is null for a row with a usable event time, else a key of :data:`windowmill.jobs.quarantine.DETAILS`.
     """
     columns = Columns.of(table.schema_json)
     clash = next((name for name in columns.struct.names if name.lower() in _TAKEN), None)
@@ -267,7 +267,7 @@ def _looked_up(told: pa.Table) -> str:
 
 
 def event_time(pipeline: Pipeline, columns: Columns, latest: str | None) -> tuple[Column, Column]:
-    """A row's event time on the axis, and the reason if it is unusable: a key of :data:`jobs.quarantine.DETAILS`.
+    """A row's event time on the axis, and the reason if it is unusable: a key of :data:`windowmill.jobs.quarantine.DETAILS`.
 
     ``latest`` is SQL of the greatest time that is not too far in the future; null if the future is unlimited.
     """

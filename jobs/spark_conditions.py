@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from jobs.conditions import conditions_of, translated
-from windowing.errors import UnsupportedError
+from windowmill.jobs.conditions import conditions_of, translated
+from windowmill.windowing.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from jobs.condition_sql import Term
-    from windowing.spec import Pipeline
+    from windowmill.jobs.condition_sql import Term
+    from windowmill.windowing.spec import Pipeline
 
 
 def truth(condition: str, types: Mapping[str, pa.DataType]) -> Column:

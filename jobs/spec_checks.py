@@ -11,20 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from checkpoints.commit_stores import check_commit_store
-from checkpoints.places import Places
-from jobs.condition_checks import condition_problem
-from windowing.bounds import check_lengths
-from windowing.errors import SpecError, UnsupportedError, first_line
-from windowing.redaction import holds_credentials
-from windowing.spec import SCHEDULE_WORDS, Custom, Pipeline
+from windowmill.checkpoints.commit_stores import check_commit_store
+from windowmill.checkpoints.places import Places
+from windowmill.jobs.condition_checks import condition_problem
+from windowmill.windowing.bounds import check_lengths
+from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
+from windowmill.windowing.redaction import holds_credentials
+from windowmill.windowing.spec import SCHEDULE_WORDS, Custom, Pipeline
 
 Problem = tuple[str, str]
 
 
 def problems_of(pipeline: Pipeline) -> list[Problem]:
     """Everything in ``pipeline`` that no run could execute, as pairs (path of the field, what is wrong and what to do)."""
-    from expectations.suites import check_rules, sink_columns
+    from windowmill.expectations.suites import check_rules, sink_columns
 
     found = [*_condition_problems(pipeline), *_function_problems(pipeline), *_schedule_problems(pipeline)]
     for problem in check_rules(pipeline, sink_columns(pipeline)):
@@ -48,7 +48,7 @@ def not_run(pipeline: Pipeline) -> Iterator[Problem]:
 
 def check_runnable(pipeline: Pipeline) -> None:
     """Raise ``SpecError``, naming the field, for a spec that ``run`` and ``backfill`` do not support."""
-    from jobs.reading import check_source  # loads deltalake, which `validate` does without
+    from windowmill.jobs.reading import check_source  # loads deltalake, which `validate` does without
 
     name = f"pipeline {pipeline.pipeline}"
     if pipeline.source is None or pipeline.sink is None:
@@ -94,12 +94,12 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
     SpecError
         If an aggregate cannot take its columns.
     """
-    from jobs.conditions import columns_of
-    from jobs.delta_log import read_source_table
-    from jobs.sources import Columns
-    from windowing.columnar.log import StateLog
-    from windowing.columnar.output import result_types
-    from windowing.ways import slices_of
+    from windowmill.jobs.conditions import columns_of
+    from windowmill.jobs.delta_log import read_source_table
+    from windowmill.jobs.sources import Columns
+    from windowmill.windowing.columnar.log import StateLog
+    from windowmill.windowing.columnar.output import result_types
+    from windowmill.windowing.ways import slices_of
 
     if pipeline.source is None or pipeline.source.path is None:
         yield "source", "missing; --source compares the spec with it"
@@ -161,7 +161,7 @@ def _imported(place: str) -> tuple[Any, str | None]:
 
 
 def _aggregate_problem(found: Any, use: str, arguments: int) -> str | None:
-    from windowing.aggregates.own import adapt
+    from windowmill.windowing.aggregates.own import adapt
 
     try:
         adapt(found, use, arguments)

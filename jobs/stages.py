@@ -11,13 +11,13 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from checkpoints.quoting import backquoted
-from jobs.sources import REASON, Columns
-from jobs.spark_conditions import truth
-from windowing.columnar import slices
-from windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
-from windowing.columnar.slices import CLOSED, GRID, LATE, SLICE, TIME, SliceStage, WindowStage
-from windowing.kernels.lift import condition_column
+from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.sources import REASON, Columns
+from windowmill.jobs.spark_conditions import truth
+from windowmill.windowing.columnar import slices
+from windowmill.windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
+from windowmill.windowing.columnar.slices import CLOSED, GRID, LATE, SLICE, TIME, SliceStage, WindowStage
+from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -81,7 +81,7 @@ def windows(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame
 
 
 def _result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
-    """As :func:`windowing.columnar.slices.result_rows`: what Spark can fill in need not be handed to it row by row."""
+    """As :func:`windowmill.windowing.columnar.slices.result_rows`: what Spark can fill in need not be handed to it row by row."""
     names, sizes = (F.array(*map(F.lit, values)) for values in zip(*((name, grid.size) for name, grid in stage.grids), strict=True))
     end, number = F.col("window_end"), F.col(backquoted(GRID)) + 1
     instants = pa.types.is_timestamp(stage.schema.field("window_end").type)

@@ -23,9 +23,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from checkpoints.appending import append_once, writer_once
-from checkpoints.features import delta_rs_can_write
-from checkpoints.upkeep import RETENTION_HOURS
+from windowmill.checkpoints.appending import append_once, writer_once
+from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.upkeep import RETENTION_HOURS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

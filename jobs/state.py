@@ -16,22 +16,22 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from checkpoints.inspection import LogInspection, SlicesInspection, key_value
-from checkpoints.ledger import Ledger
-from checkpoints.opening import damage_told
-from checkpoints.places import Places
-from checkpoints.state import is_log
-from jobs.conditions import conditions_of
-from jobs.rows import plain
-from jobs.tell import Answer, bound, titled
-from windowing.axis import Grid
-from windowing.columnar.checksums import REMEDY
-from windowing.columnar.log import StateLog
-from windowing.errors import SpecError, StateError, StateMissingError
-from windowing.hopping import Grids
-from windowing.kernels.combine import Ints
-from windowing.spec import Pipeline
-from windowing.watermark import AFTER, BEFORE
+from windowmill.checkpoints.inspection import LogInspection, SlicesInspection, key_value
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.opening import damage_told
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.state import is_log
+from windowmill.jobs.conditions import conditions_of
+from windowmill.jobs.rows import plain
+from windowmill.jobs.tell import Answer, bound, titled
+from windowmill.windowing.axis import Grid
+from windowmill.windowing.columnar.checksums import REMEDY
+from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.errors import SpecError, StateError, StateMissingError
+from windowmill.windowing.hopping import Grids
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import AFTER, BEFORE
 
 #: Characters of a remembered value that a table shows.
 _SHOWN = 40

@@ -13,16 +13,16 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from checkpoints.batches import Batch
-from checkpoints.ledger import Ledger
-from checkpoints.places import Places
-from jobs.alerts import warnings_of
-from jobs.delta_log import read_source_table
-from jobs.outcomes import Done
-from windowing.axis import from_us
-from windowing.errors import SourceError, StateCorruptError, first_line
-from windowing.redaction import redacted
-from windowing.spec import Pipeline
+from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.jobs.alerts import warnings_of
+from windowmill.jobs.delta_log import read_source_table
+from windowmill.jobs.outcomes import Done
+from windowmill.windowing.axis import from_us
+from windowmill.windowing.errors import SourceError, StateCorruptError, first_line
+from windowmill.windowing.redaction import redacted
+from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def titled(title: str, columns: Sequence[str]) -> Table:
 
 def quality_of(pipeline: Pipeline, last: int) -> Answer:
     """Validation results of the last batches."""
-    from expectations.history import newest_batches, read
+    from windowmill.expectations.history import newest_batches, read
 
     path = Places.of(pipeline).quality
     try:

@@ -15,21 +15,21 @@ from typing import Any, TextIO
 import numpy as np
 import pyarrow as pa
 
-from jobs.conditions import conditions_of, evaluate
-from jobs.result_text import result_lines
-from jobs.rows import Refused, Rows, read_rows, refused_lines
-from jobs.try_engine import Batch, Engine, Results
-from windowing.bounds import check_lengths
-from windowing.errors import SourceError, SpecError, UnsupportedError
-from windowing.spec import Pipeline
-from windowing.specfile import load_pipeline
+from windowmill.jobs.conditions import conditions_of, evaluate
+from windowmill.jobs.result_text import result_lines
+from windowmill.jobs.rows import Refused, Rows, read_rows, refused_lines
+from windowmill.jobs.try_engine import Batch, Engine, Results
+from windowmill.windowing.bounds import check_lengths
+from windowmill.windowing.errors import SourceError, SpecError, UnsupportedError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import load_pipeline
 
 
 class ReferenceEngine:
     """The oracle: keeps every row and recomputes every window."""
 
     def __init__(self, pipeline: Pipeline, latest: float) -> None:
-        from windowing import reference
+        from windowmill.windowing import reference
 
         self._reference, self._pipeline, self._latest = reference, pipeline, latest
         self._records: list[reference.Record] = []
@@ -52,8 +52,8 @@ class KernelEngine:
 
     def __init__(self, pipeline: Pipeline, latest: float) -> None:
         # Loading the compiled kernels takes a second, which the other engines need not wait for.
-        from checkpoints import codec
-        from windowing.columnar import ColumnarEngine, Found
+        from windowmill.checkpoints import codec
+        from windowmill.windowing.columnar import ColumnarEngine, Found
 
         self._codec, self._found = codec, Found()
         self._begin = partial(ColumnarEngine, pipeline, latest, self._found)
@@ -70,7 +70,7 @@ class KernelEngine:
 
 
 def _spark_engine(pipeline: Pipeline, latest: float) -> Engine:
-    from jobs.try_spark import SparkEngine  # the others need no pyspark
+    from windowmill.jobs.try_spark import SparkEngine  # the others need no pyspark
 
     return SparkEngine(pipeline, latest)
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from jobs.dataframe import evaluate
-from jobs.session import spark_session
-from jobs.sources import Columns
-from jobs.spark_conditions import failure, truth
-from jobs.try_engine import Batch, Results
-from windowing.columnar.output import gives_json
-from windowing.columnar.results import Column, ResultTable, key_ranks
-from windowing.columnar.rows import Keys, plain
-from windowing.spec import Pipeline
+from windowmill.jobs.dataframe import evaluate
+from windowmill.jobs.session import spark_session
+from windowmill.jobs.sources import Columns
+from windowmill.jobs.spark_conditions import failure, truth
+from windowmill.jobs.try_engine import Batch, Results
+from windowmill.windowing.columnar.output import gives_json
+from windowmill.windowing.columnar.results import Column, ResultTable, key_ranks
+from windowmill.windowing.columnar.rows import Keys, plain
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

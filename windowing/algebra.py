@@ -13,8 +13,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from windowing.errors import AggregateOverflowError, WindowmillError
-from windowing.numerics import is_nan
+from windowmill.windowing.errors import AggregateOverflowError, WindowmillError
+from windowmill.windowing.numerics import is_nan
 
 P = TypeVar("P", bound=tuple[Any, ...])
 Args = tuple[Any, ...]
@@ -273,7 +273,7 @@ def verify(
     Parameters
     ----------
     aggregate
-        To be tried; a user's own comes from ``windowing.aggregates.own.load``.
+        To be tried; a user's own comes from ``windowmill.windowing.aggregates.own.load``.
     rows
         A hypothesis strategy of argument tuples, such as ``st.tuples(st.integers())``.
     plain

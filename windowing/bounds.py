@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windowing.axis import to_us
-from windowing.durations import DAY_US, Duration
-from windowing.errors import LimitExceededError, SpecError
-from windowing.spec import Cumulative, Hopping, Pipeline, Session, Sliding, Tumbling, Window
+from windowmill.windowing.axis import to_us
+from windowmill.windowing.durations import DAY_US, Duration
+from windowmill.windowing.errors import LimitExceededError, SpecError
+from windowmill.windowing.spec import Cumulative, Hopping, Pipeline, Session, Sliding, Tumbling, Window
 
 if TYPE_CHECKING:
-    from windowing.kernels.combine import Ints
+    from windowmill.windowing.kernels.combine import Ints
 
 #: Maximum number of windows that contain one event.
 MOST_WINDOWS_OF_EVENT = 1_000_000
@@ -38,7 +38,7 @@ def accepted_times(pipeline: Pipeline) -> tuple[int, int]:
 
     Examples
     --------
-    >>> from windowing.specfile import parse_pipeline
+    >>> from windowmill.windowing.specfile import parse_pipeline
     >>> hourly = {"name": "hourly", "type": "tumbling", "size": 3600}
     >>> spec = {"pipeline": "p", "time": {"column": "t", "unit": "s"}, "windows": [hourly], "aggregates": {"n": {"count": "*"}}}
     >>> accepted_times(parse_pipeline(spec)) == (-(1 << 62) + 7200, (1 << 62) - 7200)

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from windowing.axis import Edges, Grid
-from windowing.durations import Duration
-from windowing.spec import Count, Cumulative, Custom, Hopping, Pipeline, Policy, Session, Sliding, Snapshot, Tumbling, Window
+from windowmill.windowing.axis import Edges, Grid
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.spec import Count, Cumulative, Custom, Hopping, Pipeline, Policy, Session, Sliding, Snapshot, Tumbling, Window
 
 #: Edges are counted one by one up to so many a window, and added up train by train beyond.
 _COUNTED_EDGES = 20_000
@@ -84,13 +84,13 @@ def _flatfat(n: float, changes: float) -> float:
 
 
 def engine_cost(engine: str, n: float | None, m: float | None) -> Cost:
-    """Combines per window of an engine of :mod:`windowing.engines`."""
+    """Combines per window of an engine of :mod:`windowmill.windowing.engines`."""
     formula, value = _COSTS[engine]
     return Cost(formula, round(max(0.0, value(n, m)), 2) if n and m else None)
 
 
 def ranges_cost(n: float | None, m: float | None, *, alone: bool) -> Cost:
-    """Combines per window of :func:`windowing.kernels.ranges.fifo_ranges`, over rows or slices; ``alone``: no window overlaps another."""
+    """Combines per window of :func:`windowmill.windowing.kernels.ranges.fifo_ranges`, over rows or slices; ``alone``: no window overlaps another."""
     if alone:
         return Cost("n − 1", n - 1 if n else None)
     value = 2 * m + 1 - (m * m + 2 * m) / n if n and m else None
@@ -100,7 +100,7 @@ def ranges_cost(n: float | None, m: float | None, *, alone: bool) -> Cost:
 
 
 def tree_cost(n: float | None, m: float | None) -> Cost:
-    """Combines per window of :func:`windowing.kernels.flatfat.tree_windows`, over rows of which m enter and m leave."""
+    """Combines per window of :func:`windowmill.windowing.kernels.flatfat.tree_windows`, over rows of which m enter and m leave."""
     return Cost(
         "2m(1 + ⌈log2(n/2m)⌉); in a batch that completes w windows of a key, up to n/w more",
         round(_flatfat(n, 2 * m), 2) if n and m else None,
@@ -108,7 +108,7 @@ def tree_cost(n: float | None, m: float | None) -> Cost:
 
 
 def listed_cost(n: float | None) -> Cost:
-    """Combines per window of :func:`windowing.kernels.ranges.add_members` and of clipped means, leaf by leaf."""
+    """Combines per window of :func:`windowmill.windowing.kernels.ranges.add_members` and of clipped means, leaf by leaf."""
     return Cost("n", n)
 
 
@@ -216,7 +216,7 @@ def describe(window: Window) -> str:
 
     Examples
     --------
-    >>> from windowing.durations import Duration
+    >>> from windowmill.windowing.durations import Duration
     >>> describe(Hopping(name="day", type="hopping", size="24 hours", hop="5 minutes"))
     'hopping: 24 hours, every 5 minutes'
     """

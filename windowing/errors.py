@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windowing.redaction import redacted
+from windowmill.windowing.redaction import redacted
 
 
 class WindowmillError(Exception):

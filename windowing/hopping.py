@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from windowing.axis import Edges, Grid, to_us
-from windowing.errors import UnsupportedError
-from windowing.spec import Hopping, Pipeline, Tumbling, Window
+from windowmill.windowing.axis import Edges, Grid, to_us
+from windowmill.windowing.errors import UnsupportedError
+from windowmill.windowing.spec import Hopping, Pipeline, Tumbling, Window
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from windowing.axis import Edges, Grid
-from windowing.engines.dyadic import Dyadic
+from windowmill.windowing.axis import Edges, Grid
+from windowmill.windowing.engines.dyadic import Dyadic
 
 #: Slices of the longest window from which on nodes are stored. They are one row more for each slice written: what a batch of 14 slices
 #: saves at reading makes up for it from about here on, for a batch of one slice before that (docs/decisions/0006).

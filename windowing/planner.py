@@ -13,20 +13,20 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from windowing.aggregates import VALUE_TYPES, aggregate_for
-from windowing.algebra import Aggregate
-from windowing.catalogue import AggregateSpec
-from windowing.columnar.keyed import live_columns, slicer_for
-from windowing.columnar.log import StateLog
-from windowing.columnar.objects import OBJECTS
-from windowing.costs import Cost, Shape, count_slices, describe, engine_cost, listed_cost, ranges_cost, rows_shape, tree_cost
-from windowing.durations import Duration
-from windowing.engines import ENGINES, admissible
-from windowing.errors import SpecError
-from windowing.hopping import Grids
-from windowing.nodes import MANY_SLICES, Nodes
-from windowing.spec import Pipeline, Window
-from windowing.ways import slices_of, why_rows
+from windowmill.windowing.aggregates import VALUE_TYPES, aggregate_for
+from windowmill.windowing.algebra import Aggregate
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.columnar.keyed import live_columns, slicer_for
+from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.columnar.objects import OBJECTS
+from windowmill.windowing.costs import Cost, Shape, count_slices, describe, engine_cost, listed_cost, ranges_cost, rows_shape, tree_cost
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.engines import ENGINES, admissible
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.hopping import Grids
+from windowmill.windowing.nodes import MANY_SLICES, Nodes
+from windowmill.windowing.spec import Pipeline, Window
+from windowmill.windowing.ways import slices_of, why_rows
 
 Command = Literal["run", "kernel"]
 Way = Literal["slices", "live rows"]
@@ -160,7 +160,7 @@ def plan(pipeline: Pipeline, types: Mapping[str, str] | None = None, refusal: st
     Parameters
     ----------
     types
-        Types of columns where they are known, as ``windowing.aggregates.VALUE_TYPES`` names them.
+        Types of columns where they are known, as ``windowmill.windowing.aggregates.VALUE_TYPES`` names them.
     refusal
         Why ``run`` does not do it, if so.
 

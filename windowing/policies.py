@@ -11,17 +11,17 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from windowing.bounds import check_key, check_share
-from windowing.durations import Duration
-from windowing.kernels import policies as kernel
-from windowing.kernels.columns import float64_of, int64_of, valid_of
-from windowing.kernels.combine import Bools, Floats, Ints
-from windowing.kernels.flatfat import PENDING, ring_changes
-from windowing.kernels.lift import condition_column
-from windowing.slicing.calendars import Steps, origin_of, zone_named
-from windowing.slicing.windows import Applied, Leaves, Ring, Windows, earliest, runs
-from windowing.spec import Delta, Pipeline, Policy, Sliding, Tumbling
-from windowing.watermark import AFTER, BEFORE, Clock
+from windowmill.windowing.bounds import check_key, check_share
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.kernels import policies as kernel
+from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.flatfat import PENDING, ring_changes
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.slicing.calendars import Steps, origin_of, zone_named
+from windowmill.windowing.slicing.windows import Applied, Leaves, Ring, Windows, earliest, runs
+from windowmill.windowing.spec import Delta, Pipeline, Policy, Sliding, Tumbling
+from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
 _NONE = np.empty(0, np.int64)
 _STATE = ("last", "ticked", "tick", "fired", "inserted", "full", "has_base", "base")

@@ -15,10 +15,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
-from windowing.catalogue import Aggregates, AggregateSpec
-from windowing.durations import SECOND_US, Duration
-from windowing.paths import path_problem, within
-from windowing.redaction import redacted
+from windowmill.windowing.catalogue import Aggregates, AggregateSpec
+from windowmill.windowing.durations import SECOND_US, Duration
+from windowmill.windowing.paths import path_problem, within
+from windowmill.windowing.redaction import redacted
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 
@@ -477,7 +477,7 @@ class Pipeline(_Part):
         """What earlier releases recorded for this spec as its :meth:`meaning_hash`.
 
         They named columns of the state by the order of the aggregates where their content gave no name of its own
-        (:attr:`windowing.kernels.layout.Layout.labels_by_order`), and had no limit to events from the future by default.
+        (:attr:`windowmill.windowing.kernels.layout.Layout.labels_by_order`), and had no limit to events from the future by default.
         """
         meaning = self.meaning()
         without = {name: value for name, value in meaning["time"].items() if name != "max_future_skew"}

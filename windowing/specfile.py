@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from windowing.errors import SpecError
-from windowing.redaction import holds_credentials, redacted
-from windowing.spec import Pipeline
-from windowing.yamltext import MAX_DEPTH, SpecLoader
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.redaction import holds_credentials, redacted
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.yamltext import MAX_DEPTH, SpecLoader
 
 MAX_BYTES = 1 << 20
 #: Problems of one spec that are told; thousands would hide the first.
@@ -333,7 +333,7 @@ def _fields_at(location: _Path) -> list[str]:
 
 
 def _window_models() -> list[Any]:
-    from windowing import spec
+    from windowmill.windowing import spec
 
     return [spec.Tumbling, spec.Hopping, spec.Cumulative, spec.Session, spec.Snapshot, spec.Count, spec.Custom, spec.Sliding]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from windowing.kernels.combine import Bools, Ints
-from windowing.spec import Pipeline
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.spec import Pipeline
 
 #: Before anything has been seen; after the end of the input. Lengths taken off an instant stop at BEFORE.
 BEFORE, AFTER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)

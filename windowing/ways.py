@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
-from windowing.columnar.slices import BATCH, CLOSED, GRID, LEVEL, SLICE
-from windowing.errors import SpecError
-from windowing.hopping import Grids, why_no_grids
-from windowing.kernels.layout import Layout
-from windowing.kernels.recipes import RECIPES
-from windowing.spec import Pipeline
+from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
+from windowmill.windowing.columnar.slices import BATCH, CLOSED, GRID, LEVEL, SLICE
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.hopping import Grids, why_no_grids
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.recipes import RECIPES
+from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from airflow.sdk import get_parsing_context, task
 
-from dags.factory import build_dag
-from dags.maintenance import build_maintenance_dag
-from dags.names import MAINTENANCE
+from windowmill.dags.factory import build_dag
+from windowmill.dags.maintenance import build_maintenance_dag
+from windowmill.dags.names import MAINTENANCE
 
 SPEC = Path(__file__).with_name("pipeline.yaml")
 PIPELINE = "flight_delays"

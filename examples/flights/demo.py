@@ -19,15 +19,15 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from checkpoints.ledger import Ledger
-from dags.pools import create_pools
 from examples.flights.land import land_days
 from examples.flights.local_airflow import REPOSITORY, STOP_SECONDS, AirflowError, LocalAirflow, settings_of
 from examples.flights.local_cluster import ClusterError, LocalCluster, spark_environment
 from examples.flights.recompute import compare
 from examples.flights.results import agreement_line, batches_table, places_lines, published_rows, told, worst_days
-from windowing.errors import WindowmillError
-from windowing.specfile import load_pipeline
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.dags.pools import create_pools
+from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.specfile import load_pipeline
 
 FOLDER = Path(os.environ.get("FLIGHTS_FOLDER") or REPOSITORY / ".demo").absolute()
 HOME = FOLDER / "airflow"
@@ -219,7 +219,7 @@ def windowmill(*arguments: str) -> None:
     AirflowError
         When it fails; it has said why.
     """
-    done = subprocess.run([sys.executable, "-m", "jobs.cli", *arguments], cwd=REPOSITORY, check=False)
+    done = subprocess.run([sys.executable, "-m", "windowmill.jobs.cli", *arguments], cwd=REPOSITORY, check=False)
     if done.returncode:
         raise AirflowError(f"windowmill {arguments[0]} ended with exit code {done.returncode}; its message is above")
 

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pyspark
 
-from dags.process import tie_to_parent
 from examples.flights.local_airflow import free_ports
-from jobs.java import find_java
+from windowmill.dags.process import tie_to_parent
+from windowmill.jobs.java import find_java
 
 WORKERS = 2
 #: Master and workers are three JVMs, each of which needs 2 to 4 s on idle cores.

@@ -7,10 +7,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from rich.table import Table
 
-from checkpoints.batches import Batch
-from checkpoints.places import Places
 from examples.flights.recompute import Agreement
-from windowing.spec import Pipeline
+from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.places import Places
+from windowmill.windowing.spec import Pipeline
 
 _COUNTS = ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
 

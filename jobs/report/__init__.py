@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from checkpoints.ledger import Ledger
-from checkpoints.places import Places, local_path
-from expectations.pages import write_page
-from jobs.report import page
-from jobs.report.curves import Curves, read_curves
-from jobs.report.quality import read_quality
-from jobs.report.tables import BATCHES_SHOWN, ReportError, open_table, read_quarantine
-from windowing.errors import first_line
-from windowing.spec import Pipeline
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places, local_path
+from windowmill.expectations.pages import write_page
+from windowmill.jobs.report import page
+from windowmill.jobs.report.curves import Curves, read_curves
+from windowmill.jobs.report.quality import read_quality
+from windowmill.jobs.report.tables import BATCHES_SHOWN, ReportError, open_table, read_quarantine
+from windowmill.windowing.errors import first_line
+from windowmill.windowing.spec import Pipeline
 
 __all__ = ["write_report"]
 

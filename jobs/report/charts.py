@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jobs.report import scales
+from windowmill.jobs.report import scales
 
 #: Units of a plot's box. Fine enough that reading a point back for a tooltip is off by less than a pixel's worth of the axis.
 WIDTH, HEIGHT = 20_000, 5_000

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
 
-from jobs.report.keys import Key, Picked, Ranked, pick, rank_keys
-from jobs.report.lines import Lines, Selection
-from windowing.durations import DAY_US, Duration
-from windowing.spec import Cumulative, Hopping, Pipeline, Tumbling
+from windowmill.jobs.report.keys import Key, Picked, Ranked, pick, rank_keys
+from windowmill.jobs.report.lines import Lines, Selection
+from windowmill.windowing.durations import DAY_US, Duration
+from windowmill.windowing.spec import Cumulative, Hopping, Pipeline, Tumbling
 
 _WINDOWS_SHOWN, _AGGREGATES_SHOWN = 6, 3
 #: Points of the whole page, about 11 bytes each: what keeps it far below 3 MB.

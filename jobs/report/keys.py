@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
 
-from checkpoints.quoting import quoted
-from jobs.report.tables import clipped, literal, query
-from windowing.spec import Pipeline
+from windowmill.checkpoints.quoting import quoted
+from windowmill.jobs.report.tables import clipped, literal, query
+from windowmill.windowing.spec import Pipeline
 
 _FACETS_SHOWN, _SERIES_SHOWN = 4, 6
 #: More keys than this are counted approximately.

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from deltalake import DeltaTable
 
-from checkpoints.quoting import quoted
-from jobs.report.charts import Point
-from jobs.report.keys import Key, text_of
-from jobs.report.tables import literal, query
-from windowing.spec import Pipeline
+from windowmill.checkpoints.quoting import quoted
+from windowmill.jobs.report.charts import Point
+from windowmill.jobs.report.keys import Key, text_of
+from windowmill.jobs.report.tables import literal, query
+from windowmill.windowing.spec import Pipeline
 
 #: Points by key, in ascending time.
 Lines = dict[Key, list[Point]]

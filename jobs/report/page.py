@@ -13,17 +13,17 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from checkpoints.assembling import Totals
-from checkpoints.batches import Batch
-from checkpoints.places import Places, local_path
-from jobs.alerts import warnings_of
-from jobs.report import charts, scales
-from jobs.report.curves import Curves, View, WindowCurves
-from jobs.report.keys import key_text
-from jobs.report.quality import Quality
-from jobs.report.tables import Quarantine, clipped
-from windowing.redaction import holds_credentials, redacted
-from windowing.spec import AssetSchedule, Pipeline
+from windowmill.checkpoints.assembling import Totals
+from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.places import Places, local_path
+from windowmill.jobs.alerts import warnings_of
+from windowmill.jobs.report import charts, scales
+from windowmill.jobs.report.curves import Curves, View, WindowCurves
+from windowmill.jobs.report.keys import key_text
+from windowmill.jobs.report.quality import Quality
+from windowmill.jobs.report.tables import Quarantine, clipped
+from windowmill.windowing.redaction import holds_credentials, redacted
+from windowmill.windowing.spec import AssetSchedule, Pipeline
 
 #: Steps of a run in their order -> the colour of each; ``start`` is that of Spark.
 _STEPS = {"start": "start"} | {
@@ -61,7 +61,7 @@ class Facts:
 def render(facts: Facts, target: str) -> str:
     """The page as it will stand at ``target``, which its links start from."""
     environment = Environment(
-        loader=PackageLoader("jobs.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("windowmill.jobs.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"short": scales.short, "moment": scales.moment, "elapsed": scales.elapsed, "clipped": clipped}
     last_advance = facts.last_advance

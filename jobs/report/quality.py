@@ -11,7 +11,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from jobs.report.tables import clipped, literal, named, open_table, query
+from windowmill.jobs.report.tables import clipped, literal, named, open_table, query
 
 #: Older batches and further rules are in the table.
 _BATCHES_SHOWN, _RULES_SHOWN, _FAILURES_SHOWN = 40, 80, 12

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-from windowing.axis import from_us, to_us
-from windowing.durations import DAY_US, SECOND_US
+from windowmill.windowing.axis import from_us, to_us
+from windowmill.windowing.durations import DAY_US, SECOND_US
 
 _MINUTE_US, _HOUR_US = 60 * SECOND_US, 3_600 * SECOND_US
 #: Distances between time ticks, microseconds; months and years are counted in calendar months below.

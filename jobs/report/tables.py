@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from windowing.errors import WindowmillError
+from windowmill.windowing.errors import WindowmillError
 
 #: Columns of the charts and of the quality matrix; older batches are in the tables.
 BATCHES_SHOWN = 60

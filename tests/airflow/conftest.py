@@ -55,7 +55,7 @@ def write_spec(tmp_path: Path):
 def command(tmp_path, monkeypatch):
     """Puts a script in the place of the windowmill command."""
 
-    from dags import process
+    from windowmill.dags import process
 
     def put(body: str) -> None:
         (tmp_path / "pretended_command.py").write_text("import json, os, signal, sys, time\n" + textwrap.dedent(body))

@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import psutil
 
-from dags.pools import create_pools
 from examples.flights.local_airflow import AirflowError, LocalAirflow, free_ports, settings_of
+from windowmill.dags.pools import create_pools
 
 START_SECONDS = 240
 #: Short enough that a lost task is noticed within a test, long enough for a busy machine.
@@ -226,7 +226,7 @@ class Attempt:
         for process in airflow.processes():
             with contextlib.suppress(psutil.Error):
                 arguments = process.cmdline()
-                if "jobs.cli" in arguments and str(spec) in arguments and {"run", "backfill"} & set(arguments):
+                if "windowmill.jobs.cli" in arguments and str(spec) in arguments and {"run", "backfill"} & set(arguments):
                     found.append(cls(process))
         return found
 

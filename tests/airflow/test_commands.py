@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from dags.commands import command_of, failing_fast
-from dags.process import JobFailedError, JobHeldError, JobRefusedError
-from windowing.errors import SpecError
+from windowmill.dags.commands import command_of, failing_fast
+from windowmill.dags.process import JobFailedError, JobHeldError, JobRefusedError
+from windowmill.windowing.errors import SpecError
 
 pytestmark = pytest.mark.dag
 

@@ -8,12 +8,12 @@ from datetime import UTC, date, datetime
 import psutil
 import pytest
 
-from checkpoints.ledger import Ledger
 from examples.flights import demo
 from examples.flights.local_airflow import AirflowError
 from examples.flights.recompute import compare
 from examples.flights.results import published_rows
-from windowing.specfile import load_pipeline
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.windowing.specfile import load_pipeline
 
 pytestmark = [pytest.mark.demo, pytest.mark.timeout(900)]
 

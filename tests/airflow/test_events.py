@@ -10,10 +10,10 @@ import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowSkipException
 
-from checkpoints.batches import Batch, Commit, Plan
-from checkpoints.ledger import Ledger
-from dags.events import EVENTS_READ
-from dags.operators import AnnounceOperator
+from windowmill.checkpoints.batches import Batch, Commit, Plan
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.dags.events import EVENTS_READ
+from windowmill.dags.operators import AnnounceOperator
 
 pytestmark = pytest.mark.dag
 

@@ -11,11 +11,11 @@ from airflow.sdk import CronDataIntervalTimetable, RetryAction, task
 from airflow.sdk.definitions.asset import AssetNameRef
 from airflow.serialization.serialized_objects import DagSerialization
 
-from dags.factory import build_dag
-from dags.maintenance import build_maintenance_dag
-from dags.specs import Spec
-from windowing.errors import SpecError
-from windowing.specfile import load_pipeline
+from windowmill.dags.factory import build_dag
+from windowmill.dags.maintenance import build_maintenance_dag
+from windowmill.dags.specs import Spec
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.specfile import load_pipeline
 
 pytestmark = pytest.mark.dag
 

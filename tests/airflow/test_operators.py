@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from dags.operators import MaintainOperator, MicroBatchOperator
-from dags.process import JobFailedError
+from windowmill.dags.operators import MaintainOperator, MicroBatchOperator
+from windowmill.dags.process import JobFailedError
 
 pytestmark = pytest.mark.dag
 

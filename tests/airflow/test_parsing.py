@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 
-from dags.folders import spec_files
-from windowing.errors import SpecError
+from windowmill.dags.folders import spec_files
+from windowmill.windowing.errors import SpecError
 
 # Airflow reads .airflowignore by a name that its own dependency has deprecated.
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]

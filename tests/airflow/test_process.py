@@ -1,4 +1,4 @@
-"""A command as a child process: its messages, exit codes and death. The command is a small script in place of jobs.cli."""
+"""A command as a child process: its messages, exit codes and death. The command is a small script in place of windowmill.jobs.cli."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dags import process
-from dags.process import Finished, Job, JobFailedError, JobHeldError, JobRefusedError, summary_of
+from windowmill.dags import process
+from windowmill.dags.process import Finished, Job, JobFailedError, JobHeldError, JobRefusedError, summary_of
 
 pytestmark = pytest.mark.dag
 
@@ -95,7 +95,7 @@ def test_the_child_dies_with_a_parent_killed_by_sigkill(command, tmp_path):
         time.sleep(60)
     """)
     script = """
-        from dags import process
+        from windowmill.dags import process
         process.COMMAND = "pretended_command"
         process.Job(["run"]).run(lambda line: print(line, flush=True))
     """

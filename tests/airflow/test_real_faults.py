@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from checkpoints.ledger import Ledger
 from examples.flights.local_airflow import REPOSITORY
 from tests.airflow.real_airflow import Attempt, RealAirflow
 from tests.spark.harness import BASE, Bench, Row, differences, events, expected
+from windowmill.checkpoints.ledger import Ledger
 
 pytestmark = [pytest.mark.dag, pytest.mark.timeout(900)]
 
@@ -41,7 +41,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow.sdk import get_parsing_context
-from dags.factory import build_dag
+from windowmill.dags.factory import build_dag
 
 wanted = get_parsing_context().dag_id
 arguments = {{"start_date": datetime(2024, 3, 1, tzinfo=UTC)}}

@@ -12,14 +12,14 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
 
-from checkpoints.ledger import Ledger
-from dags.factory import build_dag, sink_asset
-from dags.maintenance import build_maintenance_dag
-from dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator
-from dags.process import JobFailedError
-from windowing.errors import LedgerError, SpecError
-from windowing.spec import Pipeline
-from windowing.specfile import load_pipeline
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.dags.factory import build_dag, sink_asset
+from windowmill.dags.maintenance import build_maintenance_dag
+from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator
+from windowmill.dags.process import JobFailedError
+from windowmill.windowing.errors import LedgerError, SpecError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import load_pipeline
 
 pytestmark = [
     pytest.mark.dag,
@@ -84,7 +84,7 @@ def test_an_unreadable_ledger_is_named_without_credential(told, monkeypatch, kin
         raise LedgerError(f"ledger {pipeline.sink.path}.windowmill/ledger: cannot be read")
 
     monkeypatch.setattr(Ledger, "open", unreadable)
-    monkeypatch.setattr("dags.specs.Spec.read", lambda self: told)
+    monkeypatch.setattr("windowmill.dags.specs.Spec.read", lambda self: told)
     arguments = {"asset": sink_asset(told)} if kind is AnnounceOperator else {}
     with pytest.raises(LedgerError, match=r"^ledger s3://\*\*\*@bucket/delays") as failure:
         kind(task_id="it", spec=told, **arguments).execute(CONTEXT)

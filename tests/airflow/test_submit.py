@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from checkpoints.batches import Commit
-from checkpoints.ledger import Ledger
-from dags.factory import build_dag
-from dags.process import JobFailedError
-from windowing.errors import SpecError
+from windowmill.checkpoints.batches import Commit
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.dags.factory import build_dag
+from windowmill.dags.process import JobFailedError
+from windowmill.windowing.errors import SpecError
 
 pytestmark = pytest.mark.dag
 

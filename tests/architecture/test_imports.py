@@ -57,12 +57,12 @@ def test_spark_is_touched_in_one_module(package):
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("windowing.specfile", {"numpy", "numba", "pyarrow", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
-        ("jobs.cli", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        ("windowmill.windowing.specfile", {"numpy", "numba", "pyarrow", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        ("windowmill.jobs.cli", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
         # Every run of pytest loads the plugin, also those that have nothing to do with pipelines.
         ("windowmill.testing", {*OURS - {"windowmill"}, "numpy", "numba", "pyarrow", "pandas", "pydantic", "hypothesis", "yaml"}),
-        ("jobs.runs", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
-        ("jobs.tell", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
+        ("windowmill.jobs.runs", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
+        ("windowmill.jobs.tell", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
     ],
 )
 def test_light_modules_load_nothing_heavy(module, heavy):

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.try_command import ENGINES, run_try
-from windowing.errors import SpecError
-from windowing.specfile import parse_pipeline
+from windowmill.jobs.try_command import ENGINES, run_try
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.specfile import parse_pipeline
 
 FOLDER = Path(__file__).parent
 ALL = [case for path in sorted(FOLDER.glob("*.json")) for case in json.loads(path.read_text())]

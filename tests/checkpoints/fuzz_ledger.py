@@ -19,11 +19,11 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from checkpoints.batches import Batch
-from checkpoints.ledger import Ledger
-from checkpoints.record_table import DeltaRecords
 from tests.checkpoints.records import history
-from windowing.errors import LedgerError
+from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.record_table import DeltaRecords
+from windowmill.windowing.errors import LedgerError
 
 #: What reading a damaged ledger may allocate beyond the size of its files.
 ALLOCATED_BYTES = 64 << 20

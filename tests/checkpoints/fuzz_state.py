@@ -23,14 +23,14 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from checkpoints import codec
-from checkpoints.formats import prepare
-from checkpoints.opening import open_state
-from checkpoints.state import SliceTable
 from tests.golden.make import HERE
-from windowing.columnar.checksums import row_checksums, with_checksums
-from windowing.columnar.packing import BLOCK, Packing
-from windowing.errors import WindowmillError
+from windowmill.checkpoints import codec
+from windowmill.checkpoints.formats import prepare
+from windowmill.checkpoints.opening import open_state
+from windowmill.checkpoints.state import SliceTable
+from windowmill.windowing.columnar.checksums import row_checksums, with_checksums
+from windowmill.windowing.columnar.packing import BLOCK, Packing
+from windowmill.windowing.errors import WindowmillError
 
 #: What reading may take beyond the size of what is read.
 MOST_BYTES = 64 << 20

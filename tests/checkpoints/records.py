@@ -8,9 +8,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from checkpoints.assembling import FORMAT, TOTALS, Totals
-from checkpoints.batches import Commit, Plan
-from checkpoints.records import Record
+from windowmill.checkpoints.assembling import FORMAT, TOTALS, Totals
+from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.records import Record
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoints import codec
-from windowing.errors import StateError
+from windowmill.checkpoints import codec
+from windowmill.windowing.errors import StateError
 
 TABLES = {
     "rows": pa.table(

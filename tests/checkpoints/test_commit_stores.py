@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoints.commit_stores import check_commit_store
-from windowing.errors import MachineError
+from windowmill.checkpoints.commit_stores import check_commit_store
+from windowmill.windowing.errors import MachineError
 
 
 @pytest.mark.parametrize("path", ["/tables/t", "tables/t", "file:///tables/t", "gs://b/t", "abfss://c@a.dfs.core.windows.net/t"])
@@ -28,8 +28,8 @@ def test_an_unknown_store_is_refused():
 
 
 def test_a_run_onto_such_a_store_ends_before_anything_is_read():
-    from jobs.spec_checks import check_runnable
-    from windowing.specfile import parse_pipeline
+    from windowmill.jobs.spec_checks import check_runnable
+    from windowmill.windowing.specfile import parse_pipeline
 
     spec = {"pipeline": "delays", "source": {"path": "/tables/flights"}, "time": {"column": "t"}, "sink": {"path": "s3://b/delays"}}
     window = {"name": "hour", "type": "tumbling", "size": "1 hour"}

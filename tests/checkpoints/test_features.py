@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from checkpoints.features import READABLE, Features, check_appendable, check_writable_features, delta_rs_can_write
-from windowing.errors import ForeignWriteError, SinkError
+from windowmill.checkpoints.features import READABLE, Features, check_appendable, check_writable_features, delta_rs_can_write
+from windowmill.windowing.errors import ForeignWriteError, SinkError
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 
-from checkpoints.batches import Commit, Plan
-from checkpoints.lease import lease
-from checkpoints.ledger import Ledger
-from checkpoints.record_table import DeltaRecords
-from checkpoints.records import Record
-from windowing.errors import FencedError, LeaseTakenError, LedgerCorruptError, LedgerError, SpecChangedError
-from windowing.specfile import parse_pipeline
+from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.lease import lease
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.record_table import DeltaRecords
+from windowmill.checkpoints.records import Record
+from windowmill.windowing.errors import FencedError, LeaseTakenError, LedgerCorruptError, LedgerError, SpecChangedError
+from windowmill.windowing.specfile import parse_pipeline
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from checkpoints.ledger import Ledger
-from checkpoints.record_files import decoded, packed
-from checkpoints.record_table import DeltaRecords
-from checkpoints.records import Record, sealed
 from tests.checkpoints.fuzz_ledger import fuzz
 from tests.checkpoints.records import history
-from windowing.errors import LedgerCorruptError, LedgerError
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.record_files import decoded, packed
+from windowmill.checkpoints.record_table import DeltaRecords
+from windowmill.checkpoints.records import Record, sealed
+from windowmill.windowing.errors import LedgerCorruptError, LedgerError
 
 
 @pytest.fixture

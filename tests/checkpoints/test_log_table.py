@@ -10,9 +10,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from checkpoints import state
-from checkpoints.state import compact_log, is_overgrown, number_of_rows
-from windowing.columnar.log import GONE, KEY_ENTRY, ROW
+from windowmill.checkpoints import state
+from windowmill.checkpoints.state import compact_log, is_overgrown, number_of_rows
+from windowmill.windowing.columnar.log import GONE, KEY_ENTRY, ROW
 
 SCHEMA = pa.schema([("k", pa.float64()), ("_kind", pa.string()), ("_batch", pa.int64()), ("_due", pa.int64()), ("_number", pa.int64())])
 #: Of these tables many versions are opened, each time by replaying what has come since the last checkpoint.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.places import Places, local_path
-from windowing.specfile import parse_pipeline
+from windowmill.checkpoints.places import Places, local_path
+from windowmill.windowing.specfile import parse_pipeline
 
 SPEC = {
     "pipeline": "delays",

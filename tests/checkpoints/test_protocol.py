@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from checkpoints.appending import append_once
-from checkpoints.batches import Commit
-from checkpoints.formats import ours
-from checkpoints.ledger import Ledger
-from checkpoints.own_tables import DeltaOwnTable
-from checkpoints.protocol import Attempt, refuse_landed, verify
 from tests.checkpoints.records import plan
-from windowing.errors import (
+from windowmill.checkpoints.appending import append_once
+from windowmill.checkpoints.batches import Commit
+from windowmill.checkpoints.formats import ours
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import DeltaOwnTable
+from windowmill.checkpoints.protocol import Attempt, refuse_landed, verify
+from windowmill.windowing.errors import (
     ForeignWriteError,
     LedgerBehindError,
     MixedAttemptError,
@@ -277,7 +277,7 @@ def test_an_append_between_anothers_check_and_its_write_fails(pipeline, monkeypa
         pipeline.write(first, "sink")
         return write_deltalake(*arguments, **options)
 
-    monkeypatch.setattr("checkpoints.appending.write_deltalake", overtaken)
+    monkeypatch.setattr("windowmill.checkpoints.appending.write_deltalake", overtaken)
     pipeline.write(second, "sink")
     assert pipeline.rows("sink") == 3
     assert second.written["sink"].attempt == first.id

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from checkpoints import record_table
-from checkpoints.ledger import Ledger
-from checkpoints.record_merging import FAN
-from checkpoints.record_table import TAIL_BATCHES, DeltaRecords
 from tests.checkpoints.records import NOW, commit, history, plan
-from windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError
+from windowmill.checkpoints import record_table
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.record_merging import FAN
+from windowmill.checkpoints.record_table import TAIL_BATCHES, DeltaRecords
+from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def files_read(monkeypatch) -> list[str]:
 
 
 def test_small_files_are_merged_twice_and_nothing_is_lost(path, monkeypatch):
-    monkeypatch.setattr("checkpoints.record_merging.FAN", 4)
-    monkeypatch.setattr("checkpoints.record_table.FAN", 4)
+    monkeypatch.setattr("windowmill.checkpoints.record_merging.FAN", 4)
+    monkeypatch.setattr("windowmill.checkpoints.record_table.FAN", 4)
     ledger = filled(path, 40)
     assert [batch.number for batch in ledger.batches()] == list(range(40))
     assert ledger.totals.rows_read == 120
@@ -219,9 +219,9 @@ def test_a_failed_write_is_no_other_run(path, monkeypatch, failure, error, told)
 
 _FULL = """
 import resource, sys
-from checkpoints.ledger import Ledger
+from windowmill.checkpoints.ledger import Ledger
 from tests.checkpoints.records import NOW, plan
-from windowing.errors import StorageFullError
+from windowmill.windowing.errors import StorageFullError
 path, count, limit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 ledger = Ledger(path)
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -247,7 +247,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_record(path, batches, limit):
 
 def test_older_batches_are_read_in_parts_that_have_to_fit(path, monkeypatch):
     filled(path, 30)
-    monkeypatch.setattr("checkpoints.ledger.READ_AT_ONCE", 5)
+    monkeypatch.setattr("windowmill.checkpoints.ledger.READ_AT_ONCE", 5)
     ledger = Ledger(path)
     assert [batch.number for batch in ledger.batches()] == list(range(30))
     assert ledger.batches() == ledger.recent(30) == ledger.since(0)
@@ -274,5 +274,7 @@ def test_a_writer_killed_before_its_first_log_entry_was_whole(tmp_path):
 def test_a_ledger_is_read_without_pandas(path):
     """Its import would double what a run costs that finds nothing new."""
     filled(path, 1)
-    code = f"import sys; from checkpoints.ledger import Ledger; assert Ledger({path!r}).count; assert 'pandas' not in sys.modules"
+    code = (
+        f"import sys; from windowmill.checkpoints.ledger import Ledger; assert Ledger({path!r}).count; assert 'pandas' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,11 +12,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from checkpoints import state
-from checkpoints.state import SliceTable, compact_slices
-from windowing.columnar.checksums import RowCheck
-from windowing.errors import StateError
-from windowing.nodes import Selection
+from windowmill.checkpoints import state
+from windowmill.checkpoints.state import SliceTable, compact_slices
+from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.errors import StateError
+from windowmill.windowing.nodes import Selection
 
 SCHEMA = pa.schema([("the key", pa.string()), ("_slice", pa.int64()), ("_level", pa.int64()), ("_batch", pa.int64())])
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from checkpoints import upkeep
-from checkpoints.appending import append_once
+from windowmill.checkpoints import upkeep
+from windowmill.checkpoints.appending import append_once
 
 DAYS = 86_400
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from expectations.suites import sink_columns
-from windowing.spec import Pipeline
+from windowmill.expectations.suites import sink_columns
+from windowmill.windowing.spec import Pipeline
 
 HOURLY = {"name": "hourly", "type": "tumbling", "size": "1 hour"}
 LAST_THREE = {"name": "last_three", "type": "sliding", "evict": {"count": 3}}

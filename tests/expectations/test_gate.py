@@ -13,9 +13,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from expectations import engine, gate
-from expectations.gate import validate
-from expectations.suites import rules
+from windowmill.expectations import engine, gate
+from windowmill.expectations.gate import validate
+from windowmill.expectations.suites import rules
 
 BETWEEN = "expect_column_values_to_be_between"
 LAST_THREE = {"name": "last_three", "type": "sliding", "evict": {"count": 3}}
@@ -243,8 +243,8 @@ def test_validating_uses_no_network_and_leaves_no_file(tmp_path):
         socket.getaddrinfo = refuse
         import pyarrow as pa
         from datetime import UTC, datetime
-        from expectations.gate import validate
-        from windowing.spec import Pipeline
+        from windowmill.expectations.gate import validate
+        from windowmill.windowing.spec import Pipeline
         spec = {"pipeline": "p", "time": {"column": "t"}, "windows": [{"name": "h", "type": "tumbling", "size": "1 hour"}]}
         spec |= {"aggregates": {"n": {"count": "*"}}}
         rows = {"window": ["h"], "window_start": [datetime(2013, 1, 1, 1, tzinfo=UTC)], "window_end": [datetime(2013, 1, 1, 2, tzinfo=UTC)]}
@@ -369,7 +369,7 @@ def test_the_share_of_quarantined_rows_is_judged_beside_the_rows(pipeline, batch
 
 
 def test_the_share_of_quarantined_rows_is_on_the_page(pipeline, batch, tmp_path):
-    from expectations.docs import write_docs
+    from windowmill.expectations.docs import write_docs
 
     verdict = validate(batch(), pipeline(RATE | {"severity": "warning"}), rows_read=10, rows_quarantined=5)
     assert verdict.status == "warned"

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from expectations import history
-from expectations.gate import validate
+from windowmill.expectations import history
+from windowmill.expectations.gate import validate
 
 NOON = datetime(2013, 2, 1, 12, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from expectations.suites import check_rules, identity_columns, needs_spark, rules, sink_columns
+from windowmill.expectations.suites import check_rules, identity_columns, needs_spark, rules, sink_columns
 
 HOURLY = {"name": "hourly", "type": "tumbling", "size": "1 hour"}
 LAST_THREE = {"name": "last_three", "type": "sliding", "evict": {"count": 3}}
@@ -195,8 +195,8 @@ def test_spark_is_asked_only_for_what_it_alone_can_do(pipeline, rule, spark):
 def test_checking_a_spec_imports_neither_great_expectations_nor_spark():
     code = """if True:
         import sys
-        from expectations.suites import check_rules, sink_columns
-        from windowing.spec import Pipeline
+        from windowmill.expectations.suites import check_rules, sink_columns
+        from windowmill.windowing.spec import Pipeline
         rule = {"type": "expect_column_values_to_be_between", "column": "n", "min_value": 1}
         spec = {"pipeline": "p", "time": {"column": "t"}, "windows": [{"name": "h", "type": "tumbling", "size": "1 hour"}]}
         pipeline = Pipeline.model_validate(spec | {"aggregates": {"n": {"count": "*"}}, "expectations": [rule]})

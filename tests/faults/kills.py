@@ -31,7 +31,7 @@ class Run:
         environment = dict(os.environ)
         if self.place is not None:
             environment |= {"WINDOWMILL_FAILPOINT": f"{self.place}:pause", "WINDOWMILL_FAILPOINT_RESUME": str(self._resume)}
-        command = [sys.executable, "-m", "jobs.cli", "run", str(self.spec)]
+        command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(self.spec)]
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
         )

@@ -14,12 +14,12 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from checkpoints import failpoints
-from jobs import little
 from tests.faults.pipelines import PIPELINES
 from tests.faults.world import OPERATIONS, World, shuffled
 from tests.spark.harness import Bench
-from windowing.errors import HeldError
+from windowmill.checkpoints import failpoints
+from windowmill.jobs import little
+from windowmill.windowing.errors import HeldError
 
 _ARRIVALS = ("in order", "in order", "in order", "late", "in any order", "again", "nothing")
 KINDS = ("slices", "live_rows", "revise")

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from checkpoints.ledger import Ledger
 from tests.spark.harness import AGGREGATES, BASE, Bench, Row, events
+from windowmill.checkpoints.ledger import Ledger
 
 #: Columns that tell attempts and instants apart, not what was computed.
 _PER_ATTEMPT = {"generation", "attempt", "at"}

@@ -21,14 +21,14 @@ from typing import Any
 import yaml
 from deltalake import DeltaTable
 
-from checkpoints import record_table, upkeep
-from checkpoints.ledger import Ledger
-from checkpoints.own_tables import own_tables
-from checkpoints.places import Places
 from tests.faults.kills import VICTIMS, Run
 from tests.faults.pipelines import PIPELINES
 from tests.faults.world import World
 from tests.spark.harness import Bench
+from windowmill.checkpoints import record_table, upkeep
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.places import Places
 
 #: Versions that are landed before each run, so that a process takes several batches.
 LANDED_AT_ONCE = 10
@@ -97,7 +97,9 @@ class Soak:
 
     def _maintain(self) -> None:
         self.rounds_of_upkeep += 1
-        subprocess.run([sys.executable, "-m", "jobs.cli", "maintain", str(self.spec)], check=True, stdout=subprocess.DEVNULL, timeout=600)
+        subprocess.run(
+            [sys.executable, "-m", "windowmill.jobs.cli", "maintain", str(self.spec)], check=True, stdout=subprocess.DEVNULL, timeout=600
+        )
 
     def check(self) -> list[str]:
         """What the soak came to, line by line; fails on whatever is not as it should be."""

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
-from checkpoints.ledger import Ledger
-from jobs import little
-from jobs.run import _Steps
 from tests.spark.harness import Bench, differences, events, expected
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs import little
+from windowmill.jobs.run import _Steps
 
 pytestmark = pytest.mark.spark
 ROWS = events(21, 500)
@@ -80,7 +80,7 @@ def test_two_runs_at_once_make_one_commit(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(yaml.safe_dump(bench.spec))
     bench.land(ROWS)
-    command = [sys.executable, "-m", "jobs.cli", "run", str(spec)]
+    command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(spec)]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     told = [run.communicate(timeout=300) for run in runs]
     assert [run.returncode for run in runs] == [0, 0], told
@@ -94,9 +94,9 @@ def test_without_the_lease_the_ledger_alone_lets_one_of_two_attempts_commit(benc
     """Attempt 1 sleeps through attempt 2's whole run, wakes, and is fenced off without effect."""
     from contextlib import nullcontext
 
-    from windowing.errors import FencedError
+    from windowmill.windowing.errors import FencedError
 
-    monkeypatch.setattr("jobs.runs.lease", lambda *a, **k: nullcontext())
+    monkeypatch.setattr("windowmill.jobs.runs.lease", lambda *a, **k: nullcontext())
     original, woken = _Steps.validate, []
 
     def overtaken(self, *arguments):

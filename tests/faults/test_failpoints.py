@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from checkpoints import failpoints
 from tests.faults.pipelines import PIPELINES, Story, begun
+from windowmill.checkpoints import failpoints
 
 pytestmark = pytest.mark.spark
 #: Where a batch that is not held may fail; `make faults` tries all, `make test` some of each kind.

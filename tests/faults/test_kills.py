@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from checkpoints.failpoints import FAILPOINTS
 from tests.faults import pipelines
 from tests.faults.kills import VICTIMS, Run
 from tests.faults.pipelines import Story
+from windowmill.checkpoints.failpoints import FAILPOINTS
 
 pytestmark = pytest.mark.spark
 _PLACES = [place for place in FAILPOINTS if place.partition(".")[0] not in ("held", "abandoned", "compact") and not place.endswith(".lost")]

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from checkpoints import state, upkeep
-from jobs import run
 from tests.faults.machine import Machine
+from windowmill.checkpoints import state, upkeep
+from windowmill.jobs import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.covers("P1", "P10", "P11", "S5", "I2", "I11", "I12", "Q1")]
 _STEPS_OF_AN_EXAMPLE, _EXAMPLES_OF_A_SEED = 50, 10

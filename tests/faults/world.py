@@ -14,13 +14,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from checkpoints.batches import Batch
-from checkpoints.ledger import Ledger
-from jobs import runs
-from jobs.maintenance import maintain
-from jobs.outcomes import Ruling
 from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, place, quiet
-from windowing import errors
+from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs import runs
+from windowmill.jobs.maintenance import maintain
+from windowmill.jobs.outcomes import Ruling
+from windowmill.windowing import errors
 
 #: A rule that no batch passes.
 UNMET = [{"type": "expect_table_row_count_to_equal", "value": -1, "severity": "critical"}]

@@ -23,7 +23,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from tests.spark.harness import AGGREGATES, BASE, MINUTE, WINDOWS, quiet
-from windowing.specfile import parse_pipeline
+from windowmill.windowing.specfile import parse_pipeline
 
 HERE = Path(__file__).parent
 SCHEMA = pa.schema(
@@ -111,7 +111,7 @@ class Golden:
         return found | changes
 
     def run(self, ruling: Any = None, **changes: Any) -> list[Any]:
-        from jobs import runs
+        from windowmill.jobs import runs
 
         return runs.run(parse_pipeline(self.spec(**changes)), quiet(), ruling=ruling)
 
@@ -163,7 +163,7 @@ def rows_of(seed: int, count: int, first: int = 0) -> list[dict[str, Any]]:
 
 def make(case: str, folder: Path, count: int = 150) -> None:
     """Two batches of ``case`` in ``folder``; of ``open`` the second has died, of ``held`` it is held."""
-    from jobs.run import _Steps
+    from windowmill.jobs.run import _Steps
 
     folder.mkdir(parents=True)
     (folder / "spec.json").write_text(json.dumps(spec_of(case), indent=1) + "\n")
@@ -181,7 +181,7 @@ def make(case: str, folder: Path, count: int = 150) -> None:
         finally:
             _Steps.publish = publish  # type: ignore[method-assign]
     elif case == "held":
-        from windowing.errors import HeldError
+        from windowmill.windowing.errors import HeldError
 
         with contextlib.suppress(HeldError):
             golden.run(expectations=[IMPOSSIBLE])
@@ -198,7 +198,7 @@ def _dying(*_: object) -> None:
 
 def main(format_: str) -> None:
     """Make all cases of ``format_`` that are not there yet."""
-    from jobs.session import spark_session
+    from windowmill.jobs.session import spark_session
 
     session = spark_session("golden tables", master="local[2]", brief=True)
     for case in CASES:

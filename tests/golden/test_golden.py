@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from checkpoints.formats import FORMAT, UNCHECKED_THROUGH
 from tests.golden.make import CASES, HERE, Golden, rows_of
 from tests.spark.harness import differences, expected, place
-from windowing.columnar.checksums import SUM
-from windowing.specfile import parse_pipeline
+from windowmill.checkpoints.formats import FORMAT, UNCHECKED_THROUGH
+from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.specfile import parse_pipeline
 
 FOLDERS = sorted(folder for format_ in HERE.glob("format-*") for folder in format_.iterdir())
 
@@ -81,7 +81,7 @@ def test_state_that_an_attempt_of_the_first_release_wrote_is_adopted(spark, tmp_
     """It has no checksums, those that this release computes do."""
     golden = Golden(Path(shutil.copytree(HERE / "format-1" / "open", tmp_path / "tables")))
     with monkeypatch.context() as patch:
-        patch.setattr("checkpoints.protocol.Attempt.commit", _die)
+        patch.setattr("windowmill.checkpoints.protocol.Attempt.commit", _die)
         with pytest.raises(KeyboardInterrupt):
             golden.run()
     state = DeltaTable(golden.folder / "sink.windowmill" / "state")

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from checkpoints.ledger import Ledger
-from jobs.planning import next_run
-from windowing.errors import CodeChangedError, SpecChangedError
-from windowing.specfile import parse_pipeline
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs.planning import next_run
+from windowmill.windowing.errors import CodeChangedError, SpecChangedError
+from windowmill.windowing.specfile import parse_pipeline
 
 AT = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -68,9 +68,9 @@ def test_a_first_plan_over_a_wrong_source_can_be_corrected(folder):
 
 
 def test_modules_of_a_dropped_plan_bind_nobody(folder, monkeypatch):
-    monkeypatch.setattr("jobs.code.module_digests", lambda _: {"mine": "edited"})
+    monkeypatch.setattr("windowmill.jobs.code.module_digests", lambda _: {"mine": "edited"})
     folder.plan()
-    monkeypatch.setattr("jobs.code.module_digests", lambda _: {"mine": "as it was"})
+    monkeypatch.setattr("windowmill.jobs.code.module_digests", lambda _: {"mine": "as it was"})
     with pytest.raises(CodeChangedError):
         folder.plan()
     folder.abandon()

@@ -12,14 +12,14 @@ from deltalake import write_deltalake
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobs.adopting import same_quarantined
-from jobs.arrival import judge_by_here, judge_here, survey_here
-from jobs.quarantine import BAD_CONDITION, MOST_BAD_ROWS, check_bad_rows
-from jobs.sources import FILE, REASON, ROW
-from windowing.columnar.slices import CLOSED, LATE, TIME
-from windowing.errors import TooManyBadRowsError
-from windowing.hopping import Grids
-from windowing.specfile import parse_pipeline
+from windowmill.jobs.adopting import same_quarantined
+from windowmill.jobs.arrival import judge_by_here, judge_here, survey_here
+from windowmill.jobs.quarantine import BAD_CONDITION, MOST_BAD_ROWS, check_bad_rows
+from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.errors import TooManyBadRowsError
+from windowmill.windowing.hopping import Grids
+from windowmill.windowing.specfile import parse_pipeline
 
 PIPELINE = parse_pipeline(
     {

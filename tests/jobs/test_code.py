@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.code import check_modules, module_digests, tzdata_version
 from tests.checkpoints.records import plan
-from windowing.errors import CodeChangedError
-from windowing.specfile import parse_pipeline
+from windowmill.jobs.code import check_modules, module_digests, tzdata_version
+from windowmill.windowing.errors import CodeChangedError
+from windowmill.windowing.specfile import parse_pipeline
 
 SPEC = {
     "pipeline": "p",

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pyspark.sql.types import ArrayType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StringType, StructType
 
-from jobs.delta_log import physical_names
-from jobs.sources import _literal_path, _stored, check_unchanged
-from windowing.errors import SourceSchemaError
-from windowing.spec import Pipeline
-from windowing.specfile import parse_pipeline
+from windowmill.jobs.delta_log import physical_names
+from windowmill.jobs.sources import _literal_path, _stored, check_unchanged
+from windowmill.windowing.errors import SourceSchemaError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
 
 
 def _pipeline(**changes: Any) -> Pipeline:

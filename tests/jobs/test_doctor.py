@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs import doctor, jars, java
-from jobs.doctor import Check
-from windowing.errors import MachineError
+from windowmill.jobs import doctor, jars, java
+from windowmill.jobs.doctor import Check
+from windowmill.windowing.errors import MachineError
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from jobs.cli import main
-from jobs.explain import explain
-from windowing.engines import ENGINES
-from windowing.specfile import parse_pipeline
+from windowmill.jobs.cli import main
+from windowmill.jobs.explain import explain
+from windowmill.windowing.engines import ENGINES
+from windowmill.windowing.specfile import parse_pipeline
 
 SPEC: dict[str, Any] = {
     "pipeline": "delays",
@@ -113,7 +113,7 @@ def test_the_examples_pipeline_is_explained_without_java_or_its_source(tmp_path:
     spec = Path(__file__).parents[2] / "examples" / "flights" / "pipeline.yaml"
     code = f"""
 import sys
-from jobs.cli import main
+from windowmill.jobs.cli import main
 assert main(["explain", {str(spec)!r}, "--json"]) == 0
 print(sorted({{"pyspark", "great_expectations", "airflow", "pandas", "duckdb"}} & set(sys.modules)), file=sys.stderr)
 """

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from jobs.instants import instant_sql, instant_us, instants
+from windowmill.jobs.instants import instant_sql, instant_us, instants
 
 INSTANTS = {
     "2013-01-01": datetime(2013, 1, 1, tzinfo=UTC),

@@ -13,17 +13,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
-from checkpoints.features import check_appendable
-from checkpoints.ledger import Ledger
-from checkpoints.places import Places
-from checkpoints.record_merging import FAN
-from jobs import staging
-from jobs.maintenance import maintain
-from jobs.progress import Progress
-from jobs.tell import history_of, quality_of, status_of
 from tests.checkpoints.records import commit, plan
-from windowing.errors import StateCorruptError, StateError
-from windowing.specfile import parse_pipeline
+from windowmill.checkpoints.features import check_appendable
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.record_merging import FAN
+from windowmill.jobs import staging
+from windowmill.jobs.maintenance import maintain
+from windowmill.jobs.progress import Progress
+from windowmill.jobs.tell import history_of, quality_of, status_of
+from windowmill.windowing.errors import StateCorruptError, StateError
+from windowmill.windowing.specfile import parse_pipeline
 
 DAYS = 86_400
 
@@ -109,7 +109,7 @@ def test_status_and_history_of_a_long_life(pipeline):
 
 
 def test_quality_reads_the_files_of_the_newest_batches(pipeline):
-    from expectations.history import SCHEMA
+    from windowmill.expectations.history import SCHEMA
 
     places = Places.of(pipeline)
     texts = {"pipeline": "p", "generation": "g", "attempt": "0", "status": "passed", "origin": "spec", "type": "expect", "arguments": "{}"}

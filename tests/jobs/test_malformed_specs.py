@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.cli import main
-from windowing.errors import SpecError
-from windowing.specfile import load_pipeline, parse_pipeline
+from windowmill.jobs.cli import main
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
 BASE = """\
 pipeline: p
@@ -166,7 +166,9 @@ def test_the_command_says_it_on_standard_error(tmp_path, place):
     text, says, lines = CORPUS[place].values
     path = tmp_path / "p.yaml"
     path.write_text(text, encoding="utf-8", newline="")
-    ran = subprocess.run([sys.executable, "-m", "jobs.cli", "validate", str(path)], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-m", "windowmill.jobs.cli", "validate", str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith(f"windowmill: {path}{says}")
     assert len(ran.stderr.splitlines()) == lines

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.try_command import attempt
-from windowing.errors import WindowmillError
-from windowing.specfile import parse_pipeline
+from windowmill.jobs.try_command import attempt
+from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.specfile import parse_pipeline
 
 GOOD = {"k": "a", "t": "2013-01-01T00:30:00Z", "v": 1, "s": "5", "b": True}
 LATER = GOOD | {"t": "2013-01-01T05:00:00Z"}
@@ -173,7 +173,7 @@ def test_the_command_says_the_same(case, tmp_path: Path):
     spec, text = CASES[case]
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
     (tmp_path / "rows.jsonl").write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "jobs.cli", "try", str(tmp_path / "spec.yaml"), "--input", str(tmp_path / "rows.jsonl")]
+    command = [sys.executable, "-m", "windowmill.jobs.cli", "try", str(tmp_path / "spec.yaml"), "--input", str(tmp_path / "rows.jsonl")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0
     assert "Traceback" not in done.stderr

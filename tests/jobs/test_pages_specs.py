@@ -10,11 +10,11 @@ import jsonschema
 import pytest
 import yaml
 
-from jobs.cli import main
 from tests.jobs.test_secrets import FULL
-from windowing.catalogue import SIGNATURES
-from windowing.spec import Pipeline
-from windowing.specfile import parse_pipeline
+from windowmill.jobs.cli import main
+from windowmill.windowing.catalogue import SIGNATURES
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

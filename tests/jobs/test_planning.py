@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jobs.planning import _moves_on
-from windowing.specfile import parse_pipeline
+from windowmill.jobs.planning import _moves_on
+from windowmill.windowing.specfile import parse_pipeline
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from checkpoints.batches import Plan, Written
-from checkpoints.ledger import Ledger
-from checkpoints.places import Places
-from jobs.planning import Accepted, next_backfill, next_run
 from tests.checkpoints.records import NOW, commit, plan
-from windowing import errors
-from windowing.specfile import parse_pipeline
+from windowmill.checkpoints.batches import Plan, Written
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.jobs.planning import Accepted, next_backfill, next_run
+from windowmill.windowing import errors
+from windowmill.windowing.specfile import parse_pipeline
 
 MODULE = """
 class Half:

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from checkpoints.batches import Plan
-from jobs import delta_log, reading
-from jobs.apply import _BEFORE_ALL, _closed_by_file
-from jobs.delta_log import read_source_table
-from jobs.reading import Reach, backfill_reach, check_readable, check_source, next_reach, reading_of
-from windowing.errors import (
+from windowmill.checkpoints.batches import Plan
+from windowmill.jobs import delta_log, reading
+from windowmill.jobs.apply import _BEFORE_ALL, _closed_by_file
+from windowmill.jobs.delta_log import read_source_table
+from windowmill.jobs.reading import Reach, backfill_reach, check_readable, check_source, next_reach, reading_of
+from windowmill.windowing.errors import (
     ArrivalUnknownError,
     NonAppendCommitError,
     SourceError,
@@ -29,8 +29,8 @@ from windowing.errors import (
     SpecError,
     UnsupportedError,
 )
-from windowing.spec import Pipeline
-from windowing.specfile import parse_pipeline
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
 
 LIMITS = {"max_files": 10_000, "max_bytes": 1 << 40}
 

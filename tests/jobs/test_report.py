@@ -14,15 +14,15 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from checkpoints.batches import Commit, Plan
-from checkpoints.ledger import Ledger
-from checkpoints.places import Places
-from jobs.report import charts, scales, write_report
-from jobs.report.curves import read_curves
-from jobs.report.quality import read_quality
-from jobs.report.tables import ReportError, open_table, read_quarantine
-from windowing.axis import to_us
-from windowing.spec import Pipeline
+from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.jobs.report import charts, scales, write_report
+from windowmill.jobs.report.curves import read_curves
+from windowmill.jobs.report.quality import read_quality
+from windowmill.jobs.report.tables import ReportError, open_table, read_quarantine
+from windowmill.windowing.axis import to_us
+from windowmill.windowing.spec import Pipeline
 
 START = datetime(2013, 2, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -182,7 +182,7 @@ def test_key_figures_add_up(pipeline):
 
 @pytest.mark.parametrize(("quarantined", "warned"), [(14, False), (15, True)])
 def test_many_quarantined_rows_are_warned_of(pipeline, quarantined, warned):
-    from jobs.tell import status_of
+    from windowmill.jobs.tell import status_of
 
     commit(pipeline, rows_read=1_500, rows_applied=1_500 - quarantined, rows_quarantined=quarantined)
     words = Page.of(pipeline).html
@@ -375,7 +375,7 @@ def test_page_is_bounded(tmp_path):
 
 
 def test_many_batches_show_the_latest(pipeline, monkeypatch):
-    monkeypatch.setattr("jobs.report.BATCHES_SHOWN", 4)
+    monkeypatch.setattr("windowmill.jobs.report.BATCHES_SHOWN", 4)
     commit(pipeline, 7)
     page = Page.of(pipeline)
     assert "the latest 4 of 7 batches" in page.words

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import rows as reader
-from jobs.json_blocks import read_blocks
-from jobs.result_text import result_lines
-from windowing.columnar import ResultTable
-from windowing.spec import Pipeline
-from windowing.specfile import parse_pipeline
+from windowmill.jobs import rows as reader
+from windowmill.jobs.json_blocks import read_blocks
+from windowmill.jobs.result_text import result_lines
+from windowmill.windowing.columnar import ResultTable
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
 
 
 def pipeline(**fields: Any) -> Pipeline:

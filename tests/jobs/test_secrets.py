@@ -11,12 +11,12 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from checkpoints.batches import Commit, Plan
-from checkpoints.ledger import Ledger
-from jobs.cli import main
-from jobs.report import write_report
-from windowing.errors import SourceError, SpecError
-from windowing.specfile import load_pipeline, parse_pipeline
+from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs.cli import main
+from windowmill.jobs.report import write_report
+from windowmill.windowing.errors import SourceError, SpecError
+from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
 CANARY = "CaNaRy-7f3a'x"
 FULL: dict[str, Any] = {

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs import session
-from jobs.jars import jar_paths
-from jobs.session import spark_session
-from windowing.errors import MachineError
+from windowmill.jobs import session
+from windowmill.jobs.jars import jar_paths
+from windowmill.jobs.session import spark_session
+from windowmill.windowing.errors import MachineError
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs import sink
-from windowing.durations import DAY_US
+from windowmill.jobs import sink
+from windowmill.windowing.durations import DAY_US
 
 
 class Writer:

@@ -12,11 +12,11 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from jobs.cli import main
-from jobs.planning import next_run
-from jobs.spec_checks import check_runnable, problems_of
-from windowing.errors import SpecError, UnsupportedError
-from windowing.specfile import parse_pipeline
+from windowmill.jobs.cli import main
+from windowmill.jobs.planning import next_run
+from windowmill.jobs.spec_checks import check_runnable, problems_of
+from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.windowing.specfile import parse_pipeline
 
 SPEC: dict[str, Any] = {
     "pipeline": "p", "source": {"path": "/data/in"}, "keys": ["k"], "time": {"column": "t"},
@@ -157,7 +157,7 @@ def test_a_source_that_is_not_there_is_named(tmp_path, capsys):
 
 
 def test_the_first_plan_refuses_a_condition_that_a_retry_would_answer_otherwise(tmp_path, table):
-    from checkpoints.ledger import Ledger
+    from windowmill.checkpoints.ledger import Ledger
 
     spec = SPEC | {"source": {"path": table, "filter": "rand() < 0.5"}, "sink": {"path": str(tmp_path / "out")}}
     pipeline = parse_pipeline(spec)
@@ -170,9 +170,9 @@ def test_checking_a_spec_loads_neither_spark_nor_airflow_and_reading_it_no_parse
     path = tmp_path / "p.yaml"
     path.write_text(yaml.safe_dump(SPEC | {"schedule": "0 6 * * *", "aggregates": {"n": {"count": "*", "where": "v > 1"}}}))
     code = (
-        "import sys; from windowing.specfile import load_pipeline; load_pipeline(sys.argv[1]);"
+        "import sys; from windowmill.windowing.specfile import load_pipeline; load_pipeline(sys.argv[1]);"
         "early = {'sqlglot', 'croniter', 'pyarrow', 'numba', 'great_expectations', 'deltalake'} & set(sys.modules);"
-        "from jobs.cli import main; assert main(['validate', sys.argv[1]]) == 0;"
+        "from windowmill.jobs.cli import main; assert main(['validate', sys.argv[1]]) == 0;"
         "print(sorted(early), sorted({'pyspark', 'airflow', 'great_expectations', 'numba', 'deltalake'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])

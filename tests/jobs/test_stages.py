@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jobs import stages
-from windowing.columnar.packing import PLACE
+from windowmill.jobs import stages
+from windowmill.windowing.columnar.packing import PLACE
 
 
 class Frame:

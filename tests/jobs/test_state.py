@@ -17,18 +17,18 @@ import yaml
 from deltalake import Schema, write_deltalake
 from rich.console import Console
 
-from checkpoints.batches import Commit, Plan
-from checkpoints.inspection import SlicesInspection, key_value
-from checkpoints.ledger import Ledger
-from checkpoints.places import Places
-from jobs.cli import main
-from jobs.state import state_of
-from windowing.columnar.log import StateLog
-from windowing.columnar.output import result_schema
-from windowing.columnar.share import Share
-from windowing.errors import SpecChangedError, SpecError
-from windowing.spec import Pipeline
-from windowing.watermark import Clock
+from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.inspection import SlicesInspection, key_value
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.jobs.cli import main
+from windowmill.jobs.state import state_of
+from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.share import Share
+from windowmill.windowing.errors import SpecChangedError, SpecError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import Clock
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 SOURCE = pa.schema([("k", pa.string()), ("site", pa.int64()), ("t", pa.int64()), ("v", pa.float64())])
@@ -275,7 +275,7 @@ def test_the_command_prints_text_and_json_and_ends(tmp_path, slices):
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(spec_at(tmp_path)))
     done = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", "state", str(path), "--key", "k=a", "--key", "site=1", "--json"],
+        [sys.executable, "-m", "windowmill.jobs.cli", "state", str(path), "--key", "k=a", "--key", "site=1", "--json"],
         capture_output=True,
         text=True,
         check=False,

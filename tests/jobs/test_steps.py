@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checkpoints.batches import Written
-from expectations.gate import Verdict
-from jobs import apply, run
-from jobs.apply import Applied
 from tests.checkpoints.records import plan
 from tests.spark.harness import quiet
-from windowing.errors import HeldError, WindowmillError
-from windowing.specfile import parse_pipeline
+from windowmill.checkpoints.batches import Written
+from windowmill.expectations.gate import Verdict
+from windowmill.jobs import apply, run
+from windowmill.jobs.apply import Applied
+from windowmill.windowing.errors import HeldError, WindowmillError
+from windowmill.windowing.specfile import parse_pipeline
 
 PIPELINE = parse_pipeline(
     {

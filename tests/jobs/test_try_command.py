@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.try_command import run_try
-from windowing.errors import AggregateOverflowError, SourceError, SourceSchemaError, SpecError, UnsupportedError
+from windowmill.jobs.try_command import run_try
+from windowmill.windowing.errors import AggregateOverflowError, SourceError, SourceSchemaError, SpecError, UnsupportedError
 
 LOCAL_ENGINES = ("kernel", "reference")
 HOURLY: dict[str, Any] = {
@@ -225,7 +225,7 @@ def test_what_stops_a_run_is_told(tmp_path: Path, spec: dict[str, Any], error: t
 
 def test_a_process_writes_utf_8_whatever_its_locale(tmp_path: Path):
     attempt(tmp_path, HOURLY, [{"k": "é", "t": "2013-01-01"}])
-    command = [sys.executable, "-m", "jobs.cli", "try", "spec.yaml", "--input", "rows.jsonl"]
+    command = [sys.executable, "-m", "windowmill.jobs.cli", "try", "spec.yaml", "--input", "rows.jsonl"]
     latin = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": "latin-1"}
     done = subprocess.run(command, capture_output=True, check=True, cwd=tmp_path, env=latin, timeout=60)
     assert json.loads(done.stdout.decode())["k"] == "é"

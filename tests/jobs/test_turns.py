@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from checkpoints.lease import lease
-from checkpoints.ledger import Ledger
-from checkpoints.places import Places
-from jobs import maintenance, runs
 from tests.checkpoints.records import NOW, commit, plan
 from tests.spark.harness import quiet
-from windowing.errors import LeaseTakenError, LedgerError
-from windowing.spec import Pipeline
-from windowing.specfile import parse_pipeline
+from windowmill.checkpoints.lease import lease
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.jobs import maintenance, runs
+from windowmill.windowing.errors import LeaseTakenError, LedgerError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
 
 
 @pytest.fixture
@@ -102,6 +102,6 @@ def test_a_ruling_is_on_one_batch(pipeline, opened, monkeypatch):
     """What comes after a held batch has not been looked at by whoever ruled."""
     opened.record_held(opened.open_batch.plan, commit(verdict="held"), NOW)
     plans = iter([opened.open_batch.plan, plan(1), None])
-    monkeypatch.setattr("jobs.planning.next_run", lambda *_, **__: next(plans))
+    monkeypatch.setattr("windowmill.jobs.planning.next_run", lambda *_, **__: next(plans))
     monkeypatch.setattr(runs, "_carry_out", lambda _pipeline, batch, *rest: (batch.batch, rest[-1]))
     assert runs.run(pipeline, quiet(), ruling="release") == [(0, "release")]

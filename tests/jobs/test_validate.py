@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.cli import main
+from windowmill.jobs.cli import main
 
 RULE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": 3}
 

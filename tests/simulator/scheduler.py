@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from greenlet import greenlet
 
 from tests.simulator.world import LostResponseError
-from windowing.errors import WindowmillError
+from windowmill.windowing.errors import WindowmillError
 
 
 class DiedError(BaseException):

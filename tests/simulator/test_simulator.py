@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulator.scheduler import KINDS, Fault, dies, interleaved
 from tests.simulator.world import UNLUCKY, WRITES, Run, World, drop
-from windowing.errors import FencedError, HeldError, LedgerBehindError, LedgerError, MixedAttemptError
+from windowmill.windowing.errors import FencedError, HeldError, LedgerBehindError, LedgerError, MixedAttemptError
 
 #: Three batches, of two versions, two and one; values that are not positive are quarantined.
 SOURCE = [[1, 2], [3], [4, -1], [5], [6, 0, 7]]

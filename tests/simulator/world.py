@@ -1,7 +1,7 @@
 """A pipeline's source, tables and ledger in memory, under the product's own protocol code.
 
 Every write is a point at which a scheduler may let a process die before it, die after it, lose the response, or let another process go
-first (:mod:`tests.simulator.scheduler`). Nothing here decides what is right: that is the ledger and :mod:`checkpoints.protocol`.
+first (:mod:`tests.simulator.scheduler`). Nothing here decides what is right: that is the ledger and :mod:`windowmill.checkpoints.protocol`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from checkpoints.batches import Commit, Plan
-from checkpoints.ledger import Ledger
-from checkpoints.own_tables import Change, Landed, Standing
-from checkpoints.protocol import Attempt, abandon, refuse_landed, verify
-from checkpoints.records import Record
-from windowing.errors import FencedError, HeldError, LedgerBehindError, LedgerError
+from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import Change, Landed, Standing
+from windowmill.checkpoints.protocol import Attempt, abandon, refuse_landed, verify
+from windowmill.checkpoints.records import Record
+from windowmill.windowing.errors import FencedError, HeldError, LedgerBehindError, LedgerError
 
 NAME, MEANING = "simulated", "meaning"
 #: A value that a critical expectation refuses.

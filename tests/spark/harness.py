@@ -14,11 +14,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
-from jobs.progress import Progress
-from windowing import reference
-from windowing.axis import to_us
-from windowing.spec import Pipeline
-from windowing.specfile import parse_pipeline
+from windowmill.jobs.progress import Progress
+from windowmill.windowing import reference
+from windowmill.windowing.axis import to_us
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
 
 SCHEMA = pa.schema(
     [
@@ -119,7 +119,7 @@ class Bench:
         write_deltalake(self.source, pa.Table.from_pylist(list(rows), schema=SCHEMA), mode="append")
 
     def run(self, **options: Any) -> list[Any]:
-        from jobs import runs
+        from windowmill.jobs import runs
 
         return runs.run(self.pipeline, quiet(), **options)
 

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 
-from checkpoints.formats import ours
-from jobs import little
-from jobs.cli import main
 from tests.spark.harness import Bench, differences, events, expected
-from windowing.columnar.checksums import REMEDY
-from windowing.errors import StateCorruptError, StateMissingError
+from windowmill.checkpoints.formats import ours
+from windowmill.jobs import little
+from windowmill.jobs.cli import main
+from windowmill.windowing.columnar.checksums import REMEDY
+from windowmill.windowing.errors import StateCorruptError, StateMissingError
 
 pytestmark = [pytest.mark.spark, pytest.mark.covers("D3")]
 ROWS = events(51, 300)
@@ -41,7 +41,7 @@ def unharmed(bench: Bench) -> None:
 
 
 def _generation(bench: Bench) -> str:
-    from checkpoints.ledger import Ledger
+    from windowmill.checkpoints.ledger import Ledger
 
     return Ledger.open(bench.pipeline).generation
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from jobs import aggregate
 from tests.spark.harness import SCHEMA, Bench, differences, events, expected, place
-from windowing.errors import SourceSchemaError, SpecError
-from windowing.specfile import parse_pipeline
+from windowmill.jobs import aggregate
+from windowmill.windowing.errors import SourceSchemaError, SpecError
+from windowmill.windowing.specfile import parse_pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -60,7 +60,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, case):
 
 
 def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_path):
-    from jobs import runs
+    from windowmill.jobs import runs
 
     rows = events(12, 500)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
@@ -75,7 +75,7 @@ def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_pa
 
 
 def test_a_first_batch_that_is_a_backfill_builds_the_state(spark, tmp_path):
-    from jobs import runs
+    from windowmill.jobs import runs
 
     rows = events(13, 400)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
@@ -88,8 +88,8 @@ def test_a_first_batch_that_is_a_backfill_builds_the_state(spark, tmp_path):
 
 
 def test_maintenance_keeps_only_what_counts(spark, tmp_path):
-    from jobs.maintenance import maintain
-    from jobs.state import state_of
+    from windowmill.jobs.maintenance import maintain
+    from windowmill.jobs.state import state_of
 
     rows = events(14, 400)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
@@ -128,8 +128,8 @@ def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_pat
 
 
 def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_not_read(spark, tmp_path, monkeypatch):
-    from checkpoints import state
-    from jobs.run import _Steps
+    from windowmill.checkpoints import state
+    from windowmill.jobs.run import _Steps
 
     rows = events(16, 300)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})

@@ -10,14 +10,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from checkpoints.places import Places
-from checkpoints.state import BATCH, CLOSED, LEVEL, SLICE
-from jobs import little
-from jobs.maintenance import maintain
-from jobs.run import _Steps
 from tests.spark.harness import Bench, differences, events, expected, quiet
-from windowing.hopping import Grids
-from windowing.nodes import Nodes
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.state import BATCH, CLOSED, LEVEL, SLICE
+from windowmill.jobs import little
+from windowmill.jobs.maintenance import maintain
+from windowmill.jobs.run import _Steps
+from windowmill.windowing.hopping import Grids
+from windowmill.windowing.nodes import Nodes
 
 pytestmark = pytest.mark.spark
 # 1,500 slices, with another window that shares them.

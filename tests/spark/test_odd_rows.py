@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from jobs import little, quarantine
-from jobs.dataframe import aggregate
 from tests.spark.harness import BASE, MINUTE, Bench
-from windowing.errors import LimitExceededError, TooManyBadRowsError
+from windowmill.jobs import little, quarantine
+from windowmill.jobs.dataframe import aggregate
+from windowmill.windowing.errors import LimitExceededError, TooManyBadRowsError
 
 pytestmark = pytest.mark.spark
 

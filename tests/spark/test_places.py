@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.report import write_report
 from tests.spark.harness import Bench, differences, events, expected
+from windowmill.jobs.report import write_report
 
 pytestmark = pytest.mark.spark
 ROWS = events(5, 200)

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs import little
 from tests.spark.harness import SCHEMA, Bench, differences, events, expected, run_over
+from windowmill.jobs import little
 
 pytestmark = pytest.mark.spark
 
@@ -41,8 +41,8 @@ def test_backfill_of_a_running_pipeline_changes_nothing_but_the_batch(spark, tmp
         bench.run()
     before = bench.rows()
     ends = sorted(row["window_end"] for row in before)
-    from jobs import runs
     from tests.spark.harness import quiet
+    from windowmill.jobs import runs
 
     done = runs.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[-1] + 10**12)
     assert 0 < done.commit.rows_published < len(before)
@@ -57,8 +57,8 @@ def test_backfill_first_then_runs_equal_runs_alone(spark, tmp_path):
     bench = Bench(tmp_path)
     bench.land(rows[:400])
     bench.land(rows[400:800])
-    from jobs import runs
     from tests.spark.harness import quiet
+    from windowmill.jobs import runs
 
     middle = sorted(row["t"] for row in rows[:800] if row["t"] is not None)[400]
     runs.backfill(bench.pipeline, quiet(), begin=0, end=middle)
@@ -73,7 +73,7 @@ def test_a_run_repeated_changes_nothing_and_needs_no_spark(spark, tmp_path, monk
     bench.land(events(7, 300))
     assert len(bench.run()) == 1
     version = DeltaTable(bench.sink).version()
-    monkeypatch.setattr("jobs.run.run_batch", None)
+    monkeypatch.setattr("windowmill.jobs.run.run_batch", None)
     assert bench.run() == []
     assert DeltaTable(bench.sink).version() == version
 
@@ -122,9 +122,9 @@ def test_integer_axis_and_no_keys(spark, tmp_path, monkeypatch, limits):
 
 
 def test_maintenance_keeps_what_later_runs_need(spark, tmp_path):
-    from jobs.maintenance import maintain
-    from jobs.state import state_of
     from tests.spark.harness import quiet
+    from windowmill.jobs.maintenance import maintain
+    from windowmill.jobs.state import state_of
 
     rows = events(12, 1_600)
     bench = Bench(tmp_path)

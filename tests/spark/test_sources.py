@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs import little, runs
 from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, quiet
-from windowing.errors import ArrivalUnknownError, NonAppendCommitError
+from windowmill.jobs import little, runs
+from windowmill.windowing.errors import ArrivalUnknownError, NonAppendCommitError
 
 pytestmark = pytest.mark.spark
 
@@ -107,7 +107,7 @@ def test_rows_behind_deletion_vectors_never_count(spark, tmp_path):
 
 @pytest.mark.parametrize(("condition", "few"), [(None, True), ("i > 0", False)], ids=["all, looked up", "some, joined"])
 def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, condition, few):
-    from jobs import sources
+    from windowmill.jobs import sources
 
     monkeypatch.setattr(sources, "_FEW_FILES", 100 if few else 16)
     rows = events(64, 200)

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.harness import Bench, Row, differences, events, place, run_over
-from windowing import reference
+from windowmill.windowing import reference
 
 pytestmark = pytest.mark.spark
 

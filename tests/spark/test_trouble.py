@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from checkpoints.ledger import Ledger
-from jobs import run, runs
 from tests.spark.harness import BASE, MINUTE, Bench, differences, events, expected, quiet
-from windowing import errors
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs import run, runs
+from windowmill.windowing import errors
 
 pytestmark = pytest.mark.spark
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from checkpoints.places import Places
 from tests.spark import two_executors
 from tests.spark.harness import Bench
+from windowmill.checkpoints.places import Places
 
 pytestmark = pytest.mark.spark
 

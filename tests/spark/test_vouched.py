@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from jobs import little
 from tests.spark.harness import BASE, MINUTE, Bench, events, quiet
-from windowing.axis import from_us
-from windowing.errors import SpecError
+from windowmill.jobs import little
+from windowmill.windowing.axis import from_us
+from windowmill.windowing.errors import SpecError
 
 pytestmark = pytest.mark.spark
 AT_BASE = from_us(BASE)
@@ -84,7 +84,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, way):
-    from jobs import runs
+    from windowmill.jobs import runs
 
     bench.changes |= WAYS[way]
     _land(bench, [1, 11, 21, 300])
@@ -106,7 +106,7 @@ def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_first_backfill_vouches_through_its_range(bench, way):
-    from jobs import runs
+    from windowmill.jobs import runs
 
     bench.changes |= WAYS[way]
     _land(bench, [1, 11, 21, 300])

@@ -12,12 +12,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.strategies import rows, shared
-from windowing.aggregates import aggregate_for
-from windowing.algebra import Aggregate, Args
-from windowing.catalogue import parse_aggregate
-from windowing.errors import AggregateOverflowError
-from windowing.reference.events import Event, Record, Span
-from windowing.reference.values import compute
+from windowmill.windowing.aggregates import aggregate_for
+from windowmill.windowing.algebra import Aggregate, Args
+from windowmill.windowing.catalogue import parse_aggregate
+from windowmill.windowing.errors import AggregateOverflowError
+from windowmill.windowing.reference.events import Event, Record, Span
+from windowmill.windowing.reference.values import compute
 
 
 @dataclass(frozen=True)

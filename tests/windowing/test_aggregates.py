@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.windowing.aggregate_cases import CASES, COUNTS, EXAMPLES, Case
-from windowing.aggregates import BUILDERS, aggregate_for, own
-from windowing.algebra import Aggregate, LawError, close, identical, outcome, position, verify
-from windowing.catalogue import SIGNATURES, AggregateSpec, parse_aggregate
-from windowing.errors import AggregateOverflowError, SpecError
+from windowmill.windowing.aggregates import BUILDERS, aggregate_for, own
+from windowmill.windowing.algebra import Aggregate, LawError, close, identical, outcome, position, verify
+from windowmill.windowing.catalogue import SIGNATURES, AggregateSpec, parse_aggregate
+from windowmill.windowing.errors import AggregateOverflowError, SpecError
 
 NAN, INF = math.nan, math.inf
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from windowing.algebra import ORIGIN, Aggregate, AlgebraError, Field, LawError, check_laws, close, identical, position, verify
+from windowmill.windowing.algebra import ORIGIN, Aggregate, AlgebraError, Field, LawError, check_laws, close, identical, position, verify
 
 INTS = st.tuples(st.integers(-9, 9))
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.kernels.blocks import damaged, decode, encode
+from windowmill.windowing.kernels.blocks import damaged, decode, encode
 
 WORDS = st.one_of(st.sampled_from([0, 1]), st.integers(-(2**63), 2**63 - 1))
 

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from windowing.bounds import accepted_times, check_lengths
-from windowing.columnar import ColumnarEngine
-from windowing.errors import LimitExceededError, SpecError
-from windowing.reference import Record, evaluate
-from windowing.specfile import parse_pipeline
+from windowmill.windowing.bounds import accepted_times, check_lengths
+from windowmill.windowing.columnar import ColumnarEngine
+from windowmill.windowing.errors import LimitExceededError, SpecError
+from windowmill.windowing.reference import Record, evaluate
+from windowmill.windowing.specfile import parse_pipeline
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
 YEAR_2060 = 2_840_140_800_000_000

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from windowing.columnar.checksums import SUM, RowCheck, row_checksums, with_checksums
-from windowing.errors import StateCorruptError
+from windowmill.windowing.columnar.checksums import SUM, RowCheck, row_checksums, with_checksums
+from windowmill.windowing.errors import StateCorruptError
 
 #: Of each type a few values, all of them different.
 VALUES: dict[pa.DataType, list[Any]] = {

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoints import codec
 from tests.strategies import FLOATS, shared
-from windowing.columnar import ColumnarEngine, Found
-from windowing.reference import Record, evaluate
-from windowing.spec import Pipeline
-from windowing.specfile import parse_pipeline
+from windowmill.checkpoints import codec
+from windowmill.windowing.columnar import ColumnarEngine, Found
+from windowmill.windowing.reference import Record, evaluate
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
 
 COUNT, TIME, DELTA = {"count": 3}, {"time": 4}, {"delta": {"column": "v", "by": 2}}
 TRIGGERS = {"count": {"count": 2}, "time": {"time": 3}, "delta": {"delta": {"column": "f", "by": 1.5}}}

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from tests.strategies import shared
 from tests.windowing.test_columnar import assert_same
-from windowing.axis import from_us, to_us
-from windowing.columnar import ColumnarEngine
-from windowing.durations import Duration
-from windowing.errors import SpecError
-from windowing.reference import Record, evaluate
-from windowing.slicing.calendars import Steps, zone_named
-from windowing.spec import Pipeline
-from windowing.specfile import parse_pipeline
+from windowmill.windowing.axis import from_us, to_us
+from windowmill.windowing.columnar import ColumnarEngine
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.reference import Record, evaluate
+from windowmill.windowing.slicing.calendars import Steps, zone_named
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
 
 MINUTE = 60_000_000
 WINDOWS: dict[str, dict[str, Any]] = {

@@ -9,8 +9,8 @@ from statistics import mean
 import pytest
 
 from tests.windowing.test_engines import counts
-from windowing.costs import engine_cost
-from windowing.engines import ENGINES
+from windowmill.windowing.costs import engine_cost
+from windowmill.windowing.engines import ENGINES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.strategies import HISTORIES, shared
 from tests.windowing.aggregate_cases import CASES, EXAMPLES, Case
-from windowing.aggregates import aggregate_for
-from windowing.algebra import Aggregate, AlgebraError, Field, close, identical, outcome
-from windowing.catalogue import parse_aggregate
-from windowing.engines import ENGINES, Dyadic, Engine, Epochs, InvariantError, Snapshot, admissible, build
-from windowing.errors import StateError
+from windowmill.windowing.aggregates import aggregate_for
+from windowmill.windowing.algebra import Aggregate, AlgebraError, Field, close, identical, outcome
+from windowmill.windowing.catalogue import parse_aggregate
+from windowmill.windowing.engines import ENGINES, Dyadic, Engine, Epochs, InvariantError, Snapshot, admissible, build
+from windowmill.windowing.errors import StateError
 
 #: Text joined in order: a swapped operand, a lost or doubled partial all show.
 JOINED: Aggregate[tuple[str]] = Aggregate(

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from tests.windowing.test_engines import JOINED, counted, swag
-from windowing.aggregates import aggregate_for
-from windowing.catalogue import parse_aggregate
-from windowing.engines import FlatFat, ReactiveAggregator, Snapshot
-from windowing.errors import StateError
+from windowmill.windowing.aggregates import aggregate_for
+from windowmill.windowing.catalogue import parse_aggregate
+from windowmill.windowing.engines import FlatFat, ReactiveAggregator, Snapshot
+from windowmill.windowing.errors import StateError
 
 SIZES = [1, 2, 4, 8, 64, 256]
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.columnar.log import StateLog
-from windowing.errors import SpecError
-from windowing.kernels.layout import Layout
-from windowing.kernels.lift import condition_column
-from windowing.spec import Pipeline
-from windowing.specfile import parse_pipeline
-from windowing.ways import named_by_order
+from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
+from windowmill.windowing.ways import named_by_order
 
 TYPES = {
     "t": pa.timestamp("us", "UTC"), "k": pa.string(), "a.b": pa.float64(), "a_b": pa.float64(), "a": pa.float64(), "b": pa.float64(),

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
-from windowing.columnar.log import BATCH, DUE, GONE, KIND, ROW, StateLog
-from windowing.columnar.output import result_schema
-from windowing.columnar.share import Share
-from windowing.errors import StateError
-from windowing.spec import Pipeline
-from windowing.specfile import parse_pipeline
-from windowing.watermark import Clock
+from windowmill.windowing.columnar.log import BATCH, DUE, GONE, KIND, ROW, StateLog
+from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.share import Share
+from windowmill.windowing.errors import StateError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
+from windowmill.windowing.watermark import Clock
 
 TYPES = {field.name: field.type for field in SCHEMA}
 CONDITION = "v > 2"

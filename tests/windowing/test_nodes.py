@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoints.conditions import condition_of
-from checkpoints.state import state_schema
-from windowing import nodes as nodes_module
-from windowing.axis import Edges, Grid
-from windowing.columnar import slices
-from windowing.columnar.checksums import SUM, RowCheck
-from windowing.columnar.packing import PLACE
-from windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE, TIME, NodeStage, SliceStage, WindowStage
-from windowing.hopping import Grids
-from windowing.kernels.layout import Layout
-from windowing.nodes import Nodes, Selection
-from windowing.specfile import parse_pipeline
+from windowmill.checkpoints.conditions import condition_of
+from windowmill.checkpoints.state import state_schema
+from windowmill.windowing import nodes as nodes_module
+from windowmill.windowing.axis import Edges, Grid
+from windowmill.windowing.columnar import slices
+from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.packing import PLACE
+from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE, TIME, NodeStage, SliceStage, WindowStage
+from windowmill.windowing.hopping import Grids
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.nodes import Nodes, Selection
+from windowmill.windowing.specfile import parse_pipeline
 
 MINUTE = 60_000_000
 WEEK = Grid(10_080 * MINUTE, MINUTE)

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.aggregates import aggregate_for
-from windowing.algebra import Aggregate
-from windowing.catalogue import parse_aggregate
-from windowing.engines import ENGINES, Engine, Snapshot, build
-from windowing.numerics import add_sums, multiply, product_root, product_value, sum_over, sum_value, to_product, to_sum
+from windowmill.windowing.aggregates import aggregate_for
+from windowmill.windowing.algebra import Aggregate
+from windowmill.windowing.catalogue import parse_aggregate
+from windowmill.windowing.engines import ENGINES, Engine, Snapshot, build
+from windowmill.windowing.numerics import add_sums, multiply, product_root, product_value, sum_over, sum_value, to_product, to_sum
 
 UNIT = 2.0**-53
 MAX = Fraction(1.7976931348623157e308)

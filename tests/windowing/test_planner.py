@@ -13,19 +13,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checkpoints.state import state_schema
 from tests.windowing.aggregate_cases import CASES
 from tests.windowing.test_engines import counts
-from windowing.axis import Edges
-from windowing.catalogue import parse_aggregate
-from windowing.columnar.log import StateLog
-from windowing.costs import count_slices, describe, engine_cost, ranges_cost, rows_shape, tree_cost
-from windowing.engines import ENGINES, admissible
-from windowing.errors import SpecError, UnsupportedError
-from windowing.hopping import Grids
-from windowing.planner import Plan, WindowPlan, plan
-from windowing.specfile import parse_pipeline
-from windowing.ways import slices_of
+from windowmill.checkpoints.state import state_schema
+from windowmill.windowing.axis import Edges
+from windowmill.windowing.catalogue import parse_aggregate
+from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.costs import count_slices, describe, engine_cost, ranges_cost, rows_shape, tree_cost
+from windowmill.windowing.engines import ENGINES, admissible
+from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.windowing.hopping import Grids
+from windowmill.windowing.planner import Plan, WindowPlan, plan
+from windowmill.windowing.specfile import parse_pipeline
+from windowmill.windowing.ways import slices_of
 
 ROOT = Path(__file__).parents[2]
 RUNNABLE: dict[str, Any] = {"source": {"path": "events"}, "sink": {"path": "results"}}
@@ -59,7 +59,7 @@ def test_an_engine_combines_at_most_as_often_as_is_said(name, n, m):
 COUNTING = """
 import json, sys
 import numpy as np
-from windowing.kernels import flatfat, hopping, ranges
+from windowmill.windowing.kernels import flatfat, hopping, ranges
 
 calls = 0
 def counting(module, name):

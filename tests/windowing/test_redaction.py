@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from windowing.redaction import holds_credentials, redacted
+from windowmill.windowing.redaction import holds_credentials, redacted
 
 
 @pytest.mark.parametrize(

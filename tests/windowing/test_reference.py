@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from windowing.reference import Outcome, Record, evaluate
-from windowing.specfile import parse_pipeline
+from windowmill.windowing.reference import Outcome, Record, evaluate
+from windowmill.windowing.specfile import parse_pipeline
 
 
 def outcome(window: dict[str, Any], rows: list[tuple[Any, ...]], final: bool = True, **spec: Any) -> Outcome:

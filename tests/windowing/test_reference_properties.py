@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import shared
-from windowing.reference import Record, evaluate
-from windowing.specfile import parse_pipeline
+from windowmill.windowing.reference import Record, evaluate
+from windowmill.windowing.specfile import parse_pipeline
 
 WINDOWS: dict[str, dict[str, Any]] = {
     "tumbling": {"type": "tumbling", "size": 4},

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from windowing.catalogue import parse_aggregate
-from windowing.reference.events import Event, Record, Span
-from windowing.reference.grids import Grid
-from windowing.reference.values import compute
-from windowing.spec import Hopping, Tumbling
+from windowmill.windowing.catalogue import parse_aggregate
+from windowmill.windowing.reference.events import Event, Record, Span
+from windowmill.windowing.reference.grids import Grid
+from windowmill.windowing.reference.values import compute
+from windowmill.windowing.spec import Hopping, Tumbling
 
 
 def aggregate(written: dict[str, Any], values: list[Any], *names: str) -> Any:

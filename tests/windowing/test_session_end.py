@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import shared
-from windowing.columnar import ColumnarEngine
-from windowing.reference import Record, evaluate
-from windowing.specfile import parse_pipeline
+from windowmill.windowing.columnar import ColumnarEngine
+from windowmill.windowing.reference import Record, evaluate
+from windowmill.windowing.specfile import parse_pipeline
 
 GAP, LONGEST = 3, 7
 

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
-from windowing.columnar import packing, slices
-from windowing.columnar.slices import BATCH, CLOSED, GRID, SLICE, TIME, SliceStage, WindowStage
-from windowing.errors import AggregateOverflowError
-from windowing.hopping import Grids
-from windowing.kernels.layout import Layout
-from windowing.kernels.lift import condition_column
-from windowing.kernels.recipes import RECIPES
-from windowing.reference import Record, evaluate
-from windowing.specfile import parse_pipeline
+from windowmill.windowing.columnar import packing, slices
+from windowmill.windowing.columnar.slices import BATCH, CLOSED, GRID, SLICE, TIME, SliceStage, WindowStage
+from windowmill.windowing.errors import AggregateOverflowError
+from windowmill.windowing.hopping import Grids
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.kernels.recipes import RECIPES
+from windowmill.windowing.reference import Record, evaluate
+from windowmill.windowing.specfile import parse_pipeline
 
 AGGREGATES: dict[str, dict[str, Any]] = {
     "n": {"count": "*"},

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.durations import DAY_US, Duration
-from windowing.errors import SpecError
-from windowing.spec import Pipeline
-from windowing.specfile import load_pipeline, parse_pipeline
+from windowmill.windowing.durations import DAY_US, Duration
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
 MINIMAL = """\
 pipeline: p

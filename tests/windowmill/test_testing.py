@@ -14,10 +14,10 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from windowing.algebra import LawError
-from windowing.errors import SpecError, UnsupportedError
-from windowing.specfile import parse_pipeline
 from windowmill.testing import Outcome, check_aggregate, try_pipeline
+from windowmill.windowing.algebra import LawError
+from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.windowing.specfile import parse_pipeline
 
 ROOT = Path(__file__).parents[2]
 HERE = __name__

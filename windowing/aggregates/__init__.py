@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from windowing.aggregates import counts, extremes, logic, order, own, quantiles, sketches, spread, sums
-from windowing.aggregates.values import VALUE_TYPES, Builder
-from windowing.algebra import Aggregate
-from windowing.catalogue import AggregateSpec
-from windowing.errors import SpecError
+from windowmill.windowing.aggregates import counts, extremes, logic, order, own, quantiles, sketches, spread, sums
+from windowmill.windowing.aggregates.values import VALUE_TYPES, Builder
+from windowmill.windowing.algebra import Aggregate
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.errors import SpecError
 
 BUILDERS: Mapping[str, Builder] = {
     **counts.BUILDERS,

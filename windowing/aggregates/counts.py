@@ -7,10 +7,10 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from windowing.aggregates.values import Builder, frozen_value
-from windowing.algebra import Aggregate, Args, Field, Position
-from windowing.catalogue import AggregateSpec
-from windowing.numerics import is_nan
+from windowmill.windowing.aggregates.values import Builder, frozen_value
+from windowmill.windowing.algebra import Aggregate, Args, Field, Position
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.numerics import is_nan
 
 Count = tuple[int]
 Distinct = tuple[frozenset[Any], bool]

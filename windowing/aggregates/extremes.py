@@ -12,7 +12,7 @@ from functools import cmp_to_key
 from operator import itemgetter
 from typing import Any, cast
 
-from windowing.aggregates.values import (
+from windowmill.windowing.aggregates.values import (
     Builder,
     Less,
     fit_int64,
@@ -20,8 +20,8 @@ from windowing.aggregates.values import (
     positive_zero,
     require_number,
 )
-from windowing.algebra import Aggregate, Args, Field, FieldType, Position
-from windowing.catalogue import AggregateSpec
+from windowmill.windowing.algebra import Aggregate, Args, Field, FieldType, Position
+from windowmill.windowing.catalogue import AggregateSpec
 
 Extreme = tuple[Any]
 Counted = tuple[Any, int]

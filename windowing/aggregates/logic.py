@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from windowing.aggregates.values import Builder
-from windowing.algebra import Aggregate, Args, Field, Position
-from windowing.catalogue import AggregateSpec
-from windowing.errors import SpecError
+from windowmill.windowing.aggregates.values import Builder
+from windowmill.windowing.algebra import Aggregate, Args, Field, Position
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.errors import SpecError
 
 Votes = tuple[int, int]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any, cast
 
-from windowing.aggregates.values import Builder, frozen_value, positive_zero
-from windowing.algebra import Aggregate, AlgebraError, Args, Field, FieldType, Position
-from windowing.catalogue import AggregateSpec
+from windowmill.windowing.aggregates.values import Builder, frozen_value, positive_zero
+from windowmill.windowing.algebra import Aggregate, AlgebraError, Args, Field, FieldType, Position
+from windowmill.windowing.catalogue import AggregateSpec
 
 Item = tuple[int, tuple[Any, ...], Any]
 Placed = tuple[int | None, tuple[Any, ...], Any]

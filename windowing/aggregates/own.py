@@ -20,9 +20,9 @@ import importlib
 import inspect
 from typing import Any
 
-from windowing.algebra import Aggregate, Args, Field, Position
-from windowing.catalogue import AggregateSpec
-from windowing.errors import SpecError
+from windowmill.windowing.algebra import Aggregate, Args, Field, Position
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.errors import SpecError
 
 Own = tuple[int, Any]
 

@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 from itertools import chain, zip_longest
 
-from windowing.aggregates.values import Builder, require_number
-from windowing.algebra import Aggregate, Args, Field, Position
-from windowing.catalogue import AggregateSpec
+from windowmill.windowing.aggregates.values import Builder, require_number
+from windowmill.windowing.algebra import Aggregate, Args, Field, Position
+from windowmill.windowing.catalogue import AggregateSpec
 
 #: Values a level holds before it is halved; up to this many values of a window, quantiles are exact.
 LEVEL_VALUES = 512

@@ -12,9 +12,9 @@ from typing import Any
 
 from datasketches import hll_sketch, hll_union, tgt_hll_type
 
-from windowing.aggregates.values import INT64_MAX, INT64_MIN, Builder, frozen_value, require_number
-from windowing.algebra import Aggregate, Args, Field, Position
-from windowing.catalogue import AggregateSpec
+from windowmill.windowing.aggregates.values import INT64_MAX, INT64_MIN, Builder, frozen_value, require_number
+from windowmill.windowing.algebra import Aggregate, Args, Field, Position
+from windowmill.windowing.catalogue import AggregateSpec
 
 #: 2**12 registers: standard error 1.04 / 64 = 1.6 %, 4 KiB a partial once it holds many values, fewer bytes before.
 LOG2_REGISTERS = 12

@@ -18,9 +18,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from windowing.aggregates.values import Builder, require_number
-from windowing.algebra import Aggregate, Args, Field, Position
-from windowing.catalogue import AggregateSpec
+from windowmill.windowing.aggregates.values import Builder, require_number
+from windowmill.windowing.algebra import Aggregate, Args, Field, Position
+from windowmill.windowing.catalogue import AggregateSpec
 
 Moments2 = tuple[int, float, float, float]
 Moments4 = tuple[int, float, float, float, float, float]

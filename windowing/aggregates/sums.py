@@ -1,7 +1,7 @@
 """Sums, means and products.
 
 Whole numbers and decimals are summed exactly and may be deducted. Floating-point sums carry their rounding error along
-(``windowing.numerics``) and are only ever combined: a slice fed row by row is then as accurate as one summed as a tree.
+(``windowmill.windowing.numerics``) and are only ever combined: a slice fed row by row is then as accurate as one summed as a tree.
 """
 
 # ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from decimal import Context, Decimal
 from typing import Any
 
-from windowing.aggregates.values import Builder, fit_int64, require_number
-from windowing.algebra import Aggregate, Args, Field, Position
-from windowing.catalogue import AggregateSpec
-from windowing.errors import AggregateOverflowError
-from windowing.numerics import (
+from windowmill.windowing.aggregates.values import Builder, fit_int64, require_number
+from windowmill.windowing.algebra import Aggregate, Args, Field, Position
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.errors import AggregateOverflowError
+from windowmill.windowing.numerics import (
     UNIT_PRODUCT,
     ZERO_SUM,
     add_sums,

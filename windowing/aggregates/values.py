@@ -7,10 +7,10 @@ import operator
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from windowing.algebra import Aggregate
-from windowing.catalogue import AggregateSpec
-from windowing.errors import AggregateOverflowError, SpecError
-from windowing.numerics import is_nan
+from windowmill.windowing.algebra import Aggregate
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.errors import AggregateOverflowError, SpecError
+from windowmill.windowing.numerics import is_nan
 
 #: Types of argument columns. Every whole-number type is ``int64``; what is not named (timestamps, dates, binary …) is ``any``.
 VALUE_TYPES = ("bool", "int64", "float64", "decimal", "string", "any")

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowing.catalogue import AggregateSpec
-from windowing.columnar.objects import OBJECTS, ObjectColumn
-from windowing.columnar.results import Column
-from windowing.kernels.clipped import clipped_means
-from windowing.kernels.columns import float64_of, int64_of, valid_of
-from windowing.kernels.combine import Bools, Floats, Ints
-from windowing.kernels.flatfat import tree_windows
-from windowing.kernels.layout import Layout
-from windowing.kernels.lift import condition_column, lift
-from windowing.kernels.lower import lower
-from windowing.kernels.ranges import add_members, fifo_ranges
-from windowing.slicing.windows import Leaves, Windows
-from windowing.spec import Pipeline
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.columnar.objects import OBJECTS, ObjectColumn
+from windowmill.windowing.columnar.results import Column
+from windowmill.windowing.kernels.clipped import clipped_means
+from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.flatfat import tree_windows
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import condition_column, lift
+from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.ranges import add_members, fifo_ranges
+from windowmill.windowing.slicing.windows import Leaves, Windows
+from windowmill.windowing.spec import Pipeline
 
 
 class Aggregation:
@@ -55,7 +55,7 @@ class Lifted:
     objects: Mapping[str, Sequence[Any]]
 
     def combine(self, windows: Windows) -> tuple[dict[str, Column], Ints]:
-        """Every aggregate of each window, and the flips that :func:`~windowing.kernels.ranges.fifo_ranges` tells of."""
+        """Every aggregate of each window, and the flips that :func:`~windowmill.windowing.kernels.ranges.fifo_ranges` tells of."""
         aggregation, flips = self.aggregation, windows.middles
         out_ints = np.empty((len(windows), self.ints.shape[1]), np.int64)
         out_floats = np.empty((len(windows), self.floats.shape[1]), np.float64)

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.errors import StateCorruptError
-from windowing.kernels.checksums import Words, add_bytes, add_floats, add_lists, add_words
-from windowing.kernels.columns import valid_of
-from windowing.kernels.combine import Bools
+from windowmill.windowing.errors import StateCorruptError
+from windowmill.windowing.kernels.checksums import Words, add_bytes, add_floats, add_lists, add_words
+from windowmill.windowing.kernels.columns import valid_of
+from windowmill.windowing.kernels.combine import Bools
 
 #: Columns of a stored row: its checksum, and the batch that it came with.
 SUM, BATCH = "_sum", "_batch"

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from windowing.bounds import accepted_times
-from windowing.columnar.keyed import KeyedWindows, live_columns
-from windowing.columnar.results import Chunk, ResultTable, ordered
-from windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK, plain
-from windowing.errors import StateError
-from windowing.kernels.columns import int64_of, valid_of
-from windowing.kernels.combine import Bools, Ints
-from windowing.kernels.lift import condition_column
-from windowing.spec import Pipeline
-from windowing.watermark import AFTER, Clock
+from windowmill.windowing.bounds import accepted_times
+from windowmill.windowing.columnar.keyed import KeyedWindows, live_columns
+from windowmill.windowing.columnar.results import Chunk, ResultTable, ordered
+from windowmill.windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK, plain
+from windowmill.windowing.errors import StateError
+from windowmill.windowing.kernels.columns import int64_of, valid_of
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import AFTER, Clock
 
 
 @dataclass

@@ -14,19 +14,19 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from windowing.columnar.aggregation import Aggregation
-from windowing.columnar.results import Chunk
-from windowing.columnar.rows import KEY, Keys, in_order, kept
-from windowing.errors import StateError
-from windowing.kernels.combine import Ints
-from windowing.policies import PolicySlicer
-from windowing.slicing.customs import CustomSlicer
-from windowing.slicing.grids import GridSlicer
-from windowing.slicing.revised import RevisedSlicer
-from windowing.slicing.shapes import CountSlicer, SessionSlicer, SnapshotSlicer
-from windowing.slicing.windows import Applied, Slicer
-from windowing.spec import Count, Cumulative, Custom, Hopping, Pipeline, Session, Sliding, Snapshot, Tumbling, Window
-from windowing.watermark import AFTER, Clock
+from windowmill.windowing.columnar.aggregation import Aggregation
+from windowmill.windowing.columnar.results import Chunk
+from windowmill.windowing.columnar.rows import KEY, Keys, in_order, kept
+from windowmill.windowing.errors import StateError
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.policies import PolicySlicer
+from windowmill.windowing.slicing.customs import CustomSlicer
+from windowmill.windowing.slicing.grids import GridSlicer
+from windowmill.windowing.slicing.revised import RevisedSlicer
+from windowmill.windowing.slicing.shapes import CountSlicer, SessionSlicer, SnapshotSlicer
+from windowmill.windowing.slicing.windows import Applied, Slicer
+from windowmill.windowing.spec import Count, Cumulative, Custom, Hopping, Pipeline, Session, Sliding, Snapshot, Tumbling, Window
+from windowmill.windowing.watermark import AFTER, Clock
 
 #: Leaves from which windows are worth a thread each: kernels run without the interpreter's lock.
 _THREAD_LEAVES = 50_000
@@ -78,7 +78,7 @@ class KeyedWindows:
         Parameters
         ----------
         fresh
-            Live columns, conditions and :data:`~windowing.columnar.rows.OWN` columns, in the order of arrival; their keys are learnt.
+            Live columns, conditions and :data:`~windowmill.windowing.columnar.rows.OWN` columns, in the order of arrival; their keys are learnt.
         first_new
             Smallest number of a fresh row; those that stay from before have smaller ones.
         """

@@ -24,13 +24,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.columnar.checksums import SUM, with_checksums
-from windowing.columnar.keyed import live_columns, slicer_for
-from windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK, Keys, plain
-from windowing.errors import SpecError, StateError
-from windowing.kernels.combine import Bools, Ints
-from windowing.kernels.lift import condition_column
-from windowing.spec import Pipeline
+from windowmill.windowing.columnar.checksums import SUM, with_checksums
+from windowmill.windowing.columnar.keyed import live_columns, slicer_for
+from windowmill.windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK, Keys, plain
+from windowmill.windowing.errors import SpecError, StateError
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.spec import Pipeline
 
 #: Columns of every entry: what it is, the batch that added it, from which watermark on its key has work to do.
 KIND, BATCH, DUE = "_kind", "_batch", "_due"
@@ -45,7 +45,7 @@ FRESH = "fresh"
 
 @dataclass(frozen=True)
 class Stored:
-    """The state of some keys as it was read: tables as of :meth:`~windowing.columnar.keyed.KeyedWindows.snapshot`, and due watermarks."""
+    """The state of some keys as it was read: tables as of :meth:`~windowmill.windowing.columnar.keyed.KeyedWindows.snapshot`, and due watermarks."""
 
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     due: Ints = field(default_factory=lambda: np.empty(0, np.int64))
@@ -195,7 +195,7 @@ class StateLog:
         Parameters
         ----------
         after
-            As of :meth:`~windowing.columnar.keyed.KeyedWindows.snapshot`; its keys begin with those of ``before``.
+            As of :meth:`~windowmill.windowing.columnar.keyed.KeyedWindows.snapshot`; its keys begin with those of ``before``.
         due
             For each key of ``after`` the watermark from which on it has work to do.
         """

@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from windowing.aggregates import aggregate_for
-from windowing.algebra import Aggregate
-from windowing.catalogue import AggregateSpec
-from windowing.engines.flatfat import FlatFat
-from windowing.kernels.lift import condition_column
-from windowing.slicing.windows import Leaves, Ring, Windows
+from windowmill.windowing.aggregates import aggregate_for
+from windowmill.windowing.algebra import Aggregate
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.engines.flatfat import FlatFat
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.slicing.windows import Leaves, Ring, Windows
 
 #: Functions of the catalogue whose partials no arena holds.
 OBJECTS = ("count_distinct", "approx_distinct", "collect", "collect_distinct", "concat", "top_k", "bottom_k", "quantile", "use")
@@ -68,7 +68,7 @@ class ObjectColumn:
 
 
 def _ranges(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows) -> list[Any]:
-    """Two stacks, exactly as :func:`windowing.kernels.ranges.fifo_ranges` has them."""
+    """Two stacks, exactly as :func:`windowmill.windowing.kernels.ranges.fifo_ranges` has them."""
     combine, identity = aggregate.combine, aggregate.identity
     leaves = [partials[leaf] for leaf in windows.sequence.tolist()]
     bounds = list(zip(windows.lo.tolist(), windows.hi.tolist(), strict=True))
@@ -99,7 +99,7 @@ def _ranges(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows
 
 
 def _trees(aggregate: Aggregate[Any], partials: Sequence[Any], ring: Ring) -> list[Any]:
-    """FlatFAT on the slots that :func:`windowing.kernels.flatfat.tree_windows` uses; here the order round the ring counts."""
+    """FlatFAT on the slots that :func:`windowmill.windowing.kernels.flatfat.tree_windows` uses; here the order round the ring counts."""
     offsets = ring.change_offsets.tolist()
     slots, leaves = ring.slots.tolist(), ring.leaves.tolist()
     tree: FlatFat[Any] = FlatFat(aggregate.combine, [None])

@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from windowing.aggregates import aggregate_for, own
-from windowing.catalogue import AggregateSpec
-from windowing.columnar.objects import OBJECTS, value_type
-from windowing.columnar.results import Chunk, Column
-from windowing.errors import SpecError
-from windowing.kernels.layout import Layout
-from windowing.slicing.windows import NO_START, NO_TRIGGER
-from windowing.spec import Pipeline
+from windowmill.windowing.aggregates import aggregate_for, own
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.columnar.objects import OBJECTS, value_type
+from windowmill.windowing.columnar.results import Chunk, Column
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.slicing.windows import NO_START, NO_TRIGGER
+from windowmill.windowing.spec import Pipeline
 
 _NAMED = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
 #: A user's aggregate that does not say what it gives (attribute ``result``) gives JSON text.

@@ -1,6 +1,6 @@
 """Slices packed for the shuffle: many of a key in one row, which Spark copies whole.
 
-The numbers of a row's slices are one *block* of bytes (:mod:`windowing.kernels.blocks`); a list Spark would copy element by element, three
+The numbers of a row's slices are one *block* of bytes (:mod:`windowmill.windowing.kernels.blocks`); a list Spark would copy element by element, three
 times between one Python pass and the next. Columns that are not 64-bit numbers are lists beside the block. So are all of them in *listed*
 rows, which leave for the state: Spark makes a row a slice of them without Python.
 """
@@ -15,10 +15,10 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from windowing.errors import StateCorruptError
-from windowing.kernels.blocks import damaged, decode, encode
-from windowing.kernels.columns import valid_of
-from windowing.kernels.combine import Ints
+from windowmill.windowing.errors import StateCorruptError
+from windowmill.windowing.kernels.blocks import damaged, decode, encode
+from windowmill.windowing.kernels.columns import valid_of
+from windowmill.windowing.kernels.combine import Ints
 
 #: Columns of a packed row beside the keys and lists: its place among those of its key; rows lifted and late ones among them; numbers.
 PLACE, ROWS, LATE_ROWS, BLOCK = "_place", "_rows", "_late_rows", "_block"

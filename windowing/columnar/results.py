@@ -9,9 +9,9 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import pyarrow as pa
 
-from windowing.kernels.columns import order_key, valid_of
-from windowing.kernels.combine import Ints
-from windowing.slicing.windows import NO_START, NO_TRIGGER, Windows
+from windowmill.windowing.kernels.columns import order_key, valid_of
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.slicing.windows import NO_START, NO_TRIGGER, Windows
 
 #: A result column: Arrow values, or Python objects where they have no common type.
 Column: TypeAlias = "pa.Array | list[Any]"

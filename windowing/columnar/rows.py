@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.kernels.columns import int64_of, order_key, valid_of
-from windowing.kernels.combine import Bools, Ints
-from windowing.slicing.windows import Leaves
+from windowmill.windowing.kernels.columns import int64_of, order_key, valid_of
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.slicing.windows import Leaves
 
 #: Columns of live rows beside those of the source, told from them by how they begin.
 KEY, NUMBER, TIME, UNTIL, WATERMARK = "_ key", "_ number", "_ time", "_ until", "_ watermark"

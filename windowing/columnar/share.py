@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.columnar.keyed import KeyedWindows, Step
-from windowing.columnar.log import StateLog
-from windowing.columnar.output import result_rows
-from windowing.columnar.rows import NUMBER, TIME, WATERMARK
-from windowing.kernels.combine import Bools, Ints
-from windowing.spec import Pipeline
-from windowing.watermark import BEFORE, Clock
+from windowmill.windowing.columnar.keyed import KeyedWindows, Step
+from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.columnar.output import result_rows
+from windowmill.windowing.columnar.rows import NUMBER, TIME, WATERMARK
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import BEFORE, Clock
 
 
 @dataclass(frozen=True)

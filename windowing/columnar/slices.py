@@ -5,7 +5,7 @@
     rows ─ lift ─▶ slices ─ pack ─▶ │ shuffle by key │ ─ unpack, merge ─▶ slices of whole keys ─▶ windows
                                                                              └─▶ the batch's own slices, for the state
 
-A *packed* row holds many slices of a key (:mod:`windowing.columnar.packing`): a shuffle moves and sorts thousands of rows, not millions.
+A *packed* row holds many slices of a key (:mod:`windowmill.windowing.columnar.packing`): a shuffle moves and sorts thousands of rows, not millions.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.axis import Edges, Grid
-from windowing.bounds import check_share, count_ends
-from windowing.columnar.checksums import SUM, RowCheck, with_checksums
-from windowing.columnar.packing import LATE_ROWS, ROWS, Packing, count_slices
-from windowing.columnar.rows import as_key, key_codes
-from windowing.kernels.columns import arenas, int64_of, key_offsets, order_key, stored, valid_of
-from windowing.kernels.combine import Floats, Ints
-from windowing.kernels.hopping import NEVER_CLOSED, hopping_windows
-from windowing.kernels.layout import Layout
-from windowing.kernels.lift import condition_column, lift_runs
-from windowing.kernels.lower import lower
-from windowing.kernels.slices import along_axis, by_key, combine_runs, runs, slice_starts
-from windowing.nodes import Nodes
-from windowing.slicing.windows import runs as equal_runs
+from windowmill.windowing.axis import Edges, Grid
+from windowmill.windowing.bounds import check_share, count_ends
+from windowmill.windowing.columnar.checksums import SUM, RowCheck, with_checksums
+from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, Packing, count_slices
+from windowmill.windowing.columnar.rows import as_key, key_codes
+from windowmill.windowing.kernels.columns import arenas, int64_of, key_offsets, order_key, stored, valid_of
+from windowmill.windowing.kernels.combine import Floats, Ints
+from windowmill.windowing.kernels.hopping import NEVER_CLOSED, hopping_windows
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import condition_column, lift_runs
+from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.slices import along_axis, by_key, combine_runs, runs, slice_starts
+from windowmill.windowing.nodes import Nodes
+from windowmill.windowing.slicing.windows import runs as equal_runs
 
 #: Columns of a row to be lifted, beside those of the source: its event time; the instant through which windows were closed to it, or null;
 #: whether it came behind the watermark.

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from windowing.algebra import Aggregate, P
-from windowing.engines.base import Engine, InvariantError, Snapshot
-from windowing.engines.daba import Daba
-from windowing.engines.dyadic import Dyadic
-from windowing.engines.epochs import Epochs
-from windowing.engines.flatfat import FlatFat
-from windowing.engines.reactive import ReactiveAggregator
-from windowing.engines.recompute import Recompute
-from windowing.engines.subtract import SubtractOnEvict
-from windowing.engines.two_stacks import TwoStacks
+from windowmill.windowing.algebra import Aggregate, P
+from windowmill.windowing.engines.base import Engine, InvariantError, Snapshot
+from windowmill.windowing.engines.daba import Daba
+from windowmill.windowing.engines.dyadic import Dyadic
+from windowmill.windowing.engines.epochs import Epochs
+from windowmill.windowing.engines.flatfat import FlatFat
+from windowmill.windowing.engines.reactive import ReactiveAggregator
+from windowmill.windowing.engines.recompute import Recompute
+from windowmill.windowing.engines.subtract import SubtractOnEvict
+from windowmill.windowing.engines.two_stacks import TwoStacks
 
 ENGINES: Mapping[str, type[Engine[Any]]] = {
     engine.name: engine for engine in (Recompute, SubtractOnEvict, TwoStacks, Daba, Epochs, ReactiveAggregator, Dyadic)
@@ -37,8 +37,8 @@ def admissible(aggregate: Aggregate[Any]) -> list[str]:
 
     Examples
     --------
-    >>> from windowing.aggregates import aggregate_for
-    >>> from windowing.catalogue import parse_aggregate
+    >>> from windowmill.windowing.aggregates import aggregate_for
+    >>> from windowmill.windowing.catalogue import parse_aggregate
     >>> "subtract" in admissible(aggregate_for(parse_aggregate({"max": "delay"}), ["int64"]))
     False
     """

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Self
 
-from windowing.algebra import Aggregate, P, identical
-from windowing.errors import StateError
+from windowmill.windowing.algebra import Aggregate, P, identical
+from windowmill.windowing.errors import StateError
 
 
 class InvariantError(AssertionError):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from windowing.algebra import Aggregate, P, close, outcome
-from windowing.engines.base import Engine, Snapshot, filled
+from windowmill.windowing.algebra import Aggregate, P, close, outcome
+from windowmill.windowing.engines.base import Engine, Snapshot, filled
 
 _POINTERS = ("f", "l", "r", "a", "b", "e")
 

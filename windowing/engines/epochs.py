@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic
 
-from windowing.algebra import Aggregate, P
-from windowing.engines.base import Engine, Snapshot, filled
+from windowmill.windowing.algebra import Aggregate, P
+from windowmill.windowing.engines.base import Engine, Snapshot, filled
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic
 
-from windowing.algebra import P, identical
-from windowing.engines.base import InvariantError
+from windowmill.windowing.algebra import P, identical
+from windowmill.windowing.engines.base import InvariantError
 
 
 class FlatFat(Generic[P]):

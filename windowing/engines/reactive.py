@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from windowing.algebra import Aggregate, P
-from windowing.engines.base import Engine, Snapshot
-from windowing.engines.flatfat import FlatFat
-from windowing.errors import StateError
+from windowmill.windowing.algebra import Aggregate, P
+from windowmill.windowing.engines.base import Engine, Snapshot
+from windowmill.windowing.engines.flatfat import FlatFat
+from windowmill.windowing.errors import StateError
 
 
 class ReactiveAggregator(Engine[P]):

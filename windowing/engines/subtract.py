@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from windowing.algebra import Aggregate, P, close, outcome
-from windowing.engines.base import Engine, Snapshot, filled
+from windowmill.windowing.algebra import Aggregate, P, close, outcome
+from windowmill.windowing.engines.base import Engine, Snapshot, filled
 
 
 class SubtractOnEvict(Engine[P]):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from windowing.algebra import Aggregate, P
-from windowing.engines.base import Engine, Snapshot, filled
+from windowmill.windowing.algebra import Aggregate, P
+from windowmill.windowing.engines.base import Engine, Snapshot, filled
 
 
 class TwoStacks(Engine[P]):

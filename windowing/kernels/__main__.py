@@ -1,4 +1,4 @@
-"""Compile every kernel once and leave the code in numba's cache: ``python -m windowing.kernels``."""
+"""Compile every kernel once and leave the code in numba's cache: ``python -m windowmill.windowing.kernels``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowing.kernels.hopping import hopping_windows
+from windowmill.windowing.kernels.hopping import hopping_windows
 
 _SLIDING = [
     {"evict": evict, "trigger": trigger}
@@ -31,8 +31,8 @@ _AGGREGATES: dict[str, dict[str, Any]] = {"n": {"count": "*"}, "deviation": {"st
 
 def _run(windows: list[dict[str, Any]], emit: str) -> None:
     """Two batches and the end of the input, so that every kernel meets the arrays that it meets at work."""
-    from windowing.columnar import ColumnarEngine, Found
-    from windowing.specfile import parse_pipeline
+    from windowmill.windowing.columnar import ColumnarEngine, Found
+    from windowmill.windowing.specfile import parse_pipeline
 
     pipeline = parse_pipeline(
         {
@@ -57,10 +57,10 @@ def _run(windows: list[dict[str, Any]], emit: str) -> None:
 
 def _slice() -> None:
     """The kernels of runs on Spark, over slices that come in order and not, with and without late rows."""
-    from windowing.columnar import slices
-    from windowing.hopping import Grids
-    from windowing.kernels.layout import Layout
-    from windowing.specfile import parse_pipeline
+    from windowmill.windowing.columnar import slices
+    from windowmill.windowing.hopping import Grids
+    from windowmill.windowing.kernels.layout import Layout
+    from windowmill.windowing.specfile import parse_pipeline
 
     windows = [{"name": "w", "type": "hopping", "size": 5, "hop": 2}]
     spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
@@ -77,7 +77,7 @@ def _slice() -> None:
 
 def _checksums() -> None:
     """The kernels of checksums, with nulls and without, of a column as Arrow holds it."""
-    from windowing.columnar.checksums import row_checksums
+    from windowmill.windowing.columnar.checksums import row_checksums
 
     row_checksums(pa.table({"n": [1, None], "v": [0.5, None], "k": ["a", None], "l": [[1], None]}))
 

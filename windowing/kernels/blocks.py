@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels.checksums import checksum
-from windowing.kernels.combine import Ints, njit
+from windowmill.windowing.kernels.checksums import checksum
+from windowmill.windowing.kernels.combine import Ints, njit
 
 #: All rows are zero; all are the one word that follows; they are those of the column whose number follows; they follow, a word each.
 _ZERO, _CONSTANT, _SAME, _OWN = range(4)

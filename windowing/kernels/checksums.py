@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from windowing.kernels.combine import Bools, Ints, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Ints, inner, njit
 
 Words = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.uint8]

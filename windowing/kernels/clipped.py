@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels.combine import Bools, Floats, Ints, njit
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints, njit
 
 _SPLITTER = 2.0**27 + 1.0
 

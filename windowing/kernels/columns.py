@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.errors import AggregateOverflowError
-from windowing.kernels.combine import AT, KEY, PICKED, ROW, TIE, TIMES, Bools, Floats, Ints
-from windowing.kernels.layout import NUMBERS, Layout
+from windowmill.windowing.errors import AggregateOverflowError
+from windowmill.windowing.kernels.combine import AT, KEY, PICKED, ROW, TIE, TIMES, Bools, Floats, Ints
+from windowmill.windowing.kernels.layout import NUMBERS, Layout
 
 
 def key_offsets(table: pa.Table, keys: Sequence[str]) -> Ints:

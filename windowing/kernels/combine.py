@@ -25,7 +25,7 @@ ADD, SUM, MOMENTS, GREATEST, LEAST, WIDE, MOMENTS4, COMOMENTS, PRODUCT, PICK_GRE
 KEY, AT, TIE, ROW = 0, 1, 2, 3
 #: Second int column of PICK_* (row, −1: none; the smaller row wins a tie) and of COUNT_* (how often the extreme occurs).
 PICKED, TIMES = 1, 1
-#: One unit of a sum's carry; see windowing.numerics.
+#: One unit of a sum's carry; see windowmill.windowing.numerics.
 CARRY_UNIT = 2.0**1023
 _SPLITTER = 2.0**27 + 1.0
 _SIGN = np.iinfo(np.int64).min
@@ -105,7 +105,7 @@ def _add_sums(
     floats: Floats,
     row: int,
 ) -> None:
-    """:func:`windowing.numerics.add_sums`."""
+    """:func:`windowmill.windowing.numerics.add_sums`."""
     x, y = left[older, f], right[newer, f]
     total = x + y
     if total - total != 0.0:
@@ -137,7 +137,7 @@ def _multiply(
     floats: Floats,
     row: int,
 ) -> None:
-    """:func:`windowing.numerics.multiply`; ``ints`` are the number of factors, of zeros among them, and the exponent."""
+    """:func:`windowmill.windowing.numerics.multiply`; ``ints`` are the number of factors, of zeros among them, and the exponent."""
     if right_ints[newer, i] == 0:
         copy_atom(i, f, 3, 2, left_ints, left, older, ints, floats, row)
         return
@@ -181,7 +181,7 @@ def _moments4(
     floats: Floats,
     row: int,
 ) -> None:
-    """:func:`windowing.aggregates.spread.combine_moments4`; ``floats`` are anchor, delta, m2, m3, m4."""
+    """:func:`windowmill.windowing.aggregates.spread.combine_moments4`; ``floats`` are anchor, delta, m2, m3, m4."""
     n_a, n_b = left_ints[older, i], right_ints[newer, i]
     if n_a == 0:
         copy_atom(i, f, 1, 5, right_ints, right, newer, ints, floats, row)
@@ -217,7 +217,7 @@ def _comoments(
     floats: Floats,
     row: int,
 ) -> None:
-    """:func:`windowing.aggregates.spread.combine_comoments`; ``floats`` are anchor and delta of x and of y, m_xx, m_xy, m_yy."""
+    """:func:`windowmill.windowing.aggregates.spread.combine_comoments`; ``floats`` are anchor and delta of x and of y, m_xx, m_xy, m_yy."""
     n_a, n_b = left_ints[older, i], right_ints[newer, i]
     if n_a == 0:
         copy_atom(i, f, 1, 7, right_ints, right, newer, ints, floats, row)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels.combine import Bools, Ints, njit
-from windowing.kernels.sessions import AFTER, suspects_of
+from windowmill.windowing.kernels.combine import Bools, Ints, njit
+from windowmill.windowing.kernels.sessions import AFTER, suspects_of
 
 BEFORE = np.iinfo(np.int64).min
 
@@ -61,7 +61,7 @@ def counts(  # noqa: PLR0915 - judging and cutting take turns in the order of ar
     size
         Start times a window.
     marks, suspect, accepted
-        As of :func:`windowing.kernels.sessions.sessions`.
+        As of :func:`windowmill.windowing.kernels.sessions.sessions`.
     held
         Accepted rows; the suspects taken in are added.
     begun, middle_end

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels import combine as op
-from windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine_atom, copy_atom, inlined, inner, njit
+from windowmill.windowing.kernels import combine as op
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine_atom, copy_atom, inlined, inner, njit
 
 #: A leaf's slot, if it has none yet, or none any more.
 PENDING, GONE = -1, -2
@@ -268,7 +268,7 @@ def _touch(node: int, window: int, stamps: Ints, level: Ints, n_level: int) -> A
 
 @inner
 def _one_atom(line: Ints, begun: int, ended: int, listed: Any, given: Any, nodes: Any, out: Any) -> None:
-    """The listed work of one atom. As in :mod:`windowing.kernels.ranges`, calls with constants are compiled for them."""
+    """The listed work of one atom. As in :mod:`windowmill.windowing.kernels.ranges`, calls with constants are compiled for them."""
     i, f = line[1], line[2]
     if line[0] == op.ADD and line[3] == 1:
         _do(op.ADD, i, f, 1, 0, begun, ended, listed, given, nodes, out)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels.combine import Bools, Ints, njit
+from windowmill.windowing.kernels.combine import Bools, Ints, njit
 
 HOPPING, CUMULATIVE, LISTED = 0, 1, 2
 

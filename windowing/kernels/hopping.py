@@ -1,6 +1,6 @@
 """Hopping windows of many keys from their slices: each window a range of the slices that exist, combined by two stacks.
 
-Slices that do not exist cost nothing, and neither does a window's length (:mod:`windowing.kernels.ranges`). Only the slices of a key to
+Slices that do not exist cost nothing, and neither does a window's length (:mod:`windowmill.windowing.kernels.ranges`). Only the slices of a key to
 which rows came late are combined window by window: such rows count in some windows of a range and not in others.
 """
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels.combine import Floats, Ints, combine, njit
-from windowing.kernels.ranges import fifo_ranges
+from windowmill.windowing.kernels.combine import Floats, Ints, combine, njit
+from windowmill.windowing.kernels.ranges import fifo_ranges
 
 #: ``closed`` of a slice whose rows count in every window that holds it.
 NEVER_CLOSED = np.iinfo(np.int64).min
@@ -48,7 +48,7 @@ def hopping_windows(
     -------
     tuple
         Key index and end of each window, int64, shape (n_windows,); its partial as rows of two arenas;
-        false, since 128-bit sums do not overflow: :func:`~windowing.kernels.lower.lower` checks that results fit.
+        false, since 128-bit sums do not overflow: :func:`~windowmill.windowing.kernels.lower.lower` checks that results fit.
     """
     none = np.empty(0, np.int64)
     windows = _ranges(offsets, starts, closed, size, hop, origin, after, through, none, none, none)

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windowing.catalogue import AggregateSpec
-from windowing.errors import SpecError, UnsupportedError
-from windowing.kernels.recipes import OPERATIONS, RECIPES, ROW_OPERATIONS, Atom
-from windowing.spec import Pipeline
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.windowing.kernels.recipes import OPERATIONS, RECIPES, ROW_OPERATIONS, Atom
+from windowmill.windowing.spec import Pipeline
 
 _INT, _FLOAT = pa.int64(), pa.float64()
 #: Stored columns of the atoms that are numbers, by role: the kernels' int columns, then their float columns.

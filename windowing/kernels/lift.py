@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from windowing.kernels.columns import float64_of, int64_of, limbs_of, order_key, valid_of
-from windowing.kernels.combine import CARRY_UNIT, PICKED, TIMES, Bools, Floats, Ints
-from windowing.kernels.layout import Atom, Layout
-from windowing.kernels.slices import combine_runs
+from windowmill.windowing.kernels.columns import float64_of, int64_of, limbs_of, order_key, valid_of
+from windowmill.windowing.kernels.combine import CARRY_UNIT, PICKED, TIMES, Bools, Floats, Ints
+from windowmill.windowing.kernels.layout import Atom, Layout
+from windowmill.windowing.kernels.slices import combine_runs
 
 _SPLITTER = 2.0**27 + 1.0
 
@@ -102,7 +102,7 @@ def _lift(atom: Atom, table: pa.Table, ints: Ints, floats: Floats) -> None:
 
 
 def _lift_sum(value: Floats, ints: Ints, floats: Floats) -> None:
-    """As :func:`windowing.numerics.to_sum`, into zeros."""
+    """As :func:`windowmill.windowing.numerics.to_sum`, into zeros."""
     floats[:, 0] = value
     large = np.flatnonzero((np.abs(value) >= CARRY_UNIT) & np.isfinite(value))
     ints[large, 0] = np.sign(value[large]).astype(np.int64)
@@ -121,7 +121,7 @@ def _product_error(x: Floats, y: Floats, product: Floats) -> Floats:
 
 
 def _lift_factor(magnitude: bool, value: Floats, counted: Bools, ints: Ints, floats: Floats) -> None:
-    """As :func:`windowing.numerics.to_product`; a negative factor makes a geometric mean undefined, as a NaN does."""
+    """As :func:`windowmill.windowing.numerics.to_product`; a negative factor makes a geometric mean undefined, as a NaN does."""
     zero = value == 0.0
     high, exponent = np.frexp(np.where(zero, 1.0, np.where(magnitude & (value < 0.0), np.nan, value)))
     ints[:, 0], ints[:, 1], ints[:, 2] = counted, zero & counted, np.where(counted, exponent, 0)

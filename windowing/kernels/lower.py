@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.errors import AggregateOverflowError
-from windowing.kernels.combine import CARRY_UNIT, PICKED, ROW, TIMES, Floats, Ints
-from windowing.kernels.layout import Layout, Result
-from windowing.kernels.recipes import MEAN_DIGITS
+from windowmill.windowing.errors import AggregateOverflowError
+from windowmill.windowing.kernels.combine import CARRY_UNIT, PICKED, ROW, TIMES, Floats, Ints
+from windowmill.windowing.kernels.layout import Layout, Result
+from windowmill.windowing.kernels.recipes import MEAN_DIGITS
 
 _MASK = (1 << 64) - 1
 _MEAN = Context(prec=38)
@@ -122,7 +122,7 @@ def _decimals(result: Result, n: Ints, low: Ints, high: Ints) -> pa.Array:
 
 
 def sum_value(high: Floats, low: Floats, carry: Ints) -> Floats:
-    """:func:`windowing.numerics.sum_value` of arrays."""
+    """:func:`windowmill.windowing.numerics.sum_value` of arrays."""
     if not carry.any():
         return high + low
     halves = 2.0 * (0.5 * high + carry * (0.5 * CARRY_UNIT)) + low
@@ -130,7 +130,7 @@ def sum_value(high: Floats, low: Floats, carry: Ints) -> Floats:
 
 
 def sum_over(high: Floats, low: Floats, carry: Ints, n: Floats | Ints) -> Floats:
-    """:func:`windowing.numerics.sum_over` of arrays."""
+    """:func:`windowmill.windowing.numerics.sum_over` of arrays."""
     if not carry.any():
         return (high + low) / n
     scaled = (high * 2.0**-64 + carry * 2.0**959) + low * 2.0**-64

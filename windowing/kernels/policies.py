@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from windowing.bounds import MOST_ROWS_OF_KEY
-from windowing.kernels.combine import Bools, Floats, Ints, inner, njit
+from windowmill.windowing.bounds import MOST_ROWS_OF_KEY
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints, inner, njit
 
 COUNT, TIME, DELTA, PUNCTUATION, NONE = 0, 1, 2, 3, -1
 #: Settings: what evicts, what triggers (NONE: tumbling), count and age of eviction, count of the trigger, whether triggers of a window not

@@ -20,8 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels import combine as op
-from windowing.kernels.combine import Floats, Ints, clear_atom, combine, combine_atom, copy_atom, inlined, inner, njit, set_identity
+from windowmill.windowing.kernels import combine as op
+from windowmill.windowing.kernels.combine import (
+    Floats,
+    Ints,
+    clear_atom,
+    combine,
+    combine_atom,
+    copy_atom,
+    inlined,
+    inner,
+    njit,
+    set_identity,
+)
 
 
 @njit

@@ -8,8 +8,8 @@ from typing import Literal
 
 import pyarrow as pa
 
-from windowing.catalogue import AggregateSpec
-from windowing.kernels import combine as op
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.kernels import combine as op
 
 AtomKind = Literal[
     "rows",

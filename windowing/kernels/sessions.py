@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels.combine import Bools, Ints, njit
+from windowmill.windowing.kernels.combine import Bools, Ints, njit
 
 AFTER = np.iinfo(np.int64).max
 

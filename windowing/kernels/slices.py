@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels import combine as op
-from windowing.kernels.combine import Floats, Ints, combine_atom, copy_atom, inlined, inner, njit
+from windowmill.windowing.kernels import combine as op
+from windowmill.windowing.kernels.combine import Floats, Ints, combine_atom, copy_atom, inlined, inner, njit
 
 
 @njit
 def slice_starts(time: Ints, periods: Ints, phases: Ints) -> Ints:
-    """:meth:`windowing.axis.Edges.slice_start` of each instant."""
+    """:meth:`windowmill.windowing.axis.Edges.slice_start` of each instant."""
     starts = np.empty(len(time), np.int64)
     for row in range(len(time)):
         t = time[row]
@@ -94,7 +94,7 @@ def combine_runs(program: Ints, bounds: Ints, ints: Ints, floats: Floats) -> Any
 
 @inner
 def _one_atom(line: Ints, bounds: Ints, given: Any, out: Any) -> None:
-    """All runs of one atom; calls that give constants are compiled for them, as in :mod:`windowing.kernels.ranges`."""
+    """All runs of one atom; calls that give constants are compiled for them, as in :mod:`windowmill.windowing.kernels.ranges`."""
     i, f = line[1], line[2]
     if line[0] == op.ADD and line[3] == 1:
         _fold(op.ADD, i, f, 1, 0, bounds, given, out)

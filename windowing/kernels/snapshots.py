@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from windowing.kernels.combine import Bools, Ints, njit
-from windowing.kernels.sessions import suspects_of
+from windowmill.windowing.kernels.combine import Bools, Ints, njit
+from windowmill.windowing.kernels.sessions import suspects_of
 
 
 @njit

@@ -4,7 +4,7 @@ Slow on purpose. It shares nothing with the engines, so that agreement with it s
 result depends on how the input was cut into batches, because events are judged one by one in the order of their arrival.
 """
 
-from windowing.reference.evaluate import Outcome, evaluate
-from windowing.reference.events import Record
+from windowmill.windowing.reference.evaluate import Outcome, evaluate
+from windowmill.windowing.reference.events import Record
 
 __all__ = ["Outcome", "Record", "evaluate"]

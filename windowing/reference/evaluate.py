@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from windowing.bounds import check_key, check_lasting, windows_of_event
-from windowing.reference.events import (
+from windowmill.windowing.bounds import check_key, check_lasting, windows_of_event
+from windowmill.windowing.reference.events import (
     AFTER,
     Clock,
     Event,
@@ -19,11 +19,11 @@ from windowing.reference.events import (
     arrivals,
     ranks,
 )
-from windowing.reference.grids import Grid
-from windowing.reference.policies import Policies
-from windowing.reference.shapes import SHAPES
-from windowing.reference.values import compute
-from windowing.spec import Cumulative, Hopping, Pipeline, Sliding, Tumbling, Window
+from windowmill.windowing.reference.grids import Grid
+from windowmill.windowing.reference.policies import Policies
+from windowmill.windowing.reference.shapes import SHAPES
+from windowmill.windowing.reference.values import compute
+from windowmill.windowing.spec import Cumulative, Hopping, Pipeline, Sliding, Tumbling, Window
 
 
 @dataclass(frozen=True, slots=True)

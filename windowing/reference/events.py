@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from windowing.bounds import accepted_times
-from windowing.spec import Pipeline
+from windowmill.windowing.bounds import accepted_times
+from windowmill.windowing.spec import Pipeline
 
 #: Before anything has been seen, and after the end of the input.
 BEFORE, AFTER = -math.inf, math.inf

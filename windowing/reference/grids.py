@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from windowing.durations import DAY_US, Duration
-from windowing.errors import SpecError
-from windowing.spec import Cumulative, Hopping, Sliding, Tumbling
+from windowmill.windowing.durations import DAY_US, Duration
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.spec import Cumulative, Hopping, Sliding, Tumbling
 
 _NOTHING = Duration()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from windowing.bounds import check_key
-from windowing.durations import Duration
-from windowing.reference.events import AFTER, Event, Fired, Span
-from windowing.reference.grids import ticks
-from windowing.spec import Delta, Policy, Sliding, Tumbling
+from windowmill.windowing.bounds import check_key
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.reference.events import AFTER, Event, Fired, Span
+from windowmill.windowing.reference.grids import ticks
+from windowmill.windowing.spec import Delta, Policy, Sliding, Tumbling
 
 
 class Policies:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Protocol
 
-from windowing.errors import SpecError
-from windowing.reference.events import BEFORE, Event, Span
-from windowing.spec import Count, Custom, Session, Snapshot
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.reference.events import BEFORE, Event, Span
+from windowmill.windowing.spec import Count, Custom, Session, Snapshot
 
 
 class Shape(Protocol):

@@ -10,10 +10,10 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from windowing.catalogue import AggregateSpec
-from windowing.errors import AggregateOverflowError
-from windowing.reference.events import Span, rank
-from windowing.reference.shapes import load
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.errors import AggregateOverflowError
+from windowmill.windowing.reference.events import Span, rank
+from windowmill.windowing.reference.shapes import load
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from windowing.axis import from_us, to_us
-from windowing.durations import DAY_US, Duration
-from windowing.errors import SpecError
+from windowmill.windowing.axis import from_us, to_us
+from windowmill.windowing.durations import DAY_US, Duration
+from windowmill.windowing.errors import SpecError
 
 #: Microseconds of a month, no more; and how far a zone's wall clock can be from UTC, and be moved.
 _SHORTEST_MONTH_US, _SLACK_US = 28 * DAY_US, 3 * DAY_US

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowing.errors import SpecError, StateError
-from windowing.kernels import policies as kernel
-from windowing.kernels.combine import Ints
-from windowing.slicing.windows import Applied, Leaves, Windows, earliest, runs
-from windowing.spec import Custom, Pipeline
-from windowing.watermark import Clock
+from windowmill.windowing.errors import SpecError, StateError
+from windowmill.windowing.kernels import policies as kernel
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.slicing.windows import Applied, Leaves, Windows, earliest, runs
+from windowmill.windowing.spec import Custom, Pipeline
+from windowmill.windowing.watermark import Clock
 
 WindowFunction = Callable[[Any, Mapping[str, Any]], tuple[Any, int, Iterable[int]]]
 _NONE = np.empty(0, np.int64)

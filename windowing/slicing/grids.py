@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from windowing.bounds import check_key, check_lasting, windows_of_event
-from windowing.durations import DAY_US
-from windowing.kernels import grids as kernel
-from windowing.kernels.combine import Bools, Ints
-from windowing.slicing.calendars import Steps, origin_of, shifted, zone_named
-from windowing.slicing.windows import Applied, Leaves, Windows, earliest
-from windowing.spec import Cumulative, Hopping, Pipeline, Tumbling
-from windowing.watermark import AFTER, BEFORE, Clock
+from windowmill.windowing.bounds import check_key, check_lasting, windows_of_event
+from windowmill.windowing.durations import DAY_US
+from windowmill.windowing.kernels import grids as kernel
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.slicing.calendars import Steps, origin_of, shifted, zone_named
+from windowmill.windowing.slicing.windows import Applied, Leaves, Windows, earliest
+from windowmill.windowing.spec import Cumulative, Hopping, Pipeline, Tumbling
+from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
 _NONE = np.empty(0, np.int64)
 
@@ -33,7 +33,7 @@ class Numbering:
     Attributes
     ----------
     grid, starts, ends
-        As :mod:`windowing.kernels.grids` takes them.
+        As :mod:`windowmill.windowing.kernels.grids` takes them.
     """
 
     grid: Ints

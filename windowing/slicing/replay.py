@@ -1,6 +1,6 @@
 """One key's rows replayed in the order of their arrival, for windows that late rows may change after they were shown.
 
-The rules of :mod:`windowing.slicing.shapes` and :mod:`windowing.slicing.customs`, a row at a time. Rows are known by their place among
+The rules of :mod:`windowmill.windowing.slicing.shapes` and :mod:`windowmill.windowing.slicing.customs`, a row at a time. Rows are known by their place among
 the leaves, so that comparing places compares (time, tie_break, arrival).
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-from windowing.slicing.customs import Told, WindowFunction
-from windowing.watermark import BEFORE
+from windowmill.windowing.slicing.customs import Told, WindowFunction
+from windowmill.windowing.watermark import BEFORE
 
 
 class Version(NamedTuple):

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowing.kernels.combine import Ints
-from windowing.slicing.customs import OWN_PREFIX, Told, load
-from windowing.slicing.replay import (
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.slicing.customs import OWN_PREFIX, Told, load
+from windowmill.windowing.slicing.replay import (
     CountReplay,
     CustomReplay,
     Replay,
@@ -23,9 +23,9 @@ from windowing.slicing.replay import (
     Times,
     Version,
 )
-from windowing.slicing.windows import Applied, Leaves, Windows, earliest
-from windowing.spec import Count, Custom, Pipeline, Session, Snapshot
-from windowing.watermark import AFTER, BEFORE, Clock
+from windowmill.windowing.slicing.windows import Applied, Leaves, Windows, earliest
+from windowmill.windowing.spec import Count, Custom, Pipeline, Session, Snapshot
+from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
 _NONE = np.empty(0, np.int64)
 _SHOWN = pa.list_(pa.struct([("revision", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("numbers", pa.list_(pa.int64()))]))

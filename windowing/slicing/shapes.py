@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from windowing.kernels import counts as count_kernel
-from windowing.kernels import sessions as session_kernel
-from windowing.kernels import snapshots as snapshot_kernel
-from windowing.kernels.combine import Bools, Ints
-from windowing.slicing.windows import Applied, Leaves, Windows, earliest
-from windowing.spec import Count, Pipeline, Session, Snapshot
-from windowing.watermark import AFTER, BEFORE, Clock
+from windowmill.windowing.kernels import counts as count_kernel
+from windowmill.windowing.kernels import sessions as session_kernel
+from windowmill.windowing.kernels import snapshots as snapshot_kernel
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.slicing.windows import Applied, Leaves, Windows, earliest
+from windowmill.windowing.spec import Count, Pipeline, Session, Snapshot
+from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
 _NONE = np.empty(0, np.int64)
 

@@ -9,9 +9,9 @@ from typing import Protocol, Self
 import numpy as np
 import pyarrow as pa
 
-from windowing.kernels.combine import Bools, Ints
-from windowing.kernels.flatfat import ring_members
-from windowing.watermark import AFTER, Clock
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.flatfat import ring_members
+from windowmill.windowing.watermark import AFTER, Clock
 
 #: ``start`` of a window that holds nothing; ``trigger`` of a window that is no policy's.
 NO_START, NO_TRIGGER = np.iinfo(np.int64).min, -1
@@ -81,7 +81,7 @@ class Leaves:
 
 @dataclass(frozen=True)
 class Ring:
-    """Windows whose leaves leave in any order, as changes of circular leaves; see :func:`windowing.kernels.flatfat.ring_changes`.
+    """Windows whose leaves leave in any order, as changes of circular leaves; see :func:`windowmill.windowing.kernels.flatfat.ring_changes`.
 
     Attributes
     ----------

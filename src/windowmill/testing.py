@@ -32,7 +32,7 @@ import pytest
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from windowing.spec import Pipeline
+    from windowmill.windowing.spec import Pipeline
 
     Spec = Pipeline | Mapping[str, Any] | str | os.PathLike[str]
 
@@ -135,7 +135,7 @@ def try_pipeline(
     >>> outcome = try_pipeline(spec, [{"page": "a", "at": 3}, {"page": "a", "at": 8}, {"page": "a", "at": 12}], batches="each")
     >>> outcome.expect([{"window_start": 0, "n": 2}, {"window_start": 10, "n": 1}], quarantined={})
     """
-    from windowing.specfile import load_pipeline, parse_pipeline
+    from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
     pipeline = load_pipeline(spec) if isinstance(spec, str | os.PathLike) else parse_pipeline(spec)
     data = "".join(json.dumps(row, default=_as_json) + "\n" for row in rows).encode()
@@ -169,8 +169,8 @@ def _batch_rows(cut: str | int) -> int | None:
 def _attempt(
     pipeline: Pipeline, rows: Sequence[Row], data: bytes, engine: str, size: int | None, final: bool, now: datetime.datetime | None
 ) -> Outcome:
-    from jobs.result_text import result_lines
-    from jobs.try_command import attempt
+    from windowmill.jobs.result_text import result_lines
+    from windowmill.jobs.try_command import attempt
 
     outcome = attempt(pipeline, data, size, engine, final, now.timestamp() if now else None)
     printed = b"".join(bytes(piece) for piece in result_lines(outcome.rows, pipeline))
@@ -186,7 +186,7 @@ def _as_json(value: Any) -> str:
 
 def _differences(expected: Sequence[Row], got: Sequence[Row]) -> list[str]:
     """A line for each row that is not as expected."""
-    from windowing.algebra import close
+    from windowmill.windowing.algebra import close
 
     def apart(row: Row, other: Row) -> list[str]:
         return [name for name, value in row.items() if name not in other or not close(value, other[name])]
@@ -250,7 +250,7 @@ def check_aggregate(
 
     Raises
     ------
-    windowing.algebra.LawError
+    windowmill.windowing.algebra.LawError
         Naming the law that fails (its ``law``), with the smallest rows found that break it (its ``operands``).
     SpecError
         If there is no such object, or it lacks a function.
@@ -270,12 +270,12 @@ def check_aggregate(
     ...         return price
     >>> check_aggregate(Newest, [(1,), (2,)])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    windowing.algebra.LawError: aggregate 'Newest' breaks the law of commutativity: combine(a, b) gives 2, but combine(b, a) gives 1, ...
+    windowmill.windowing.algebra.LawError: aggregate 'Newest' breaks the law of commutativity: combine(a, b) gives 2, but combine(b, a) gives 1, ...
     """
     from hypothesis import strategies as st
 
-    from windowing.aggregates import own
-    from windowing.algebra import verify
+    from windowmill.windowing.aggregates import own
+    from windowmill.windowing.algebra import verify
 
     aggregate = own.load(use) if isinstance(use, str) else own.adapt(use, getattr(use, "__name__", type(use).__name__))
     drawn = st.sampled_from(list(rows)) if isinstance(rows, Sequence) else rows
