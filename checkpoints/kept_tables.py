@@ -10,6 +10,11 @@ import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 
+from windowmill.checkpoints.places import local_path
+
+#: Modification time and size of a file.
+Mark = tuple[int | None, int | None]
+
 
 class KeptTable:
     """The Delta table at ``path``, opened on first use."""
@@ -18,30 +23,39 @@ class KeptTable:
         self._path = path
         self._files: pa_fs.FileSystem | None = None
         self._table: DeltaTable | None = None
-        self._entry: tuple[int | None, int | None] | None = None
+        #: Of the log when the table was opened or updated: the entry of its version, and the pointer to the last Delta log checkpoint.
+        self._seen: list[Mark | None] = []
 
     def newest(self) -> DeltaTable:
         """The table at its newest version; raises ``TableNotFoundError`` and other errors of ``DeltaTable``.
 
         Returns the same object each time, updated, as long as the log entry of its version is unchanged. If the entry is missing or
-        different, the table was recreated or restored, or its log cleaned up; then it is opened again.
+        different, the table was recreated or restored, or its log cleaned up; then it is opened again. So it is after a new Delta log
+        checkpoint: older entries may be gone, which an open table still reads to look up a transaction.
         """
-        entry, later = (None, None) if self._table is None else self._entries(self._table.version())
-        if self._table is None or entry is None or entry != self._entry:
+        later, *seen = [None] * 3 if self._table is None else self._marks(self._table.version())
+        if self._table is None or seen[0] is None or seen != self._seen:
             self._table = DeltaTable(self._path)
         elif later is not None:
             self._table.update_incremental()
         else:
             return self._table
-        self._entry, _ = self._entries(self._table.version())
+        _, *self._seen = self._marks(self._table.version())
         return self._table
 
-    def _entries(self, version: int) -> list[tuple[int | None, int | None] | None]:
-        """Modification time and size of the log entries of ``version`` and ``version + 1``; none for an entry that does not exist."""
+    def _marks(self, version: int) -> list[Mark | None]:
+        """Marks of the log entries of ``version + 1`` and ``version`` and of the last checkpoint; none for what does not exist."""
         if self._files is None:
-            self._files = pa_fs.PyFileSystem(DeltaStorageHandler(self._path))
-        found = self._files.get_file_info([f"_delta_log/{number:020d}.json" for number in (version, version + 1)])
+            self._files = _store(self._path)
+        names = [f"{version + 1:020d}.json", f"{version:020d}.json", "_last_checkpoint"]
+        found = self._files.get_file_info([f"_delta_log/{name}" for name in names])
         return [(info.mtime_ns, info.size) if info.type == pa_fs.FileType.File else None for info in found]
+
+
+def _store(path: str) -> pa_fs.FileSystem:
+    local = local_path(path)
+    # delta-rs would resolve symbolic links once; they may come to lead to another table.
+    return pa_fs.PyFileSystem(DeltaStorageHandler(path)) if local is None else pa_fs.SubTreeFileSystem(str(local), pa_fs.LocalFileSystem())
 
 
 _KEPT: ContextVar[dict[str, KeptTable] | None] = ContextVar("kept_tables", default=None)

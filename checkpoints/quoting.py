@@ -15,4 +15,5 @@ def quoted(name: str) -> str:
 
 def spark_text(text: str) -> str:
     """A text constant in Spark's SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    # Spark replaces ${…} by settings and by the environment, even within constants.
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("${", "\\u0024{") + "'"

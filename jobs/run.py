@@ -18,7 +18,6 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from windowmill.checkpoints.batches import Commit, Plan
-from windowmill.checkpoints.commit_stores import check_log_store
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.formats import prepare
 from windowmill.checkpoints.ledger import Ledger
@@ -89,8 +88,6 @@ class _Steps:
         with progress.step("start", "Spark"):
             new_bytes = sum(file.size_bytes for file in self.batch.files)
             self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < apply.LITTLE_BYTES)
-            for path in (pipeline.sink.path, places.root):  # type: ignore[union-attr]
-                check_log_store(path, self.spark.conf.get)  # type: ignore[arg-type]
             ship_modules(self.spark, pipeline)
         self.state = self.batch.state(self.spark, places.state)
 

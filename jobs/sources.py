@@ -185,7 +185,11 @@ def _by_files(spark: SparkSession, table: SourceTable, files: Sequence[AddedFile
     data = StructType([field for field in stored if field.name not in partitions])
     rows = spark.read.schema(data).parquet(*(_literal_path(table.path, file.path) for file in files))
     rows = _with_places(rows, table.path, files, first)
-    chosen = [backquoted(old.name) if old == new else _renamed(old.name, new) for old, new in zip(stored, struct, strict=True)]
+    # The log gives partition values as texts.
+    chosen = [
+        backquoted(old.name) if old == new and old.name not in partitions else _renamed(old.name, new)
+        for old, new in zip(stored, struct, strict=True)
+    ]
     return rows.select(*chosen, FILE, ROW, VERSION)
 
 

@@ -71,6 +71,29 @@ def test_a_log_that_was_cleaned_up_is_read_anew(place):
         assert (newest(place).version(), len(newest(place).file_uris())) == (3, 4)
 
 
+def test_a_transaction_is_found_after_others_made_a_checkpoint_and_cleaned_up(place):
+    for number in (1, 2):
+        _append(place, number)
+    with tables_kept():
+        newest(place)
+        DeltaTable(place).create_checkpoint()
+        for version in (0, 1):
+            Path(place, "_delta_log", f"{version:020d}.json").unlink()
+        assert newest(place).transaction_version("app") == 2
+        assert newest(place).transaction_version("another") is None
+
+
+def test_a_symbolic_link_may_come_to_lead_to_another_table(place, tmp_path):
+    link, other = tmp_path / "link", tmp_path / "other"
+    link.symlink_to(place)
+    _append(str(other), 7)
+    with tables_kept():
+        before = newest(str(link)).metadata().id
+        link.unlink()
+        link.symlink_to(other)
+        assert newest(str(link)).metadata().id != before
+
+
 def test_tables_are_kept_by_the_thread_and_for_the_context(place):
     assert newest(place) is not newest(place)
     with tables_kept():

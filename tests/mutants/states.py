@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "kept-table-is-not-compared-with-its-log",
         "checkpoints/kept_tables.py",
-        "if self._table is None or entry is None or entry != self._entry:",
+        "if self._table is None or seen[0] is None or seen != self._seen:",
         "if self._table is None:",
         (
             "tests/checkpoints/test_kept_tables.py::test_a_table_that_was_made_anew_is_another",
@@ -123,10 +123,10 @@ MUTANTS = (
         ("tests/checkpoints/test_kept_tables.py::test_what_others_append_is_seen",),
     ),
     Mutant(
-        "s3-without-a-lock-table",
+        "s3-without-mutual-exclusion",
         "checkpoints/commit_stores.py",
-        'values.get("AWS_S3_LOCKING_PROVIDER") != "dynamodb" or ',
-        "",
-        ("tests/checkpoints/test_commit_stores.py::test_s3_without_a_lock_table_is_refused",),
+        "if scheme not in _CONDITIONAL:",
+        "if scheme not in _CONDITIONAL + _S3:",
+        ("tests/checkpoints/test_commit_stores.py::test_s3_is_refused",),
     ),
 )

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.spark.harness import SCHEMA, Bench, Row, differences, events, expected, quiet
+from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, quiet
 from windowmill.jobs import little, runs
 from windowmill.windowing.errors import ArrivalUnknownError, NonAppendCommitError
 
@@ -111,7 +111,7 @@ def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, cond
 
     monkeypatch.setattr(sources, "_FEW_FILES", 100 if few else 16)
     rows = events(64, 200)
-    odd = ["a b", "x%y", "ü", "h#h", "q?q", "p+q", "a=b", "s/t", "[g]*", *(f"n{n}" for n in range(11))]
+    odd = ["a b", "x%y", "ü", "h#h", "q?q", "p+q", "a=b", "s/t", "[g]*", "${env:HOME}", *(f"n{n}" for n in range(10))]
     for n, name in enumerate(odd):
         folder = tmp_path / "source" / f"label={''.join(c if c.isalpha() else f'%{ord(c):02X}' for c in name)}"
         folder.mkdir(parents=True)
@@ -125,6 +125,15 @@ def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, cond
     kept = [row for row in labelled if condition is None or (row["i"] is not None and row["i"] > 0)]
     assert done.commit.rows_read == len(kept)
     _like(bench, _in_time(kept))
+
+
+@pytest.mark.parametrize("columns", [["i"], ["site", "t"]], ids=["few files, looked up", "many files, joined"])
+def test_partition_values_have_the_types_of_their_columns(spark, tmp_path, columns):
+    rows = [row if row["t"] is None else dict(row, t=row["t"] // (10 * MINUTE) * 10 * MINUTE) for row in events(66, 120)]
+    bench = Bench(tmp_path)
+    write_deltalake(bench.source, pa.Table.from_pylist(rows, schema=SCHEMA), partition_by=columns)
+    bench.run(arrival="event_time")
+    _like(bench, _in_time(rows))
 
 
 @pytest.mark.covers("S3")
