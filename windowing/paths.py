@@ -7,6 +7,7 @@ import re
 from urllib.parse import unquote
 
 _MAX_LENGTH = 2_048
+_ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://?(?P<rest>.*)", re.DOTALL)
 _QUERY = re.compile(r"\?[\w.-]+=")
 #: Different clients' names of one store.
@@ -32,6 +33,10 @@ def path_problem(path: str) -> str | None:
     glob = next((sign for sign in "*?[]{}" if sign in rest), None)
     if glob is not None:
         return f"holds {glob!r}; expected the path of one folder, not a pattern"
+    escape = _ESCAPE.search(path)
+    if escape is not None and found is None:
+        # delta-rs 1.6 reads the log of "a b" and writes files to "a%20b".
+        return f"holds {escape[0]!r}, which readers of Delta tables take for {unquote(escape[0])!r}; rename the folder"
     if path.startswith("~"):
         return "a home folder is not looked up; write the path out, or use ${HOME}"
     place = normalised(path)
