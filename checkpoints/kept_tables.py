@@ -8,9 +8,8 @@ from contextvars import ContextVar
 
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
-from deltalake.fs import DeltaStorageHandler
 
-from windowmill.checkpoints.places import local_path
+from windowmill.checkpoints.log_files import LAST_CHECKPOINT, entry_name, store_of
 
 #: Modification time and size of a file.
 Mark = tuple[int | None, int | None]
@@ -46,16 +45,9 @@ class KeptTable:
     def _marks(self, version: int) -> list[Mark | None]:
         """Marks of the log entries of ``version + 1`` and ``version`` and of the last checkpoint; none for what does not exist."""
         if self._files is None:
-            self._files = _store(self._path)
-        names = [f"{version + 1:020d}.json", f"{version:020d}.json", "_last_checkpoint"]
-        found = self._files.get_file_info([f"_delta_log/{name}" for name in names])
+            self._files = store_of(self._path)
+        found = self._files.get_file_info([entry_name(version + 1), entry_name(version), LAST_CHECKPOINT])
         return [(info.mtime_ns, info.size) if info.type == pa_fs.FileType.File else None for info in found]
-
-
-def _store(path: str) -> pa_fs.FileSystem:
-    local = local_path(path)
-    # delta-rs would resolve symbolic links once; they may come to lead to another table.
-    return pa_fs.PyFileSystem(DeltaStorageHandler(path)) if local is None else pa_fs.SubTreeFileSystem(str(local), pa_fs.LocalFileSystem())
 
 
 _KEPT: ContextVar[dict[str, KeptTable] | None] = ContextVar("kept_tables", default=None)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
-from deltalake.fs import DeltaStorageHandler
+
+from windowmill.checkpoints.log_files import LAST_CHECKPOINT, actions_of, entry_name, store_of
 
 #: What entries of the pipeline's own tables consist of.
 _KINDS = {"commitInfo", "protocol", "metaData", "add", "remove", "txn", "domainMetadata", "cdc", "checkpointMetadata", "sidecar"}
@@ -28,10 +28,10 @@ def fault_of_log(table: DeltaTable) -> str | None:
 
     On a local disk each entry since the last checkpoint is looked at, on object storage, which checks what it keeps, the last.
     """
-    local, store = _is_local(table), _store(table)
+    local, store = _is_local(table), store_of(table.table_uri)
     first = _last_checkpoint(store) + 1 if local else table.version()
     for version in range(table.version(), first - 1, -1):
-        name = f"_delta_log/{version:020d}.json"
+        name = entry_name(version)
         try:
             with store.open_input_file(name) as file:
                 fault = _fault(name, file.read())
@@ -47,9 +47,8 @@ def has_lost_its_beginning(table: DeltaTable) -> bool:
 
     delta-rs takes the table for what the other entries tell, without the rows of those that are gone.
     """
-    names = [f"_delta_log/{0:020d}.json", "_delta_log/_last_checkpoint"]
-    store = _store(table)
-    if any(info.type == pa_fs.FileType.File for info in store.get_file_info(names)):
+    store = store_of(table.table_uri)
+    if any(info.type == pa_fs.FileType.File for info in store.get_file_info([entry_name(0), LAST_CHECKPOINT])):
         return False
     log = store.get_file_info(pa_fs.FileSelector("_delta_log"))
     return not any(".checkpoint." in info.base_name for info in log)
@@ -59,16 +58,9 @@ def _is_local(table: DeltaTable) -> bool:
     return table.table_uri.startswith("file://")
 
 
-def _store(table: DeltaTable) -> pa_fs.FileSystem:
-    # A local file system's own files are opened ten times as fast as through delta-rs.
-    if _is_local(table):
-        return pa_fs.SubTreeFileSystem(unquote(urlsplit(table.table_uri).path), pa_fs.LocalFileSystem())
-    return pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri))
-
-
 def _last_checkpoint(store: pa_fs.FileSystem) -> int:
     try:
-        with store.open_input_file("_delta_log/_last_checkpoint") as file:
+        with store.open_input_file(LAST_CHECKPOINT) as file:
             return int(json.loads(file.read())["version"])
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return -1
@@ -76,8 +68,7 @@ def _last_checkpoint(store: pa_fs.FileSystem) -> int:
 
 def _fault(name: str, entry: bytes) -> str | None:
     try:
-        text = entry.decode()
-        actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+        actions = actions_of(entry)
         told = next(action["commitInfo"] for action in actions if "commitInfo" in action)
         metrics = told.get("operationMetrics") or {}
         strange = {kind for action in actions for kind in action} - _KINDS

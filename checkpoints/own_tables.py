@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.log_entries import has_lost_its_beginning
+from windowmill.checkpoints.log_files import actions_of, entry_name, store_of
 from windowmill.checkpoints.places import Places
 from windowmill.windowing.errors import LedgerBehindError, SinkError, StateCorruptError, WindowmillError, first_line
 from windowmill.windowing.spec import Pipeline
@@ -133,9 +133,8 @@ class DeltaOwnTable:
     def change_at(self, version: int) -> Change | None:
         """As :meth:`OwnTable.change_at`."""
         try:
-            with self._files.open_input_stream(f"_delta_log/{version:020d}.json") as stream:
-                actions = [json.loads(line) for line in stream.read().decode().splitlines() if line.strip()]
-            return _change(version, actions)
+            with self._files.open_input_file(entry_name(version)) as stream:
+                return _change(version, actions_of(stream.read()))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
@@ -143,7 +142,7 @@ class DeltaOwnTable:
 
     @cached_property
     def _files(self) -> pa_fs.FileSystem:
-        return pa_fs.PyFileSystem(DeltaStorageHandler(self.place))
+        return store_of(self.place)
 
     def _load(self) -> DeltaTable | None:
         try:

@@ -24,6 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.full_disk import is_disk_full
 from windowmill.checkpoints.kept_tables import KeptTable
+from windowmill.checkpoints.log_files import actions_of, entry_name, store_of
 from windowmill.checkpoints.record_files import SCHEMA, RecordFile, decoded, ordered, packed, read_bytes
 from windowmill.checkpoints.record_merging import FAN, LAST_LEVEL, merged_files, to_merge
 from windowmill.checkpoints.records import Record, sealed
@@ -268,14 +269,14 @@ def _listed(table: DeltaTable, path: str) -> list[RecordFile]:
 
 def _told_count(table: DeltaTable, path: str) -> int | None:
     """Number of records after the newest commit, as the commit recorded it; only this shows that its own file is missing from the log."""
-    name = f"_delta_log/{table.version():020d}.json"
-    place = _filesystem(table)
-    if place.get_file_info([name])[0].type != pa_fs.FileType.File:
-        return None
-    with place.open_input_file(name) as stream:
-        lines = bytes(stream.readall()).splitlines()
+    name = entry_name(table.version())
     try:
-        actions = [json.loads(line) for line in lines]
+        with store_of(path).open_input_file(name) as stream:
+            entry = stream.read()
+    except FileNotFoundError:
+        return None
+    try:
+        actions = actions_of(entry)
         [info] = [action["commitInfo"] for action in actions if "commitInfo" in action]
         if info.get("operation") == "WRITE" and not any("add" in action for action in actions):
             raise ValueError("it adds no file")

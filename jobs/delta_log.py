@@ -22,6 +22,7 @@ from deltalake.fs import DeltaStorageHandler
 from windowmill.checkpoints.features import Features, catalog_managed, check_readable_features
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.log_entries import has_lost_its_beginning
+from windowmill.checkpoints.log_files import actions_of, entry_name, store_of
 from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceRangeGoneError, first_line
 
 #: Row counts in a commit's operation metrics, as named by Delta for Spark and by delta-rs.
@@ -229,7 +230,7 @@ def missing_file(table: SourceTable, files: Sequence[AddedFile]) -> AddedFile | 
 class _Log:
     def __init__(self, table: SourceTable) -> None:
         self._table = table
-        self._files = pa_fs.PyFileSystem(DeltaStorageHandler(table.path))
+        self._files = store_of(table.path)
 
     def has(self, version: int) -> bool:
         return bool(self._info(version).type == pa_fs.FileType.File)
@@ -246,8 +247,8 @@ class _Log:
 
     def actions(self, version: int) -> list[dict[str, Any]]:
         try:
-            with self._files.open_input_stream(_entry(version)) as stream:
-                text = stream.read().decode()
+            with self._files.open_input_file(entry_name(version)) as stream:
+                entry = stream.read()
         except (FileNotFoundError, OSError) as err:
             first = next((v for v in range(version + 1, self._table.version + 1) if self.has(v)), None)
             raise SourceRangeGoneError(
@@ -256,19 +257,15 @@ class _Log:
                 + "; raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
             ) from err
         try:
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            found = actions_of(entry)
         except ValueError:
             found = []
         if not found:
-            raise SourceError(f"source {self._table.path}: the log entry of version {version} is damaged; restore {_entry(version)}")
+            raise SourceError(f"source {self._table.path}: the log entry of version {version} is damaged; restore {entry_name(version)}")
         return found
 
     def _info(self, version: int) -> pa_fs.FileInfo:
-        return self._files.get_file_info([_entry(version)])[0]
-
-
-def _entry(version: int) -> str:
-    return f"_delta_log/{version:020d}.json"
+        return self._files.get_file_info([entry_name(version)])[0]
 
 
 def _version(version: int, actions: Sequence[dict[str, Any]]) -> LoggedVersion:
