@@ -70,6 +70,8 @@ class Plan:
     modules: dict[str, str] = field(default_factory=dict)
     #: Version of the time zone data that the windows use.
     tzdata: str | None = None
+    #: Digest of each of these zones' offsets from UTC through ``now_us``.
+    zones: dict[str, str] = field(default_factory=dict)
     #: Prefix of the batch's Delta transaction ids; null in plans of format 1, whose ids contain the pipeline's name.
     app: str | None = None
 

@@ -121,7 +121,7 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: Written, *, accept_c
         if batch is not None and (batch >= ledger.count or (table.role != "quality" and ledger.is_abandoned(batch))):
             raise LedgerBehindError(
                 f"{table.role} {table.place}: version {change.version} holds batch {batch}, which the ledger {ledger.path} does not "
-                f"contain or has abandoned; {REBUILD}"
+                "contain or has abandoned; restore the newest copy of the ledger, or give the pipeline a new sink and backfill it there"
             )
     foreign = _foreign_change(ledger, table.role, written, changes)
     if foreign is None:

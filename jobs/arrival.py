@@ -179,7 +179,8 @@ def judge_by(rows: DataFrame, closed: Column, *, lateness: int, grids: Sequence[
 
 def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[Grid]) -> DataFrame:
     """Mark rows behind ``watermark``, and those to which windows that end through ``closed`` were closed."""
-    time, usable = F.col(TIME), F.col(REASON).isNull()
+    usable = F.col(REASON).isNull()
+    time = F.when(usable, F.col(TIME))  # sums with times beyond the axis would overflow
     first_end, last_end = (
         _least([first_end_after(grid, time) for grid in grids]),
         _greatest([last_end_holding(grid, time) for grid in grids]),

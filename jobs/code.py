@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
+from datetime import datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from zoneinfo import TZPATH
 
 from windowmill.checkpoints.batches import Plan
 from windowmill.windowing.errors import CodeChangedError
+from windowmill.windowing.slicing.calendars import zone_named
 from windowmill.windowing.spec import Custom, Pipeline
+
+_WEEK_SECONDS = 7 * 86_400
 
 
 def module_names(pipeline: Pipeline) -> list[str]:
@@ -42,9 +47,49 @@ def check_modules(pipeline: Pipeline, plan: Plan) -> None:
             )
 
 
+def zone_digests(pipeline: Pipeline, through_us: int) -> dict[str, str]:
+    """SHA-256 of the offsets from UTC, from 1970 through an instant, of each zone that a window names, 16 hexadecimal digits."""
+    return {name: _zone_digest(name, through_us) for name in _zones(pipeline)}
+
+
+def check_zones(pipeline: Pipeline, plan: Plan) -> None:
+    """Refuse time zone data in which zones had other offsets until ``plan`` was made; raises ``CodeChangedError``."""
+    for name in _zones(pipeline):
+        if name in plan.zones and _zone_digest(name, plan.now_us) != plan.zones[name]:
+            raise CodeChangedError(
+                f"pipeline {pipeline.pipeline}: time zone {name} has other offsets in the time zone data of this machine "
+                f"({tzdata_version(pipeline)}) than in those that batch {plan.batch} ran with ({plan.tzdata}), so its windows might be "
+                "inconsistent with the stored state; install those, give the pipeline a new sink and backfill it there, or, if no event "
+                "lies where they differ, run once with --accept-code"
+            )
+
+
+def _zones(pipeline: Pipeline) -> list[str]:
+    return sorted({zone for window in pipeline.windows if (zone := getattr(window, "timezone", None))})
+
+
+def _zone_digest(name: str, through_us: int) -> str:
+    """Offsets are compared week by week; where they differ, the second of the change is searched."""
+    zone, through = zone_named(name), through_us // 1_000_000
+
+    def offset(second: int) -> float:
+        return (datetime.fromtimestamp(second, zone).utcoffset() or timedelta()).total_seconds()
+
+    offsets = [(0, offset(0))]
+    for begin in range(0, through, _WEEK_SECONDS):
+        low, high = begin, min(begin + _WEEK_SECONDS, through)
+        if (after := offset(high)) == offsets[-1][1]:
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if offset(middle) == after else (middle, high)
+        offsets.append((high, after))
+    return hashlib.sha256(json.dumps(offsets).encode()).hexdigest()[:16]
+
+
 def tzdata_version(pipeline: Pipeline) -> str | None:
     """Version of the time zone data; null if no window has a time zone."""
-    if not any(getattr(window, "timezone", None) for window in pipeline.windows):
+    if not _zones(pipeline):
         return None
     for folder in TZPATH:
         data = Path(folder) / "tzdata.zi"

@@ -180,12 +180,15 @@ def snapshot_files(table: SourceTable, version: int) -> list[AddedFile]:
         If the log can no longer reconstruct that version.
     """
     try:
-        found = pa.table(DeltaTable(table.path, version=version).get_add_actions(flatten=False)).to_pylist()
+        added = pa.table(DeltaTable(table.path, version=version).get_add_actions(flatten=False))
     except (DeltaError, OSError) as err:
         raise SourceRangeGoneError(
             f"source {table.path}: the log can no longer reconstruct the table at version {version} ({first_line(err)}); "
             "raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
         ) from err
+    # Statistics hold dates and instants of any year, Python only those from year 1 on.
+    wanted = ("path", "size_bytes", "modification_time", "num_records", "partition")
+    found = added.select([name for name in wanted if name in added.schema.names]).to_pylist()
     found.sort(key=lambda add: (add["modification_time"], add["path"]))
     physical = physical_names(table.schema_json)
     return [

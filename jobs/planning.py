@@ -109,7 +109,7 @@ def next_backfill(
 def _plan(action: Literal["run", "backfill"], pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> Plan:
     """What the plans of both actions have in common."""
     last = ledger.last_commit
-    outcome = last.outcome if last else None
+    outcome, now_us = last.outcome if last else None, time.time_ns() // 1_000
     return Plan(
         batch=ledger.count,
         action=action,
@@ -119,7 +119,7 @@ def _plan(action: Literal["run", "backfill"], pipeline: Pipeline, ledger: Ledger
         from_version=reach.after,
         to_version=reach.through,
         snapshot=reach.snapshot,
-        now_us=time.time_ns() // 1_000,
+        now_us=now_us,
         meaning=pipeline.meaning_hash(),
         source_schema=source.schema_json,
         seen=outcome.seen if outcome else None,
@@ -127,6 +127,7 @@ def _plan(action: Literal["run", "backfill"], pipeline: Pipeline, ledger: Ledger
         windowmill=distribution_version("windowmill"),
         modules=code.module_digests(pipeline),
         tzdata=code.tzdata_version(pipeline),
+        zones=code.zone_digests(pipeline, now_us),
         app=f"windowmill/{ledger.generation}",
     )
 
@@ -145,6 +146,7 @@ def _verify(pipeline: Pipeline, ledger: Ledger, accepted: Accepted) -> None:
     verify(ledger, own_tables(pipeline), accept_changes=accepted.changes)
     if ledger.newest_kept and not accepted.code:
         code.check_modules(pipeline, ledger.newest_kept.plan)
+        code.check_zones(pipeline, ledger.newest_kept.plan)
 
 
 def _record(pipeline: Pipeline, ledger: Ledger, source: SourceTable, plan: Plan) -> Plan:

@@ -15,7 +15,7 @@ from windowmill.checkpoints.commit_stores import check_commit_store
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.condition_checks import condition_problem
 from windowmill.windowing.bounds import check_lengths
-from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
+from windowmill.windowing.errors import LimitExceededError, SpecError, UnsupportedError, first_line
 from windowmill.windowing.redaction import holds_credentials
 from windowmill.windowing.spec import SCHEDULE_WORDS, Custom, Pipeline
 
@@ -30,7 +30,15 @@ def problems_of(pipeline: Pipeline) -> list[Problem]:
     for problem in check_rules(pipeline, sink_columns(pipeline)):
         where, _, told = problem.partition(": ")
         found.append((where, told))
-    return [*found, *not_run(pipeline)]
+    return [*found, *_length_problems(pipeline), *not_run(pipeline)]
+
+
+def _length_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    try:
+        check_lengths(pipeline)
+    except (SpecError, LimitExceededError) as err:
+        where, _, told = str(err).removeprefix(f"pipeline {pipeline.pipeline}: ").partition(": ")
+        yield where, told
 
 
 def not_run(pipeline: Pipeline) -> Iterator[Problem]:

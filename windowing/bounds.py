@@ -90,8 +90,8 @@ def check_lengths(pipeline: Pipeline) -> None:
         if count > MOST_WINDOWS_OF_EVENT:
             field = "step" if isinstance(window, Cumulative) else "hop"
             raise LimitExceededError(
-                f"{name}: window {window.name}: each event would be in {count:,} windows, more than {MOST_WINDOWS_OF_EVENT:,}; "
-                f"give windows.{index} a longer {field}"
+                f"{name}: windows.{index}: each event would be in {count:,} windows, more than {MOST_WINDOWS_OF_EVENT:,}; "
+                f"give window {window.name} a longer {field}"
             )
 
 

@@ -255,6 +255,14 @@ def test_a_file_that_is_gone_is_found_before_anything_is_planned(table):
         check_readable(_pipeline(table), source, Reach(1, 2), again=False)
 
 
+def test_dates_before_year_1_do_not_keep_a_table_from_being_read(tmp_path):
+    path = tmp_path / "source"
+    days = pa.array([-719_529, 0], pa.int32()).cast(pa.date32())
+    write_deltalake(str(path), pa.table({"t": [1, 2], "day": days, "at": days.cast(pa.timestamp("us", "UTC"))}))
+    reach, found = _first(_pipeline(path))
+    assert (reach.through, len(found.files)) == (0, 1)
+
+
 def test_files_are_known_by_their_full_path(tmp_path):
     path = tmp_path / "source"
     values = ["a b", "x%y", "ü", "h#h", "q?q", "p+q", "a=b", "s/t", "[g]*"]

@@ -20,6 +20,17 @@ def validated(folder: Path, rule: dict[str, Any]) -> tuple[int, Path]:
     return main(["validate", str(path)]), path
 
 
+def test_windows_that_no_run_would_work_on_are_refused(tmp_path, capsys):
+    hopping = {"name": "w", "type": "hopping", "size": "10000 days", "hop": "1 us"}
+    spec = {"pipeline": "p", "time": {"column": "t"}, "windows": [hopping], "aggregates": {"n": {"count": "*"}}}
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(spec, sort_keys=False))
+    assert main(["validate", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"windowmill: {path}:5: windows.0: each event would be in")
+    assert told.count("\n") == 1
+
+
 def test_a_spec_with_rules_is_valid(tmp_path, capsys):
     code, path = validated(tmp_path, RULE)
     assert code == 0

@@ -57,6 +57,23 @@ def test_odd_rows_are_set_aside_and_the_batch_goes_on(spark, tmp_path, monkeypat
     assert [(row["n"], row["large"]) for row in bench.rows()] == [(1, 1), (1, 0)]
 
 
+@pytest.mark.covers("I6")
+@pytest.mark.parametrize("here", [True, False], ids=["here", "slices"])
+@pytest.mark.parametrize(
+    "window", [{"type": "hopping", "size": 10, "hop": 5}, {"type": "tumbling", "size": 10}], ids=["hopping", "tumbling"]
+)
+def test_times_at_the_ends_of_64_bits_are_set_aside(spark, tmp_path, monkeypatch, window, here):
+    if not here:
+        monkeypatch.setattr(little, "MOST_ROWS", 0)
+    bench = bench_of(tmp_path, [{"name": "w", **window}], time={"column": "i", "unit": "none"}, aggregates={"n": {"count": "*"}})
+    odd = [-(2**63), -(2**63) + 7, 2**63 - 1, 2**63 - 7]
+    bench.land([ROW | {"i": time} for time in (1, *odd, 2, 40)])
+    [done] = bench.run()
+    assert [row["reason"] for row in bench.quarantine()] == ["time_out_of_range"] * 4
+    assert done.commit.rows_applied == 3
+    assert [row["n"] for row in bench.rows() if row["window_end"] == 10] == [2]
+
+
 def test_too_many_rows_on_which_a_condition_fails_refuse_the_batch(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(quarantine, "MOST_BAD_ROWS", 3)
     bench = bench_of(tmp_path, HOURLY)
@@ -72,8 +89,8 @@ def test_too_many_rows_on_which_a_condition_fails_refuse_the_batch(spark, tmp_pa
 def test_windows_without_end_are_refused_before_the_work(spark, tmp_path):
     bench = bench_of(tmp_path, [{"name": "w", "type": "hopping", "size": "10000 days", "hop": "1 us"}])
     bench.land([ROW])
-    with pytest.raises(LimitExceededError, match=r"give windows\.0 a longer hop"):
+    with pytest.raises(LimitExceededError, match=r"give window w a longer hop"):
         bench.run()
     spec = bench.spec | {"windows": [{"name": "w", "type": "cumulative", "size": "1000 days", "step": "1 us"}]}
-    with pytest.raises(LimitExceededError, match=r"give windows\.0 a longer step"):
+    with pytest.raises(LimitExceededError, match=r"give window w a longer step"):
         aggregate(spark.read.format("delta").load(bench.source), spec)

@@ -140,7 +140,7 @@ def test_an_event_that_lasts_for_ages():
     ],
 )
 def test_windows_of_one_event_are_bounded_by_the_spec(window, field):
-    with pytest.raises(LimitExceededError, match=rf"^pipeline p: window w: each event would be in [\d,]+ windows, .* a {field}$"):
+    with pytest.raises(LimitExceededError, match=rf"^pipeline p: windows.0: each event would be in [\d,]+ windows, .* a {field}$"):
         check_lengths(pipeline(window, unit=None))
 
 
