@@ -77,6 +77,17 @@ def test_modules_of_a_dropped_plan_bind_nobody(folder, monkeypatch):
     assert folder.plan() == 1
 
 
+def test_time_zones_are_compared_with_those_of_the_newest_plan(folder, monkeypatch):
+    monkeypatch.setattr("windowmill.jobs.code._zones", lambda _: ["Europe/Vienna"])
+    folder.plan()
+    assert folder.plan() == 0
+    monkeypatch.setattr("windowmill.jobs.code._zone_digest", lambda *_: "as by other data")
+    with pytest.raises(CodeChangedError, match="time zone Europe/Vienna"):
+        folder.plan()
+    folder.abandon()
+    assert folder.plan() == 1
+
+
 def test_many_dropped_plans(folder):
     for batch in range(12):
         assert folder.plan() == batch

@@ -167,4 +167,18 @@ MUTANTS = (
         "else (emitted, vouched)",
         ("tests/jobs/test_planning.py::test_a_later_interval_without_new_rows_moves_on_what_ends_by_then",),
     ),
+    Mutant(
+        "time-zones-uncompared",
+        "jobs/planning.py",
+        "        code.check_zones(pipeline, ledger.newest_kept.plan)\n",
+        "",
+        ("tests/jobs/test_abandoned_plans.py::test_time_zones_are_compared_with_those_of_the_newest_plan",),
+    ),
+    Mutant(
+        "time-zones-without-their-past",
+        "jobs/code.py",
+        "    for begin in range(0, through, _WEEK_SECONDS):",
+        "    for begin in ():",
+        ("tests/jobs/test_code.py::test_rules_that_changed_after_the_batch_make_no_difference",),
+    ),
 )
