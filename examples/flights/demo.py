@@ -133,7 +133,9 @@ def start(last_day: date, more: Mapping[str, str] = MappingProxyType({})) -> Loc
     """Start Airflow with the example's DAGs, scheduled through ``last_day``, and unpause them; ``more`` is for its environment."""
     say("Airflow: standalone, SQLite, its own folder", style="bold")
     begun = time.monotonic()
-    environment = {"WAREHOUSE": str(WAREHOUSE), "FLIGHTS_LAST_DAY": last_day.isoformat(), **more}
+    # The tasks import the example's modules.
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(REPOSITORY)]))
+    environment = {"WAREHOUSE": str(WAREHOUSE), "FLIGHTS_LAST_DAY": last_day.isoformat(), "PYTHONPATH": path, **more}
     airflow = LocalAirflow.start(HOME, environment)
     try:
         airflow.wait_until_ready(DAG_ID)
