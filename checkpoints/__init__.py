@@ -1,4 +1,4 @@
 """What is remembered between runs: the ledger of batches, and the state tables they restore and extend."""
 
 if __name__ != "windowmill.checkpoints":
-    raise ImportError("the package is windowmill.checkpoints; at the top of a checkout stands its folder")
+    raise ImportError("import windowmill.checkpoints; the folder checkpoints/ of a checkout is no package by itself")

@@ -1,4 +1,4 @@
 """Spark and the command line: reading sources, running batches and backfills, writing the sink."""
 
 if __name__ != "windowmill.jobs":
-    raise ImportError("the package is windowmill.jobs; at the top of a checkout stands its folder")
+    raise ImportError("import windowmill.jobs; the folder jobs/ of a checkout is no package by itself")
