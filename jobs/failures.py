@@ -41,7 +41,7 @@ _KNOWN = (
 
 
 #: An error of windowmill's own in a Python worker, as it stands in the trace that Spark quotes.
-_OURS = re.compile(r"^\s*(?:[\w.]+: )*windowing\.errors\.(\w+Error): ([^\n]+)", re.MULTILINE)
+_OURS = re.compile(rf"^\s*(?:[\w.]+: )*{re.escape(errors.__name__)}\.(\w+Error): ([^\n]+)", re.MULTILINE)
 
 
 def raised_in_worker(err: Exception) -> WindowmillError | None:

@@ -1,0 +1,38 @@
+"""Errors of the libraries below us."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+
+from windowmill.jobs.failures import raised_in_worker, typed
+from windowmill.windowing.errors import StateCorruptError, StateMissingError
+
+
+def _trace(err: Exception) -> str:
+    """As Spark quotes what a Python worker raised."""
+    told = "".join(traceback.format_exception(err))
+    return f"An exception was thrown.\n  org.apache.spark.api.python.PythonException: {told}\n\tat java.base/java.lang.Thread.run"
+
+
+def test_an_error_of_our_own_comes_back_from_a_worker():
+    try:
+        raise StateCorruptError("state /s: 1 of 3 rows read differ")
+    except StateCorruptError as err:
+        found = raised_in_worker(RuntimeError(_trace(err)))
+    assert type(found) is StateCorruptError
+    assert str(found) == "state /s: 1 of 3 rows read differ"
+
+
+def test_an_error_of_a_users_module_is_not_ours():
+    assert raised_in_worker(RuntimeError(_trace(ValueError("mine")))) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [("[FAILED_READ_FILE.FILE_NOT_EXIST] /s/a.parquet", StateMissingError), ("[FAILED_READ_FILE] file:/s/a.parquet", StateCorruptError)],
+)
+def test_a_file_of_the_state_that_is_gone_or_damaged(said, kind):
+    assert type(typed(RuntimeError(said), "/s")) is kind
+    assert typed(RuntimeError(said), "/other") is None
