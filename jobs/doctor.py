@@ -42,7 +42,7 @@ class Check:
 
 
 def examine() -> list[Check]:
-    """Look at everything that a run needs; starts no Spark and takes about two seconds."""
+    """Look at everything that a run needs; starts no Spark and takes about a second."""
     folder = _warehouse()
     return [
         check_java(),
