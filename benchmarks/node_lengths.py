@@ -19,9 +19,11 @@ from rich.table import Table
 from benchmarks import measurement
 from benchmarks.nodes import FullState
 from benchmarks.pipelines import MINUTE_US
-from windowmill.jobs import little
+from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.jobs.ways import slices_in_process
 from windowmill.windowing.columnar.slices import TIME
+from windowmill.windowing.nodes import Span
 
 LENGTHS = (60, 128, 256, 600, 1_440, 10_080)
 #: Above all that is read here.
@@ -69,15 +71,12 @@ def work(state: FullState, minutes: int) -> tuple[int, int]:
     t = state.after + MINUTE_US + np.repeat(np.arange(minutes), state.keys) * MINUTE_US
     columns = {"k": np.tile(np.arange(state.keys), minutes), "i": np.arange(rows) % 1_000, TIME: t, FILE: np.zeros(rows, int)}
     judged = pa.table(columns | {ROW: np.arange(rows), REASON: pa.nulls(rows, pa.string())})
-    limits = {"before_batch": state.batches, "most_bytes": NO_LIMIT, "most_rows": NO_LIMIT}
-    if state.levels is None:
-        first = state.grids.first_slice_after(state.after)
-        restored = state.table.restore_here(first_slice=first, last_slice=through, **limits)
-    else:
-        restored = state.table.restore_nodes_here(state.wanted(through), **limits)
+    first = state.grids.first_slice_after(state.after)
+    wanted = Span(first, through) if state.levels is None else state.wanted(through)
+    restored = state.table.read(wanted, before_batch=state.batches, limit=ReadLimit(NO_LIMIT, NO_LIMIT, NO_LIMIT))
     assert restored is not None
     stage = state.stage(through, keep=True)
-    new = pa.concat_tables([part.slices for part in little.work(judged, restored, stage) if part.slices is not None])
+    new = pa.concat_tables([part.slices for part in slices_in_process.work(judged, restored, stage) if part.slices is not None])
     state.remember(new)
     return restored.num_rows, new.num_rows
 

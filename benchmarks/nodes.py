@@ -28,14 +28,14 @@ from benchmarks.pipelines import MINUTE_US, START_US, Growing
 from benchmarks.processes import timed
 from benchmarks.race import Result
 from benchmarks.spark_ways import session
-from windowmill.checkpoints.state import SORTED_ROWS, SliceTable, state_schema
-from windowmill.jobs import little, stages
+from windowmill.checkpoints.state.slices import SORTED_ROWS, SliceTable, state_schema
+from windowmill.jobs.ways import limits, slice_passes, slices_in_process
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.slices import BATCH, LEVEL, SLICE, NodeStage, SliceStage, WindowStage
 from windowmill.windowing.hopping import Grids
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.nodes import Nodes, Selection
+from windowmill.windowing.nodes import Nodes, Selection, Span
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -211,22 +211,22 @@ class FullState:
 
     def from_nodes_here(self) -> pa.Table:
         """The nodes and slices for the next window end, as a run looks them up that finds little."""
-        limits = {"most_bytes": little.MOST_SEARCHED_BYTES, "most_rows": little.most(little.MOST_STATE_ROWS, self.layout)}
-        restored = self.table.restore_nodes_here(self.wanted(self.through), before_batch=self.batches, **limits)
+        limit = limits.state_read(self.layout)
+        restored = self.table.read(self.wanted(self.through), before_batch=self.batches, limit=limit)
         if restored is None:
             raise SystemExit(f"{self.keys:,} keys are beyond what a run looks up in its own process; take fewer")
         return restored
 
     def from_nodes(self) -> DataFrame:
         """As :meth:`from_nodes_here`, by Spark."""
-        restored = self.table.restore_nodes(self.wanted(self.through), before_batch=self.batches)
+        restored = self.table.restore(self.wanted(self.through), before_batch=self.batches)
         assert restored is not None
         return restored
 
     def from_slices(self) -> DataFrame:
         """The slices for the next window end."""
         first = self.grids.first_slice_after(self.after)
-        restored = self.table.restore(before_batch=self.batches, first_slice=first, last_slice=self.through)
+        restored = self.table.restore(Span(first, self.through), before_batch=self.batches)
         assert restored is not None
         return restored.where(F.col(LEVEL) == 0)
 
@@ -237,13 +237,13 @@ class FullState:
 
     def windows_here(self, restored: pa.Table) -> pa.Table:
         """The next windows, by key."""
-        found = [table for part in little.work(None, restored, self.stage(self.through)) for table in part.windows]
+        found = [table for part in slices_in_process.work(None, restored, self.stage(self.through)) for table in part.windows]
         return _by_key(pa.concat_tables(found))
 
     def windows_by_spark(self, restored: DataFrame) -> pa.Table:
         """The next windows, by key."""
         stage = self.stage(self.through)
-        return _by_key(stages.windows(stages.pack(restored, stage.slices), stage, 2).toArrow())
+        return _by_key(slice_passes.windows(slice_passes.pack(restored, stage.slices), stage, 2).toArrow())
 
 
 def _by_key(windows: pa.Table) -> pa.Table:

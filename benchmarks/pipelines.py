@@ -13,8 +13,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from rich.console import Console
 
-from windowmill.checkpoints.conditions import condition_of
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.state.wanted import condition_of
 from windowmill.jobs import runs
 from windowmill.jobs.maintenance import maintain
 from windowmill.jobs.outcomes import Done

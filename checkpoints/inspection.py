@@ -15,7 +15,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from windowmill.checkpoints.quoting import quoted
-from windowmill.checkpoints.state import latest_entries, number_of_rows
+from windowmill.checkpoints.state.base import number_of_rows
+from windowmill.checkpoints.state.log import latest_entries
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.log import BATCH, DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
 from windowmill.windowing.columnar.slices import CLOSED, LEVEL, SLICE

@@ -1,4 +1,4 @@
-"""Windows over any Spark DataFrame: the engine of runs over a bounded input, without tables."""
+"""Windows over any Spark DataFrame: runs over a bounded input, without tables."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.checkpoints.state import state_schema
-from windowmill.jobs import stages
-from windowmill.jobs.arrival import Survey, judge, met, survey
 from windowmill.jobs.conditions import columns_of, conditions_of
-from windowmill.jobs.live import REFUSED, ROWS_PER_PARTITION, LiveRows, results
 from windowmill.jobs.shipping import ship_modules
 from windowmill.jobs.sources import FILE, REASON, ROW, Columns, event_end, event_time
+from windowmill.jobs.ways import lateness_on_spark as lateness
+from windowmill.jobs.ways import live_row_pass as live
+from windowmill.jobs.ways import slice_passes as passes
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.lateness_on_spark import Survey
+from windowmill.jobs.ways.slicing import Slicing
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar.keyed import live_columns
-from windowmill.windowing.columnar.output import result_schema
-from windowmill.windowing.columnar.slices import TIME, SliceStage, WindowStage
+from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF
+from windowmill.windowing.columnar.slices import TIME
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline, Sliding
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
@@ -32,17 +36,13 @@ from windowmill.windowing.ways import Slices, slices_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: A bounded input: every window lies between these two instants.
-_BEFORE_ALL, _AFTER_ALL = -(1 << 62), 1 << 62
-#: The whole input is one batch.
-_BATCH = 0
-#: Column of an event's end on the axis; bits of a row's number that count the rows of a Spark partition.
-UNTIL, _ROW_BITS = "_until", 33
-#: How many times more shares of the keys than for slices, where no survey has told how many rows there are: a worker holds one at a time.
-_SHARES = 4
+#: Bits of a row's number that count the rows of a Spark partition.
+_ROW_BITS = 33
+#: Partitions of live rows as a multiple of those of slices where the number of rows is unknown: a worker holds one partition at a time.
+_PARTITIONS_OF_UNKNOWN = 4
 
 
-def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, Any] | str | os.PathLike[str], *, arrival: str | None = None) -> DataFrame:
+def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, object] | str | os.PathLike[str], *, arrival: str | None = None) -> DataFrame:
     """The result rows of ``spec`` over the rows of ``df``, as a DataFrame; computed when an action is called on it.
 
     ``df`` is all there is: at its end every window is complete. A DataFrame has no order of its own (Spark reads the parts of a file in
@@ -116,70 +116,72 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
         raise SpecError(f"arrival: the DataFrame has no column {arrival!r}; its columns are {', '.join(sorted(df.columns))}")
     instant, reason = event_time(pipeline, columns, None if latest is None else f"{latest}L")
     rows = (df if arrival is None else df.orderBy(backquoted(arrival))).withColumns({TIME: instant, REASON: reason})
-    slices = slices_of(pipeline, columns.arrow)
+    batch = Input(pipeline=pipeline, columns=columns)
+    slices = slices_of(pipeline, batch.types)
     found = None
     if slices is None or arrival is not None:
-        rows = rows.withColumn(UNTIL, event_end(pipeline, columns))
-        rows, found = _placed(rows, pipeline, columns, arrival)
-    if slices is not None:
-        return _over_slices(rows, pipeline, columns, slices, found, arrival, final=final)
-    return _over_live_rows(rows, pipeline, columns, found, arrival, final=final)
+        rows, found = _placed(rows.withColumn(UNTIL_OF, event_end(pipeline, columns)), batch, arrival)
+    bounded = _Bounded(batch, rows, found, arrival, final=final)
+    return bounded.by_live_rows() if slices is None else bounded.by_slices(slices)
 
 
-def _placed(rows: DataFrame, pipeline: Pipeline, columns: Columns, arrival: str | None) -> tuple[DataFrame, Survey | None]:
-    """The rows with their places, which are those of their arrival if there is an order of it; and then the survey of it."""
+def _placed(rows: DataFrame, batch: Input, arrival: str | None) -> tuple[DataFrame, Survey | None]:
+    """The rows, numbered in the order of ``arrival`` if it is given; with that order also their survey."""
     place = F.monotonically_increasing_id()
     # The number of the Spark partition is above the row's position in it, which has 33 bits.
     placed = rows.withColumns({FILE: F.shiftright(place, _ROW_BITS).cast("int"), ROW: place.bitwiseAND((1 << _ROW_BITS) - 1)})
-    if arrival is None or pipeline.time.watermark == "data_interval_end":
+    if arrival is None or batch.pipeline.time.watermark == "data_interval_end":
         return placed, None
-    options: dict[str, Any] = {"seen": None, "disorder": pipeline.time.disorder.elapsed(), "every": pipeline.emit == "revise"}
-    found = survey(placed, **options)
+    found = lateness.survey(placed, batch)
     if found.behind:
         # Whether a row is late depends on all rows before it, so from here on their places must not change: sort them once.
-        placed = placed.select(*map(backquoted, _needed(pipeline, columns, arrival)), TIME, UNTIL, FILE, ROW, REASON).localCheckpoint()
-        found = survey(placed, **options)
+        placed = placed.select(*map(backquoted, _needed(batch, arrival)), TIME, UNTIL_OF, FILE, ROW, REASON).localCheckpoint()
+        found = lateness.survey(placed, batch)
     return placed, found
 
 
-def _over_slices(
-    rows: DataFrame, pipeline: Pipeline, columns: Columns, slices: Slices, found: Survey | None, arrival: str | None, *, final: bool
-) -> Evaluated:
-    axis = pipeline.time
-    if found is not None and found.behind:
-        rows = judge(rows, found, disorder=axis.disorder.elapsed(), lateness=axis.lateness.elapsed(), grids=slices.grids.grids)
-    through = _AFTER_ALL if final else _BEFORE_ALL
-    if not final and found is not None and found.seen is not None:
-        through = found.seen - axis.disorder.elapsed() - axis.lateness.elapsed()
-    keys = {key: columns.arrow[key] for key in pipeline.keys}
-    schema = state_schema(keys, slices.layout)
-    stage = SliceStage(pipeline.keys, axis.tie_break, slices.layout, slices.grids.edges, _BATCH, schema)
-    windows = WindowStage(stage, slices.grids.named, _BEFORE_ALL, through, None, result_schema(pipeline, columns.arrow))
-    results = stages.windows(stages.lift(rows, stage), windows, _partitions(rows))
-    return Evaluated(results, None if arrival is None else _unusable(rows, arrival))
+@dataclass(frozen=True)
+class _Bounded:
+    """A bounded input; ``found`` is its survey if it has an order of arrival."""
 
+    batch: Input
+    rows: DataFrame
+    found: Survey | None
+    arrival: str | None
+    final: bool
 
-def _over_live_rows(
-    rows: DataFrame, pipeline: Pipeline, columns: Columns, found: Survey | None, arrival: str | None, *, final: bool
-) -> Evaluated:
-    ship_modules(rows.sparkSession, pipeline)
-    way, axis = LiveRows.of(pipeline, columns.arrow), pipeline.time
-    numbered = rows.withColumn("_number", F.shiftleft(F.col(FILE).cast("long"), _ROW_BITS) + F.col(ROW))
-    if found is None:
-        numbered = numbered.withColumn("_watermark", F.lit(None).cast("long"))
-        clock = Clock(0, axis.lateness.elapsed(), moves=False, seen=_greatest(rows) if final and _ticks_for_ever(pipeline) else BEFORE)
-    else:
-        numbered = met(numbered, found, disorder=axis.disorder.elapsed())
-        clock = Clock(axis.disorder.elapsed(), axis.lateness.elapsed(), seen=BEFORE if found.seen is None else found.seen)
-    fresh, partitions = way.fresh(numbered), _partitions(rows)
-    if arrival is None:
-        return Evaluated(way.windows(fresh, clock, _BATCH, partitions * _SHARES), None)
-    fewest = 1 if found is None else -(-found.rows // ROWS_PER_PARTITION)
-    worked = way.work(fresh, None, clock, _BATCH, max(partitions, fewest), final=final)
-    worked = worked.persist()
-    numbers = worked.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias("_number"))
-    late = numbered.join(numbers, "_number").select(backquoted(arrival), F.lit("too_late").alias(REASON))
-    return Evaluated(results(worked), _unusable(rows, arrival).unionByName(late))
+    def by_slices(self, slices: Slices) -> Evaluated:
+        batch, found, slicing = self.batch, self.found, Slicing(self.batch, slices)
+        rows = self.rows if found is None else lateness.judged(self.rows, found, batch, slices.grids.grids)
+        through = AXIS_END if self.final else AXIS_BEGIN
+        if not self.final and found is not None and found.seen is not None:
+            through = found.seen - batch.disorder - batch.lateness
+        stage = slicing.window_stage(Emission(None, None, AXIS_BEGIN, through))
+        results = passes.windows(passes.lift(rows, slicing.stage), stage, batch.partitions(rows.sparkSession))
+        return Evaluated(results, None if self.arrival is None else _unusable(rows, self.arrival))
+
+    def by_live_rows(self) -> Evaluated:
+        batch, found, spark = self.batch, self.found, self.rows.sparkSession
+        ship_modules(spark, batch.pipeline)
+        way, partitions = live.LiveRows.of(batch.pipeline, batch.types), batch.partitions(spark)
+        # Numbers by place ascend in the order of arrival, too; only those of later batches would follow on from a survey's.
+        rows = self.rows.withColumn(NUMBER_OF, F.shiftleft(F.col(FILE).cast("long"), _ROW_BITS) + F.col(ROW))
+        rows = lateness.unmet(rows) if found is None else lateness.met(rows, found, batch)
+        if self.arrival is None:
+            return Evaluated(way.windows(way.fresh(rows), self._clock(), batch.batch, partitions * _PARTITIONS_OF_UNKNOWN), None)
+        partitions = live.partitions(1 if found is None else found.rows, partitions)
+        worked = way.work(way.fresh(rows), None, self._clock(), batch.batch, partitions, final=self.final).persist()
+        numbers = worked.where(F.col(live.REFUSED).isNotNull()).select(F.col(live.REFUSED).alias(NUMBER_OF))
+        late = rows.join(numbers, NUMBER_OF).select(backquoted(self.arrival), F.lit("too_late").alias(REASON))
+        return Evaluated(live.results(worked), _unusable(rows, self.arrival).unionByName(late))
+
+    def _clock(self) -> Clock:
+        """Progress at the end of the input."""
+        batch, found = self.batch, self.found
+        if found is not None:
+            return Clock(batch.disorder, batch.lateness, seen=BEFORE if found.seen is None else found.seen)
+        seen = _greatest(self.rows) if self.final and _ticks_for_ever(batch.pipeline) else BEFORE
+        return Clock(0, batch.lateness, moves=False, seen=seen)
 
 
 def _unusable(rows: DataFrame, arrival: str) -> DataFrame:
@@ -197,11 +199,7 @@ def _greatest(rows: DataFrame) -> int:
     return BEFORE if found is None or found[0] is None else int(found[0])
 
 
-def _partitions(rows: DataFrame) -> int:
-    return int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
-
-
-def _needed(pipeline: Pipeline, columns: Columns, arrival: str) -> list[str]:
-    conditions = (columns_of(condition) for condition in conditions_of(pipeline))
-    live = live_columns(pipeline, columns.arrow)
-    return list(dict.fromkeys([*pipeline.keys, *live, *chain(*conditions), arrival]))
+def _needed(batch: Input, arrival: str) -> list[str]:
+    conditions = (columns_of(condition) for condition in conditions_of(batch.pipeline))
+    live_ones = live_columns(batch.pipeline, batch.types)
+    return list(dict.fromkeys([*batch.pipeline.keys, *live_ones, *chain(*conditions), arrival]))

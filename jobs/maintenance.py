@@ -16,7 +16,8 @@ from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.state import compact_log, compact_slices, is_log
+from windowmill.checkpoints.state.log import compact_log, is_log
+from windowmill.checkpoints.state.slices import compact_slices
 from windowmill.jobs import staging
 from windowmill.jobs.progress import Progress
 from windowmill.jobs.runs import LEASE_WAIT_SECONDS

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from windowmill.checkpoints.batches import Commit, Plan
@@ -24,27 +23,27 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import Attempt
-from windowmill.checkpoints.state import LogTable, compact_log, is_overgrown
 from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.expectations import docs, history
 from windowmill.expectations.engine import preload
 from windowmill.expectations.gate import Verdict, validate
-from windowmill.jobs import apply, failures, sink
+from windowmill.jobs import failures, sink
 from windowmill.jobs.adopting import same_quarantined, same_rows
-from windowmill.jobs.apply import Applied, Arrived
 from windowmill.jobs.delta_log import read_source_table
 from windowmill.jobs.outcomes import Done, Ruling
 from windowmill.jobs.progress import Progress
 from windowmill.jobs.session import spark_session
 from windowmill.jobs.shipping import ship_modules
 from windowmill.jobs.staging import STAGING, Staged, clear, clear_leftovers
+from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.base import Applied, Restored, Surveyed, Way
+from windowmill.jobs.ways.choose import way_of
+from windowmill.jobs.ways.input import TableInput
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.slices import BATCH
 from windowmill.windowing.errors import HeldError, WindowmillError, first_line
 from windowmill.windowing.spec import Pipeline, Table
 
-#: Up to this many result rows are validated in pandas, without a Spark job; more are validated by Great Expectations in Spark.
-MAX_ROWS_IN_PANDAS = 1_000_000
 #: Every so many batches the quality and quarantine tables are compacted if they have many small files.
 MERGED_EVERY = 16
 
@@ -58,14 +57,15 @@ def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, pr
         If a critical expectation failed: nothing is published, the batch stays open, and its rows are kept for inspection.
     """
     with _steps(pipeline, plan, ledger, places, progress) as batch:
-        arrived = batch.survey()
-        restored = batch.restore(arrived)
-        result = batch.apply(arrived, restored)
+        way = batch.way
+        surveyed = batch.survey(way)
+        restored = batch.restore(way, surveyed)
+        result = batch.apply(way, surveyed, restored)
         verdict = batch.validate(result, ruling)
         published = batch.publish(result, verdict)
-        remembered = batch.remember(result)
+        remembered = batch.remember(way, result)
         done = batch.commit(result, verdict, published, remembered)
-        batch.compact()
+        batch.compact(way)
         return done
 
 
@@ -84,35 +84,35 @@ class _Steps:
         self.collected: pa.Table | None = None
         preload()
         source = read_source_table(_path(pipeline.source))
-        self.batch = apply.Batch.of(pipeline, plan, source, places.state, left_at=ledger.state_version)
+        self.batch = TableInput.of(pipeline, plan, source, places.state, left_at=ledger.state_version)
         with progress.step("start", "Spark"):
             new_bytes = sum(file.size_bytes for file in self.batch.files)
-            self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < apply.LITTLE_BYTES)
+            self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < limits.MOST_BYTES_OF_SHORT_RUN)
             ship_modules(self.spark, pipeline)
-        self.state = self.batch.state(self.spark, places.state)
+        self.way = way_of(self.spark, self.batch, places.state)
 
-    def survey(self) -> Arrived:
+    def survey(self, way: Way[Surveyed, Restored]) -> Surveyed:
         reach("survey.begin")
         with self.progress.step("survey", "which windows the new rows complete"):
-            return apply.arrive(self.spark, self.batch)
+            return way.survey()
 
-    def restore(self, arrived: Arrived) -> DataFrame | pa.Table | None:
+    def restore(self, way: Way[Surveyed, Restored], surveyed: Surveyed) -> Restored:
         reach("restore.begin")
         with self.progress.step("restore", "the state that rows and windows need"):
-            return apply.restore(self.batch, arrived, self.state)
+            return way.restore(surveyed)
 
-    def apply(self, arrived: Arrived, restored: DataFrame | pa.Table | None) -> Applied:
+    def apply(self, way: Way[Surveyed, Restored], surveyed: Surveyed, restored: Restored) -> Applied:
         reach("apply.begin")
         with self.progress.step("apply", "new rows and restored state into windows"):
-            self.applied = apply.apply(self.batch, arrived, restored, self.staging)
+            self.applied = way.apply(surveyed, restored, self.staging)
             return self.applied
 
     def validate(self, result: Applied, ruling: Ruling | None) -> str:
         """The verdict on the rows to publish; raises ``HeldError`` if they must not be published."""
         reach("validate.begin")
         with self.progress.step("validate", f"{result.row_count} rows against the expectations"):
-            small = result.row_count <= MAX_ROWS_IN_PANDAS
-            rows = self._no_rows() if result.rows is None else result.rows
+            small = result.row_count <= limits.MOST_VALIDATED_IN_PANDAS
+            rows = self._rows(result)
             if small and isinstance(rows, DataFrame):
                 rows = rows.toArrow()
             self.collected = rows if small else None
@@ -155,12 +155,12 @@ class _Steps:
             return version
 
     def _publishes_nothing(self, result: Applied, verdict: str) -> bool:
-        return verdict == "discarded" or (result.rows is None and "sink" in self.attempt.written and self.plan.builds_state)
+        return verdict == "discarded" or (result.computed.rows is None and "sink" in self.attempt.written and self.plan.builds_state)
 
     def _publish(self, result: Applied, verdict: str) -> int:
         plan = self.plan
         path = _path(self.pipeline.sink)
-        replaces = None if plan.builds_state else (result.after, result.through)
+        replaces = None if plan.builds_state else (result.emission.after, result.emission.through)
 
         def write() -> None:
             little = self.collected is not None and sink.takes_table(path, result.row_count, replaces)
@@ -186,11 +186,11 @@ class _Steps:
 
         self.attempt.write("quarantine", write, lambda: same_quarantined(staged.table(), path, self.plan.batch))
 
-    def remember(self, result: Applied) -> int | None:
+    def remember(self, way: Way[Surveyed, Restored], result: Applied) -> int | None:
         """One idempotent commit to the state."""
         reach("remember.begin")
-        with self.progress.step("remember", f"{result.new_state if result.state is not None else 0} rows of state"):
-            rows = result.state
+        rows, count = result.computed.state, result.computed.new_state
+        with self.progress.step("remember", f"{count if rows is not None else 0} rows of state"):
             if rows is None:
                 return None
             app_id, batch = self.attempt.app_id("state"), self.plan.batch
@@ -198,7 +198,7 @@ class _Steps:
             unchecked = [SUM] if batch <= self.batch.check.unchecked_through else []
             return self.attempt.write(
                 "state",
-                lambda: self.state.remember(rows, result.new_state, app_id=app_id, batch=batch, metadata=self.attempt.metadata()),
+                lambda: way.remember(rows, count, app_id=app_id, metadata=self.attempt.metadata()),
                 self._same(lambda: self._as_frame(rows).drop(*unchecked), self.places.state, BATCH, partials=True),
             ).version
 
@@ -219,14 +219,13 @@ class _Steps:
             self.attempt.commit(outcome, datetime.now(UTC))
         return Done(self.plan, outcome)
 
-    def compact(self) -> None:
+    def compact(self, way: Way[Surveyed, Restored]) -> None:
         """Compact the tables after the commit, so that the cost of reading them does not grow with the number of batches."""
-        path = self.places.state
         reach("compact.before")
         try:
-            if isinstance(self.state, LogTable) and DeltaTable.is_deltatable(path) and is_overgrown(path):
+            if way.is_overgrown():
                 with self.progress.step("compact", "entries of the state that later ones have superseded"):
-                    compact_log(path, self.plan.batch + 1)
+                    way.compact()
             if self.plan.batch % MERGED_EVERY == MERGED_EVERY - 1:
                 for own in (self.places.quality, self.places.quarantine):
                     merge_if_many(own)
@@ -241,13 +240,15 @@ class _Steps:
         clear(self.staging)
 
     def _frame(self, result: Applied) -> DataFrame:
-        return self._as_frame(self._no_rows() if result.rows is None else result.rows)
+        return self._as_frame(self._rows(result))
 
     def _as_frame(self, rows: DataFrame | pa.Table) -> DataFrame:
         return rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(rows)
 
-    def _no_rows(self) -> pa.Table:
-        return self.batch.sink_schema.empty_table()
+    def _rows(self, result: Applied) -> DataFrame | pa.Table:
+        """The result rows; a table of none where there are none."""
+        rows = result.computed.rows
+        return self.batch.sink_schema.empty_table() if rows is None else rows
 
     def _record(self, verdict: Verdict) -> None:
         plan, at = self.plan, datetime.now(UTC)
@@ -282,20 +283,21 @@ class _Steps:
         self.attempt.hold(self._outcome(result, "held", None, None), datetime.now(UTC))
 
     def _outcome(self, result: Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Commit:
-        published = {} if verdict in ("held", "discarded") else {name: n for name, (n, _, _) in result.windows.items()}
+        computed, emission = result.computed, result.emission
+        published = {} if verdict in ("held", "discarded") else {name: n for name, (n, _, _) in computed.windows.items()}
         return Commit(
-            seen=result.seen,
-            emitted=result.emitted,
+            seen=emission.seen,
+            emitted=emission.emitted,
             verdict=verdict,
             rows_read=result.rows_read,
-            rows_applied=result.rows_applied,
-            rows_late=result.rows_late,
+            rows_applied=computed.rows_applied,
+            rows_late=computed.rows_late,
             rows_quarantined=result.rows_quarantined,
             rows_published=sum(published.values()),
-            slices=result.new_state,
+            slices=computed.new_state,
             windows=published,
-            window_end_min=min((low for _, low, _ in result.windows.values()), default=None),
-            window_end_max=max((high for _, _, high in result.windows.values()), default=None),
+            window_end_min=min((low for _, low, _ in computed.windows.values()), default=None),
+            window_end_max=max((high for _, _, high in computed.windows.values()), default=None),
             sink_version=sink_version,
             state_version=state_version,
             timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},

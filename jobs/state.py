@@ -20,7 +20,7 @@ from windowmill.checkpoints.inspection import LogInspection, SlicesInspection, k
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.opening import damage_told
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.state import is_log
+from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.conditions import conditions_of
 from windowmill.jobs.rows import plain
 from windowmill.jobs.tell import Answer, bound, titled

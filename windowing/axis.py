@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Every event time lies between these two instants; sums and differences of instants and lengths between them fit into 64 bits.
+AXIS_BEGIN, AXIS_END = -(1 << 62), 1 << 62
 
 
 def to_us(instant: datetime) -> int:

@@ -41,6 +41,14 @@ MOST_NODES = 4_096
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """The stored slices that start in [``low``, ``high``)."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """Stored rows that a batch needs.
 

@@ -27,10 +27,13 @@ from tests.golden.make import HERE
 from windowmill.checkpoints import codec
 from windowmill.checkpoints.formats import prepare
 from windowmill.checkpoints.opening import open_state
-from windowmill.checkpoints.state import SliceTable
+from windowmill.checkpoints.state.slices import SliceTable
+from windowmill.checkpoints.state.wanted import ReadLimit
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import row_checksums, with_checksums
 from windowmill.windowing.columnar.packing import BLOCK, Packing
 from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.nodes import Span
 
 #: What reading may take beyond the size of what is read.
 MOST_BYTES = 64 << 20
@@ -146,8 +149,7 @@ def _restores(path: Path, schema: pa.Schema, sums: list[int]) -> bool:
     """Whether the restored rows are those that were written."""
     check = open_state(str(path), left_at=3)
     table = SliceTable(None, str(path), schema, check)  # type: ignore[arg-type]
-    bounds = {"first_slice": -(1 << 62), "last_slice": 1 << 62, "most_bytes": 1 << 60, "most_rows": 1 << 60}
-    found = table.restore_here(before_batch=1 << 62, **bounds)
+    found = table.read(Span(AXIS_BEGIN, AXIS_END), before_batch=1 << 62, limit=ReadLimit(1 << 60, 1 << 60, 1 << 60))
     return found is not None and sorted(row_checksums(found).to_pylist()) == sums
 
 

@@ -10,8 +10,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from windowmill.checkpoints import state
-from windowmill.checkpoints.state import compact_log, is_overgrown, number_of_rows
+from windowmill.checkpoints.state import log
+from windowmill.checkpoints.state.base import number_of_rows
+from windowmill.checkpoints.state.log import compact_log, is_overgrown
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY, ROW
 
 SCHEMA = pa.schema([("k", pa.float64()), ("_kind", pa.string()), ("_batch", pa.int64()), ("_due", pa.int64()), ("_number", pa.int64())])
@@ -45,20 +46,20 @@ def test_what_later_entries_have_superseded_goes_and_an_open_batch_stays(tmp_pat
 
 def test_entries_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, monkeypatch):
     append(tmp_path, 0, (1.0, KEY_ENTRY, None), (1.0, ROW, 1))
-    write = state.write_deltalake
+    write = log.write_deltalake
 
     def overtaken(*arguments: Any, **options: Any) -> None:
         append(tmp_path, 1, (2.0, KEY_ENTRY, None))
         write(*arguments, **options)
 
-    monkeypatch.setattr(state, "write_deltalake", overtaken)
+    monkeypatch.setattr(log, "write_deltalake", overtaken)
     with pytest.raises(CommitFailedError):
         compact_log(str(tmp_path), before_batch=1)
     assert len(entries(tmp_path)) == 3
 
 
 def test_a_log_is_compacted_when_as_much_has_come_as_was_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(state, "FEW_ENTRIES", 10)
+    monkeypatch.setattr(log, "FEW_ENTRIES", 10)
     written, longest, compactions, live = 0, 0, 0, 40
     for batch in range(200):
         touched = range(live) if batch == 0 else [(batch * 7 + step) % live for step in range(3)]
@@ -78,17 +79,17 @@ def test_a_log_is_compacted_when_as_much_has_come_as_was_left(tmp_path, monkeypa
 
 
 def test_many_small_files_are_merged(tmp_path):
-    for batch in range(state.FEW_FILES + 1):
+    for batch in range(log.FEW_FILES + 1):
         append(tmp_path, batch, (1.0, KEY_ENTRY, None))
     assert is_overgrown(str(tmp_path))
-    compact_log(str(tmp_path), state.FEW_FILES + 1)
-    assert (len(DeltaTable(tmp_path).file_uris()), entries(tmp_path)) == (1, [repr((1.0, KEY_ENTRY, state.FEW_FILES, None))])
+    compact_log(str(tmp_path), log.FEW_FILES + 1)
+    assert (len(DeltaTable(tmp_path).file_uris()), entries(tmp_path)) == (1, [repr((1.0, KEY_ENTRY, log.FEW_FILES, None))])
 
 
 def test_a_log_too_large_for_memory_is_left_to_maintenance(tmp_path, monkeypatch):
-    monkeypatch.setattr(state, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(log, "FEW_ENTRIES", 0)
     append(tmp_path, 0, (1.0, KEY_ENTRY, None))
     append(tmp_path, 1, (1.0, KEY_ENTRY, None), (2.0, KEY_ENTRY, None))
     assert is_overgrown(str(tmp_path))
-    monkeypatch.setattr(state, "COMPACTED_BYTES", 10)
+    monkeypatch.setattr(log, "COMPACTED_BYTES", 10)
     assert not is_overgrown(str(tmp_path))

@@ -12,8 +12,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from windowmill.checkpoints import state
-from windowmill.checkpoints.state import SliceTable, compact_slices
+from windowmill.checkpoints.state import base, slices
+from windowmill.checkpoints.state.slices import SliceTable, compact_slices
+from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.nodes import Selection
@@ -42,7 +43,7 @@ def test_files_of_successive_batches_are_merged_in_order_of_level_and_start(tmp_
     for batch in (2, 0, 1, *range(3, 10)):
         append(tmp_path, batch)
     before = rows(tmp_path)
-    monkeypatch.setattr(state, "SORTED_ROWS", 40)
+    monkeypatch.setattr(slices, "SORTED_ROWS", 40)
     assert compact_slices(str(tmp_path), None) == 0
     assert rows(tmp_path) == before
     merged = files(tmp_path)
@@ -61,7 +62,7 @@ def test_what_no_window_needs_goes_and_files_of_distant_batches_stay_apart(tmp_p
     for batch in range(5):
         append(tmp_path, batch, slices=40 if batch == 1 else 4)
     before = rows(tmp_path)
-    monkeypatch.setattr(state, "SORTED_ROWS", 40)
+    monkeypatch.setattr(slices, "SORTED_ROWS", 40)
     # Batch 1 wrote more than is sorted at once, of which the first six slices go, and three nodes.
     gone = [row for row in before if row[1] < 16]
     assert compact_slices(str(tmp_path), 16) == len(gone) == 12 + 2 * (6 + 3)
@@ -77,13 +78,13 @@ def test_what_no_window_needs_goes_and_files_of_distant_batches_stay_apart(tmp_p
 def test_rows_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, monkeypatch):
     append(tmp_path, 0)
     append(tmp_path, 1)
-    write = state.write_deltalake
+    write = slices.write_deltalake
 
     def overtaken(*arguments: Any, **options: Any) -> None:
         append(tmp_path, 2)
         write(*arguments, **options)
 
-    monkeypatch.setattr(state, "write_deltalake", overtaken)
+    monkeypatch.setattr(slices, "write_deltalake", overtaken)
     with pytest.raises(CommitFailedError):
         compact_slices(str(tmp_path), None)
     assert len(rows(tmp_path)) == 3 * 12
@@ -125,20 +126,20 @@ def test_only_files_that_may_hold_something_wanted_are_searched(tmp_path, wanted
         write_deltalake(tmp_path, pa.table([list(column) for column in zip(*rows, strict=True)], schema=WHOLE), mode="append")
     table = SliceTable(None, str(tmp_path), WHOLE)  # type: ignore[arg-type]
     assert {file["min._batch"] for file in table.files_with(wanted)} == batches
-    limits = {"most_bytes": 1 << 20, "most_rows": 5}
-    found = table.restore_nodes_here(wanted, before_batch=9, **limits)
+    limit = ReadLimit(span_bytes=0, searched_bytes=1 << 20, rows=5)
+    found = table.read(wanted, before_batch=9, limit=limit)
     assert set(found["_batch"].to_pylist()) == batches
-    earlier = table.restore_nodes_here(wanted, before_batch=2, **limits)
+    earlier = table.read(wanted, before_batch=2, limit=limit)
     assert set(earlier["_batch"].to_pylist()) == batches - {2, 3}
     if batches:
-        assert table.restore_nodes_here(wanted, before_batch=9, **limits | {"most_rows": found.num_rows - 1}) is None
-        assert table.restore_nodes_here(wanted, before_batch=9, **limits | {"most_bytes": 100}) is None
+        assert table.read(wanted, before_batch=9, limit=replace(limit, rows=found.num_rows - 1)) is None
+        assert table.read(wanted, before_batch=9, limit=replace(limit, searched_bytes=100)) is None
 
 
 def test_rows_of_a_batch_are_asked_for_once_they_are_written(tmp_path, monkeypatch):
     table = SliceTable(None, str(tmp_path / "state"), WHOLE, RowCheck("state"))  # type: ignore[arg-type]
     few = pa.table([["a"], [0], [0], [None], [0]], schema=WHOLE)
     assert table.remember(few, 1, app_id="app", batch=0, metadata="{}") == 1
-    monkeypatch.setattr(state, "append_once", lambda *_, **__: None)
+    monkeypatch.setattr(base, "append_once", lambda *_, **__: None)
     with pytest.raises(StateError, match="the commit of batch 1 did not land"):
         table.remember(few, 1, app_id="app", batch=1, metadata="{}")

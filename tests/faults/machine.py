@@ -18,7 +18,7 @@ from tests.faults.pipelines import PIPELINES
 from tests.faults.world import OPERATIONS, World, shuffled
 from tests.spark.harness import Bench
 from windowmill.checkpoints import failpoints
-from windowmill.jobs import little
+from windowmill.jobs.ways import limits
 from windowmill.windowing.errors import HeldError
 
 _ARRIVALS = ("in order", "in order", "in order", "late", "in any order", "again", "nothing")
@@ -218,9 +218,9 @@ class Machine(RuleBasedStateMachine):
 @contextlib.contextmanager
 def _worked_on(by_spark: bool) -> Iterator[None]:
     """Let Spark work on batches that this process would work on by itself."""
-    most = little.MOST_ROWS
-    little.MOST_ROWS = 0 if by_spark else most
+    most = limits.MOST_ROWS
+    limits.MOST_ROWS = 0 if by_spark else most
     try:
         yield
     finally:
-        little.MOST_ROWS = most
+        limits.MOST_ROWS = most

@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 
 from tests.spark.harness import Bench, differences, events, expected
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs import little
 from windowmill.jobs.run import _Steps
+from windowmill.jobs.ways import limits
 
 pytestmark = pytest.mark.spark
 ROWS = events(21, 500)
@@ -53,10 +53,10 @@ def test_restart_writes_what_one_clean_run_writes(bench, monkeypatch, step, when
     # One of the two attempts is worked on by Spark, the other in this process.
     with monkeypatch.context() as patched:
         patched.setattr(_Steps, step, dying)
-        patched.setattr(little, "MOST_ROWS", 0 if when == "after" else little.MOST_ROWS)
+        patched.setattr(limits, "MOST_ROWS", 0 if when == "after" else limits.MOST_ROWS)
         with pytest.raises(Died):
             bench.run()
-    monkeypatch.setattr(little, "MOST_ROWS", 0 if when == "before" else little.MOST_ROWS)
+    monkeypatch.setattr(limits, "MOST_ROWS", 0 if when == "before" else limits.MOST_ROWS)
     done = bench.run()
     assert len(done) == (0 if (step, when) == ("commit", "after") else 1)
     _check_clean(bench)

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.faults.machine import Machine
-from windowmill.checkpoints import state, upkeep
+from windowmill.checkpoints import upkeep
+from windowmill.checkpoints.state import log
 from windowmill.jobs import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.covers("P1", "P10", "P11", "S5", "I2", "I11", "I12", "Q1")]
@@ -27,7 +28,7 @@ def machine(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(Machine, "root", tmp_path, raising=False)
     monkeypatch.setattr(Machine, "_prepared", {})
     Machine.done.clear()
-    monkeypatch.setattr(state, "FEW_FILES", 6)
+    monkeypatch.setattr(log, "FEW_FILES", 6)
     monkeypatch.setattr(upkeep, "FEW_FILES", 6)
     monkeypatch.setattr(run, "MERGED_EVERY", 4)
     yield Machine

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windowmill.jobs.adopting import same_quarantined
-from windowmill.jobs.arrival import judge_by_here, judge_here, survey_here
 from windowmill.jobs.quarantine import BAD_CONDITION, MOST_BAD_ROWS, check_bad_rows
 from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.jobs.ways.lateness_in_process import judge, judge_by, seen_after
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import TooManyBadRowsError
 from windowmill.windowing.hopping import Grids
@@ -79,24 +79,22 @@ def test_each_row_is_judged_by_what_came_before_it(rows, seen, disorder, latenes
         highest = max(highest, time) if usable else highest
         found.append((highest - disorder, highest - disorder - lateness))
     table = arrived(rows)
-    check(judge_here(table, seen=seen, disorder=disorder, lateness=lateness, grids=GRIDS), rows, found)
-    survey = survey_here(table, seen=seen)
-    assert (survey.rows, survey.unusable) == (len(rows), sum(not usable for _, usable in rows))
-    assert survey.seen == (None if highest == float("-inf") else highest)
+    check(judge(table, seen=seen, disorder=disorder, lateness=lateness, grids=GRIDS), rows, found)
+    assert seen_after(table, seen) == (None if highest == float("-inf") else highest)
 
 
 @given(rows=ROWS, seen=st.integers(-40, 60))
 def test_rows_of_a_snapshot_are_never_late(rows, seen):
     split = len(rows) // 2
     files = [0] * split + [1] * (len(rows) - split)
-    judged = judge_here(arrived(rows, files), seen=seen, disorder=0, lateness=0, grids=GRIDS, settled=1).slice(0, split)
+    judged = judge(arrived(rows, files), seen=seen, disorder=0, lateness=0, grids=GRIDS, settled=1).slice(0, split)
     check(judged, rows[:split], [(float("-inf"), float("-inf"))] * split)
 
 
 @given(rows=ROWS, closed=st.integers(-40, 60), lateness=st.integers(0, 9))
 def test_where_the_orchestrator_vouches_rows_find_closed_what_was_emitted(rows, closed, lateness):
 
-    judged = judge_by_here(arrived(rows), np.full(len(rows), closed, np.int64), lateness=lateness, grids=GRIDS)
+    judged = judge_by(arrived(rows), np.full(len(rows), closed, np.int64), lateness=lateness, grids=GRIDS)
     check(judged, rows, [(closed + lateness, closed)] * len(rows))
 
 

@@ -15,8 +15,11 @@ from tests.checkpoints.records import plan
 from tests.spark.harness import quiet
 from windowmill.checkpoints.batches import Written
 from windowmill.expectations.gate import Verdict
-from windowmill.jobs import apply, run
-from windowmill.jobs.apply import Applied
+from windowmill.jobs import run
+from windowmill.jobs.ways import balance, input
+from windowmill.jobs.ways.base import Applied, Computed
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import TableInput
 from windowmill.windowing.errors import HeldError, WindowmillError
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -69,12 +72,9 @@ def steps(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, **values: Any) -> A
     return made
 
 
-def result(**values: Any) -> Applied:
-    done = Applied(20, 10, 0, 10)
-    done.rows, done.windows, done.rows_read, done.rows_applied, done.rows_late = ROWS, {"w": (1, 10, 10)}, 9, 6, 2
-    for name, value in values.items():
-        setattr(done, name, value)
-    return done
+def result(quarantined: Any = None, **values: Any) -> Applied:
+    counts = {"rows": ROWS, "windows": {"w": (1, 10, 10)}, "rows_applied": 6, "rows_late": 2}
+    return Applied(Emission(20, 10, 0, 10), Computed(**counts | values), 9, quarantined)
 
 
 @pytest.mark.covers("Q1")
@@ -155,22 +155,17 @@ def test_the_ledger_is_told_last(monkeypatch):
 
 def applied(monkeypatch: pytest.MonkeyPatch, *, counted: int, set_aside: int, logged: int | None, filtered: bool = False) -> Applied:
     """A batch of ten rows that the source's log tells to be ``logged``."""
-
-    def by_slices(_batch: object, _arrived: object, _restored: object, done: Applied) -> object:
-        done.rows_applied = counted
-        return object()
-
-    monkeypatch.setattr(apply, "_by_slices", by_slices)
-    monkeypatch.setattr(apply, "set_aside", lambda *_: SimpleNamespace(rows=set_aside, drop=lambda: None))
-    monkeypatch.setattr(apply, "check_bad_rows", lambda *_: None)
+    monkeypatch.setattr(balance, "set_aside", lambda *_: SimpleNamespace(rows=set_aside, drop=lambda: None))
+    monkeypatch.setattr(balance, "check_bad_rows", lambda *_: None)
     source = SimpleNamespace(filter="v > 1" if filtered else None)
-    files = [SimpleNamespace(rows=logged)]
-    schema = '{"type": "struct", "fields": []}'
     batch: Any = SimpleNamespace(
-        live=None, plan=plan(3, source_schema=schema), files=files, pipeline=SimpleNamespace(pipeline="p", source=source)
+        plan=plan(3),
+        columns=SimpleNamespace(struct=SimpleNamespace(names=[])),
+        files=[SimpleNamespace(rows=logged)],
+        pipeline=SimpleNamespace(pipeline="p", source=source),
     )
-    arrived: Any = SimpleNamespace(survey=SimpleNamespace(rows=10), seen=1, emitted=1, after=0, through=1)
-    return apply.apply(batch, arrived, None, "/staging")
+    judged: Any = object()
+    return balance.settle(batch, Emission(1, 1, 0, 1), Computed(rows_applied=counted, judged=judged), 10, "/staging")
 
 
 @pytest.mark.parametrize(
@@ -210,8 +205,9 @@ def test_the_future_begins_where_the_plan_was_made_however_late_the_retry(monkey
         seen.append(now_us)
         raise EnoughError
 
-    monkeypatch.setattr(apply, "read_rows", read_rows)
-    batch: Any = SimpleNamespace(plan=plan(0, now_us=77), pipeline=PIPELINE, files=[object()], source=None, reading=None)
+    monkeypatch.setattr(input, "read_rows", read_rows)
+    batch: Any = SimpleNamespace(plan=plan(0, now_us=77), pipeline=PIPELINE, source=None, reading=None)
+    spark: Any = None
     with pytest.raises(EnoughError):
-        apply.arrive(None, batch)  # type: ignore[arg-type]
+        TableInput.read(batch, spark)
     assert seen == [77]

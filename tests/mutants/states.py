@@ -5,7 +5,7 @@ from tests.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "state-that-did-not-land-passes",
-        "checkpoints/state.py",
+        "checkpoints/state/base.py",
         "        if version is None:\n            raise StateError(",
         "        if version is None:\n            return 0\n            raise StateError(",
         ("tests/checkpoints/test_slice_table.py::test_rows_of_a_batch_are_asked_for_once_they_are_written",),
@@ -29,7 +29,7 @@ MUTANTS = (
     ),
     Mutant(
         "restored-rows-not-verified",
-        "checkpoints/state.py",
+        "checkpoints/state/slices.py",
         "        self._check.verify(rows)\n",
         "",
         ("tests/checkpoints/test_opening.py::test_a_row_that_is_another_is_damage_however_it_is_read",),
@@ -86,9 +86,9 @@ MUTANTS = (
     ),
     Mutant(
         "rows-of-a-dead-attempt-restored",
-        "checkpoints/conditions.py",
-        "(pc.field(BATCH) < before_batch) & (start >= first_slice) & (start < last_slice)",
-        "(pc.field(BATCH) <= before_batch) & (start >= first_slice) & (start < last_slice)",
+        "checkpoints/state/wanted.py",
+        "(pc.field(BATCH) < before_batch) & within.expression",
+        "(pc.field(BATCH) <= before_batch) & within.expression",
         ("tests/checkpoints/test_opening.py::test_rows_come_back_without_their_checksums",),
     ),
     Mutant(

@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import Bench, differences, events, expected
 from windowmill.checkpoints.formats import ours
-from windowmill.jobs import little
 from windowmill.jobs.cli import main
+from windowmill.jobs.ways import limits
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import StateCorruptError, StateMissingError
 
@@ -48,7 +48,7 @@ def _generation(bench: Bench) -> str:
 
 @pytest.mark.parametrize("changes", CASES)
 def test_a_row_that_is_another_is_found_in_spark(spark, tmp_path, monkeypatch, capfd, changes):
-    monkeypatch.setattr(little, "MOST_ROWS", 0)
+    monkeypatch.setattr(limits, "MOST_ROWS", 0)
     bench, state = begun(tmp_path, changes)
     rows = DeltaTable(state).to_pyarrow_table()
     name = "_number" if changes else "rows"
@@ -77,7 +77,7 @@ def _one_more(column: pa.ChunkedArray) -> pa.Array:
 
 @pytest.mark.parametrize("changes", CASES)
 def test_files_cut_or_gone_are_told_in_spark(spark, tmp_path, monkeypatch, changes):
-    monkeypatch.setattr(little, "MOST_ROWS", 0)
+    monkeypatch.setattr(limits, "MOST_ROWS", 0)
     bench, state = begun(tmp_path, changes)
     [file] = map(Path, DeltaTable(state).file_uris())
     whole = file.read_bytes()

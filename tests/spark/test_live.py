@@ -128,7 +128,7 @@ def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_pat
 
 
 def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_not_read(spark, tmp_path, monkeypatch):
-    from windowmill.checkpoints import state
+    from windowmill.checkpoints.state import log
     from windowmill.jobs.run import _Steps
 
     rows = events(16, 300)
@@ -147,8 +147,8 @@ def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_no
         with pytest.raises(Died):
             bench.run()
     # What the dead attempt left survives a compaction, and so does the mark that it has landed.
-    state.compact_log(f"{bench.sink}.windowmill/state", before_batch=2)
-    monkeypatch.setattr(state, "FEW_FILES", 0)
+    log.compact_log(f"{bench.sink}.windowmill/state", before_batch=2)
+    monkeypatch.setattr(log, "FEW_FILES", 0)
     [done] = bench.run()
     want = expected(bench.pipeline, rows)
     assert differences(bench.rows(), want.rows) == []

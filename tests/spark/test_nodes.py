@@ -12,10 +12,11 @@ from pyspark.sql import DataFrame
 
 from tests.spark.harness import Bench, differences, events, expected, quiet
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.state import BATCH, CLOSED, LEVEL, SLICE
-from windowmill.jobs import little
+from windowmill.checkpoints.state.slices import SliceTable
 from windowmill.jobs.maintenance import maintain
-from windowmill.jobs.run import _Steps
+from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.slices import SliceWay
+from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.hopping import Grids
 from windowmill.windowing.nodes import Nodes
 
@@ -35,23 +36,23 @@ LIMITS = [
 ]
 
 
-def run(folder: Path, cuts: list[int], limits: dict[str, int]) -> tuple[Bench, list[DataFrame | pa.Table]]:
+def run(folder: Path, cuts: list[int], lowered: dict[str, int]) -> tuple[Bench, list[DataFrame | pa.Table]]:
     """Batches over rows that end at ``cuts``; the pipeline, and what each batch restored."""
     rows = events(41, cuts[-1])
     bench = Bench(folder, {"windows": WINDOWS, "keys": ["site"]})
     restored: list[DataFrame | pa.Table] = []
-    original = _Steps.restore
+    original = SliceWay.restore
 
-    def noting(self, arrived):
-        state = original(self, arrived)
-        if state is not None:
-            restored.append(state)
-        return state
+    def noting(self, surveyed):
+        loaded = original(self, surveyed)
+        if loaded.stored is not None:
+            restored.append(loaded.stored)
+        return loaded
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_Steps, "restore", noting)
-        for name, limit in limits.items():
-            patched.setattr(little, name, limit)
+        patched.setattr(SliceWay, "restore", noting)
+        for name, limit in lowered.items():
+            patched.setattr(limits, name, limit)
         for begin, end in zip([0, *cuts], cuts, strict=False):
             bench.land(rows[begin:end])
             bench.run()
@@ -86,14 +87,14 @@ def test_few_rows_are_restored_from_a_state_kept_small(spark, tmp_path, monkeypa
     bench.land(events(41, 390)[380:])
     maintain(bench.pipeline, quiet())
     restored: list[int] = []
-    original = _Steps.restore
+    original = SliceTable.read
 
-    def counting(self, arrived):
-        found = original(self, arrived)
+    def counting(*arguments, **options):
+        found = original(*arguments, **options)
         restored.append(found.num_rows)
         return found
 
-    monkeypatch.setattr(_Steps, "restore", counting)
+    monkeypatch.setattr(SliceTable, "read", counting)
     bench.run()
     levels = state(bench).column(LEVEL).to_pylist()
     assert set(levels) >= {0, 1, 2, 5}

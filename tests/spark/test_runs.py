@@ -7,7 +7,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import SCHEMA, Bench, differences, events, expected, run_over
-from windowmill.jobs import little
 
 pytestmark = pytest.mark.spark
 
@@ -20,7 +19,7 @@ LIMITS = [BY_SPARK, {}, {"MOST_ROWS": 200}, {"MOST_STATE_ROWS": 100, "MOST_RESUL
 @pytest.mark.parametrize(("seed", "versions", "batches", "limits"), [(1, 1, 1, BY_SPARK), *((3, 12, 5, limits) for limits in LIMITS)])
 def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, seed, versions, batches, limits):
     for name, limit in limits.items():
-        monkeypatch.setattr(little, name, limit)
+        monkeypatch.setattr(limits, name, limit)
     rows = events(seed, 1_500)
     bench = Bench(tmp_path)
     done = run_over(bench, seed, rows, versions, batches)
@@ -101,7 +100,7 @@ def test_one_batch_makes_at_most_two_spark_commits(spark, tmp_path):
 @pytest.mark.parametrize("limits", [BY_SPARK, {}])
 def test_integer_axis_and_no_keys(spark, tmp_path, monkeypatch, limits):
     for name, limit in limits.items():
-        monkeypatch.setattr(little, name, limit)
+        monkeypatch.setattr(limits, name, limit)
     rows = [dict(row, i=None if row["t"] is None else (row["t"] - 1_709_251_200_000_000) // 1_000_000) for row in events(11, 400)]
     bench = Bench(
         tmp_path,
@@ -146,7 +145,7 @@ def test_maintenance_keeps_what_later_runs_need(spark, tmp_path):
 @pytest.mark.parametrize("limits", [BY_SPARK, {}], ids=["by Spark", "here"])
 def test_columns_may_have_any_name(spark, tmp_path, monkeypatch, limits):
     for name, limit in limits.items():
-        monkeypatch.setattr(little, name, limit)
+        monkeypatch.setattr(limits, name, limit)
     time = {"column": "at.t", "disorder": "5 minutes"}
     bench = Bench(tmp_path, {"keys": ["site.no", "k`"], "time": time, "aggregates": {"n": {"count": "*"}, "total": {"sum": 'v"'}}})
     named = {"k": "k`", "site": "site.no", "t": "at.t", "v": 'v"'}

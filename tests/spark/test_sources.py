@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, quiet
-from windowmill.jobs import little, runs
+from windowmill.jobs import runs
 from windowmill.windowing.errors import ArrivalUnknownError, NonAppendCommitError
 
 pytestmark = pytest.mark.spark
@@ -43,7 +43,7 @@ def _like(bench: Bench, rows: list[Row]) -> None:
 @pytest.mark.parametrize(("way", "limits"), [("slices", LIMITS[0]), ("slices", LIMITS[1]), ("live rows", {})])
 def test_a_compacted_and_vacuumed_history_is_read_in_the_order_of_event_time(spark, tmp_path, monkeypatch, way, limits):
     for name, limit in limits.items():
-        monkeypatch.setattr(little, name, limit)
+        monkeypatch.setattr(limits, name, limit)
     rows = events(61, 600)
     bench = Bench(tmp_path, dict(WAYS[way]))
     for begin in range(0, 400, 100):

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.spark.harness import BASE, MINUTE, Bench, events, quiet
-from windowmill.jobs import little
+from windowmill.jobs.ways import limits
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SpecError
 
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.spark
 AT_BASE = from_us(BASE)
 
 
-@pytest.fixture(params=[0, little.MOST_ROWS], ids=["by Spark", "here"])
+@pytest.fixture(params=[0, limits.MOST_ROWS], ids=["by Spark", "here"])
 def bench(spark, tmp_path, monkeypatch, request):
-    monkeypatch.setattr(little, "MOST_ROWS", request.param)
+    monkeypatch.setattr(limits, "MOST_ROWS", request.param)
     return Bench(
         tmp_path,
         {

@@ -17,13 +17,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs import counting
 from windowmill.jobs.conditions import conditions_of
-from windowmill.jobs.counting import Windows
 from windowmill.jobs.sources import REASON
 from windowmill.jobs.spark_conditions import truth
+from windowmill.jobs.ways import counting
+from windowmill.jobs.ways.counting import Windows
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.log import FRESH, KIND, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
+from windowmill.windowing.columnar.log import FRESH, KIND, NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.share import Share, Worked
 from windowmill.windowing.spec import Pipeline
@@ -37,7 +37,7 @@ RESULT, ENTRY, REFUSED, APPLIED, LATE = "result", "entry", "refused", "applied",
 #: Rows of a table that leaves a worker at once.
 _CHUNK_ROWS = 100_000
 #: Fresh rows that a worker takes at once; more keys to a partition would only take more memory.
-ROWS_PER_PARTITION = 1_000_000
+_ROWS_PER_PARTITION = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class LiveRows:
 
     def fresh(self, rows: DataFrame) -> DataFrame:
         """Rows with a usable event time as ``log.fresh_schema`` has them; ``rows`` have their number, event and the watermark met."""
-        own = {name: F.col(name) for name in ("_number", "_time", "_until", "_watermark")}
+        own = {name: F.col(name) for name in (NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF)}
         own |= {label: F.col(backquoted(name)) for name, label in self.log.columns_of_fresh()}
         own |= {
             label: F.coalesce(truth(condition, self.types), F.lit(False))
@@ -145,6 +145,11 @@ class LiveRows:
         """Columns of what ``work`` gives."""
         counts = [(name, pa.int64()) for name in (REFUSED, APPLIED, LATE)]
         return pa.schema([(RESULT, pa.struct(list(self.schema))), (ENTRY, pa.struct(list(self.log.schema))), *counts])
+
+
+def partitions(rows: int, fewest: int) -> int:
+    """Spark partitions for so many fresh ``rows``."""
+    return max(fewest, -(-rows // _ROWS_PER_PARTITION))
 
 
 def results(worked: DataFrame) -> DataFrame:

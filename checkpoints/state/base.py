@@ -1,0 +1,69 @@
+"""What both kinds of state table have in common: rows that batches append, each batch once, and never change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from windowmill.checkpoints.appending import LITTLE_ROWS, append_once, landed, writer_once
+from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.formats import nullable, ours, prepare
+from windowmill.checkpoints.quoting import backquoted
+from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.errors import StateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Properties of commits that rewrite rows which are there already.
+REWRITE = ours("maintenance")
+
+
+class StateTable:
+    """Rows that batches append and never change."""
+
+    #: Whether a batch may bring columns that those before it had not.
+    _widens = False
+    #: Columns in whose order a batch's rows are written.
+    _order: Sequence[str] = ()
+
+    def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
+        self._spark, self._path, self._schema = spark, path, schema
+        self._check = RowCheck(path) if check is None else check
+        self._exists = DeltaTable.is_deltatable(path)
+
+    def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, batch: int, metadata: str) -> int:
+        """Append a batch's rows in one commit and give the table's version; a repeated batch changes nothing."""
+        if not self._exists:
+            prepare(self._path, nullable(self._schema), "state")
+            self._exists = True
+        if count <= LITTLE_ROWS and delta_rs_can_write(self._path):
+            few = (rows if isinstance(rows, pa.Table) else rows.toArrow()).select(self._schema.names)
+            few = few.sort_by([(name, "ascending") for name in self._order]) if self._order else few
+            append_once(self._path, few, app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
+        else:
+            frame = self._spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
+            chosen = frame.select(*map(backquoted, self._schema.names))
+            writer = writer_once(chosen, count, app_id=app_id, version=batch, metadata=metadata, order=self._order)
+            writer.mode("append").option("mergeSchema", self._widens).save(self._path)
+        version = landed(self._path, app_id=app_id, version=batch)
+        if version is None:
+            raise StateError(f"state {self._path}: the commit of batch {batch} did not land; run again")
+        return version
+
+    def _on_spark(self) -> DataFrame:
+        """The table; damaged pages of its files are told by Spark's reader."""
+        return self._spark.read.format("delta").option("parquet.page.verify-checksum.enabled", "true").load(self._path)
+
+
+def files_of(table: DeltaTable) -> list[dict[str, Any]]:
+    """What the Delta log says of each file of ``table``: sizes, rows and statistics."""
+    return list(pa.table(table.get_add_actions(flatten=True)).to_pylist())
+
+
+def number_of_rows(table: DeltaTable) -> int:
+    """Rows of ``table``, by its log."""
+    return sum(file["num_records"] for file in files_of(table))

@@ -1,0 +1,98 @@
+"""Which rows of a table of slices a batch wants: as a condition, by the statistics of its files, and up to which limit.
+
+Conditions are SQL, which Spark and DataFusion read alike, and an Arrow expression for rows in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import pyarrow.compute as pc
+
+from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
+from windowmill.windowing.nodes import Selection, Span
+
+Wanted = Span | Selection
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on rows, told twice."""
+
+    sql: str
+    expression: pc.Expression
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimit:
+    """Up to how much of the state table this process reads by itself.
+
+    Attributes
+    ----------
+    span_bytes
+        Of the files that may hold a span of slices; most of them is read.
+    searched_bytes
+        Of the files that are searched for nodes; little of them is read, since a level's rows lie together.
+    rows
+        Of what is read, or of the files that may hold a span.
+    """
+
+    span_bytes: int
+    searched_bytes: int
+    rows: int
+
+    def is_exceeded(self, wanted: Wanted, files: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether ``files``, all that may hold what is ``wanted``, are too much."""
+        size = sum(int(file["size_bytes"]) for file in files)
+        if isinstance(wanted, Selection):
+            return size > self.searched_bytes
+        return size > self.span_bytes or sum(int(file["num_records"]) for file in files) > self.rows
+
+
+def condition(wanted: Wanted, *, before_batch: int) -> Condition:
+    """The rows that are ``wanted``, of the batches before ``before_batch``."""
+    within = _selected(wanted) if isinstance(wanted, Selection) else _starting_in(wanted)
+    return Condition(f"{BATCH} < {before_batch} AND {within.sql}", (pc.field(BATCH) < before_batch) & within.expression)
+
+
+def _starting_in(span: Span) -> Condition:
+    start = pc.field(SLICE)
+    return Condition(f"{SLICE} >= {span.low} AND {SLICE} < {span.high}", (start >= span.low) & (start < span.high))
+
+
+def _selected(wanted: Selection) -> Condition:
+    start, level = pc.field(SLICE), pc.field(LEVEL)
+    slices = [(start >= low) & (start < high) for low, high in wanted.slices]
+    slices.append((pc.field(CLOSED) > wanted.late_after) & (start >= wanted.late_from))
+    parts = [(level == 0) & reduce(or_, slices)]
+    parts += [(level == number) & start.isin(list(starts)) for number, starts in wanted.nodes]
+    return Condition(f"({condition_of(wanted)})", reduce(or_, parts))
+
+
+def condition_of(wanted: Selection) -> str:
+    """The rows that are ``wanted``, as a condition in SQL."""
+    spans = [f"({SLICE} >= {low} AND {SLICE} < {high})" for low, high in wanted.slices]
+    late = f"({CLOSED} > {wanted.late_after} AND {SLICE} >= {wanted.late_from})"
+    slices = f"({LEVEL} = 0 AND ({' OR '.join([*spans, late])}))"
+    nodes = [f"({LEVEL} = {level} AND {SLICE} IN ({', '.join(map(str, starts))}))" for level, starts in wanted.nodes]
+    return " OR ".join([slices, *nodes])
+
+
+def may_hold(file: Mapping[str, Any], wanted: Wanted) -> bool:
+    """Whether a file may have rows that are ``wanted``, by its statistics."""
+    if isinstance(wanted, Span):
+        low, high = file.get(f"min.{SLICE}"), file.get(f"max.{SLICE}")
+        return low is None or high is None or (low < wanted.high and high >= wanted.low)
+    lowest, highest, first, last = (file.get(f"{bound}.{column}") for column in (LEVEL, SLICE) for bound in ("min", "max"))
+    if lowest is None or highest is None or first is None or last is None:
+        return True
+    if lowest == 0:
+        latest = file.get(f"max.{CLOSED}")
+        some_late = file.get(f"null_count.{CLOSED}") != file["num_records"] and (latest is None or latest > wanted.late_after)
+        if (some_late and last >= wanted.late_from) or any(low <= last and high > first for low, high in wanted.slices):
+            return True
+    return any(lowest <= level <= highest and any(first <= start <= last for start in starts) for level, starts in wanted.nodes)

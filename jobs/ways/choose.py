@@ -1,0 +1,23 @@
+"""Which way a batch goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from windowmill.jobs.ways.base import Way
+from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.live_rows import LiveRowWay
+from windowmill.jobs.ways.slices import SliceWay
+from windowmill.windowing.ways import slices_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def way_of(spark: SparkSession, batch: TableInput, state: str) -> Way[Any, Any]:
+    """The way of ``batch``, whose state table is at the path ``state``: by slices where windows and aggregates allow it.
+
+    The choice is :func:`windowmill.windowing.ways.slices_of`'s, which ``windowmill explain`` shows.
+    """
+    slices = slices_of(batch.pipeline, batch.types)
+    return LiveRowWay(spark, batch, state) if slices is None else SliceWay(spark, batch, slices, state)

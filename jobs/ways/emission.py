@@ -1,0 +1,57 @@
+"""How far a pipeline gets with a batch: which windows the batch gives, and what the next one goes on from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from windowmill.checkpoints.batches import Plan
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.spec import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """Progress along the time axis with one batch.
+
+    Attributes
+    ----------
+    seen
+        Greatest event time so far; null if no row ever had one.
+    emitted
+        The instant through which all windows have been emitted once the batch is committed; null if none could be.
+    after, through
+        The batch gives the windows that end in (``after``, ``through``].
+    """
+
+    seen: int | None
+    emitted: int | None
+    after: int
+    through: int
+
+
+def emission_of(pipeline: Pipeline, plan: Plan, seen: int | None, *, stops_at_range: bool = True) -> Emission:
+    """The emission of ``plan`` once event times up to ``seen`` have been seen.
+
+    ``stops_at_range`` is whether a backfill that builds the state can stop at the end of its range. Otherwise it also gives the later
+    windows that are complete.
+    """
+    emitted = _emitted(pipeline, plan, seen)
+    if plan.action == "run":
+        after = AXIS_BEGIN if plan.emitted is None else plan.emitted
+        return Emission(seen, plan.emitted if emitted is None else emitted, after, after if emitted is None else emitted)
+    begin, end = plan.range
+    if plan.builds_state and not stops_at_range:
+        return Emission(seen, emitted, begin, begin if emitted is None else max(begin, emitted))
+    limit = emitted if plan.builds_state else plan.emitted
+    through = begin if limit is None else max(begin, min(end, limit))
+    return Emission(seen, through if plan.builds_state else plan.emitted, begin, through)
+
+
+def _emitted(pipeline: Pipeline, plan: Plan, seen: int | None) -> int | None:
+    """The instant through which windows are complete; it never moves back."""
+    time = pipeline.time
+    complete = None if seen is None else seen - time.disorder.elapsed() - time.lateness.elapsed()
+    if plan.action == "run" and time.watermark == "data_interval_end":
+        # A batch that leaves a backlog vouches for nothing: what had been emitted stays as it was.
+        complete = plan.emitted if plan.interval_end is None else plan.interval_end - time.lateness.elapsed()
+    return complete if plan.emitted is None or complete is None else max(plan.emitted, complete)

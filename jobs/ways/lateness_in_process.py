@@ -1,0 +1,65 @@
+"""Which rows of a small batch arrived late: as :mod:`windowmill.jobs.ways.lateness_on_spark`, row by row in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.jobs.sources import FILE, REASON
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, Edges, Grid
+from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.kernels.slices import slice_starts
+
+if TYPE_CHECKING:
+    from windowmill.jobs.ways.input import Input
+    from windowmill.windowing.kernels.combine import Ints
+
+
+def seen_after(rows: pa.Table, seen: int | None) -> int | None:
+    """Greatest event time after ``rows`` that follow others with event times up to ``seen``; null if no row ever had one."""
+    highest = pc.max(_usable_times(rows)).as_py()
+    return max((time for time in (seen, highest) if time is not None), default=None)
+
+
+def judged(rows: pa.Table, batch: Input, grids: Sequence[Grid]) -> pa.Table:
+    """The rows of ``batch``, in the order of their arrival, judged as :func:`windowmill.jobs.ways.lateness_on_spark.judged` does."""
+    if batch.closed_by_file is not None:
+        closed = np.array(batch.closed_by_file, np.int64)[rows.column(FILE).to_numpy()]
+        return judge_by(rows, closed, lateness=batch.lateness, grids=grids)
+    return judge(rows, seen=batch.seen, disorder=batch.disorder, lateness=batch.lateness, grids=grids, settled=batch.settled)
+
+
+def judge(rows: pa.Table, *, seen: int | None, disorder: int, lateness: int, grids: Sequence[Grid], settled: int = 0) -> pa.Table:
+    """Judge rows that follow others with event times up to ``seen``; those of the first ``settled`` files are never late."""
+    times = pc.fill_null(_usable_times(rows), AXIS_BEGIN).to_numpy()
+    met = np.maximum.accumulate(np.append(AXIS_BEGIN if seen is None else seen, times))[1:]
+    met = np.where(rows.column(FILE).to_numpy() < settled, AXIS_BEGIN, met)
+    return _close(rows, met - (disorder + lateness), met - disorder, grids)
+
+
+def judge_by(rows: pa.Table, closed: Ints, *, lateness: int, grids: Sequence[Grid]) -> pa.Table:
+    """Judge rows to each of which windows were closed through an instant; shape of ``closed``: (rows,)."""
+    return _close(rows, closed, closed + lateness, grids)
+
+
+def _usable_times(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.if_else(pc.is_null(rows.column(REASON)), rows.column(TIME), pa.scalar(None, pa.int64()))
+
+
+def _close(rows: pa.Table, closed: Ints, watermark: Ints, grids: Sequence[Grid]) -> pa.Table:
+    """Mark late rows; a watermark never passes what has been closed, so that only rows behind it can be late for a window."""
+    times = pc.fill_null(_usable_times(rows), AXIS_END).to_numpy()
+    late = times < watermark
+    if not late.any():
+        return rows
+    first_end = np.min([grid.first_end_after(times) for grid in grids], axis=0)
+    last_end = np.max([grid.last_end_holding(times) for grid in grids], axis=0)
+    trains = np.array(Edges.of(grids).trains, np.int64)
+    edges = slice_starts(closed, trains[:, 0].copy(), trains[:, 1].copy())
+    reason = pc.if_else(pa.array((last_end > times) & (last_end <= closed)), "too_late", rows.column(REASON))
+    judged = rows.set_column(rows.schema.get_field_index(REASON), REASON, reason)
+    return judged.append_column(LATE, pa.array(late)).append_column(CLOSED, pa.array(edges, mask=first_end > closed))

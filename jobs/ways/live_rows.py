@@ -1,0 +1,135 @@
+"""The way by live rows: rows that windows still to come may hold are kept between batches, and looked at again. On Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+
+from windowmill.checkpoints.state.log import LogTable, compact_log, is_overgrown
+from windowmill.jobs.sources import REASON, event_end
+from windowmill.jobs.ways import lateness_on_spark as lateness
+from windowmill.jobs.ways import live_row_pass as live
+from windowmill.jobs.ways.balance import settle
+from windowmill.jobs.ways.base import Applied, Computed
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import Input, TableInput
+from windowmill.jobs.ways.lateness_on_spark import Survey
+from windowmill.windowing.axis import AXIS_END
+from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF
+from windowmill.windowing.spec import Custom
+from windowmill.windowing.watermark import BEFORE, Clock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """New rows with the end of their event, the watermark that they met, and their number; null if the batch has none."""
+
+    rows: DataFrame | None
+    rows_read: int
+    emission: Emission
+
+
+class LiveRowWay:
+    """A batch by live rows."""
+
+    def __init__(self, spark: SparkSession, batch: TableInput, state: str) -> None:
+        self._spark, self._batch, self._path = spark, batch, state
+        self._rows = live.LiveRows.of(batch.pipeline, batch.types)
+        log = self._rows.log
+        # A function of the user's is told all columns of the source, also those that it gets later.
+        custom = any(isinstance(window, Custom) for window in batch.pipeline.windows)
+        self._table = LogTable(spark, state, log.schema, batch.check, may_lack=log.columns_of_rows if custom else ())
+
+    def survey(self) -> Surveyed:
+        batch = self._batch
+        rows, rows_read, seen = None, 0, batch.seen
+        if batch.files:
+            arrived = batch.read(self._spark)
+            found = lateness.survey(arrived, batch)
+            rows, rows_read, seen = placed(arrived, found, batch), found.rows, found.seen
+        # Live rows cannot stop before what they have seen: windows after a backfill's range that are complete come with it.
+        return Surveyed(rows, rows_read, batch.emission(seen, stops_at_range=batch.pipeline.time.watermark != "max_event_time"))
+
+    def restore(self, surveyed: Surveyed) -> DataFrame | None:
+        """All entries of the keys that new rows touch or that the watermark makes due."""
+        if not self._batch.restores:
+            return None
+        touched = None if surveyed.rows is None else surveyed.rows.where(F.col(REASON).isNull())
+        watermark = self._clock(surveyed.emission).watermark
+        return self._table.restore(touched, self._rows.log.keys, before_batch=self._batch.batch, watermark=watermark)
+
+    def apply(self, surveyed: Surveyed, restored: DataFrame | None, staging: str) -> Applied:
+        return settle(self._batch, surveyed.emission, self._compute(surveyed, restored), surveyed.rows_read, staging)
+
+    def _compute(self, surveyed: Surveyed, restored: DataFrame | None) -> Computed:
+        batch, rows = self._batch, surveyed.rows
+        if rows is None and restored is None:
+            return Computed()
+        cached = self._rows.work(
+            None if rows is None else self._rows.fresh(rows),
+            restored,
+            self._clock(surveyed.emission),
+            batch.batch,
+            live.partitions(surveyed.rows_read, batch.partitions(self._spark)),
+            keep=batch.builds_state,
+            ends=self._ends(surveyed.emission),
+            check=batch.check,
+        ).persist()
+        try:
+            windows, totals = live.count(cached)
+        except BaseException:
+            cached.unpersist()
+            raise
+        return Computed(
+            rows=live.results(cached) if windows else None,
+            state=live.entries(cached) if batch.builds_state and totals[live.ENTRY] else None,
+            windows=windows,
+            rows_applied=totals[live.APPLIED],
+            rows_late=totals[live.LATE],
+            new_state=totals[live.ENTRY],
+            judged=rows if rows is None or not totals[live.REFUSED] else _judged(rows, cached),
+            cached=cached,
+        )
+
+    def _ends(self, emission: Emission) -> tuple[int, int] | None:
+        """The window ends that a backfill gives; policies trigger up to the watermark, which is after ``through``."""
+        if self._batch.plan.action != "backfill":
+            return None
+        return emission.after, AXIS_END if self._batch.builds_state else emission.through
+
+    def _clock(self, emission: Emission) -> Clock:
+        """Progress as the batch leaves it."""
+        batch, lateness_ = self._batch, self._batch.lateness
+        since = BEFORE if batch.emitted is None or batch.plan.action == "backfill" else batch.emitted + lateness_
+        if batch.closed_by_file is not None:
+            # Not the interval's own end: a later one may have been vouched for before.
+            return Clock(0, lateness_, seen=BEFORE if emission.emitted is None else emission.emitted + lateness_, since=since)
+        return Clock(batch.disorder, lateness_, seen=BEFORE if emission.seen is None else emission.seen, since=since)
+
+    def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, metadata: str) -> int:
+        return self._table.remember(rows, count, app_id=app_id, batch=self._batch.batch, metadata=metadata)
+
+    def is_overgrown(self) -> bool:
+        return DeltaTable.is_deltatable(self._path) and is_overgrown(self._path)
+
+    def compact(self) -> None:
+        compact_log(self._path, self._batch.batch + 1)
+
+
+def placed(rows: DataFrame, found: Survey, batch: Input) -> DataFrame:
+    """``rows`` with the end of their event, the watermark that they met, and their number in the order of all that have ever arrived."""
+    ended = rows.withColumn(UNTIL_OF, event_end(batch.pipeline, batch.columns))
+    return lateness.numbered(lateness.met(ended, found, batch), found, batch.batch)
+
+
+def _judged(rows: DataFrame, cached: DataFrame) -> DataFrame:
+    """``rows``, those that came too late with that reason."""
+    late = cached.where(F.col(live.REFUSED).isNotNull()).select(F.col(live.REFUSED).alias(NUMBER_OF), F.lit("too_late").alias("_refused"))
+    return rows.join(late, NUMBER_OF, "left").withColumn(REASON, F.coalesce(REASON, "_refused"))

@@ -1,0 +1,122 @@
+"""The way by slices: partials of slices are kept between batches, and windows on fixed grids are combined from them.
+
+A small batch is worked on in this process, any other one on Spark. Which of the two is settled when the state has been restored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from deltalake import DeltaTable
+
+from windowmill.checkpoints.state.slices import SliceTable, has_nodes
+from windowmill.checkpoints.state.wanted import Wanted
+from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.balance import settle
+from windowmill.jobs.ways.base import Applied, Computed
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.slices_in_process import InProcess
+from windowmill.jobs.ways.slices_on_spark import OnSpark
+from windowmill.jobs.ways.slicing import Slicing
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.nodes import Nodes, Span
+from windowmill.windowing.ways import Slices
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from windowmill.windowing.columnar.slices import WindowStage
+
+
+class Place(Protocol):
+    """Where a batch's new rows are."""
+
+    @property
+    def rows_read(self) -> int:
+        """Number of new rows."""
+        ...
+
+    @property
+    def seen(self) -> int | None:
+        """Greatest event time after them; null if no row ever had one."""
+        ...
+
+    def load(self, table: SliceTable, wanted: Wanted | None, stage: WindowStage) -> Loaded:
+        """Bring the ``wanted`` rows of the state to the new ones; to Spark where they are too many for this process."""
+        ...
+
+
+class Loaded(Protocol):
+    """New rows and restored state at one place."""
+
+    def compute(self) -> Computed:
+        """The windows that these complete, and what is remembered."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """New rows where they are, and the windows that they complete."""
+
+    place: Place
+    emission: Emission
+
+
+class SliceWay:
+    """A batch by slices."""
+
+    def __init__(self, spark: SparkSession, batch: TableInput, slices: Slices, state: str) -> None:
+        self._spark, self._batch = spark, batch
+        nodes = Nodes.of(slices.grids.grids)
+        # A table keeps the form in which it was made.
+        if nodes is not None and DeltaTable.is_deltatable(state) and not has_nodes(state):
+            nodes = None
+        self._slicing = Slicing(batch, slices, nodes)
+        self._table = SliceTable(spark, state, self._slicing.stage.storing.schema, batch.check)
+
+    def survey(self) -> Surveyed:
+        place = self._arrived()
+        return Surveyed(place, self._batch.emission(place.seen))
+
+    def _arrived(self) -> Place:
+        batch = self._batch
+        if not batch.files:
+            return InProcess.without_rows(self._spark, self._slicing)
+        rows = batch.read(self._spark)
+        if limits.are_few(batch.files, self._slicing.slices.layout):
+            return InProcess.collected(rows, self._slicing)
+        return OnSpark.surveyed(rows, self._slicing)
+
+    def restore(self, surveyed: Surveyed) -> Loaded:
+        stage = self._slicing.window_stage(surveyed.emission)
+        return surveyed.place.load(self._table, self._wanted(surveyed.emission), stage)
+
+    def _wanted(self, emission: Emission) -> Wanted | None:
+        """The rows of the state that the batch needs; null if it needs none."""
+        batch, nodes, grids = self._batch, self._slicing.nodes, self._slicing.slices.grids
+        if not batch.restores:
+            return None
+        if batch.emitted is None:
+            # No nodes have been stored yet, and windows still to come hold all slices.
+            return Span(AXIS_BEGIN, emission.through) if emission.after < emission.through else None
+        if nodes is not None:
+            return nodes.selection(emission.after, emission.through)
+        if not grids.any_end(emission.after, emission.through):
+            return None
+        return Span(grids.first_slice_after(emission.after), emission.through)
+
+    def apply(self, surveyed: Surveyed, restored: Loaded, staging: str) -> Applied:
+        return settle(self._batch, surveyed.emission, restored.compute(), surveyed.place.rows_read, staging)
+
+    def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, metadata: str) -> int:
+        return self._table.remember(rows, count, app_id=app_id, batch=self._batch.batch, metadata=metadata)
+
+    def is_overgrown(self) -> bool:
+        """Never: ``windowmill maintain`` merges the files of slices."""
+        return False
+
+    def compact(self) -> None:
+        """Nothing to do: see :meth:`is_overgrown`."""

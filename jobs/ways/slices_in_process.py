@@ -1,0 +1,183 @@
+"""A small batch by slices in this process: Spark reads the new rows in one job, the kernels do the rest here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+
+from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.jobs.ways import lateness_in_process as lateness
+from windowmill.jobs.ways import limits, slices_on_spark
+from windowmill.jobs.ways import slice_passes as passes
+from windowmill.jobs.ways.base import Computed
+from windowmill.windowing.columnar import slices
+from windowmill.windowing.columnar.rows import key_codes
+from windowmill.windowing.columnar.slices import SLICE, TIME, Combined, SliceStage, WindowStage, result_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from windowmill.checkpoints.state.slices import SliceTable
+    from windowmill.checkpoints.state.wanted import Wanted
+    from windowmill.jobs.ways.counting import Windows
+    from windowmill.jobs.ways.slices_on_spark import LoadedOnSpark
+    from windowmill.jobs.ways.slicing import Slicing
+    from windowmill.windowing.axis import Grid
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """New rows that have come to this process.
+
+    Attributes
+    ----------
+    table
+        What lifting needs of them, unusable ones among them, in the order of their arrival.
+    in_spark
+        All of their columns, read again only for rows that are set aside.
+    """
+
+    table: pa.Table
+    in_spark: DataFrame
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """The new rows of a small batch, if it has any."""
+
+    spark: SparkSession
+    slicing: Slicing
+    new: NewRows | None
+
+    @classmethod
+    def without_rows(cls, spark: SparkSession, slicing: Slicing) -> InProcess:
+        """A batch in which only the watermark moves."""
+        return cls(spark, slicing, None)
+
+    @classmethod
+    def collected(cls, rows: DataFrame, slicing: Slicing) -> InProcess:
+        return cls(rows.sparkSession, slicing, NewRows(_collected(rows, slicing.stage), rows))
+
+    @property
+    def rows_read(self) -> int:
+        return 0 if self.new is None else self.new.table.num_rows
+
+    @property
+    def seen(self) -> int | None:
+        before = self.slicing.batch.seen
+        return before if self.new is None else lateness.seen_after(self.new.table, before)
+
+    def load(self, table: SliceTable, wanted: Wanted | None, stage: WindowStage) -> LoadedInProcess | LoadedOnSpark:
+        batch, layout = self.slicing.batch, self.slicing.slices.layout
+        stored = None
+        if wanted is not None:
+            stored = table.read(wanted, before_batch=batch.batch, limit=limits.state_read(layout))
+        too_large = wanted is not None and stored is None
+        if too_large or not _fits(None if self.new is None else self.new.table, stored, stage):
+            return self._on_spark(table, wanted, stage)
+        return LoadedInProcess(self._judged(), stored, stage, batch.builds_state)
+
+    def _on_spark(self, table: SliceTable, wanted: Wanted | None, stage: WindowStage) -> LoadedOnSpark:
+        """The batch turned out not to be small: Spark starts again from the rows."""
+        if self.new is None:
+            return slices_on_spark.load(self.spark, None, self.slicing, table, wanted, stage)
+        return slices_on_spark.OnSpark.surveyed(self.new.in_spark, self.slicing).load(table, wanted, stage)
+
+    def _judged(self) -> NewRows | None:
+        if self.new is None:
+            return None
+        judged = lateness.judged(self.new.table, self.slicing.batch, self.slicing.slices.grids.grids)
+        return NewRows(judged, self.new.in_spark)
+
+
+@dataclass(frozen=True)
+class LoadedInProcess:
+    """Judged rows and restored slices of a small batch, of which either may be missing."""
+
+    judged: NewRows | None
+    stored: pa.Table | None
+    stage: WindowStage
+    keep: bool
+
+    def compute(self) -> Computed:
+        found = list(work(None if self.judged is None else self.judged.table, self.stored, self.stage))
+        tables = [result_rows(self.stage, bare) for part in found for bare in part.windows]
+        new_state = sum(part.n_slices for part in found)
+        kept = [part.slices for part in found if part.slices is not None]
+        return Computed(
+            rows=pa.concat_tables(tables) if tables else None,
+            state=pa.concat_tables(kept) if self.keep and new_state else None,
+            windows=_counted(tables),
+            rows_applied=sum(part.rows for part in found),
+            rows_late=sum(part.late_rows for part in found),
+            new_state=new_state,
+            judged=None if self.judged is None else _refused(self.judged),
+        )
+
+
+def work(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> Iterator[Combined]:
+    """What judged ``rows`` and ``stored`` slices come to; rows with a reason are left out."""
+    parts: list[pa.Table] = []
+    if stored is not None:
+        parts += slices.packed(stage.slices, stored.combine_chunks().to_batches(), 0)
+    if rows is not None:
+        usable = rows.filter(pc.is_null(rows.column(REASON))).drop_columns([FILE, ROW, REASON])
+        parts += slices.lifted(stage.slices, usable.combine_chunks().to_batches(), len(parts))
+    if not parts:
+        return
+    packed = pa.concat_tables(parts)
+    codes, _ = key_codes([packed.column(key) for key in stage.slices.keys], packed.num_rows)
+    # By key, and of a key as they are: the earlier part has the lower place.
+    ordered = packed.take(pa.array(np.argsort(codes, kind="stable"))).combine_chunks()
+    yield from slices.combined(stage, ordered.to_batches())
+
+
+def _collected(rows: DataFrame, stage: SliceStage) -> pa.Table:
+    chosen = rows.select(FILE, ROW, REASON, TIME, *passes.inputs(rows, stage, where=F.col(REASON).isNull()))
+    return chosen.toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")])
+
+
+def _counted(tables: list[pa.Table]) -> Windows:
+    """Number of result rows by window name, with the first and last window end; each table has rows of one window."""
+    windows: Windows = {}
+    for table in tables:
+        ends = pc.min_max(table.column("window_end").cast(pa.int64())).as_py()
+        name = table.column("window")[0].as_py()
+        n, low, high = windows.get(name, (0, ends["min"], ends["max"]))
+        windows[name] = (n + table.num_rows, min(low, ends["min"]), max(high, ends["max"]))
+    return windows
+
+
+def _refused(judged: NewRows) -> DataFrame | None:
+    """The rows that have a reason, with all of their columns; null if there are none."""
+    table, rows = judged.table, judged.in_spark
+    refused = table.filter(pc.is_valid(table.column(REASON))).select([FILE, ROW, REASON])
+    if not refused.num_rows:
+        return None
+    return rows.drop(REASON).join(F.broadcast(rows.sparkSession.createDataFrame(refused)), [FILE, ROW])
+
+
+def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> bool:
+    """Whether the windows of these rows and slices are few enough to be computed here."""
+    tables = [table for table in (rows, stored) if table is not None and table.num_rows]
+    if not tables:
+        return True
+    times = [pc.min_max(table.column(name)) for table, name in ((rows, TIME), (stored, SLICE)) if table is not None and table.num_rows]
+    lows = [low for span in times if (low := span["min"].as_py()) is not None]
+    highs = [high for span in times if (high := span["max"].as_py()) is not None]
+    if not lows:
+        return True
+    keys = [pa.chunked_array([chunk for table in tables for chunk in table.column(key).chunks]) for key in stage.slices.keys]
+    _, n_keys = key_codes(keys, sum(table.num_rows for table in tables))
+    ends = sum(_ends(grid, max(stage.after, min(lows)), stage.through, max(highs)) for _, grid in stage.grids)
+    return n_keys * ends <= limits.rows_within(limits.MOST_RESULTS, stage.slices.layout)
+
+
+def _ends(grid: Grid, after: int, through: int, last: int) -> int:
+    return grid.count_ends(after, min(through, grid.last_end_holding(last)))

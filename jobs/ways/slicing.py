@@ -1,0 +1,47 @@
+"""How the rows of one batch go by slices: the stages of the work, which are the same on Spark and in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from windowmill.checkpoints.state.slices import state_schema
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import Input
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowStage
+from windowmill.windowing.nodes import Nodes
+from windowmill.windowing.ways import Slices
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """The slices of a batch.
+
+    Attributes
+    ----------
+    nodes
+        The nodes that the state holds over the slices; null if it holds none.
+    """
+
+    batch: Input
+    slices: Slices
+    nodes: Nodes | None = None
+
+    @cached_property
+    def stage(self) -> SliceStage:
+        """Rows into slices."""
+        batch, layout = self.batch, self.slices.layout
+        schema = state_schema(batch.keys, layout, nodes=self.nodes is not None)
+        pipeline = batch.pipeline
+        return SliceStage(pipeline.keys, pipeline.time.tie_break, layout, self.slices.grids.edges, batch.batch, schema, batch.check)
+
+    def window_stage(self, emission: Emission) -> WindowStage:
+        """Slices into windows, and into what is remembered of them."""
+        batch, grids = self.batch, self.slices.grids
+        keep_from = nodes = None
+        if batch.builds_state:
+            keep_from = AXIS_BEGIN if emission.emitted is None else grids.first_slice_after(emission.emitted)
+            if self.nodes is not None and emission.emitted is not None:
+                nodes = NodeStage(self.nodes, AXIS_BEGIN if batch.emitted is None else batch.emitted, emission.emitted)
+        return WindowStage(self.stage, grids.named, emission.after, emission.through, keep_from, batch.sink_schema, nodes)
