@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.opening import open_state
 from windowmill.checkpoints.state import LogTable, SliceTable, has_nodes, state_schema
 from windowmill.jobs import arrival, little, live, stages
@@ -192,11 +192,11 @@ def arrive(spark: SparkSession, batch: Batch) -> Arrived:
         seen = survey.seen
     lateness = time.lateness.elapsed()
     complete = None if seen is None else seen - time.disorder.elapsed() - lateness
-    if plan.action == "run" and time.watermark == "data_interval_end":
+    if isinstance(plan, RunPlan) and time.watermark == "data_interval_end":
         # A batch that leaves a backlog vouches for nothing: what had been emitted stays as it was.
         complete = plan.emitted if plan.interval_end is None else plan.interval_end - lateness
     emitted = complete if plan.emitted is None or complete is None else max(plan.emitted, complete)
-    if plan.action == "backfill":
+    if isinstance(plan, BackfillPlan):
         limit = emitted if plan.builds_state else plan.emitted
         begin, end = plan.range
         if batch.live is not None and plan.builds_state and time.watermark == "max_event_time":
@@ -223,7 +223,7 @@ def restore(batch: Batch, arrived: Arrived, table: SliceTable | LogTable) -> Dat
     A table where the batch is little and the state too.
     """
     plan = batch.plan
-    if plan.action == "backfill" or plan.batch == 0:
+    if isinstance(plan, BackfillPlan) or plan.batch == 0:
         return None
     if isinstance(table, LogTable):
         touched = None if arrived.rows is None else arrived.rows.where(F.col(REASON).isNull())
@@ -373,7 +373,7 @@ def _by_live_rows(batch: Batch, arrived: Arrived, restored: DataFrame | None, do
 
 def _ends(arrived: Arrived, plan: Plan) -> tuple[int, int] | None:
     """The window ends that a backfill gives; policies trigger up to the watermark, which is after ``through``."""
-    if plan.action != "backfill":
+    if not isinstance(plan, BackfillPlan):
         return None
     return arrived.after, _AFTER_ALL if plan.builds_state else arrived.through
 
@@ -395,7 +395,7 @@ def _clock(batch: Batch, arrived: Arrived) -> Clock:
     """Progress as the batch leaves it, over live rows."""
     plan, time = batch.plan, batch.pipeline.time
     lateness = time.lateness.elapsed()
-    since = BEFORE if plan.emitted is None or plan.action == "backfill" else plan.emitted + lateness
+    since = BEFORE if plan.emitted is None or isinstance(plan, BackfillPlan) else plan.emitted + lateness
     if time.watermark == "data_interval_end":
         # Not the interval's own end: a later one may have been vouched for before.
         return Clock(0, lateness, seen=BEFORE if arrived.emitted is None else arrived.emitted + lateness, since=since)
@@ -457,8 +457,10 @@ def _found_closed(batch: Batch) -> Column:
 def _closed_by_file(batch: Batch) -> list[int]:
     """Through which instant windows were closed to a file's rows, where the orchestrator vouches; in a backfill as when they first came."""
     plan = batch.plan
-    if plan.action == "run" or not plan.found_closed:
-        return [_BEFORE_ALL if plan.emitted is None or plan.action == "backfill" else plan.emitted] * len(batch.files)
+    if not isinstance(plan, BackfillPlan):
+        return [_BEFORE_ALL if plan.emitted is None else plan.emitted] * len(batch.files)
+    if not plan.found_closed:
+        return [_BEFORE_ALL] * len(batch.files)
     through = [version for version, _ in plan.found_closed]
     settled = batch.reading.settled
     closed = [None] * settled + [plan.found_closed[bisect_left(through, file.version)][1] for file in batch.files[settled:]]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
-from typing import Literal
+from typing import Any
 
-from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
@@ -69,7 +69,8 @@ def next_run(
     check_readable(pipeline, source, reach, again=False)
     # The interval is complete only once the backlog is drained: later versions may hold more of its rows.
     interval_end_us = vouched if reach.through == source.version else None
-    plan = replace(_plan("run", pipeline, ledger, source, reach), interval_end=interval_end_us)
+    seen = last.outcome.seen if last and last.outcome else None
+    plan = RunPlan(**_pinned(pipeline, ledger, source, reach), seen=seen, interval_end=interval_end_us)
     return _record(pipeline, ledger, source, plan)
 
 
@@ -84,7 +85,7 @@ def next_backfill(
     ledger.check_meaning(pipeline)
     if ledger.open_batch:
         plan = ledger.open_batch.plan
-        if plan.action == "backfill" and (plan.range_from, plan.range_to) == (begin, end):
+        if isinstance(plan, BackfillPlan) and plan.range == (begin, end):
             return _reused(pipeline, ledger, _source(pipeline, ledger), arrival, accepted)
         raise LedgerError(
             f"pipeline {pipeline.pipeline}: batch {plan.batch} ({plan.action}) is still open; finish it with `windowmill run` "
@@ -95,8 +96,8 @@ def next_backfill(
     before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
     reach = backfill_reach(pipeline, source, before, arrival)
     check_readable(pipeline, source, reach, again=bool(before))
-    plan = replace(
-        _plan("backfill", pipeline, ledger, source, reach),
+    plan = BackfillPlan(
+        **_pinned(pipeline, ledger, source, reach),
         seen=None,
         range_from=begin,
         range_to=end,
@@ -106,30 +107,28 @@ def next_backfill(
     return _record(pipeline, ledger, source, plan)
 
 
-def _plan(action: Literal["run", "backfill"], pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> Plan:
-    """What the plans of both actions have in common."""
+def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> dict[str, Any]:
+    """The fields of :class:`Plan` that are the same for a run and a backfill."""
     last = ledger.last_commit
     outcome, now_us = last.outcome if last else None, time.time_ns() // 1_000
-    return Plan(
-        batch=ledger.count,
-        action=action,
-        attempt=uuid.uuid4().hex[:12],
-        generation=ledger.generation,
-        source_id=source.table_id,
-        from_version=reach.after,
-        to_version=reach.through,
-        snapshot=reach.snapshot,
-        now_us=now_us,
-        meaning=pipeline.meaning_hash(),
-        source_schema=source.schema_json,
-        seen=outcome.seen if outcome else None,
-        emitted=outcome.emitted if outcome else None,
-        windowmill=distribution_version("windowmill"),
-        modules=code.module_digests(pipeline),
-        tzdata=code.tzdata_version(pipeline),
-        zones=code.zone_digests(pipeline, now_us),
-        app=f"windowmill/{ledger.generation}",
-    )
+    return {
+        "batch": ledger.count,
+        "attempt": uuid.uuid4().hex[:12],
+        "generation": ledger.generation,
+        "source_id": source.table_id,
+        "from_version": reach.after,
+        "to_version": reach.through,
+        "snapshot": reach.snapshot,
+        "now_us": now_us,
+        "meaning": pipeline.meaning_hash(),
+        "source_schema": source.schema_json,
+        "emitted": outcome.emitted if outcome else None,
+        "windowmill": distribution_version("windowmill"),
+        "modules": code.module_digests(pipeline),
+        "tzdata": code.tzdata_version(pipeline),
+        "zones": code.zone_digests(pipeline, now_us),
+        "app": f"windowmill/{ledger.generation}",
+    }
 
 
 def _reused(pipeline: Pipeline, ledger: Ledger, source: SourceTable, arrival: Arrival, accepted: Accepted) -> Plan:

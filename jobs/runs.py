@@ -21,7 +21,6 @@ from windowmill.jobs.outcomes import Done, Ruling
 from windowmill.jobs.progress import Progress
 from windowmill.jobs.reading import Arrival
 from windowmill.jobs.spec_checks import check_runnable
-from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import LedgerError
 from windowmill.windowing.spec import Pipeline
 
@@ -117,7 +116,7 @@ def _carry_out(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, p
     from windowmill.jobs.run import run_batch  # Spark; a run that finds nothing new never gets here
 
     progress.timings.clear()
-    progress.say(f"{pipeline.pipeline}: batch {plan.batch}: {_describe(plan, instants=pipeline.time.unit is None)}")
+    progress.say(f"{pipeline.pipeline}: batch {plan.batch}: {plan.describe(instants=pipeline.time.unit is None)}")
     done = run_batch(pipeline, plan, ledger, places, progress, ruling)
     for line in warnings_of(done.commit, places):
         progress.say(f"  warning: {line}")
@@ -128,13 +127,3 @@ def _require_held(pipeline: Pipeline, ledger: Ledger, ruling: Ruling) -> None:
     if ledger.open_batch is None or ledger.open_batch.status != "held":
         raise LedgerError(f"pipeline {pipeline.pipeline}: no batch is held, so there is nothing to {ruling}; see `windowmill status`")
     Attempt(ledger.open_batch.plan, pipeline.pipeline, ledger, own_tables(pipeline)).require(ruling)
-
-
-def _describe(plan: Plan, *, instants: bool) -> str:
-    versions = f"source versions {plan.from_version + 1} to {plan.to_version}"
-    if plan.snapshot is not None:
-        versions += f", from the snapshot at version {plan.snapshot}, in event-time order"
-    if plan.action == "run":
-        return versions if plan.to_version > plan.from_version else "no new rows, a later watermark"
-    begin, end = (f"{from_us(t):%Y-%m-%d %H:%M}" if instants else str(t) for t in plan.range)
-    return f"backfill of the windows that end after {begin} through {end}, from {versions}"

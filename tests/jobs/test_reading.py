@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.checkpoints.records import plan
 from windowmill.checkpoints.batches import Plan
 from windowmill.jobs import delta_log, reading
 from windowmill.jobs.apply import _BEFORE_ALL, _closed_by_file
@@ -69,17 +70,7 @@ def _first(pipeline: Pipeline, arrival: reading.Arrival = "log", **limits: int) 
 
 
 def _plan(**values: Any) -> Plan:
-    fixed = {
-        "batch": 0,
-        "action": "run",
-        "attempt": "a",
-        "generation": "g",
-        "source_id": "s",
-        "now_us": 0,
-        "meaning": "",
-        "source_schema": "",
-    }
-    return Plan(**(fixed | values))
+    return plan(0, **values)
 
 
 def _vacuum(path: Path) -> None:
@@ -366,8 +357,9 @@ def test_a_copied_table_reads_its_own_files(table, tmp_path):
 
 def test_each_file_of_a_backfill_met_what_the_batch_met_that_read_it_first():
     files = [SimpleNamespace(version=version) for version in (2, 2, 3, 4, 5)]
-    plan = _plan(action="backfill", from_version=-1, to_version=5, found_closed=[(2, None), (4, 100), (5, 200)], builds_state=False)
-    met = {settled: _closed_by_file(_batch(plan, files, settled)) for settled in (0, 2, 5)}
+    told = {"range_from": 0, "range_to": 300, "found_closed": [(2, None), (4, 100), (5, 200)], "builds_state": False}
+    backfill = _plan(action="backfill", from_version=-1, to_version=5, **told)
+    met = {settled: _closed_by_file(_batch(backfill, files, settled)) for settled in (0, 2, 5)}
     assert met[0] == met[2] == [_BEFORE_ALL, _BEFORE_ALL, 100, 100, 200]
     assert met[5] == [_BEFORE_ALL] * 5, "by event time no row is late"
 

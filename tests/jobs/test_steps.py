@@ -123,7 +123,8 @@ def test_only_batches_that_go_on_set_rows_aside(monkeypatch, builds_state, write
     monkeypatch.setattr(run._Steps, "_publish", lambda *_: 7)
     monkeypatch.setattr(run, "prepare", lambda *_: None)
     staged = SimpleNamespace(schema=None, append_to=lambda *_, **__: None)
-    batch = steps(Attempt(), monkeypatch, builds_state=builds_state)
+    own = {} if builds_state else {"action": "backfill", "range_from": 0, "range_to": 10, "builds_state": False}
+    batch = steps(Attempt(), monkeypatch, **own)
     batch.publish(result(quarantined=staged), "passed")
     assert batch.attempt.writes == writes
 

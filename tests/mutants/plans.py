@@ -7,10 +7,7 @@ MUTANTS = (
         "retry-plans-anew",
         "jobs/planning.py",
         "    _verify(pipeline, ledger, accepted)\n    return plan\n",
-        (
-            "    _verify(pipeline, ledger, accepted)\n"
-            '    return Plan(**{name: getattr(plan, name) for name in plan.__slots__} | {"to_version": source.version})\n'
-        ),
+        ('    _verify(pipeline, ledger, accepted)\n    return __import__("dataclasses").replace(plan, to_version=source.version)\n'),
         ("tests/jobs/test_plans.py::test_a_retry_takes_up_the_plan_as_it_was_pinned",),
     ),
     Mutant(
@@ -93,8 +90,8 @@ MUTANTS = (
     Mutant(
         "generation-left-out-of-app-id",
         "jobs/planning.py",
-        'app=f"windowmill/{ledger.generation}"',
-        'app="windowmill"',
+        '"app": f"windowmill/{ledger.generation}"',
+        '"app": "windowmill"',
         ("tests/jobs/test_plans.py::test_transactions_are_named_by_the_ledger_and_not_by_the_pipeline",),
     ),
     Mutant(
@@ -138,15 +135,15 @@ MUTANTS = (
     Mutant(
         "progress-forgotten",
         "jobs/planning.py",
-        "emitted=outcome.emitted if outcome else None",
-        "emitted=None",
+        '"emitted": outcome.emitted if outcome else None',
+        '"emitted": None',
         ("tests/jobs/test_plans.py::test_a_plan_goes_on_from_what_the_last_batch_left",),
     ),
     Mutant(
         "backfill-judges-by-the-newest-event",
         "jobs/planning.py",
         "        seen=None,\n",
-        "",
+        "        seen=last.outcome.seen if last and last.outcome else None,\n",
         ("tests/jobs/test_plans.py::test_a_backfill_reads_no_further_than_the_schedule_has_come",),
     ),
     Mutant(
