@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.opening import open_state
+from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.state import LogTable, SliceTable, has_nodes, state_schema
 from windowmill.jobs import arrival, little, live, stages
 from windowmill.jobs.counting import Windows, count
@@ -54,7 +55,7 @@ class Batch:
     ``nodes`` are those that the state holds over the slices, if it does; ``check`` is how the state's rows are verified.
     """
 
-    pipeline: Pipeline
+    runnable: Runnable
     plan: Plan
     source: SourceTable
     reading: Reading
@@ -65,7 +66,7 @@ class Batch:
     check: RowCheck
 
     @classmethod
-    def of(cls, pipeline: Pipeline, plan: Plan, source: SourceTable, state: str, *, left_at: int | None) -> Batch:
+    def of(cls, runnable: Runnable, plan: Plan, source: SourceTable, state: str, *, left_at: int | None) -> Batch:
         """The batch of ``plan``, of which the state is at the path ``state``, where the last batch left it ``left_at`` this version.
 
         Raises
@@ -73,17 +74,22 @@ class Batch:
         StateError
             If the state is not there, is damaged, or of a newer format.
         """
-        check = open_state(state, left_at=left_at)
+        pipeline, check = runnable.pipeline, open_state(state, left_at=left_at)
         columns = Columns.of(plan.source_schema)
         # The table may have got other columns since.
         source = replace(source, schema_json=plan.source_schema)
-        reading = reading_of(pipeline, source, plan)
+        reading = reading_of(runnable, source, plan)
         slices = slices_of(pipeline, columns.arrow)
         nodes = None if slices is None else Nodes.of(slices.grids.grids)
         if nodes is not None and DeltaTable.is_deltatable(state) and not has_nodes(state):
             nodes = None
         way = None if slices else live.LiveRows.of(pipeline, columns.arrow)
-        return cls(pipeline, plan, source, reading, columns, slices, way, nodes, check)
+        return cls(runnable, plan, source, reading, columns, slices, way, nodes, check)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline's spec."""
+        return self.runnable.pipeline
 
     @property
     def files(self) -> Sequence[AddedFile]:
@@ -183,7 +189,7 @@ def arrive(spark: SparkSession, batch: Batch) -> Arrived:
     rows = here = survey = None
     seen = plan.seen
     if batch.files:
-        rows = read_rows(spark, batch.source, batch.reading, batch.pipeline, now_us=plan.now_us)
+        rows = read_rows(spark, batch.source, batch.reading, batch.runnable, now_us=plan.now_us)
         if batch.slices is not None and little.is_little(batch.files, batch.slices.layout):
             here = little.collect(rows, batch.slice_stage)
             survey = arrival.survey_here(here, seen=plan.seen)
@@ -469,7 +475,7 @@ def _closed_by_file(batch: Batch) -> list[int]:
 
 def _check_balance(batch: Batch, done: Applied) -> None:
     quarantined = done.rows_quarantined
-    filtered = batch.pipeline.source is not None and batch.pipeline.source.filter is not None
+    filtered = batch.runnable.source.filter is not None
     told = [file.rows for file in batch.files]
     by_log = sum(rows for rows in told if rows is not None)
     if done.rows_read != done.rows_applied + quarantined or (None not in told and not filtered and by_log != done.rows_read):

@@ -17,6 +17,7 @@ from windowmill.checkpoints.batches import Written
 from windowmill.expectations.gate import Verdict
 from windowmill.jobs import apply, run
 from windowmill.jobs.apply import Applied
+from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import HeldError, WindowmillError
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -59,7 +60,13 @@ class Attempt:
 def steps(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
     """A batch whose constructor, which starts Spark, has not run; ``held`` and ``recorded`` are noted instead of written."""
     made: Any = object.__new__(run._Steps)
-    made.pipeline, made.attempt, made.plan, made.progress = PIPELINE, attempt, plan(3, **values), quiet()
+    made.runnable, made.pipeline, made.attempt, made.plan, made.progress = (
+        runnable_of(PIPELINE),
+        PIPELINE,
+        attempt,
+        plan(3, **values),
+        quiet(),
+    )
     made.places, made.ledger = SimpleNamespace(held="/held", quarantine="/quarantine"), SimpleNamespace(open_batch=None)
     made.batch = SimpleNamespace(reading=SimpleNamespace(rows_ignored=5), sink_schema=ROWS.schema, instants=False)
     made.collected = ROWS
@@ -150,7 +157,7 @@ def test_the_ledger_is_told_last(monkeypatch):
         yield Steps()
 
     monkeypatch.setattr(run, "_steps", opened)
-    run.run_batch(*[None] * 5)  # type: ignore[arg-type]
+    run.run_batch(*[None] * 4)  # type: ignore[arg-type]
     assert called == ["survey", "restore", "apply", "validate", "publish", "remember", "commit", "compact"]
 
 
@@ -168,7 +175,7 @@ def applied(monkeypatch: pytest.MonkeyPatch, *, counted: int, set_aside: int, lo
     files = [SimpleNamespace(rows=logged)]
     schema = '{"type": "struct", "fields": []}'
     batch: Any = SimpleNamespace(
-        live=None, plan=plan(3, source_schema=schema), files=files, pipeline=SimpleNamespace(pipeline="p", source=source)
+        live=None, plan=plan(3, source_schema=schema), files=files, pipeline=PIPELINE, runnable=SimpleNamespace(source=source)
     )
     arrived: Any = SimpleNamespace(survey=SimpleNamespace(rows=10), seen=1, emitted=1, after=0, through=1)
     return apply.apply(batch, arrived, None, "/staging")
@@ -212,7 +219,7 @@ def test_the_future_begins_where_the_plan_was_made_however_late_the_retry(monkey
         raise EnoughError
 
     monkeypatch.setattr(apply, "read_rows", read_rows)
-    batch: Any = SimpleNamespace(plan=plan(0, now_us=77), pipeline=PIPELINE, files=[object()], source=None, reading=None)
+    batch: Any = SimpleNamespace(plan=plan(0, now_us=77), pipeline=PIPELINE, runnable=None, files=[object()], source=None, reading=None)
     with pytest.raises(EnoughError):
         apply.arrive(None, batch)  # type: ignore[arg-type]
     assert seen == [77]
