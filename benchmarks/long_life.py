@@ -28,14 +28,16 @@ from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Result, ratios
 from windowmill.checkpoints.assembling import FORMAT, TOTALS, Totals
-from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.batches import Commit, RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_files import packed
 from windowmill.checkpoints.record_merging import FAN, LAST_LEVEL
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import Record, sealed
+from windowmill.checkpoints.stored_plans import StoredPlan
 from windowmill.jobs import planning
+from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline
 
@@ -80,15 +82,16 @@ class Life:
         while True:
             at = START + number * EVERY
             seen, before = (int(instant.timestamp()) * 1_000_000 for instant in (at, at - EVERY))
-            plan = Plan(
-                number, "run", f"{number:012x}", "bench", source, -1 if number == 0 else 0, 0, seen, meaning, schema,
+            plan = RunPlan(
+                batch=number, attempt=f"{number:012x}", generation="bench", source_id=source, from_version=-1 if number == 0 else 0,
+                to_version=0, now_us=seen, meaning=meaning, source_schema=schema,
                 seen=before if number else None, emitted=before if number else None, windowmill="0",
             )  # fmt: skip
             timings = dict.fromkeys(("start", "survey", "restore", "apply", "validate", "publish", "remember", "commit"), 0.123)
             outcome = Commit(seen, seen, "passed", 1_000, 1_000, 0, 0, 12, 1, {"w": 12}, seen, seen, number, number, timings)
             totals = totals.plus(plan, outcome)
             yield (
-                Record(FORMAT, "plan", number, plan.attempt, at, json.dumps(asdict(plan))),
+                Record(FORMAT, "plan", number, plan.attempt, at, json.dumps(asdict(StoredPlan.of(plan)))),
                 Record(FORMAT, "commit", number, plan.attempt, at, json.dumps(asdict(outcome) | {TOTALS: asdict(totals)})),
             )
             number += 1
@@ -110,7 +113,7 @@ class Life:
         """What one more batch's records take."""
         ledger = Ledger.open(self.pipeline)
         plan, outcome = next(self._records)
-        planned = Plan(**json.loads(plan.body))
+        planned = StoredPlan(**json.loads(plan.body)).plan()
         done = Commit(**{name: value for name, value in json.loads(outcome.body).items() if name != TOTALS})
         begun = time.perf_counter(), time.process_time()
         ledger.record_plan(planned, plan.at)
@@ -127,8 +130,9 @@ def command(life: Life, name: str) -> Taken:
 
 def plan(life: Life) -> Taken:
     """What it takes to find that there is nothing to do, all modules being loaded."""
+    runnable = runnable_of(life.pipeline)
     begun = time.perf_counter(), time.process_time()
-    if planning.next_run(life.pipeline, Ledger.open(life.pipeline)) is not None:
+    if planning.next_run(runnable, Ledger.open(life.pipeline)) is not None:
         raise AssertionError("there was something to do")
     return time.perf_counter() - begun[0], time.process_time() - begun[1]
 

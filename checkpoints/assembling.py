@@ -11,8 +11,9 @@ from itertools import groupby
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from windowmill.checkpoints.batches import Batch, Commit, Plan, Status
+from windowmill.checkpoints.batches import BackfillPlan, Batch, Commit, Plan, Status
 from windowmill.checkpoints.records import SUMMED_FORMAT, Record
+from windowmill.checkpoints.stored_plans import StoredPlan
 from windowmill.windowing.errors import LedgerCorruptError, LedgerError
 
 #: Increased when the meaning of records changes; an older windowmill refuses a newer ledger.
@@ -41,7 +42,7 @@ class Totals:
         counted = outcome if plan.builds_state else Commit(outcome.seen, outcome.emitted, outcome.verdict)
         return Totals(
             self.batches + 1,
-            self.backfills + (plan.action == "backfill"),
+            self.backfills + isinstance(plan, BackfillPlan),
             self.rows_read + counted.rows_read,
             self.rows_applied + counted.rows_applied,
             self.rows_late + counted.rows_late,
@@ -128,7 +129,7 @@ def _batch(records: Sequence[Record], path: str, *, integer_axis: bool) -> Batch
         raise _corrupt(path, f"batch {number} has two {'plans' if len(plans) > 1 else 'commits' if len(ends[0]) > 1 else 'ends'}")
     if records[0].kind != "plan" or (final and records[-1] is not final[0]):
         raise _corrupt(path, f"the records of batch {number} are not in order")
-    plan = _built(Plan, _parsed(plans[0], path), plans[0], path)
+    plan = _plan(plans[0], path)
     if plan.batch != number or plan.to_version < plan.from_version:
         raise _corrupt(path, f"the plan of batch {number} is for batch {plan.batch}, versions {plan.from_version} to {plan.to_version}")
     end = records[-1] if len(records) > 1 else None
@@ -137,6 +138,14 @@ def _batch(records: Sequence[Record], path: str, *, integer_axis: bool) -> Batch
     if end is None:
         return Batch(plan, plans[0].at, None, "open", None, 0, integer_axis)
     return Batch(plan, plans[0].at, outcome, STATUS[end.kind], end.at, len(held), integer_axis, end.attempt)
+
+
+def _plan(record: Record, path: str) -> Plan:
+    stored: StoredPlan = _built(StoredPlan, _parsed(record, path), record, path)
+    try:
+        return stored.plan()
+    except ValueError as err:
+        raise _corrupt(path, f"the plan of batch {record.batch} {err}") from err
 
 
 def _check_order(last: Batch | None, batch: Batch, path: str) -> None:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal
 
 from windowmill.windowing.axis import from_us
-from windowmill.windowing.errors import LedgerError
 
 Status = Literal["open", "held", "committed", "abandoned"]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a batch will do, pinned before any work.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(ABC):
+    """What a batch will do, pinned before any work: what runs and backfills have in common.
 
     Attributes
     ----------
+    action
+        Name of the kind of plan in messages, JSON and the ledger.
     batch
         Number of the batch in the pipeline's life, from 0; also the version of its Delta transactions.
-    action
-        ``run`` advances the pipeline; ``backfill`` recomputes the windows that end in (``range_from``, ``range_to``].
     generation
         Identity of this ledger. A recreated ledger gets a new one, so that it cannot continue the Delta transactions of the old one.
     source_id, from_version, to_version
@@ -32,11 +32,6 @@ class Plan:
         Every window that ends at or before this instant has been emitted.
     now_us
         Wall-clock time of the run, against which ``max_future_skew`` is measured.
-    interval_end
-        End of the data interval, up to which the orchestrator guarantees complete input (``watermark: data_interval_end``).
-    found_closed
-        For a backfill with ``watermark: data_interval_end``: one pair for each earlier batch, oldest first. It holds the last source
-        version that the batch read, and the instant through which windows were already closed to its rows; null if none were.
     meaning
         Hash of the part of the spec that determines the result.
     source_schema
@@ -46,8 +41,9 @@ class Plan:
         than ``to_version`` if the table still held the same rows. Null if all rows arrived in log order.
     """
 
+    action: ClassVar[Literal["run", "backfill"]]
+
     batch: int
-    action: Literal["run", "backfill"]
     attempt: str
     generation: str
     source_id: str
@@ -58,12 +54,6 @@ class Plan:
     source_schema: str
     seen: int | None = None
     emitted: int | None = None
-    range_from: int | None = None
-    range_to: int | None = None
-    interval_end: int | None = None
-    found_closed: list[tuple[int, int | None]] = field(default_factory=list)
-    #: Whether this batch builds the state: every run does, a backfill only as a pipeline's very first batch.
-    builds_state: bool = True
     windowmill: str = ""
     snapshot: int | None = None
     #: SHA-256 of each user module that the spec names.
@@ -74,6 +64,15 @@ class Plan:
     zones: dict[str, str] = field(default_factory=dict)
     #: Prefix of the batch's Delta transaction ids; null in plans of format 1, whose ids contain the pipeline's name.
     app: str | None = None
+
+    @property
+    @abstractmethod
+    def builds_state(self) -> bool:
+        """Whether the batch builds the state: every run does, a backfill only as a pipeline's very first batch."""
+
+    @abstractmethod
+    def describe(self, *, instants: bool) -> str:
+        """What the batch does, for messages; ``instants`` says whether the axis is time."""
 
     @property
     def arrival(self) -> Literal["log", "event_time"]:
@@ -88,12 +87,65 @@ class Plan:
         """As :meth:`app_id`, for a plan of format 1."""
         return f"windowmill/{pipeline}/{self.generation}/{role}"
 
+    def _versions(self) -> str:
+        versions = f"source versions {self.from_version + 1} to {self.to_version}"
+        return versions if self.snapshot is None else f"{versions}, from the snapshot at version {self.snapshot}, in event-time order"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan(Plan):
+    """The plan of a run, which advances the pipeline.
+
+    Attributes
+    ----------
+    interval_end
+        End of the data interval, up to which the orchestrator guarantees complete input (``watermark: data_interval_end``).
+    """
+
+    action: ClassVar[Literal["run", "backfill"]] = "run"
+
+    interval_end: int | None = None
+
+    @property
+    def builds_state(self) -> bool:
+        """As :attr:`Plan.builds_state`: always."""
+        return True
+
+    def describe(self, *, instants: bool) -> str:  # noqa: ARG002 - a run names no instants
+        """As :meth:`Plan.describe`."""
+        return self._versions() if self.to_version > self.from_version else "no new rows, a later watermark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillPlan(Plan):
+    """The plan of a backfill, which recomputes the windows that end in (``range_from``, ``range_to``].
+
+    Attributes
+    ----------
+    builds_state
+        Whether this is the pipeline's very first batch, which builds the state.
+    found_closed
+        With ``watermark: data_interval_end``: one pair for each earlier batch, oldest first. It holds the last source version that the
+        batch read, and the instant through which windows were already closed to its rows; null if none were.
+    """
+
+    action: ClassVar[Literal["run", "backfill"]] = "backfill"
+
+    range_from: int
+    range_to: int
+    # A bare annotation would take the inherited property for its default.
+    builds_state: bool = field()
+    found_closed: list[tuple[int, int | None]] = field(default_factory=list)
+
     @property
     def range(self) -> tuple[int, int]:
-        """The window ends (begin, end] that a backfill recomputes."""
-        if self.range_from is None or self.range_to is None:
-            raise LedgerError(f"batch {self.batch}: a {self.action} has no range of window ends; restore the ledger from a copy")
+        """The window ends (begin, end] that the backfill recomputes."""
         return self.range_from, self.range_to
+
+    def describe(self, *, instants: bool) -> str:
+        """As :meth:`Plan.describe`."""
+        begin, end = (f"{from_us(t):%Y-%m-%d %H:%M}" if instants else str(t) for t in self.range)
+        return f"backfill of the windows that end after {begin} through {end}, from {self._versions()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +223,7 @@ class Batch:
 
     number = property(lambda self: self.plan.batch)
     action = property(lambda self: self.plan.action)
+    is_backfill = property(lambda self: isinstance(self.plan, BackfillPlan))
     from_version = property(lambda self: self.plan.from_version)
     to_version = property(lambda self: self.plan.to_version)
     verdict = property(lambda self: self.outcome.verdict if self.outcome else None)

@@ -25,6 +25,7 @@ from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import Record, RecordStore
+from windowmill.checkpoints.stored_plans import StoredPlan
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError
 from windowmill.windowing.spec import Pipeline
 
@@ -201,7 +202,7 @@ class Ledger:
         self._append("abandoned", plan.batch, plan.attempt, at, plan)
 
     def _append(self, kind: str, batch: int, attempt: str, at: datetime, body: Plan | Commit) -> None:
-        values = asdict(body)
+        values = asdict(StoredPlan.of(body) if isinstance(body, Plan) else body)
         if kind == "commit" and isinstance(body, Commit) and self.open_batch is not None:
             values[TOTALS] = asdict(self.totals.plus(self.open_batch.plan, body))
         record = Record(FORMAT, kind, batch, attempt, at, json.dumps(values))

@@ -16,9 +16,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.log_entries import has_lost_its_beginning
 from windowmill.checkpoints.log_files import actions_of, entry_name, store_of
-from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.runnable import Runnable
 from windowmill.windowing.errors import LedgerBehindError, SinkError, StateCorruptError, WindowmillError, first_line
-from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +159,10 @@ class DeltaOwnTable:
         )
 
 
-def own_tables(pipeline: Pipeline) -> dict[str, OwnTable]:
-    """The tables that ``pipeline`` writes, by role."""
-    places = Places.of(pipeline)
-    paths = {"state": places.state, "quarantine": places.quarantine, "quality": places.quality}
-    if pipeline.sink is not None and pipeline.sink.path is not None:
-        paths["sink"] = pipeline.sink.path
+def own_tables(runnable: Runnable) -> dict[str, OwnTable]:
+    """The tables that the pipeline writes, by role."""
+    places = runnable.places
+    paths = {"state": places.state, "quarantine": places.quarantine, "quality": places.quality, "sink": runnable.sink_path}
     return {role: DeltaOwnTable(role, path) for role, path in paths.items()}
 
 

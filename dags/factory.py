@@ -17,7 +17,7 @@ from windowmill.dags.retries import retrying
 from windowmill.dags.specs import read_pipeline, redacting
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import MASK, redacted
-from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
+from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline, Table
 
 #: Long past, and the same at every parse; with ``catchup`` off it means "from the coming interval on".
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -73,7 +73,7 @@ def build_dag(
         # Batches of one pipeline follow each other; the pool also keeps backfills out, which Airflow counts apart.
         "max_active_runs": 1,
         "params": _params(),
-        "doc_md": _doc(pipeline),
+        "doc_md": _doc(pipeline, pipeline.sink),
         "tags": ["windowmill"],
     }
     arguments |= dag_kwargs
@@ -140,12 +140,12 @@ def _placed(step: Step, dag: DAG) -> Any:
     return step()
 
 
-def _doc(pipeline: Pipeline) -> str:
+def _doc(pipeline: Pipeline, sink: Table) -> str:
     windows = "\n".join(f"- `{window.name}`: {window.type}" for window in pipeline.windows)
     aggregates = ", ".join(f"`{name}`" for name in pipeline.aggregates)
     keys = ", ".join(f"`{key}`" for key in pipeline.keys) or "none: one group"
     return redacted(
-        f"**{pipeline.pipeline}** publishes {aggregates} to `{pipeline.sink.place if pipeline.sink else ''}`.\n\n"
+        f"**{pipeline.pipeline}** publishes {aggregates} to `{sink.place}`.\n\n"
         f"Keys: {keys}. Windows:\n\n{windows}\n\n"
         "A scheduled run takes up what is new in the source; a backfill recomputes its data interval. "
         "To recompute any other range, trigger the DAG with `from` and `to`."

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from windowmill.jobs.spec_checks import check_runnable
+from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.tell import Answer
 from windowmill.windowing.costs import engine_cost
 from windowmill.windowing.engines import ENGINES
@@ -33,7 +33,7 @@ def explain(pipeline: Pipeline) -> Answer:
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
-        check_runnable(pipeline)
+        runnable_of(pipeline)
         refusal = None
     except SpecError as err:
         refusal = str(err)

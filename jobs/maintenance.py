@@ -21,7 +21,7 @@ from windowmill.checkpoints.state.slices import compact_slices
 from windowmill.jobs import staging
 from windowmill.jobs.progress import Progress
 from windowmill.jobs.runs import LEASE_WAIT_SECONDS
-from windowmill.jobs.spec_checks import check_runnable
+from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.tell import Answer
 from windowmill.windowing.errors import SinkError, StateError, first_line
 from windowmill.windowing.hopping import Grids
@@ -41,16 +41,13 @@ class Kept:
 
 def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
     """Expire, compact and vacuum. Holds the lease: it waits for a run in progress, and later runs wait for it."""
-    check_runnable(pipeline)
-    places = Places.of(pipeline)
-    done = []
+    runnable = runnable_of(pipeline)
+    places, done = runnable.places, []
     with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):
         # On a local file system the lease excludes every run.
         staging.clear_leftovers(places.root, running="://" in places.root)
         ledger = Ledger.open(pipeline)
-        for name, path in (("state", places.state), ("sink", pipeline.sink.path if pipeline.sink else None), *_own(places)):
-            if path is None:
-                continue
+        for name, path in (("state", places.state), ("sink", runnable.sink_path), *_own(places)):
             with _failing_by_name(name, path):
                 if not DeltaTable.is_deltatable(path):
                     continue

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
-from typing import Literal
+from typing import Any
 
-from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import refuse_landed, verify
+from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs import code
 from windowmill.jobs.delta_log import SourceTable, read_source_table
 from windowmill.jobs.reading import Arrival, Reach, backfill_reach, check_readable, next_reach
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.errors import LedgerError, SourceError, SourceReplacedError, SpecError, UnsupportedError
+from windowmill.windowing.errors import LedgerError, SourceReplacedError, SpecError, UnsupportedError
 from windowmill.windowing.hopping import Grids
 from windowmill.windowing.spec import Pipeline
 
@@ -40,7 +40,7 @@ MAX_FILES, MAX_BYTES = 10_000, 8 << 30
 
 
 def next_run(
-    pipeline: Pipeline,
+    runnable: Runnable,
     ledger: Ledger,
     *,
     interval_end: datetime | None = None,
@@ -48,112 +48,112 @@ def next_run(
     accepted: Accepted = NOTHING_ACCEPTED,
 ) -> Plan | None:
     """The plan of the next batch: the open plan if a run died, else a new one for the new source versions; none if there are none."""
+    pipeline = runnable.pipeline
     ledger.check_meaning(pipeline)
-    source, last = _source(pipeline, ledger), ledger.last_commit
+    source, last = _source(runnable, ledger), ledger.last_commit
     if ledger.open_batch:
-        return _reused(pipeline, ledger, source, arrival, accepted)
+        return _reused(runnable, ledger, ledger.open_batch.plan, source, arrival, accepted)
     after = last.plan.to_version if last else -1
     vouched = _vouched(pipeline, interval_end)
     if source.version <= after and not _moves_on(pipeline, ledger, vouched):
         return None
-    _verify(pipeline, ledger, accepted)
-    options = pipeline.source.options if pipeline.source else {}
+    _verify(runnable, ledger, accepted)
+    options = runnable.source.options
     reach = next_reach(
-        pipeline,
+        runnable,
         source,
         last.plan if last else None,
         arrival,
         max_files=_limit(options, "maxFilesPerTrigger", MAX_FILES),
         max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES),
     )
-    check_readable(pipeline, source, reach, again=False)
+    check_readable(runnable, source, reach, again=False)
     # The interval is complete only once the backlog is drained: later versions may hold more of its rows.
     interval_end_us = vouched if reach.through == source.version else None
-    plan = replace(_plan("run", pipeline, ledger, source, reach), interval_end=interval_end_us)
-    return _record(pipeline, ledger, source, plan)
+    seen = last.outcome.seen if last and last.outcome else None
+    plan = RunPlan(**_pinned(pipeline, ledger, source, reach), seen=seen, interval_end=interval_end_us)
+    return _record(runnable, ledger, source, plan)
 
 
 def next_backfill(
-    pipeline: Pipeline, ledger: Ledger, *, begin: int, end: int, arrival: Arrival = "log", accepted: Accepted = NOTHING_ACCEPTED
+    runnable: Runnable, ledger: Ledger, *, begin: int, end: int, arrival: Arrival = "log", accepted: Accepted = NOTHING_ACCEPTED
 ) -> Plan:
     """The plan of a backfill of the windows that end in (``begin``, ``end``], instants on the axis.
 
     On a pipeline that has never run it is the first batch, and builds the state that later runs continue from. Otherwise it recomputes
     emitted windows from the versions that earlier batches read; it never runs ahead of the schedule.
     """
+    pipeline = runnable.pipeline
     ledger.check_meaning(pipeline)
     if ledger.open_batch:
         plan = ledger.open_batch.plan
-        if plan.action == "backfill" and (plan.range_from, plan.range_to) == (begin, end):
-            return _reused(pipeline, ledger, _source(pipeline, ledger), arrival, accepted)
+        if isinstance(plan, BackfillPlan) and plan.range == (begin, end):
+            return _reused(runnable, ledger, plan, _source(runnable, ledger), arrival, accepted)
         raise LedgerError(
-            f"pipeline {pipeline.pipeline}: batch {plan.batch} ({plan.action}) is still open; finish it with `windowmill run` "
+            f"pipeline {runnable.name}: batch {plan.batch} ({plan.action}) is still open; finish it with `windowmill run` "
             "(or release or discard it if it is held), or drop it with `windowmill abandon`, then backfill"
         )
-    source, last = _source(pipeline, ledger), ledger.last_commit
-    _verify(pipeline, ledger, accepted)
+    source, last = _source(runnable, ledger), ledger.last_commit
+    _verify(runnable, ledger, accepted)
     before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
-    reach = backfill_reach(pipeline, source, before, arrival)
-    check_readable(pipeline, source, reach, again=bool(before))
-    plan = replace(
-        _plan("backfill", pipeline, ledger, source, reach),
+    reach = backfill_reach(runnable, source, before, arrival)
+    check_readable(runnable, source, reach, again=bool(before))
+    plan = BackfillPlan(
+        **_pinned(pipeline, ledger, source, reach),
         seen=None,
         range_from=begin,
         range_to=end,
         found_closed=[(plan.to_version, plan.emitted) for plan in before] if pipeline.time.watermark == "data_interval_end" else [],
         builds_state=last is None,
     )
-    return _record(pipeline, ledger, source, plan)
+    return _record(runnable, ledger, source, plan)
 
 
-def _plan(action: Literal["run", "backfill"], pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> Plan:
-    """What the plans of both actions have in common."""
+def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> dict[str, Any]:
+    """The fields of :class:`Plan` that are the same for a run and a backfill."""
     last = ledger.last_commit
     outcome, now_us = last.outcome if last else None, time.time_ns() // 1_000
-    return Plan(
-        batch=ledger.count,
-        action=action,
-        attempt=uuid.uuid4().hex[:12],
-        generation=ledger.generation,
-        source_id=source.table_id,
-        from_version=reach.after,
-        to_version=reach.through,
-        snapshot=reach.snapshot,
-        now_us=now_us,
-        meaning=pipeline.meaning_hash(),
-        source_schema=source.schema_json,
-        seen=outcome.seen if outcome else None,
-        emitted=outcome.emitted if outcome else None,
-        windowmill=distribution_version("windowmill"),
-        modules=code.module_digests(pipeline),
-        tzdata=code.tzdata_version(pipeline),
-        zones=code.zone_digests(pipeline, now_us),
-        app=f"windowmill/{ledger.generation}",
-    )
+    return {
+        "batch": ledger.count,
+        "attempt": uuid.uuid4().hex[:12],
+        "generation": ledger.generation,
+        "source_id": source.table_id,
+        "from_version": reach.after,
+        "to_version": reach.through,
+        "snapshot": reach.snapshot,
+        "now_us": now_us,
+        "meaning": pipeline.meaning_hash(),
+        "source_schema": source.schema_json,
+        "emitted": outcome.emitted if outcome else None,
+        "windowmill": distribution_version("windowmill"),
+        "modules": code.module_digests(pipeline),
+        "tzdata": code.tzdata_version(pipeline),
+        "zones": code.zone_digests(pipeline, now_us),
+        "app": f"windowmill/{ledger.generation}",
+    }
 
 
-def _reused(pipeline: Pipeline, ledger: Ledger, source: SourceTable, arrival: Arrival, accepted: Accepted) -> Plan:
-    """The open batch's plan, after checking that source, code and tables still match it."""
-    assert ledger.open_batch is not None
-    plan = ledger.open_batch.plan
-    _check_arrival(pipeline, plan, arrival)
-    _check_columns(pipeline, plan.source_schema, source)
-    _verify(pipeline, ledger, accepted)
+def _reused(runnable: Runnable, ledger: Ledger, plan: Plan, source: SourceTable, arrival: Arrival, accepted: Accepted) -> Plan:
+    """The open batch's ``plan``, after checking that source, code and tables still match it."""
+    _check_arrival(runnable.pipeline, plan, arrival)
+    _check_columns(runnable.pipeline, plan.source_schema, source)
+    _verify(runnable, ledger, accepted)
     return plan
 
 
-def _verify(pipeline: Pipeline, ledger: Ledger, accepted: Accepted) -> None:
-    verify(ledger, own_tables(pipeline), accept_changes=accepted.changes)
+def _verify(runnable: Runnable, ledger: Ledger, accepted: Accepted) -> None:
+    verify(ledger, own_tables(runnable), accept_changes=accepted.changes)
     if ledger.newest_kept and not accepted.code:
-        code.check_modules(pipeline, ledger.newest_kept.plan)
-        code.check_zones(pipeline, ledger.newest_kept.plan)
+        code.check_modules(runnable.pipeline, ledger.newest_kept.plan)
+        code.check_zones(runnable.pipeline, ledger.newest_kept.plan)
 
 
-def _record(pipeline: Pipeline, ledger: Ledger, source: SourceTable, plan: Plan) -> Plan:
+def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> Plan:
     from windowmill.jobs.sources import Columns
     from windowmill.windowing.columnar.output import result_types
 
-    _check_tables(pipeline)
+    pipeline = runnable.pipeline
+    _check_tables(runnable)
     columns = Columns.of(source.schema_json)
     columns.check(pipeline, f"the source {source.path}")
     if ledger.newest_kept:
@@ -162,7 +162,7 @@ def _record(pipeline: Pipeline, ledger: Ledger, source: SourceTable, plan: Plan)
         # Later batches have the same conditions: a spec with other ones is refused.
         check_conditions(pipeline)
     result_types(pipeline, columns.arrow)
-    refuse_landed(plan, pipeline.pipeline, own_tables(pipeline))
+    refuse_landed(plan, runnable.name, own_tables(runnable))
     ledger.record_plan(plan, datetime.now(UTC))
     return plan
 
@@ -173,10 +173,8 @@ def _check_columns(pipeline: Pipeline, before: str, source: SourceTable) -> None
     check_unchanged(before, source.schema_json, pipeline, source.path)
 
 
-def _source(pipeline: Pipeline, ledger: Ledger) -> SourceTable:
-    path = pipeline.source.path if pipeline.source else None
-    if path is None:
-        raise SourceError(f"pipeline {pipeline.pipeline}: source.path: missing; give the path of the Delta table")
+def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
+    path = runnable.source_path
     source, newest = read_source_table(path), ledger.newest_kept
     if newest and newest.plan.source_id != source.table_id:
         raise SourceReplacedError(
@@ -227,12 +225,10 @@ def _moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:
         return shown[0] < shown[1]
 
 
-def _check_tables(pipeline: Pipeline) -> None:
+def _check_tables(runnable: Runnable) -> None:
     """Refuse own tables with features that neither delta-rs nor Spark can write."""
-    places = Places.of(pipeline)
-    if pipeline.sink is not None and pipeline.sink.path is not None:
-        check_writable_features(pipeline.sink.path)
-    for path in (places.ledger, places.quality):
+    check_writable_features(runnable.sink_path)
+    for path in (runnable.places.ledger, runnable.places.quality):
         check_appendable(path)
 
 

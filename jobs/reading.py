@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.delta_log import (
     AddedFile,
     LoggedVersion,
@@ -30,7 +31,7 @@ from windowmill.windowing.errors import (
     SpecError,
     UnsupportedError,
 )
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline, Source
 
 Arrival = Literal["log", "event_time"]
 
@@ -67,44 +68,44 @@ class Reading:
     rows_ignored: int = 0
 
 
-def check_source(pipeline: Pipeline) -> None:
-    """Raise ``SpecError``, naming the field, for valid source settings that runs do not support."""
-    if pipeline.source is not None and pipeline.source.changes == "restate":
+def check_source(pipeline: Pipeline, source: Source) -> None:
+    """Raise ``SpecError``, naming the field, for valid settings of the pipeline's ``source`` that runs do not support."""
+    if source.changes == "restate":
         raise UnsupportedError(
             f"pipeline {pipeline.pipeline}: source.changes: restate is not supported yet; use refuse, or ignore to skip changed rows"
         )
-    _starting(pipeline)
+    _starting(pipeline, source)
 
 
-def next_reach(pipeline: Pipeline, source: SourceTable, last: Plan | None, arrival: Arrival, *, max_files: int, max_bytes: int) -> Reach:
+def next_reach(runnable: Runnable, source: SourceTable, last: Plan | None, arrival: Arrival, *, max_files: int, max_bytes: int) -> Reach:
     """The versions that the next run reads; ``last`` is the plan of the last commit."""
     if last is None:
-        return _first(pipeline, source, arrival, max_files=max_files, max_bytes=max_bytes)
+        return _first(runnable, source, arrival, max_files=max_files, max_bytes=max_bytes)
     if arrival != "log":
         raise SpecError(
-            f"pipeline {pipeline.pipeline}: --arrival {arrival} is only for history, but a batch has been committed already; omit it, "
+            f"pipeline {runnable.name}: --arrival {arrival} is only for history, but a batch has been committed already; omit it, "
             "or pass it to `windowmill backfill` to recompute windows"
         )
     versions = logged_versions(source, last.to_version, source.version)
-    return Reach(last.to_version, _within(pipeline, source, versions, source.version, max_files, max_bytes))
+    return Reach(last.to_version, _within(runnable, source, versions, source.version, max_files, max_bytes))
 
 
-def backfill_reach(pipeline: Pipeline, source: SourceTable, before: Sequence[Plan], arrival: Arrival) -> Reach:
+def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan], arrival: Arrival) -> Reach:
     """The versions that a backfill reads: those of the plans ``before`` it that built the state, or all if it is the first batch."""
     if not before:
-        return _first(pipeline, source, arrival, max_files=None, max_bytes=None)
+        return _first(runnable, source, arrival, max_files=None, max_bytes=None)
     first, through = before[0], before[-1].to_version
     if arrival == "log":
         return Reach(first.from_version, through, None if first.snapshot is None else _held(source, first.snapshot))
     if first.from_version >= 0:
         raise UnsupportedError(
-            f"pipeline {pipeline.pipeline}: --arrival event_time: the pipeline began at version {first.from_version + 1} "
+            f"pipeline {runnable.name}: --arrival event_time: the pipeline began at version {first.from_version + 1} "
             "(startingVersion), but a snapshot of the table does not distinguish rows before it; backfill it in a new sink instead"
         )
     return Reach(-1, through, _held(source, through))
 
 
-def reading_of(pipeline: Pipeline, source: SourceTable, plan: Plan | Reach) -> Reading:
+def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | Reach) -> Reading:
     """The files that a plan reads.
 
     Raises
@@ -121,12 +122,12 @@ def reading_of(pipeline: Pipeline, source: SourceTable, plan: Plan | Reach) -> R
         files = [replace(file, rows=None) for file in files]
     settled, ignored = len(files), 0
     for version in logged_versions(source, reach.after if reach.snapshot is None else reach.snapshot, reach.through):
-        files += _appended(pipeline, source, version)
+        files += _appended(runnable, source, version)
         ignored += version.rows_changed
     return Reading(tuple(files), settled, by_delta, ignored)
 
 
-def check_readable(pipeline: Pipeline, source: SourceTable, reach: Reach, *, again: bool) -> None:
+def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, again: bool) -> None:
     """Refuse a plan whose input is no longer readable.
 
     Parameters
@@ -142,7 +143,7 @@ def check_readable(pipeline: Pipeline, source: SourceTable, reach: Reach, *, aga
         If they are missing and ``again`` is true.
     """
     try:
-        reading = reading_of(pipeline, source, reach)
+        reading = reading_of(runnable, source, reach)
         gone = missing_file(source, reading.files)
         if gone is not None:
             raise SourceRangeGoneError(
@@ -159,13 +160,13 @@ def check_readable(pipeline: Pipeline, source: SourceTable, reach: Reach, *, aga
         ) from err
 
 
-def _first(pipeline: Pipeline, source: SourceTable, arrival: Arrival, *, max_files: int | None, max_bytes: int | None) -> Reach:
-    after, whole = _starting_version(pipeline, source) - 1, Reach(-1, source.version, source.version)
+def _first(runnable: Runnable, source: SourceTable, arrival: Arrival, *, max_files: int | None, max_bytes: int | None) -> Reach:
+    after, whole = _starting_version(runnable, source) - 1, Reach(-1, source.version, source.version)
     if after >= 0:
         if arrival != "log":
-            raise SpecError(f"pipeline {pipeline.pipeline}: --arrival {arrival} takes the whole table; leave out startingVersion")
+            raise SpecError(f"pipeline {runnable.name}: --arrival {arrival} takes the whole table; leave out startingVersion")
         versions = logged_versions(source, after, source.version)
-        return Reach(after, _within(pipeline, source, versions, source.version, max_files, max_bytes))
+        return Reach(after, _within(runnable, source, versions, source.version, max_files, max_bytes))
     if arrival == "event_time":
         return whole
     try:
@@ -174,7 +175,7 @@ def _first(pipeline: Pipeline, source: SourceTable, arrival: Arrival, *, max_fil
         return whole
     if not _tells_order(source, told):
         return whole
-    return Reach(-1, _within(pipeline, source, told, source.version, max_files, max_bytes))
+    return Reach(-1, _within(runnable, source, told, source.version, max_files, max_bytes))
 
 
 def _held(source: SourceTable, version: int) -> int:
@@ -215,7 +216,7 @@ def _rows_of(files: Sequence[AddedFile]) -> int | None:
 
 
 def _within(
-    pipeline: Pipeline,
+    runnable: Runnable,
     source: SourceTable,
     versions: Iterable[LoggedVersion],
     through: int,
@@ -225,18 +226,18 @@ def _within(
     """The last version through which the files that ``versions`` appended stay within the limits; at least one version is taken."""
     files = size = 0
     for place, version in enumerate(versions):
-        added = _appended(pipeline, source, version)
+        added = _appended(runnable, source, version)
         files, size = files + len(added), size + sum(file.size_bytes for file in added)
         if place and ((max_files is not None and files > max_files) or (max_bytes is not None and size > max_bytes)):
             return version.version - 1
     return through
 
 
-def _appended(pipeline: Pipeline, source: SourceTable, version: LoggedVersion) -> Sequence[AddedFile]:
+def _appended(runnable: Runnable, source: SourceTable, version: LoggedVersion) -> Sequence[AddedFile]:
     """The files of ``version`` that a batch reads; none if the version changed rows and the spec ignores changes."""
     if not version.changes:
         return version.added
-    if pipeline.source is not None and pipeline.source.changes == "ignore":
+    if runnable.source.changes == "ignore":
         return ()
     what = f"source {source.path}: version {version.version} ({version.operation}) changed or removed rows"
     if version.pipeline is not None:
@@ -247,9 +248,9 @@ def _appended(pipeline: Pipeline, source: SourceTable, version: LoggedVersion) -
     )
 
 
-def _starting_version(pipeline: Pipeline, source: SourceTable) -> int:
+def _starting_version(runnable: Runnable, source: SourceTable) -> int:
     """The first version that the pipeline reads."""
-    start = _starting(pipeline)
+    start = _starting(runnable.pipeline, runnable.source)
     if start is None:
         return 0
     if isinstance(start, int):
@@ -268,9 +269,8 @@ def _starting_version(pipeline: Pipeline, source: SourceTable) -> int:
     return found
 
 
-def _starting(pipeline: Pipeline) -> int | datetime | None:
-    options = pipeline.source.options if pipeline.source else {}
-    version, instant = options.get("startingVersion"), options.get("startingTimestamp")
+def _starting(pipeline: Pipeline, source: Source) -> int | datetime | None:
+    version, instant = source.options.get("startingVersion"), source.options.get("startingTimestamp")
     where = f"pipeline {pipeline.pipeline}: source.options"
     if version is not None and instant is not None:
         raise SpecError(f"{where}: startingVersion and startingTimestamp are both given; remove one of them")

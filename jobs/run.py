@@ -6,8 +6,6 @@ is adopted and not written twice, and only the record in the ledger makes the ba
 
 from __future__ import annotations
 
-import hashlib
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,8 +19,8 @@ from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.formats import prepare
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import Attempt
+from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.expectations import docs, history
 from windowmill.expectations.engine import preload
@@ -42,13 +40,12 @@ from windowmill.jobs.ways.input import TableInput
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.slices import BATCH
 from windowmill.windowing.errors import HeldError, WindowmillError, first_line
-from windowmill.windowing.spec import Pipeline, Table
 
 #: Every so many batches the quality and quarantine tables are compacted if they have many small files.
 MERGED_EVERY = 16
 
 
-def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress, ruling: Ruling | None = None) -> Done:
+def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None = None) -> Done:
     """Execute ``plan`` and commit it.
 
     Raises
@@ -56,7 +53,7 @@ def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, pr
     HeldError
         If a critical expectation failed: nothing is published, the batch stays open, and its rows are kept for inspection.
     """
-    with _steps(pipeline, plan, ledger, places, progress) as batch:
+    with _steps(runnable, plan, ledger, progress) as batch:
         way = batch.way
         surveyed = batch.survey(way)
         restored = batch.restore(way, surveyed)
@@ -72,9 +69,10 @@ def run_batch(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, pr
 class _Steps:
     """The steps of one batch; each is idempotent."""
 
-    def __init__(self, pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress) -> None:
-        self.pipeline, self.plan, self.ledger, self.places, self.progress = pipeline, plan, ledger, places, progress
-        self.attempt = Attempt(plan, pipeline.pipeline, ledger, own_tables(pipeline), rules=_digest_of_rules(pipeline))
+    def __init__(self, runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> None:
+        self.runnable, self.plan, self.ledger, self.progress = runnable, plan, ledger, progress
+        self.pipeline, self.places = pipeline, places = runnable.pipeline, runnable.places
+        self.attempt = Attempt(plan, runnable.name, ledger, own_tables(runnable), rules=runnable.rules_digest)
         # Each attempt has its own folder: on object storage, which has no lease, another may work on the same batch.
         if "://" not in places.root:  # listing object storage is slow; `maintain` does it
             clear_leftovers(places.root, running=True)
@@ -83,8 +81,8 @@ class _Steps:
         #: The result rows, if they were collected into this process for validation.
         self.collected: pa.Table | None = None
         preload()
-        source = read_source_table(_path(pipeline.source))
-        self.batch = TableInput.of(pipeline, plan, source, places.state, left_at=ledger.state_version)
+        source = read_source_table(runnable.source_path)
+        self.batch = TableInput.of(runnable, plan, source, left_at=ledger.state_version)
         with progress.step("start", "Spark"):
             new_bytes = sum(file.size_bytes for file in self.batch.files)
             self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < limits.MOST_BYTES_OF_SHORT_RUN)
@@ -159,7 +157,7 @@ class _Steps:
 
     def _publish(self, result: Applied, verdict: str) -> int:
         plan = self.plan
-        path = _path(self.pipeline.sink)
+        path = self.runnable.sink_path
         replaces = None if plan.builds_state else (result.emission.after, result.emission.through)
 
         def write() -> None:
@@ -308,28 +306,15 @@ class _Steps:
 
 
 @contextmanager
-def _steps(pipeline: Pipeline, plan: Plan, ledger: Ledger, places: Places, progress: Progress) -> Iterator[_Steps]:
-    batch = _Steps(pipeline, plan, ledger, places, progress)
+def _steps(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Iterator[_Steps]:
+    batch = _Steps(runnable, plan, ledger, progress)
     try:
         yield batch
     except WindowmillError:
         raise
     except Exception as err:
-        if ours := failures.typed(err, places.state):
+        if ours := failures.typed(err, runnable.places.state):
             raise ours from err
         raise
     finally:
         batch.release()
-
-
-def _digest_of_rules(pipeline: Pipeline) -> str:
-    """A digest of the expectations of ``pipeline``: 8 hexadecimal digits."""
-    rules = [rule.model_dump(mode="json") for rule in pipeline.expectations]
-    return hashlib.sha256(json.dumps(rules, sort_keys=True, default=str).encode()).hexdigest()[:8]
-
-
-def _path(table: Table | None) -> str:
-    """Of the source or the sink; planning refuses a spec without it."""
-    assert table is not None
-    assert table.path is not None
-    return table.path

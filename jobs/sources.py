@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructField, StructType
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
+from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.delta_log import AddedFile, SourceTable, physical_names, schema_at
 from windowmill.jobs.instants import instant_sql
 from windowmill.jobs.reading import Reading
@@ -145,7 +146,7 @@ def _same_form(pipeline: Pipeline, old: Columns, new: Columns) -> bool:
     return fields[0] == fields[1] and result_schema(pipeline, old.arrow) == result_schema(pipeline, new.arrow)
 
 
-def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, pipeline: Pipeline, *, now_us: int) -> DataFrame:
+def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnable: Runnable, *, now_us: int) -> DataFrame:
     """The rows of the files in ``reading``, with the columns of ``_ADDED``.
 
     ``_reason`` is null for a row with a usable event time, else a key of :data:`windowmill.jobs.quarantine.DETAILS`.
@@ -161,8 +162,9 @@ def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, pipelin
     if by_delta < len(reading.files):
         parts.append(_by_files(spark, table, reading.files[by_delta:], columns.struct, first=by_delta))
     rows = reduce(DataFrame.unionByName, parts)
-    if pipeline.source and pipeline.source.filter:
-        chosen, failed = truth(pipeline.source.filter, columns.arrow), failure(pipeline.source.filter, columns.arrow)
+    wanted, pipeline = runnable.source.filter, runnable.pipeline
+    if wanted:
+        chosen, failed = truth(wanted, columns.arrow), failure(wanted, columns.arrow)
         # A row on which the filter fails is kept, to be quarantined.
         rows = rows.where(chosen if failed is None else F.coalesce(chosen, F.lit(False)) | failed)
     latest = pipeline.time.latest(now_us)

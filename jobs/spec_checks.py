@@ -9,10 +9,11 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from windowmill.checkpoints.commit_stores import check_commit_store
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.condition_checks import condition_problem
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import LimitExceededError, SpecError, UnsupportedError, first_line
@@ -54,21 +55,25 @@ def not_run(pipeline: Pipeline) -> Iterator[Problem]:
             yield f"{name}.path", "holds credentials, which the table's history would keep; configure them for the storage instead"
 
 
-def check_runnable(pipeline: Pipeline) -> None:
-    """Raise ``SpecError``, naming the field, for a spec that ``run`` and ``backfill`` do not support."""
+def runnable_of(pipeline: Pipeline) -> Runnable:
+    """``pipeline`` with its tables; raises ``SpecError``, naming the field, for a spec that ``run`` and ``backfill`` do not support."""
     from windowmill.jobs.reading import check_source  # loads deltalake, which `validate` does without
 
     name = f"pipeline {pipeline.pipeline}"
-    if pipeline.source is None or pipeline.sink is None:
-        missing = "source" if pipeline.source is None else "sink"
+    source, sink = pipeline.source, pipeline.sink
+    if source is None or sink is None:
+        missing = "source" if source is None else "sink"
         raise SpecError(f"{name}: {missing}: missing; give its path")
     problem = next(not_run(pipeline), None)
     if problem:
         raise UnsupportedError(f"{name}: {problem[0]}: {problem[1]}")
     check_lengths(pipeline)
-    check_source(pipeline)
-    for path in (pipeline.sink.path, Places.of(pipeline).root):
-        check_commit_store(path)  # type: ignore[arg-type] # `not_run` has refused a sink without a path
+    check_source(pipeline, source)
+    # `not_run` has refused tables without a path.
+    runnable = Runnable(pipeline, source, cast(str, source.path), cast(str, sink.path), Places.of(pipeline))
+    for path in (runnable.sink_path, runnable.places.root):
+        check_commit_store(path)
+    return runnable
 
 
 def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
@@ -113,7 +118,7 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
         yield "source", "missing; --source compares the spec with it"
         return
     if pipeline.sink is not None:
-        check_runnable(pipeline)
+        runnable_of(pipeline)
     columns = Columns.of(read_source_table(pipeline.source.path).schema_json)
     columns.check(pipeline, "the source")
     known = {name.lower() for name in columns.arrow}

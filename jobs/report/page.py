@@ -14,7 +14,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from windowmill.checkpoints.assembling import Totals
-from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.batches import Batch, RunPlan
 from windowmill.checkpoints.places import Places, local_path
 from windowmill.jobs.alerts import warnings_of
 from windowmill.jobs.report import charts, scales
@@ -117,7 +117,8 @@ def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
     if last is None:
         return None
     if pipeline.time.watermark == "data_interval_end":
-        return None if last.plan.interval_end is None else scales.instant(last.plan.interval_end)
+        vouched = last.plan.interval_end if isinstance(last.plan, RunPlan) else None
+        return None if vouched is None else scales.instant(vouched)
     disorder = pipeline.time.disorder.elapsed()
     return (
         last.seen - timedelta(microseconds=disorder)
@@ -134,8 +135,8 @@ def _totals(facts: Facts) -> dict[str, int]:
     begun = [batch for batch in facts.batches if batch.status != "committed"]
     counts = {name: getattr(totals, f"rows_{name}") for name in ("read", "applied", "late", "quarantined", "published")}
     return counts | {
-        "runs": totals.batches - totals.backfills + sum(batch.action == "run" for batch in begun),
-        "backfills": totals.backfills + sum(batch.action == "backfill" for batch in begun),
+        "runs": totals.batches - totals.backfills + sum(not batch.is_backfill for batch in begun),
+        "backfills": totals.backfills + sum(batch.is_backfill for batch in begun),
         "held": sum(batch.status == "held" for batch in begun),
     }
 

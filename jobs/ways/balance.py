@@ -35,7 +35,7 @@ def settle(batch: TableInput, emission: Emission, computed: Computed, rows_read:
 
 def _check_balance(batch: TableInput, applied: Applied) -> None:
     rows_read, rows_applied, quarantined = applied.rows_read, applied.computed.rows_applied, applied.rows_quarantined
-    filtered = batch.pipeline.source is not None and batch.pipeline.source.filter is not None
+    filtered = batch.runnable.source.filter is not None
     logged = [file.rows for file in batch.files]
     by_log = sum(rows for rows in logged if rows is not None)
     if rows_read != rows_applied + quarantined or (None not in logged and not filtered and by_log != rows_read):

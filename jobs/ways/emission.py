@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.spec import Pipeline
 
@@ -36,9 +36,13 @@ def emission_of(pipeline: Pipeline, plan: Plan, seen: int | None, *, stops_at_ra
     windows that are complete.
     """
     emitted = _emitted(pipeline, plan, seen)
-    if plan.action == "run":
-        after = AXIS_BEGIN if plan.emitted is None else plan.emitted
-        return Emission(seen, plan.emitted if emitted is None else emitted, after, after if emitted is None else emitted)
+    if isinstance(plan, BackfillPlan):
+        return _of_backfill(plan, seen, emitted, stops_at_range=stops_at_range)
+    after = AXIS_BEGIN if plan.emitted is None else plan.emitted
+    return Emission(seen, plan.emitted if emitted is None else emitted, after, after if emitted is None else emitted)
+
+
+def _of_backfill(plan: BackfillPlan, seen: int | None, emitted: int | None, *, stops_at_range: bool) -> Emission:
     begin, end = plan.range
     if plan.builds_state and not stops_at_range:
         return Emission(seen, emitted, begin, begin if emitted is None else max(begin, emitted))
@@ -51,7 +55,7 @@ def _emitted(pipeline: Pipeline, plan: Plan, seen: int | None) -> int | None:
     """The instant through which windows are complete; it never moves back."""
     time = pipeline.time
     complete = None if seen is None else seen - time.disorder.elapsed() - time.lateness.elapsed()
-    if plan.action == "run" and time.watermark == "data_interval_end":
+    if isinstance(plan, RunPlan) and time.watermark == "data_interval_end":
         # A batch that leaves a backlog vouches for nothing: what had been emitted stays as it was.
         complete = plan.emitted if plan.interval_end is None else plan.interval_end - time.lateness.elapsed()
     return complete if plan.emitted is None or complete is None else max(plan.emitted, complete)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.batches import BackfillPlan, Plan
 from windowmill.checkpoints.opening import open_state
+from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.delta_log import AddedFile, SourceTable
 from windowmill.jobs.reading import Reading, reading_of
 from windowmill.jobs.sources import Columns, read_rows
@@ -100,23 +101,24 @@ class TableInput(Input):
     """The rows that a plan reads from the source table."""
 
     check: RowCheck
+    runnable: Runnable
     plan: Plan
     source: SourceTable
     reading: Reading
 
     @classmethod
-    def of(cls, pipeline: Pipeline, plan: Plan, source: SourceTable, state: str, *, left_at: int | None) -> TableInput:
-        """The input of ``plan``, whose state is at the path ``state``, where the last batch left it at version ``left_at``.
+    def of(cls, runnable: Runnable, plan: Plan, source: SourceTable, *, left_at: int | None) -> TableInput:
+        """The input of ``plan``, of which the last batch left the state at version ``left_at``.
 
         Raises
         ------
         StateError
             If the state is not there, is damaged, or of a newer format.
         """
-        check = open_state(state, left_at=left_at)
+        pipeline, check = runnable.pipeline, open_state(runnable.places.state, left_at=left_at)
         # The table may have got other columns since.
         source = replace(source, schema_json=plan.source_schema)
-        reading = reading_of(pipeline, source, plan)
+        reading = reading_of(runnable, source, plan)
         return cls(
             pipeline=pipeline,
             columns=Columns.of(plan.source_schema),
@@ -129,6 +131,7 @@ class TableInput(Input):
             expected_rows=sum(file.rows or 0 for file in reading.files),
             size_bytes=sum(file.size_bytes for file in reading.files),
             check=check,
+            runnable=runnable,
             plan=plan,
             source=source,
             reading=reading,
@@ -147,11 +150,11 @@ class TableInput(Input):
     @property
     def restores(self) -> bool:
         """Whether there is state to go on from; a backfill works from the source alone."""
-        return self.plan.action == "run" and self.plan.batch > 0
+        return not isinstance(self.plan, BackfillPlan) and self.plan.batch > 0
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The new rows."""
-        return read_rows(spark, self.source, self.reading, self.pipeline, now_us=self.plan.now_us)
+        return read_rows(spark, self.source, self.reading, self.runnable, now_us=self.plan.now_us)
 
     def emission(self, seen: int | None, *, stops_at_range: bool = True) -> Emission:
         """How far the pipeline gets with these rows; as of :func:`.emission_of`."""
@@ -160,8 +163,10 @@ class TableInput(Input):
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:
     """The instant through which windows were closed to the rows of each file; in a backfill as when they first came."""
-    if plan.action == "run" or not plan.found_closed:
-        return (AXIS_BEGIN if plan.emitted is None or plan.action == "backfill" else plan.emitted,) * len(reading.files)
+    if not isinstance(plan, BackfillPlan):
+        return (AXIS_BEGIN if plan.emitted is None else plan.emitted,) * len(reading.files)
+    if not plan.found_closed:
+        return (AXIS_BEGIN,) * len(reading.files)
     through = [version for version, _ in plan.found_closed]
     later = [plan.found_closed[bisect_left(through, file.version)][1] for file in reading.files[reading.settled :]]
     return (*(AXIS_BEGIN,) * reading.settled, *(AXIS_BEGIN if instant is None else instant for instant in later))

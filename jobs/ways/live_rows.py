@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from windowmill.checkpoints.batches import BackfillPlan
 from windowmill.checkpoints.state.log import LogTable, compact_log, is_overgrown
 from windowmill.jobs.sources import REASON, event_end
 from windowmill.jobs.ways import lateness_on_spark as lateness
@@ -100,14 +101,14 @@ class LiveRowWay:
 
     def _ends(self, emission: Emission) -> tuple[int, int] | None:
         """The window ends that a backfill gives; policies trigger up to the watermark, which is after ``through``."""
-        if self._batch.plan.action != "backfill":
+        if not isinstance(self._batch.plan, BackfillPlan):
             return None
         return emission.after, AXIS_END if self._batch.builds_state else emission.through
 
     def _clock(self, emission: Emission) -> Clock:
         """Progress as the batch leaves it."""
         batch, lateness_ = self._batch, self._batch.lateness
-        since = BEFORE if batch.emitted is None or batch.plan.action == "backfill" else batch.emitted + lateness_
+        since = BEFORE if batch.emitted is None or isinstance(batch.plan, BackfillPlan) else batch.emitted + lateness_
         if batch.closed_by_file is not None:
             # Not the interval's own end: a later one may have been vouched for before.
             return Clock(0, lateness_, seen=BEFORE if emission.emitted is None else emission.emitted + lateness_, since=since)

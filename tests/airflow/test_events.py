@@ -10,7 +10,8 @@ import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowSkipException
 
-from windowmill.checkpoints.batches import Batch, Commit, Plan
+from tests.checkpoints.records import plan
+from windowmill.checkpoints.batches import Batch, Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.events import EVENTS_READ
 from windowmill.dags.operators import AnnounceOperator
@@ -24,11 +25,12 @@ FEBRUARY = 1_359_676_800_000_000
 
 
 def batch(number: int, rows: int = 5, *, status: str = "committed", action: str = "run", verdict: str = "passed", **changes) -> Batch:
-    plan = Plan(number, action, f"attempt-{number}", "g1", "source", number - 1, number, 0, "meaning", "{}", builds_state=action == "run")
+    own = {"range_from": 0, "range_to": 1, "builds_state": False} if action == "backfill" else {}
+    made = plan(number, f"attempt-{number}", action=action, generation="g1", source_id="source", meaning="meaning", **own)
     end = FEBRUARY + number * HOUR
     outcome = {"windows": {"hourly": rows}, "window_end_min": end, "window_end_max": end + HOUR, "sink_version": number} | changes
     commit = Commit(None, None, verdict, rows_late=1, rows_quarantined=2, rows_published=rows, **outcome)
-    return Batch(plan, AT, None if status == "open" else commit, status, None if status == "open" else AT)
+    return Batch(made, AT, None if status == "open" else commit, status, None if status == "open" else AT)
 
 
 @pytest.fixture

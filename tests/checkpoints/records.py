@@ -9,18 +9,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from windowmill.checkpoints.assembling import FORMAT, TOTALS, Totals
-from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.batches import BackfillPlan, Commit, Plan, RunPlan
 from windowmill.checkpoints.records import Record
+from windowmill.checkpoints.stored_plans import StoredPlan
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-def plan(batch: int, attempt: str = "a", **changes: Any) -> Plan:
+def plan(batch: int, attempt: str = "a", *, action: str = "run", **changes: Any) -> Plan:
     values = {
-        "batch": batch, "action": "run", "attempt": attempt, "generation": "g", "source_id": "s", "from_version": batch - 1,
+        "batch": batch, "attempt": attempt, "generation": "g", "source_id": "s", "from_version": batch - 1,
         "to_version": batch, "now_us": 0, "meaning": "m", "source_schema": "{}",
     }  # fmt: skip
-    return Plan(**values | changes)
+    kind = {"run": RunPlan, "backfill": BackfillPlan}[action]
+    return kind(**values | changes)
 
 
 def commit(**changes: Any) -> Commit:
@@ -34,5 +36,5 @@ def history(batches: int, *, format_: int = FORMAT) -> Iterator[Record]:
         planned, outcome = plan(number), commit(seen=number, emitted=number, rows_read=3, rows_published=2)
         totals = totals.plus(planned, outcome)
         at = NOW + timedelta(minutes=5 * number)
-        yield Record(format_, "plan", number, "a", at, json.dumps(asdict(planned)))
+        yield Record(format_, "plan", number, "a", at, json.dumps(asdict(StoredPlan.of(planned))))
         yield Record(format_, "commit", number, "a", at, json.dumps(asdict(outcome) | {TOTALS: asdict(totals)}))

@@ -28,10 +28,10 @@ def test_an_unknown_store_is_refused():
 
 
 def test_a_run_onto_such_a_store_ends_before_anything_is_read():
-    from windowmill.jobs.spec_checks import check_runnable
+    from windowmill.jobs.spec_checks import runnable_of
     from windowmill.windowing.specfile import parse_pipeline
 
     spec = {"pipeline": "delays", "source": {"path": "/tables/flights"}, "time": {"column": "t"}, "sink": {"path": "s3://b/delays"}}
     window = {"name": "hour", "type": "tumbling", "size": "1 hour"}
     with pytest.raises(MachineError, match="s3://b/delays: on S3 Spark may overwrite"):
-        check_runnable(parse_pipeline(spec | {"windows": [window], "aggregates": {"n": {"count": "*"}}}))
+        runnable_of(parse_pipeline(spec | {"windows": [window], "aggregates": {"n": {"count": "*"}}}))

@@ -6,34 +6,19 @@ import hashlib
 import json
 import multiprocessing
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 
-from windowmill.checkpoints.batches import Commit, Plan
+from tests.checkpoints.records import NOW, commit, plan
 from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import Record
 from windowmill.windowing.errors import FencedError, LeaseTakenError, LedgerCorruptError, LedgerError, SpecChangedError
 from windowmill.windowing.specfile import parse_pipeline
-
-NOW = datetime(2024, 1, 1, tzinfo=UTC)
-
-
-def plan(batch: int, attempt: str = "a", **changes) -> Plan:
-    values = {
-        "batch": batch, "action": "run", "attempt": attempt, "generation": "g", "source_id": "s", "from_version": batch - 1,
-        "to_version": batch, "now_us": 0, "meaning": "m", "source_schema": "{}",
-    }  # fmt: skip
-    return Plan(**values | changes)
-
-
-def commit(**changes) -> Commit:
-    return Commit(**{"seen": 10, "emitted": 5, "verdict": "passed"} | changes)
 
 
 @pytest.fixture
@@ -56,6 +41,42 @@ def test_a_batch_opens_with_its_plan_and_ends_with_its_commit(path):
     assert again.open_batch is None
     assert again.last_commit.outcome == commit(windows={"w": 3}, timings={"apply": 1.5})
     assert [(b.number, b.status, b.committed_at) for b in again.batches()] == [(0, "committed", NOW)]
+
+
+#: Bodies of the records of the plans in the next test, byte for byte.
+RUN = (
+    '{"batch": 0, "action": "run", "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, "now_us": 0, '
+    '"meaning": "m", "source_schema": "{}", "seen": 10, "emitted": 5, "range_from": null, "range_to": null, "interval_end": 9, '
+    '"found_closed": [], "builds_state": true, "windowmill": "0.1.0", "snapshot": 0, "modules": {"m": "12"}, "tzdata": null, "zones": {}, '
+    '"app": "windowmill/g"}'
+)
+BACKFILL = (
+    '{"batch": 0, "action": "backfill", "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, '
+    '"now_us": 0, "meaning": "m", "source_schema": "{}", "seen": null, "emitted": null, "range_from": -5, "range_to": 5, '
+    '"interval_end": null, "found_closed": [[1, null], [2, 7]], "builds_state": false, "windowmill": "", "snapshot": null, "modules": {}, '
+    '"tzdata": null, "zones": {"UTC": "34"}, "app": null}'
+)
+
+
+@pytest.mark.parametrize(
+    ("planned", "stored"),
+    [
+        (plan(0, seen=10, emitted=5, interval_end=9, windowmill="0.1.0", snapshot=0, modules={"m": "12"}, app="windowmill/g"), RUN),
+        (
+            plan(
+                0, action="backfill", range_from=-5, range_to=5, found_closed=[[1, None], [2, 7]], builds_state=False, zones={"UTC": "34"}
+            ),
+            BACKFILL,
+        ),
+    ],
+    ids=["run", "backfill"],
+)
+def test_the_stored_form_of_a_plan_stays_as_it_is(path, planned, stored):
+    ledger = Ledger(path)
+    ledger.record_plan(planned, NOW)
+    [record] = DeltaRecords(path).load()
+    assert record.body == stored
+    assert Ledger(path).open_batch.plan == planned
 
 
 def test_a_held_batch_stays_open_and_counts_its_holds(path):

@@ -66,6 +66,16 @@ DAMAGES = {
     ),
     "a list of the wrong type": (lambda r: [with_body(r[0], found_closed=[[1]]), *r[1:]], "a found_closed of the wrong type"),
     "an unknown action": (lambda r: [with_body(r[0], action="rerun"), *r[1:]], "an action of the wrong type|a action of the wrong type"),
+    "a run of a range": (lambda r: [with_body(r[0], range_from=0), *r[1:]], "the plan of batch 0 is a run with fields of a backfill"),
+    "a run that builds no state": (lambda r: [with_body(r[0], builds_state=False), *r[1:]], "batch 0 is a run with fields of a backfill"),
+    "a backfill of no range": (
+        lambda r: [with_body(r[0], action="backfill"), *r[1:]],
+        "is a backfill without a range of window ends",
+    ),
+    "a backfill of an interval": (
+        lambda r: [with_body(r[0], action="backfill", range_from=0, range_to=9, interval_end=9), *r[1:]],
+        "batch 0 is a backfill with the data interval of a run",
+    ),
     "another batch's plan": (lambda r: [with_body(r[0], batch=7), *r[1:]], "the plan of batch 0 is for batch 7"),
     "no object": (lambda r: [replace(r[0], body="[1]"), *r[1:]], "the plan of batch 0 is not an object"),
     "no JSON": (lambda r: [replace(r[0], body="{"), *r[1:]], "the plan of batch 0 cannot be read"),

@@ -29,6 +29,7 @@ from windowmill.checkpoints import record_table, upkeep
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
+from windowmill.jobs.spec_checks import runnable_of
 
 #: Versions that are landed before each run, so that a process takes several batches.
 LANDED_AT_ONCE = 10
@@ -106,7 +107,7 @@ class Soak:
         pipeline = self.world.bench.pipeline
         places = Places.of(pipeline)
         self.world.check_drained()
-        for role, table in own_tables(pipeline).items():
+        for role, table in own_tables(runnable_of(pipeline)).items():
             doubled = {batch: n for batch, n in _commits(table, role).items() if n > 1}
             assert not doubled, f"{role}: batches with several commits: {doubled}"
         self._maintain()

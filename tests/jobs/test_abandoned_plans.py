@@ -12,6 +12,7 @@ from deltalake import write_deltalake
 
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.planning import next_run
+from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import CodeChangedError, SpecChangedError
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -38,7 +39,7 @@ class Folder:
 
     def plan(self, **changes: Any) -> int:
         pipeline = parse_pipeline(self.spec | changes)
-        plan = next_run(pipeline, Ledger.open(pipeline))
+        plan = next_run(runnable_of(pipeline), Ledger.open(pipeline))
         assert plan is not None
         return plan.batch
 

@@ -17,6 +17,7 @@ from windowmill.checkpoints.batches import Plan, Written
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.planning import Accepted, next_backfill, next_run
+from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing import errors
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -60,10 +61,10 @@ class Bench:
         return Ledger.open(self.pipeline)
 
     def plan(self, **options: Any) -> Plan | None:
-        return next_run(self.pipeline, self.ledger(), **options)
+        return next_run(runnable_of(self.pipeline), self.ledger(), **options)
 
     def backfill(self) -> Plan:
-        return next_backfill(self.pipeline, self.ledger(), begin=0, end=20)
+        return next_backfill(runnable_of(self.pipeline), self.ledger(), begin=0, end=20)
 
     def commit(self, **outcome: Any) -> None:
         ledger = self.ledger()

@@ -14,12 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-
-from windowmill.checkpoints.batches import Plan
-from windowmill.jobs import delta_log, reading
 from windowmill.jobs.apply import _BEFORE_ALL, _closed_by_file
+
+from tests.checkpoints.records import plan
+from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.runnable import Runnable
+from windowmill.jobs import delta_log, reading
 from windowmill.jobs.delta_log import read_source_table
-from windowmill.jobs.reading import Reach, backfill_reach, check_readable, check_source, next_reach, reading_of
+from windowmill.jobs.reading import Reach, backfill_reach, check_readable, next_reach, reading_of
+from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     NonAppendCommitError,
@@ -29,14 +32,13 @@ from windowmill.windowing.errors import (
     SpecError,
     UnsupportedError,
 )
-from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
 LIMITS = {"max_files": 10_000, "max_bytes": 1 << 40}
 
 
-def _pipeline(path: Path, **source: Any) -> Pipeline:
-    return parse_pipeline(
+def _runnable(path: Path, **source: Any) -> Runnable:
+    pipeline = parse_pipeline(
         {
             "pipeline": "p",
             "source": {"path": str(path)} | source,
@@ -46,6 +48,7 @@ def _pipeline(path: Path, **source: Any) -> Pipeline:
             "sink": {"path": str(path) + ".sink"},
         }
     )
+    return runnable_of(pipeline)
 
 
 def _land(path: Path, values: list[int], **options: Any) -> None:
@@ -61,25 +64,15 @@ def table(tmp_path) -> Path:
     return path
 
 
-def _first(pipeline: Pipeline, arrival: reading.Arrival = "log", **limits: int) -> tuple[Reach, reading.Reading]:
-    source = read_source_table(pipeline.source.path)  # type: ignore[union-attr, arg-type]
-    reach = next_reach(pipeline, source, None, arrival, **(LIMITS | limits))
-    check_readable(pipeline, source, reach, again=False)
-    return reach, reading_of(pipeline, source, reach)
+def _first(runnable: Runnable, arrival: reading.Arrival = "log", **limits: int) -> tuple[Reach, reading.Reading]:
+    source = read_source_table(runnable.source_path)
+    reach = next_reach(runnable, source, None, arrival, **(LIMITS | limits))
+    check_readable(runnable, source, reach, again=False)
+    return reach, reading_of(runnable, source, reach)
 
 
 def _plan(**values: Any) -> Plan:
-    fixed = {
-        "batch": 0,
-        "action": "run",
-        "attempt": "a",
-        "generation": "g",
-        "source_id": "s",
-        "now_us": 0,
-        "meaning": "",
-        "source_schema": "",
-    }
-    return Plan(**(fixed | values))
+    return plan(0, **values)
 
 
 def _vacuum(path: Path) -> None:
@@ -99,17 +92,17 @@ def _rows(path: Path, found: reading.Reading) -> list[int]:
 
 
 def test_a_first_batch_takes_rows_in_the_order_of_the_log(table):
-    reach, found = _first(_pipeline(table))
+    reach, found = _first(_runnable(table))
     assert reach == Reach(-1, 2, None)
     assert found.settled == 0
     assert _rows(table, found) == [1, 2, 5, 6, 3, 4]
-    assert _first(_pipeline(table), max_files=2)[0] == Reach(-1, 1, None)
+    assert _first(_runnable(table), max_files=2)[0] == Reach(-1, 1, None)
 
 
 @pytest.mark.covers("S5")
 def test_compaction_alone_leaves_the_order_of_arrival(table):
     DeltaTable(str(table)).optimize.compact()
-    reach, found = _first(_pipeline(table))
+    reach, found = _first(_runnable(table))
     assert reach == Reach(-1, 3, None)
     assert _rows(table, found) == [1, 2, 5, 6, 3, 4]
 
@@ -139,20 +132,20 @@ def _all_of_it(path: Path) -> None:
 def test_a_first_batch_reads_the_snapshot_where_arrival_is_no_longer_told(table, trouble, left):
     trouble(table)
     version = DeltaTable(str(table)).version()
-    reach, found = _first(_pipeline(table))
+    reach, found = _first(_runnable(table))
     assert reach == Reach(-1, version, version)
     assert found.settled == len(found.files) > 0
     assert sorted(_rows(table, found)) == [t for t in range(1, 7) if left == 6 or t != 5]
-    assert found == _first(_pipeline(table))[1], "a retry reads the same files in the same order"
+    assert found == _first(_runnable(table))[1], "a retry reads the same files in the same order"
 
 
 def test_a_first_batch_by_event_time_when_asked(table):
-    reach, found = _first(_pipeline(table), "event_time")
+    reach, found = _first(_runnable(table), "event_time")
     assert reach == Reach(-1, 2, 2)
     assert found.settled == 3
     source = read_source_table(str(table))
     with pytest.raises(SpecError, match="for history, but a batch has been committed"):
-        next_reach(_pipeline(table), source, _plan(from_version=-1, to_version=1), "event_time", **LIMITS)
+        next_reach(_runnable(table), source, _plan(from_version=-1, to_version=1), "event_time", **LIMITS)
 
 
 @pytest.mark.covers("S4")
@@ -161,21 +154,21 @@ def test_changed_rows_are_refused_or_ignored_and_counted(table):
     _land(table, [7, 8])
     source, before = read_source_table(str(table)), _plan(from_version=-1, to_version=2)
     with pytest.raises(NonAppendCommitError, match=r"version 3 \(DELETE\).*source.changes: ignore.*backfill"):
-        next_reach(_pipeline(table), source, before, "log", **LIMITS)
-    pipeline = _pipeline(table, changes="ignore")
-    reach = next_reach(pipeline, source, before, "log", **LIMITS)
+        next_reach(_runnable(table), source, before, "log", **LIMITS)
+    runnable = _runnable(table, changes="ignore")
+    reach = next_reach(runnable, source, before, "log", **LIMITS)
     assert reach == Reach(2, 4, None)
-    found = reading_of(pipeline, source, reach)
+    found = reading_of(runnable, source, reach)
     assert _rows(table, found) == [7, 8]
     assert found.rows_ignored == 1
-    assert pipeline.meaning_hash() == _pipeline(table).meaning_hash()
+    assert runnable.pipeline.meaning_hash() == _runnable(table).pipeline.meaning_hash()
 
 
 def test_a_restore_brings_back_rows_that_have_been_read(table):
     DeltaTable(str(table)).delete("t < 3")
     DeltaTable(str(table)).restore(2)
-    pipeline = _pipeline(table, changes="ignore")
-    found = reading_of(pipeline, read_source_table(str(table)), Reach(2, 4))
+    runnable = _runnable(table, changes="ignore")
+    found = reading_of(runnable, read_source_table(str(table)), Reach(2, 4))
     assert found.files == ()
     assert found.rows_ignored == 4
 
@@ -187,49 +180,49 @@ def test_a_replaced_range_of_a_windowmill_sink_is_named(table):
     rows = pa.table({"t": [5], "p": ["1"]})
     write_deltalake(str(table), rows, mode="overwrite", predicate="t = 5", commit_properties=told)
     with pytest.raises(NonAppendCommitError, match=r"pipeline upstream replaced what it had published \(backfill\)"):
-        reading_of(_pipeline(table), read_source_table(str(table)), Reach(2, 3))
+        reading_of(_runnable(table), read_source_table(str(table)), Reach(2, 3))
 
 
 def test_restate_is_refused_in_one_line(table):
     with pytest.raises(UnsupportedError, match=r"source\.changes: restate is not supported yet"):
-        check_source(_pipeline(table, changes="restate"))
+        _runnable(table, changes="restate")
 
 
 @pytest.mark.covers("S1")
 @pytest.mark.parametrize("trouble", [_compacted, _clean_log], ids=["compacted and vacuumed", "log cleaned up"])
 def test_a_backfill_of_a_running_pipeline_needs_the_order_of_arrival(table, trouble):
-    pipeline, before = _pipeline(table), [_plan(from_version=-1, to_version=1), _plan(from_version=1, to_version=2)]
+    runnable, before = _runnable(table), [_plan(from_version=-1, to_version=1), _plan(from_version=1, to_version=2)]
     source = read_source_table(str(table))
-    assert backfill_reach(pipeline, source, before, "log") == Reach(-1, 2, None)
-    check_readable(pipeline, source, backfill_reach(pipeline, source, before, "log"), again=True)
+    assert backfill_reach(runnable, source, before, "log") == Reach(-1, 2, None)
+    check_readable(runnable, source, backfill_reach(runnable, source, before, "log"), again=True)
     trouble(table)
     _land(table, [9])
     source = read_source_table(str(table))
     with pytest.raises(ArrivalUnknownError, match=r"--arrival event_time"):
-        check_readable(pipeline, source, backfill_reach(pipeline, source, before, "log"), again=True)
+        check_readable(runnable, source, backfill_reach(runnable, source, before, "log"), again=True)
 
 
 def test_a_backfill_by_event_time_reads_what_has_been_committed(table):
     before = [_plan(from_version=-1, to_version=1)]
     source = read_source_table(str(table))
-    reach = backfill_reach(_pipeline(table), source, before, "event_time")
+    reach = backfill_reach(_runnable(table), source, before, "event_time")
     assert reach == Reach(-1, 1, 1)
-    assert sorted(_rows(table, reading_of(_pipeline(table), source, reach))) == [1, 2, 5, 6]
+    assert sorted(_rows(table, reading_of(_runnable(table), source, reach))) == [1, 2, 5, 6]
 
 
 @pytest.mark.covers("S5")
 def test_a_snapshot_whose_files_were_rewritten_is_read_from_the_new_ones(table):
     before = [_plan(from_version=-1, to_version=2, snapshot=2)]
-    pipeline = _pipeline(table)
-    assert backfill_reach(pipeline, read_source_table(str(table)), before, "log") == Reach(-1, 2, 2)
+    runnable = _runnable(table)
+    assert backfill_reach(runnable, read_source_table(str(table)), before, "log") == Reach(-1, 2, 2)
     _compacted(table)
     _land(table, [9])
     source = read_source_table(str(table))
     for arrival in ("log", "event_time"):
-        reach = backfill_reach(pipeline, source, before, arrival)
+        reach = backfill_reach(runnable, source, before, arrival)
         assert reach.through == 2 < (reach.snapshot or 0) < source.version
-        check_readable(pipeline, source, reach, again=True)
-        found = reading_of(pipeline, source, reach)
+        check_readable(runnable, source, reach, again=True)
+        found = reading_of(runnable, source, reach)
         assert sorted(_rows(table, found)) == [1, 2, 3, 4, 5, 6]
         assert found.settled == len(found.files)
 
@@ -239,8 +232,8 @@ def test_a_backfill_reads_a_first_snapshot_and_then_the_log(table):
     _land(table, [8, 7])
     before = [_plan(from_version=-1, to_version=3, snapshot=3), _plan(from_version=3, to_version=DeltaTable(str(table)).version())]
     source = read_source_table(str(table))
-    reach = backfill_reach(_pipeline(table), source, before, "log")
-    found = reading_of(_pipeline(table), source, reach)
+    reach = backfill_reach(_runnable(table), source, before, "log")
+    found = reading_of(_runnable(table), source, reach)
     assert found.settled == 1
     assert _rows(table, found)[-2:] == [8, 7]
     assert [file.version for file in found.files] == [3, source.version]
@@ -249,17 +242,17 @@ def test_a_backfill_reads_a_first_snapshot_and_then_the_log(table):
 @pytest.mark.covers("S1")
 def test_a_file_that_is_gone_is_found_before_anything_is_planned(table):
     source = read_source_table(str(table))
-    [file] = reading_of(_pipeline(table), source, Reach(1, 2)).files
+    [file] = reading_of(_runnable(table), source, Reach(1, 2)).files
     (table / file.path).unlink()
     with pytest.raises(SourceRangeGoneError, match=f"file {file.path} of version 2 is gone"):
-        check_readable(_pipeline(table), source, Reach(1, 2), again=False)
+        check_readable(_runnable(table), source, Reach(1, 2), again=False)
 
 
 def test_dates_before_year_1_do_not_keep_a_table_from_being_read(tmp_path):
     path = tmp_path / "source"
     days = pa.array([-719_529, 0], pa.int32()).cast(pa.date32())
     write_deltalake(str(path), pa.table({"t": [1, 2], "day": days, "at": days.cast(pa.timestamp("us", "UTC"))}))
-    reach, found = _first(_pipeline(path))
+    reach, found = _first(_runnable(path))
     assert (reach.through, len(found.files)) == (0, 1)
 
 
@@ -269,24 +262,24 @@ def test_files_are_known_by_their_full_path(tmp_path):
     write_deltalake(str(path), pa.table({"t": range(len(values)), "p": values}), partition_by=["p"])
     for uri in (str(path), path.as_uri()):
         source = read_source_table(uri)
-        found = reading_of(_pipeline(path), source, Reach(-1, 0))
+        found = reading_of(_runnable(path), source, Reach(-1, 0))
         assert delta_log.missing_file(source, found.files) is None
         assert {file.partition["p"] for file in found.files} == set(values)
         assert {file.path for file in delta_log.snapshot_files(source, 0)} == {file.path for file in found.files}
 
 
 def test_starting_version_and_timestamp(table):
-    assert _first(_pipeline(table, options={"startingVersion": 1}))[0] == Reach(0, 2, None)
+    assert _first(_runnable(table, options={"startingVersion": 1}))[0] == Reach(0, 2, None)
     entries = sorted((table / "_delta_log").glob("*.json"))
     for day, entry in enumerate(entries, 1):
         at = datetime(2024, 3, day, tzinfo=UTC).timestamp()
         os.utime(entry, (at, at))
-    assert _first(_pipeline(table, options={"startingTimestamp": "2024-03-02"}))[0] == Reach(0, 2, None)
-    assert _first(_pipeline(table, options={"startingTimestamp": "2024-03-02T00:00:01Z"}))[0] == Reach(1, 2, None)
+    assert _first(_runnable(table, options={"startingTimestamp": "2024-03-02"}))[0] == Reach(0, 2, None)
+    assert _first(_runnable(table, options={"startingTimestamp": "2024-03-02T00:00:01Z"}))[0] == Reach(1, 2, None)
     with pytest.raises(SourceError, match="no version was committed at or after"):
-        _first(_pipeline(table, options={"startingTimestamp": "2024-03-04"}))
+        _first(_runnable(table, options={"startingTimestamp": "2024-03-04"}))
     with pytest.raises(SourceError, match="is at version 2"):
-        _first(_pipeline(table, options={"startingVersion": "7"}))
+        _first(_runnable(table, options={"startingVersion": "7"}))
     source = read_source_table(str(table))
     entries[0].unlink()
     with pytest.raises(SourceRangeGoneError, match="log of version 0 is gone, so it is unknown"):
@@ -306,13 +299,13 @@ def test_starting_version_and_timestamp(table):
 )
 def test_options_that_are_refused(table, options, message):
     with pytest.raises(SpecError, match=message):
-        check_source(_pipeline(table, options=options))
+        _runnable(table, options=options)
 
 
 @pytest.mark.covers("S9")
 def test_a_long_backlog_is_bounded_by_bytes_too(table):
     size = sum(file.stat().st_size for file in table.glob("*.parquet")) // 3
-    assert _first(_pipeline(table), max_bytes=size * 2 + 10)[0].through == 1
+    assert _first(_runnable(table), max_bytes=size * 2 + 10)[0].through == 1
 
 
 def _with_protocol(path: Path, reader: list[str], writer: list[str]) -> None:
@@ -349,25 +342,26 @@ def test_a_damaged_log_entry_is_named(table):
     source = read_source_table(str(table))
     (table / "_delta_log" / f"{2:020d}.json").write_text("")
     with pytest.raises(SourceError, match="log entry of version 2 is damaged"):
-        reading_of(_pipeline(table), source, Reach(1, 2))
+        reading_of(_runnable(table), source, Reach(1, 2))
 
 
 def test_a_table_whose_versions_do_not_bring_all_rows_is_read_as_it_stands(table):
     """A clone's first version may name files without saying that data changed."""
     entry = table / "_delta_log" / f"{0:020d}.json"
     entry.write_text(entry.read_text().replace('"dataChange":true', '"dataChange":false'))
-    assert _first(_pipeline(table))[0] == Reach(-1, 2, 2)
+    assert _first(_runnable(table))[0] == Reach(-1, 2, 2)
 
 
 def test_a_copied_table_reads_its_own_files(table, tmp_path):
     moved = Path(shutil.move(table, tmp_path / "moved"))
-    assert _rows(moved, _first(_pipeline(moved))[1]) == [1, 2, 5, 6, 3, 4]
+    assert _rows(moved, _first(_runnable(moved))[1]) == [1, 2, 5, 6, 3, 4]
 
 
 def test_each_file_of_a_backfill_met_what_the_batch_met_that_read_it_first():
     files = [SimpleNamespace(version=version) for version in (2, 2, 3, 4, 5)]
-    plan = _plan(action="backfill", from_version=-1, to_version=5, found_closed=[(2, None), (4, 100), (5, 200)], builds_state=False)
-    met = {settled: _closed_by_file(_batch(plan, files, settled)) for settled in (0, 2, 5)}
+    told = {"range_from": 0, "range_to": 300, "found_closed": [(2, None), (4, 100), (5, 200)], "builds_state": False}
+    backfill = _plan(action="backfill", from_version=-1, to_version=5, **told)
+    met = {settled: _closed_by_file(_batch(backfill, files, settled)) for settled in (0, 2, 5)}
     assert met[0] == met[2] == [_BEFORE_ALL, _BEFORE_ALL, 100, 100, 200]
     assert met[5] == [_BEFORE_ALL] * 5, "by event time no row is late"
 
@@ -380,10 +374,10 @@ def _batch(plan: Plan, files: list[Any], settled: int) -> Any:
 def test_a_snapshot_with_deletion_vectors_is_read_by_delta(table):
     """Its files hold rows that have been deleted, and how many of them is not known before they are read."""
     source = replace(read_source_table(str(table)), deletion_vectors=True)
-    found = reading_of(_pipeline(table), source, Reach(-1, 2, 1))
+    found = reading_of(_runnable(table), source, Reach(-1, 2, 1))
     assert (found.settled, found.by_delta) == (2, 1)
     assert [file.rows for file in found.files] == [None, None, 2]
-    assert reading_of(_pipeline(table), source, Reach(0, 2)).by_delta is None, "what the log appends has all its rows"
+    assert reading_of(_runnable(table), source, Reach(0, 2)).by_delta is None, "what the log appends has all its rows"
 
 
 @pytest.mark.covers("S4")
@@ -403,10 +397,10 @@ def test_ignored_changes_end_nothing(table):
     _land(table, [8])
     DeltaTable(str(table)).delete("t in (2, 5)")
     _land(table, [9])
-    pipeline = _pipeline(table, changes="ignore")
+    runnable = _runnable(table, changes="ignore")
     source = read_source_table(str(table))
-    reach = next_reach(pipeline, source, _plan(from_version=-1, to_version=2), "log", **LIMITS)
-    found = reading_of(pipeline, source, reach)
+    reach = next_reach(runnable, source, _plan(from_version=-1, to_version=2), "log", **LIMITS)
+    found = reading_of(runnable, source, reach)
     assert reach == Reach(2, source.version, None)
     assert _rows(table, found) == [7, 8, 9]
     assert found.rows_ignored == 3

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.batches import Commit, RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.report import charts, scales, write_report
@@ -68,9 +68,8 @@ def commit(pipeline: Pipeline, count: int = 1, **outcome: Any) -> None:
     told = {"seen": to_us(START + 3 * HOUR), "emitted": to_us(START + 2 * HOUR), "verdict": "passed"}
     told |= {"rows_read": 10, "rows_applied": 8, "rows_quarantined": 2, "rows_late": 1, "rows_published": 5, "timings": {"apply": 1.5}}
     for number in range(len(ledger.batches()), len(ledger.batches()) + count):
-        plan = Plan(
+        plan = RunPlan(
             batch=number,
-            action="run",
             attempt=f"a{number}",
             generation="g",
             source_id="s",

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from windowmill.jobs.cli import main
 from windowmill.jobs.planning import next_run
-from windowmill.jobs.spec_checks import check_runnable, problems_of
+from windowmill.jobs.spec_checks import problems_of, runnable_of
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -102,7 +102,7 @@ def test_a_schedule_is_taken(schedule):
 def test_validate_refuses_what_runs_refuse(changes):
     [found] = problems(**changes)
     with pytest.raises(UnsupportedError, match=f"pipeline p: {found.partition(':')[0]}: "):
-        check_runnable(parse_pipeline(SPEC | changes))
+        runnable_of(parse_pipeline(SPEC | changes))
 
 
 def test_without_source_and_sink_a_spec_serves_try(tmp_path, capsys):
@@ -162,7 +162,7 @@ def test_the_first_plan_refuses_a_condition_that_a_retry_would_answer_otherwise(
     spec = SPEC | {"source": {"path": table, "filter": "rand() < 0.5"}, "sink": {"path": str(tmp_path / "out")}}
     pipeline = parse_pipeline(spec)
     with pytest.raises(SpecError, match=r"source.filter: got 'rand\(\) < 0.5'; rand\(\) gives another answer"):
-        next_run(pipeline, Ledger.open(pipeline))
+        next_run(runnable_of(pipeline), Ledger.open(pipeline))
     assert not (tmp_path / "out.windowmill").exists()
 
 

@@ -17,7 +17,7 @@ import yaml
 from deltalake import Schema, write_deltalake
 from rich.console import Console
 
-from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.batches import Commit, RunPlan
 from windowmill.checkpoints.inspection import SlicesInspection, key_value
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
@@ -53,9 +53,9 @@ def spec_at(folder: Path, **changes: Any) -> dict[str, Any]:
 def commit(pipeline: Pipeline, emitted: int | None, *, schema: pa.Schema = SOURCE, done: bool = True) -> None:
     ledger = Ledger.open(pipeline)
     number = len(ledger.batches())
-    told = {"batch": number, "action": "run", "attempt": "a", "generation": "g", "source_id": "s", "from_version": number - 1}
+    told = {"batch": number, "attempt": "a", "generation": "g", "source_id": "s", "from_version": number - 1}
     told |= {"to_version": number, "now_us": 0, "meaning": pipeline.meaning_hash(), "source_schema": Schema.from_arrow(schema).to_json()}
-    plan = Plan(**told)  # type: ignore[arg-type]
+    plan = RunPlan(**told)  # type: ignore[arg-type]
     ledger.record_plan(plan, NOW)
     if done:
         ledger.record_commit(plan, Commit(seen=emitted, emitted=emitted, verdict="passed"), NOW)

@@ -16,6 +16,7 @@ from tests.spark.harness import quiet
 from windowmill.checkpoints.batches import Written
 from windowmill.expectations.gate import Verdict
 from windowmill.jobs import run
+from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways import balance, input
 from windowmill.jobs.ways.base import Applied, Computed
 from windowmill.jobs.ways.emission import Emission
@@ -62,7 +63,13 @@ class Attempt:
 def steps(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
     """A batch whose constructor, which starts Spark, has not run; ``held`` and ``recorded`` are noted instead of written."""
     made: Any = object.__new__(run._Steps)
-    made.pipeline, made.attempt, made.plan, made.progress = PIPELINE, attempt, plan(3, **values), quiet()
+    made.runnable, made.pipeline, made.attempt, made.plan, made.progress = (
+        runnable_of(PIPELINE),
+        PIPELINE,
+        attempt,
+        plan(3, **values),
+        quiet(),
+    )
     made.places, made.ledger = SimpleNamespace(held="/held", quarantine="/quarantine"), SimpleNamespace(open_batch=None)
     made.batch = SimpleNamespace(reading=SimpleNamespace(rows_ignored=5), sink_schema=ROWS.schema, instants=False)
     made.collected = ROWS
@@ -123,7 +130,8 @@ def test_only_batches_that_go_on_set_rows_aside(monkeypatch, builds_state, write
     monkeypatch.setattr(run._Steps, "_publish", lambda *_: 7)
     monkeypatch.setattr(run, "prepare", lambda *_: None)
     staged = SimpleNamespace(schema=None, append_to=lambda *_, **__: None)
-    batch = steps(Attempt(), monkeypatch, builds_state=builds_state)
+    own = {} if builds_state else {"action": "backfill", "range_from": 0, "range_to": 10, "builds_state": False}
+    batch = steps(Attempt(), monkeypatch, **own)
     batch.publish(result(quarantined=staged), "passed")
     assert batch.attempt.writes == writes
 
@@ -149,7 +157,7 @@ def test_the_ledger_is_told_last(monkeypatch):
         yield Steps()
 
     monkeypatch.setattr(run, "_steps", opened)
-    run.run_batch(*[None] * 5)  # type: ignore[arg-type]
+    run.run_batch(*[None] * 4)  # type: ignore[arg-type]
     assert called == ["survey", "restore", "apply", "validate", "publish", "remember", "commit", "compact"]
 
 
@@ -162,7 +170,8 @@ def applied(monkeypatch: pytest.MonkeyPatch, *, counted: int, set_aside: int, lo
         plan=plan(3),
         columns=SimpleNamespace(struct=SimpleNamespace(names=[])),
         files=[SimpleNamespace(rows=logged)],
-        pipeline=SimpleNamespace(pipeline="p", source=source),
+        pipeline=PIPELINE,
+        runnable=SimpleNamespace(source=source),
     )
     judged: Any = object()
     return balance.settle(batch, Emission(1, 1, 0, 1), Computed(rows_applied=counted, judged=judged), 10, "/staging")
@@ -206,7 +215,7 @@ def test_the_future_begins_where_the_plan_was_made_however_late_the_retry(monkey
         raise EnoughError
 
     monkeypatch.setattr(input, "read_rows", read_rows)
-    batch: Any = SimpleNamespace(plan=plan(0, now_us=77), pipeline=PIPELINE, source=None, reading=None)
+    batch: Any = SimpleNamespace(plan=plan(0, now_us=77), pipeline=PIPELINE, runnable=None, source=None, reading=None)
     spark: Any = None
     with pytest.raises(EnoughError):
         TableInput.read(batch, spark)

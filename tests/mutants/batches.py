@@ -126,10 +126,10 @@ MUTANTS = (
         "run-without-the-lease",
         "jobs/runs.py",
         (
-            "    with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():\n"
-            "        yield places, Ledger.open(pipeline)"
+            "    with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():\n"
+            "        yield runnable, Ledger.open(pipeline)"
         ),
-        "    yield places, Ledger.open(pipeline)",
+        "    yield runnable, Ledger.open(pipeline)",
         ("tests/jobs/test_turns.py::test_whatever_writes_waits_for_the_run_that_is_under_way",),
     ),
     Mutant(
@@ -156,7 +156,7 @@ MUTANTS = (
     Mutant(
         "ruling-not-required",
         "jobs/runs.py",
-        "    Attempt(ledger.open_batch.plan, pipeline.pipeline, ledger, own_tables(pipeline)).require(ruling)\n",
+        "    Attempt(ledger.open_batch.plan, runnable.name, ledger, own_tables(runnable)).require(ruling)\n",
         "",
         ("tests/jobs/test_turns.py::test_what_has_been_published_cannot_be_discarded",),
     ),

@@ -6,17 +6,14 @@ MUTANTS = (
     Mutant(
         "retry-plans-anew",
         "jobs/planning.py",
-        "    _verify(pipeline, ledger, accepted)\n    return plan\n",
-        (
-            "    _verify(pipeline, ledger, accepted)\n"
-            '    return Plan(**{name: getattr(plan, name) for name in plan.__slots__} | {"to_version": source.version})\n'
-        ),
+        "    _verify(runnable, ledger, accepted)\n    return plan\n",
+        ('    _verify(runnable, ledger, accepted)\n    return __import__("dataclasses").replace(plan, to_version=source.version)\n'),
         ("tests/jobs/test_plans.py::test_a_retry_takes_up_the_plan_as_it_was_pinned",),
     ),
     Mutant(
         "columns-of-a-retry-unchecked",
         "jobs/planning.py",
-        "    _check_columns(pipeline, plan.source_schema, source)\n",
+        "    _check_columns(runnable.pipeline, plan.source_schema, source)\n",
         "",
         ("tests/jobs/test_plans.py::test_a_column_of_another_type_is_refused_by_a_retry_and_by_the_next_batch",),
     ),
@@ -51,28 +48,28 @@ MUTANTS = (
     Mutant(
         "verify-skipped-before-a-run",
         "jobs/planning.py",
-        "    _verify(pipeline, ledger, accepted)\n    options =",
+        "    _verify(runnable, ledger, accepted)\n    options =",
         "    options =",
         ("tests/jobs/test_plans.py::test_own_tables_are_verified_before_each_plan_and_each_retry",),
     ),
     Mutant(
         "verify-skipped-before-a-retry",
         "jobs/planning.py",
-        "    _verify(pipeline, ledger, accepted)\n    return plan\n",
+        "    _verify(runnable, ledger, accepted)\n    return plan\n",
         "    return plan\n",
         ("tests/jobs/test_plans.py::test_own_tables_are_verified_before_each_plan_and_each_retry",),
     ),
     Mutant(
         "verify-skipped-before-a-backfill",
         "jobs/planning.py",
-        "    _verify(pipeline, ledger, accepted)\n    before =",
+        "    _verify(runnable, ledger, accepted)\n    before =",
         "    before =",
         ("tests/jobs/test_plans.py::test_own_tables_are_verified_before_each_plan_and_each_retry",),
     ),
     Mutant(
         "refuse-landed-removed",
         "jobs/planning.py",
-        "    refuse_landed(plan, pipeline.pipeline, own_tables(pipeline))\n",
+        "    refuse_landed(plan, runnable.name, own_tables(runnable))\n",
         "",
         ("tests/jobs/test_plans.py::test_a_plan_whose_number_has_landed_is_not_recorded",),
     ),
@@ -93,8 +90,8 @@ MUTANTS = (
     Mutant(
         "generation-left-out-of-app-id",
         "jobs/planning.py",
-        'app=f"windowmill/{ledger.generation}"',
-        'app="windowmill"',
+        '"app": f"windowmill/{ledger.generation}"',
+        '"app": "windowmill"',
         ("tests/jobs/test_plans.py::test_transactions_are_named_by_the_ledger_and_not_by_the_pipeline",),
     ),
     Mutant(
@@ -138,23 +135,23 @@ MUTANTS = (
     Mutant(
         "progress-forgotten",
         "jobs/planning.py",
-        "emitted=outcome.emitted if outcome else None",
-        "emitted=None",
+        '"emitted": outcome.emitted if outcome else None',
+        '"emitted": None',
         ("tests/jobs/test_plans.py::test_a_plan_goes_on_from_what_the_last_batch_left",),
     ),
     Mutant(
         "backfill-judges-by-the-newest-event",
         "jobs/planning.py",
         "        seen=None,\n",
-        "",
+        "        seen=last.outcome.seen if last and last.outcome else None,\n",
         ("tests/jobs/test_plans.py::test_a_backfill_reads_no_further_than_the_schedule_has_come",),
     ),
     Mutant(
         "backfill-beside-an-open-batch",
         "jobs/planning.py",
-        "            return _reused(pipeline, ledger, _source(pipeline, ledger), arrival, accepted)\n        raise LedgerError(",
+        "            return _reused(runnable, ledger, plan, _source(runnable, ledger), arrival, accepted)\n        raise LedgerError(",
         (
-            "            return _reused(pipeline, ledger, _source(pipeline, ledger), arrival, accepted)\n"
+            "            return _reused(runnable, ledger, plan, _source(runnable, ledger), arrival, accepted)\n"
             "        return plan\n"
             "        raise LedgerError("
         ),
@@ -170,7 +167,7 @@ MUTANTS = (
     Mutant(
         "time-zones-uncompared",
         "jobs/planning.py",
-        "        code.check_zones(pipeline, ledger.newest_kept.plan)\n",
+        "        code.check_zones(runnable.pipeline, ledger.newest_kept.plan)\n",
         "",
         ("tests/jobs/test_abandoned_plans.py::test_time_zones_are_compared_with_those_of_the_newest_plan",),
     ),

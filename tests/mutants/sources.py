@@ -90,19 +90,19 @@ MUTANTS = (
     Mutant(
         "ignored-changes-end-the-batch",
         "jobs/reading.py",
-        "        files += _appended(pipeline, source, version)\n",
+        "        files += _appended(runnable, source, version)\n",
         (
-            '        if version.changes and pipeline.source and pipeline.source.changes == "ignore":\n'
+            '        if version.changes and runnable.source.changes == "ignore":\n'
             "            break\n"
-            "        files += _appended(pipeline, source, version)\n"
+            "        files += _appended(runnable, source, version)\n"
         ),
         ("tests/jobs/test_reading.py::test_ignored_changes_end_nothing",),
     ),
     Mutant(
         "changed-rows-taken",
         "jobs/reading.py",
-        '    if pipeline.source is not None and pipeline.source.changes == "ignore":\n        return ()\n',
-        '    if pipeline.source is not None and pipeline.source.changes == "ignore":\n        return version.added\n',
+        '    if runnable.source.changes == "ignore":\n        return ()\n',
+        '    if runnable.source.changes == "ignore":\n        return version.added\n',
         ("tests/jobs/test_reading.py::test_a_restore_brings_back_rows_that_have_been_read",),
     ),
     Mutant(

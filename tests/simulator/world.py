@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.batches import Commit, Plan, RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import Change, Landed, Standing
 from windowmill.checkpoints.protocol import Attempt, abandon, refuse_landed, verify
@@ -230,9 +230,8 @@ def drop(world: World, probe: Probe = at_once) -> None:
 
 def _plan(ledger: Ledger, after: int, through: int) -> Plan:
     generation = ledger.generation
-    return Plan(
+    return RunPlan(
         batch=ledger.count,
-        action="run",
         attempt=Attempt.new_id(),
         generation=generation,
         source_id="source",

@@ -1,0 +1,40 @@
+"""A pipeline that runs can execute: its source and sink are known to be Delta tables given by path."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from windowmill.checkpoints.places import Places
+from windowmill.windowing.spec import Pipeline, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A pipeline that has passed the checks of :func:`windowmill.jobs.spec_checks.runnable_of`, which alone makes these.
+
+    Attributes
+    ----------
+    source_path, sink_path
+        Paths or URIs of the two Delta tables.
+    places
+        Paths of the pipeline's own tables and pages.
+    """
+
+    pipeline: Pipeline
+    source: Source
+    source_path: str
+    sink_path: str
+    places: Places
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self.pipeline.pipeline
+
+    @property
+    def rules_digest(self) -> str:
+        """Digest of the expectations, 8 hexadecimal digits; it distinguishes validations by different rules."""
+        rules = [rule.model_dump(mode="json") for rule in self.pipeline.expectations]
+        return hashlib.sha256(json.dumps(rules, sort_keys=True, default=str).encode()).hexdigest()[:8]
