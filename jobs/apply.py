@@ -35,7 +35,7 @@ from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS
 from windowmill.windowing.columnar.slices import GRID, NodeStage, SliceStage, WindowStage, result_rows
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.nodes import Nodes
-from windowmill.windowing.spec import Custom, Pipeline
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import BEFORE, Clock
 from windowmill.windowing.ways import Slices, slices_of
 
@@ -104,7 +104,7 @@ class Batch:
         if self.live is not None:
             log = self.live.log
             # A function of the user's is told all columns of the source, also those that it gets later.
-            custom = any(isinstance(window, Custom) for window in self.pipeline.windows)
+            custom = any(window.reads_whole_rows for window in self.pipeline.windows)
             return LogTable(spark, path, log.schema, self.check, may_lack=log.columns_of_rows if custom else ())
         assert self.slices is not None
         return SliceTable(spark, path, self.slice_stage.storing.schema, self.check)

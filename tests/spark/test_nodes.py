@@ -16,7 +16,7 @@ from windowmill.checkpoints.state import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.jobs import little
 from windowmill.jobs.maintenance import maintain
 from windowmill.jobs.run import _Steps
-from windowmill.windowing.hopping import Grids
+from windowmill.windowing.fixed_grids import Grids
 from windowmill.windowing.nodes import Nodes
 
 pytestmark = pytest.mark.spark
