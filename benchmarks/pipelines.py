@@ -20,7 +20,7 @@ from windowmill.jobs.maintenance import maintain
 from windowmill.jobs.outcomes import Done
 from windowmill.jobs.progress import Progress
 from windowmill.windowing.columnar.slices import BATCH, SLICE
-from windowmill.windowing.hopping import Grids
+from windowmill.windowing.fixed_grids import Grids
 from windowmill.windowing.nodes import Nodes
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline

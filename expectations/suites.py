@@ -19,7 +19,8 @@ from windowmill.expectations import rates
 from windowmill.expectations.arguments import argument_problems
 from windowmill.expectations.rule import Origin, Rule, Severity
 from windowmill.windowing.errors import MachineError
-from windowmill.windowing.spec import Count, Custom, Hopping, Pipeline, Sliding, Tumbling, Window
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.windows.base import Window
 
 #: Arguments that name one column each.
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B")
@@ -46,9 +47,9 @@ def sink_columns(pipeline: Pipeline) -> tuple[str, ...]:
 def identity_columns(pipeline: Pipeline) -> tuple[str, ...]:
     """Columns that together name one result row."""
     columns = [*pipeline.keys, "window", "window_end"]
-    if any(_ends_can_coincide(window) for window in pipeline.windows):
+    if any(window.ends_can_coincide for window in pipeline.windows):
         columns.insert(-1, "window_start")
-    if any(_is_policy(window) for window in pipeline.windows):
+    if any(window.numbers_triggers for window in pipeline.windows):
         columns.append("trigger")
     if pipeline.emit == "revise":
         columns.append("revision")
@@ -104,20 +105,10 @@ def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = Fal
     return problems
 
 
-def _is_policy(window: Window) -> bool:
-    return isinstance(window, Sliding) or (isinstance(window, Tumbling) and window.evict is not None)
-
-
-def _ends_can_coincide(window: Window) -> bool:
-    # A user's function may close several windows at one event; a row that comes late between two start times may give the next count
-    # window the end of the one before; and 29, 30 and 31 January plus a month are all the last of February.
-    return isinstance(window, Custom | Count) or (isinstance(window, Hopping) and bool(window.size.months) and not window.hop.months)
-
-
 def _always(pipeline: Pipeline, columns: list[str]) -> Iterable[tuple[str, dict[str, Any]]]:
     yield "expect_table_columns_to_match_ordered_list", {"column_list": columns}
     yield "expect_compound_columns_to_be_unique", {"column_list": list(identity_columns(pipeline))}
-    policies = [window for window in pipeline.windows if _is_policy(window)]
+    policies = [window for window in pipeline.windows if window.numbers_triggers]
     # A policy window that fires on its first tuple starts and ends at that tuple's time; an empty one has no start.
     for windows, or_equal in (([w for w in pipeline.windows if w not in policies], False), (policies, True)):
         if windows:

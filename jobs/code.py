@@ -13,14 +13,14 @@ from zoneinfo import TZPATH
 from windowmill.checkpoints.batches import Plan
 from windowmill.windowing.errors import CodeChangedError
 from windowmill.windowing.slicing.calendars import zone_named
-from windowmill.windowing.spec import Custom, Pipeline
+from windowmill.windowing.spec import Pipeline
 
 _WEEK_SECONDS = 7 * 86_400
 
 
 def module_names(pipeline: Pipeline) -> list[str]:
     """User modules that the spec names for window functions and aggregates: ``module`` of each ``module:name``."""
-    functions = [window.function for window in pipeline.windows if isinstance(window, Custom)]
+    functions = [place for window in pipeline.windows for place in window.functions().values()]
     functions += [spec.use for spec in pipeline.aggregates.values() if spec.use is not None]
     return sorted({place.partition(":")[0] for place in functions})
 
@@ -65,7 +65,7 @@ def check_zones(pipeline: Pipeline, plan: Plan) -> None:
 
 
 def _zones(pipeline: Pipeline) -> list[str]:
-    return sorted({zone for window in pipeline.windows if (zone := getattr(window, "timezone", None))})
+    return sorted({window.zone for window in pipeline.windows if window.zone})
 
 
 def _zone_digest(name: str, through_us: int) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
-from windowmill.windowing.spec import Pipeline, Policy
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 def conditions_of(pipeline: Pipeline) -> tuple[str, ...]:
     """Every condition in the spec but the source's filter, each once."""
     return pipeline.conditions()
-
-
-def policies_of(pipeline: Pipeline) -> list[Policy]:
-    """Every eviction and trigger policy in the spec."""
-    return pipeline.policies()
 
 
 def columns_of(condition: str) -> set[str]:

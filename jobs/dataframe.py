@@ -28,7 +28,7 @@ from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF
 from windowmill.windowing.columnar.slices import TIME
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.spec import Pipeline, Sliding
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 from windowmill.windowing.watermark import BEFORE, Clock
 from windowmill.windowing.ways import Slices, slices_of
@@ -190,8 +190,7 @@ def _unusable(rows: DataFrame, arrival: str) -> DataFrame:
 
 def _ticks_for_ever(pipeline: Pipeline) -> bool:
     """Whether a window's ticks only stop at the greatest event time of the whole input."""
-    sliding = [window for window in pipeline.windows if isinstance(window, Sliding)]
-    return any(window.trigger.time is not None and window.evict.time is None for window in sliding)
+    return any(window.ticks_past_its_tuples for window in pipeline.windows)
 
 
 def _greatest(rows: DataFrame) -> int:

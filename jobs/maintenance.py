@@ -24,7 +24,7 @@ from windowmill.jobs.runs import LEASE_WAIT_SECONDS
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.tell import Answer
 from windowmill.windowing.errors import SinkError, StateError, first_line
-from windowmill.windowing.hopping import Grids
+from windowmill.windowing.fixed_grids import Grids
 from windowmill.windowing.spec import Pipeline
 
 

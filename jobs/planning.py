@@ -21,7 +21,7 @@ from windowmill.jobs.reading import Arrival, Reach, backfill_reach, check_readab
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import LedgerError, SourceReplacedError, SpecError, UnsupportedError
-from windowmill.windowing.hopping import Grids
+from windowmill.windowing.fixed_grids import Grids
 from windowmill.windowing.spec import Pipeline
 
 

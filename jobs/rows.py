@@ -21,12 +21,11 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from windowmill.jobs.conditions import columns_of, conditions_of, policies_of
+from windowmill.jobs.conditions import columns_of, conditions_of
 from windowmill.jobs.instants import instant_us, instants
 from windowmill.jobs.json_blocks import JsonLines, read_blocks
-from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SourceSchemaError
-from windowmill.windowing.spec import Custom, Pipeline
+from windowmill.windowing.spec import Pipeline
 
 SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BLOCK_ROWS = 1 << 14
@@ -88,7 +87,7 @@ def read_rows(data: bytes, pipeline: Pipeline) -> Rows:
     if not data.isascii():
         data.decode()
     names, uses = _columns(pipeline)
-    whole = any(isinstance(window, Custom) for window in pipeline.windows)
+    whole = any(window.reads_whole_rows for window in pipeline.windows)
     table = None if whole else read_blocks(data, names, uses)
     if table is not None:
         return Rows(table, range(1, table.num_rows + 1), JsonLines(data, range(table.num_rows)))
@@ -145,8 +144,9 @@ def instants_of(pipeline: Pipeline) -> set[str]:
     """Source columns that hold instants."""
     if pipeline.time.unit is not None:
         return set()
-    deltas = {policy.delta.column for policy in policies_of(pipeline) if policy.delta and isinstance(policy.delta.by, Duration)}
-    return {pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else []), *deltas}
+    uses = (use for window in pipeline.windows for use in window.columns().values())
+    of_windows = {use.column for use in uses if use.required == "instant"}
+    return {pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else []), *of_windows}
 
 
 def _columns(pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
@@ -157,10 +157,9 @@ def _columns(pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
         names += aggregate.columns
         if takes := aggregate.declaration.takes:
             uses |= dict.fromkeys(aggregate.columns, takes)
-    for policy in policies_of(pipeline):
-        if policy.delta:
-            names.append(policy.delta.column)
-            uses[policy.delta.column] = "number"
+    for use in (use for window in pipeline.windows for use in window.columns().values()):
+        names.append(use.column)
+        uses[use.column] = "number"  # or an instant, as below; an integer axis has none
     for condition in (*conditions_of(pipeline), *([pipeline.source.filter] if pipeline.source and pipeline.source.filter else [])):
         names += sorted(columns_of(condition))
     axis = [pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else [])]

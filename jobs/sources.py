@@ -80,12 +80,7 @@ class Columns:
         wanted += [(f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break)]
         axis = [("time.column", pipeline.time.column), *([("time.end", pipeline.time.end)] if pipeline.time.end else [])]
         for index, window in enumerate(pipeline.windows):
-            policies = {"evict": getattr(window, "evict", None), "trigger": getattr(window, "trigger", None)}
-            wanted += [
-                (f"windows.{index}.{name}.delta.column", policy.delta.column)
-                for name, policy in policies.items()
-                if policy and policy.delta
-            ]
+            wanted += [(f"windows.{index}.{field}", use.column) for field, use in window.columns().items()]
         wanted += axis
         for where, name in wanted:
             if name not in known:

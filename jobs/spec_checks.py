@@ -18,7 +18,7 @@ from windowmill.jobs.condition_checks import condition_problem
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import LimitExceededError, SpecError, UnsupportedError, first_line
 from windowmill.windowing.redaction import holds_credentials
-from windowmill.windowing.spec import SCHEDULE_WORDS, Custom, Pipeline
+from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
 
 Problem = tuple[str, str]
 
@@ -81,10 +81,8 @@ def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
     if pipeline.source is not None and pipeline.source.filter is not None:
         yield "source.filter", pipeline.source.filter
     for index, window in enumerate(pipeline.windows):
-        for name in ("evict", "trigger"):
-            policy = getattr(window, name, None)
-            if policy is not None and policy.punctuation is not None:
-                yield f"windows.{index}.{name}.punctuation", policy.punctuation
+        for name, text in window.conditions().items():
+            yield f"windows.{index}.{name}", text
     for name, aggregate in pipeline.aggregates.items():
         if aggregate.where is not None:
             yield f"aggregates.{name}.where", aggregate.where
@@ -144,12 +142,12 @@ def _function_problems(pipeline: Pipeline) -> Iterator[Problem]:
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     for index, window in enumerate(pipeline.windows):
-        if isinstance(window, Custom):
-            found, problem = _imported(window.function)
+        for name, place in window.functions().items():
+            found, problem = _imported(place)
             if problem is None and not callable(found):
-                problem = f"got {window.function!r}, which is {type(found).__name__}; expected a function of (state, columns)"
+                problem = f"got {place!r}, which is {type(found).__name__}; expected a function of (state, columns)"
             if problem is not None:
-                yield f"windows.{index}.function", problem
+                yield f"windows.{index}.{name}", problem
     for name, aggregate in pipeline.aggregates.items():
         if aggregate.use is not None:
             found, problem = _imported(aggregate.use)

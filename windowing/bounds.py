@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.durations import DAY_US, Duration
+from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.errors import LimitExceededError, SpecError
-from windowmill.windowing.spec import Cumulative, Hopping, Pipeline, Session, Sliding, Tumbling, Window
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.spec import Pipeline
+    from windowmill.windowing.windows.base import Window
 
 #: Maximum number of windows that contain one event.
 MOST_WINDOWS_OF_EVENT = 1_000_000
@@ -44,27 +45,11 @@ def accepted_times(pipeline: Pipeline) -> tuple[int, int]:
     >>> accepted_times(parse_pipeline(spec)) == (-(1 << 62) + 7200, (1 << 62) - 7200)
     True
     """
-    reach = max(map(_reach, pipeline.windows))
+    reach = max(window.reach() for window in pipeline.windows)
     if pipeline.time.unit is not None:
         return reach - _REACH, _REACH - reach
     first, last = PRINTABLE
     return first + reach + _CLOCKS_US, last - reach - _CLOCKS_US
-
-
-def _reach(window: Window) -> int:
-    """Upper bound on the distance from an event's time to the start or end of its windows, or to the ticks that show it."""
-    if isinstance(window, Tumbling | Hopping) and window.size is not None:
-        return _longest(window.size) + _longest(window.hop if isinstance(window, Hopping) else window.size)
-    if isinstance(window, Cumulative):
-        return 2 * _longest(window.size)
-    if isinstance(window, Session):
-        return _longest(window.gap) + _longest(window.max_size) + 1
-    policies = [window.evict, window.trigger if isinstance(window, Sliding) else None] if isinstance(window, Tumbling | Sliding) else []
-    return 1 + _longest(getattr(window, "idle_after", None)) + sum(2 * _longest(policy.time) for policy in policies if policy is not None)
-
-
-def _longest(length: Duration | None) -> int:
-    return 0 if length is None else length.ticks + (length.days + 31 * length.months) * DAY_US
 
 
 def check_lengths(pipeline: Pipeline) -> None:
@@ -83,37 +68,20 @@ def check_lengths(pipeline: Pipeline) -> None:
         where = "windows" if least > greatest else "time: disorder and lateness"
         raise SpecError(f"{name}: {where}: lengths reach beyond the time axis; make them shorter")
     for index, window in enumerate(pipeline.windows):
-        origin = getattr(window, "origin", None)
+        origin = window.counted_from
         if isinstance(origin, int) and abs(origin) > _REACH // 2:
             raise SpecError(f"{name}: windows.{index}.origin: got {origin}; expected an instant within ±{_REACH // 2}")
-        count = windows_of_event(window)
+        count = window.windows_of_event()
         if count > MOST_WINDOWS_OF_EVENT:
-            field = "step" if isinstance(window, Cumulative) else "hop"
             raise LimitExceededError(
                 f"{name}: windows.{index}: each event would be in {count:,} windows, more than {MOST_WINDOWS_OF_EVENT:,}; "
-                f"give window {window.name} a longer {field}"
+                f"give window {window.name} a longer {window.hop_field}"
             )
-
-
-def windows_of_event(window: Window, lasting: int = 1) -> int:
-    """Maximum number of windows of a grid that contain an event of duration ``lasting``; 1 for windows that are not on a grid."""
-    if isinstance(window, Cumulative):
-        size, step = _longest(window.size), max(1, _shortest(window.step))
-        return (lasting + size - 1) // size * (size // step) + 1
-    if isinstance(window, Hopping):
-        return (_longest(window.size) + lasting - 1) // max(1, _shortest(window.hop)) + 1
-    if isinstance(window, Tumbling) and window.size is not None:
-        return (_longest(window.size) + lasting - 1) // max(1, _shortest(window.size)) + 1
-    return 1
-
-
-def _shortest(length: Duration) -> int:
-    return length.ticks + (length.days + 28 * length.months) * DAY_US
 
 
 def check_lasting(window: Window, lasting: int) -> None:
     """Raise ``LimitExceededError`` if an event of duration ``lasting`` is in too many windows."""
-    count = windows_of_event(window, lasting)
+    count = window.windows_of_event(lasting)
     if count > MOST_WINDOWS_OF_EVENT:
         raise LimitExceededError(
             f"window {window.name}: an event that lasts {lasting:,} ticks would be in {count:,} windows, more than "

@@ -70,6 +70,16 @@ class Duration:
             raise ValueError(msg)
         return self.days * DAY_US + self.ticks
 
+    @property
+    def longest(self) -> int:
+        """Upper bound on its length in ticks: months of 31 days."""
+        return self.ticks + (self.days + 31 * self.months) * DAY_US
+
+    @property
+    def shortest(self) -> int:
+        """Lower bound on its length in ticks: months of 28 days."""
+        return self.ticks + (self.days + 28 * self.months) * DAY_US
+
     def __str__(self) -> str:
         if self.plain:
             return str(self.ticks)

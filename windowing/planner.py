@@ -16,16 +16,17 @@ import pyarrow as pa
 from windowmill.windowing.aggregates import VALUE_TYPES, aggregate_for
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.columnar.keyed import live_columns, slicer_for
+from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.log import StateLog
-from windowmill.windowing.costs import Cost, Shape, count_slices, describe, engine_cost, listed_cost, ranges_cost, rows_shape, tree_cost
+from windowmill.windowing.costs import Cost, Shape, count_slices, engine_cost, listed_cost, ranges_cost, tree_cost
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.engines import ENGINES, admissible
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.hopping import Grids
+from windowmill.windowing.fixed_grids import Grids
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
-from windowmill.windowing.spec import Pipeline, Window
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import slices_of, why_rows
+from windowmill.windowing.windows.base import Window
 
 Command = Literal["run", "kernel"]
 Way = Literal["slices", "live rows"]
@@ -185,7 +186,7 @@ class _Planner:
         self._layout = slices.layout if slices else None
         self._nodes = Nodes.of(slices.grids.grids) if slices else None
         for window in pipeline.windows:  # a function that cannot be found is told of here
-            slicer_for(window, pipeline)
+            window.slicer(pipeline)
 
     def plan(self) -> Plan:
         leaf_bytes = self._leaf_bytes()
@@ -222,10 +223,10 @@ class _Planner:
         return AggregatePlan(name, spec.function, spec.columns, assumed, partial, tuple(admissible(aggregate)), deducted_if)
 
     def _window(self, window: Window, leaf_bytes: int) -> WindowPlan:
-        shape = self._stored_slices(window) if self._layout else rows_shape(window, self._pipeline)
+        shape = self._stored_slices(window) if self._layout else window.shape(self._pipeline)
         choices = tuple(self._choice(name, spec, shape) for name, spec in self._pipeline.aggregates.items())
         state_bytes = shape.state_rows * leaf_bytes if shape.state_rows is not None else None
-        return WindowPlan(window.name, describe(window), shape, choices, state_bytes)
+        return WindowPlan(window.name, window.describe(), shape, choices, state_bytes)
 
     def _stored_slices(self, window: Window) -> Shape:
         grids, time = Grids.of(self._pipeline), self._pipeline.time

@@ -1,6 +1,6 @@
 """A pipeline as its owner writes it: source, keys, time, windows, aggregates, sink, checks and schedule.
 
-Light on purpose: an Airflow DAG file imports this module while it is parsed.
+Types of windows are in :mod:`windowmill.windowing.windows`. Light on purpose: an Airflow DAG file imports this module while it is parsed.
 """
 
 from __future__ import annotations
@@ -11,34 +11,16 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from itertools import combinations
 from typing import Annotated, Any, Literal, Self
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from windowmill.windowing.catalogue import Aggregates, AggregateSpec
 from windowmill.windowing.durations import SECOND_US, Duration
+from windowmill.windowing.fields import Column, Condition, Name, Part
 from windowmill.windowing.paths import path_problem, within
 from windowmill.windowing.redaction import redacted
-
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
-
-
-def _column(value: str) -> str:
-    if "\0" in value:
-        raise ValueError("expected the name of a column, which holds no null character")
-    return value
-
-
-def _condition(value: str) -> str:
-    if not value.strip():
-        raise ValueError("expected a Spark SQL condition; leave the field out where there is none")
-    return value
-
-
-def _whole(value: object) -> object:
-    if isinstance(value, bool | float):
-        raise ValueError("expected a whole number")
-    return value
+from windowmill.windowing.windows.base import Window
+from windowmill.windowing.windows.registry import ByType
 
 
 def _path(value: str) -> str:
@@ -48,10 +30,6 @@ def _path(value: str) -> str:
     return value
 
 
-Column = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_column)]
-Condition = Annotated[str, AfterValidator(_condition)]
-#: Kernels keep an index a tuple in 64 bits with room to spare; no window of this size could be held anyway.
-Number = Annotated[int, BeforeValidator(_whole), Field(gt=0, le=1_000_000_000)]
 Zero = Duration()
 
 #: How the state's columns are named, a part of :meth:`Pipeline.meaning_hash`: 2 since names do not depend on the order of the aggregates.
@@ -60,58 +38,7 @@ LABELS = 2
 RESERVED_COLUMNS = ("window", "window_start", "window_end", "trigger", "revision", "batch")
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _positive(value: Duration) -> Duration:
-    if value.is_zero or value.ticks < 0:
-        raise ValueError("expected a duration longer than zero")
-    return value
-
-
-def _fixed(value: Duration) -> Duration:
-    if value.months:
-        raise ValueError("expected a fixed length; months have none")
-    return value
-
-
-def _zone(value: str) -> str:
-    try:
-        ZoneInfo(value)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as err:
-        raise ValueError("expected a time zone of the IANA database, such as Europe/Vienna") from err
-    return value
-
-
-PositiveDuration = Annotated[Duration, BeforeValidator(lambda v: _positive(Duration.parse(v)))]
-
-
-FixedDuration = Annotated[Duration, BeforeValidator(lambda v: _fixed(_positive(Duration.parse(v))))]
-Zone = Annotated[str, AfterValidator(_zone)]
-
-
-def _instant(value: object) -> object:
-    if isinstance(value, datetime | int):
-        return value
-    if isinstance(value, date):
-        return datetime(value.year, value.month, value.day)  # noqa: DTZ001 - a wall-clock instant; its zone is the window's
-    if isinstance(value, str):
-        try:
-            return datetime.fromisoformat(value)
-        except ValueError:
-            pass
-    raise ValueError("expected an instant such as 2013-01-01T00:00:00Z (an integer on an integer axis)")
-
-
-Instant = Annotated[
-    datetime | int,
-    BeforeValidator(_instant),
-    PlainSerializer(lambda v: v.isoformat() if isinstance(v, datetime) else v, return_type=str | int),
-]
-
-
-class Table(_Part):
+class Table(Part):
     """A Delta table by path or by catalog name; exactly one of the two."""
 
     path: Annotated[str, AfterValidator(_path)] | None = None
@@ -147,7 +74,7 @@ class Source(Table):
     """Where events come from: any Spark batch reader; Delta is read by version."""
 
     format: str = "delta"
-    options: dict[str, Annotated[str, BeforeValidator(_as_text)]] = {}
+    options: dict[str, Annotated[str, BeforeValidator(_as_text)]] = {}  # noqa: RUF012 - pydantic copies it
     filter: Condition | None = None
     #: What becomes of versions of a Delta source that update or remove rows.
     changes: Literal["refuse", "ignore", "restate"] = "refuse"
@@ -168,7 +95,7 @@ class Source(Table):
         return super()._one_place()  # type: ignore[operator, no-any-return]  # pydantic types the inherited validator as its proxy
 
 
-class Time(_Part):
+class Time(Part):
     """The time axis, how far out of order events may be, and how long a late one still counts."""
 
     column: Column
@@ -212,146 +139,6 @@ class Time(_Part):
         return now_us // tick_us + (skew.ticks if skew.plain else skew.elapsed() // tick_us)
 
 
-def _difference(value: object) -> object:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if not 0 <= value < float("inf"):
-            raise ValueError("expected a number from 0, or a duration where the column is a time")
-        return value
-    return Duration.parse(value)
-
-
-class Delta(_Part):
-    """A difference of a column's values that makes a policy act."""
-
-    column: Column
-    by: Annotated[Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True)] | Duration, BeforeValidator(_difference)]
-
-
-class Policy(_Part):
-    """When tuples leave a window, or when it is evaluated: exactly one of the four kinds."""
-
-    count: Number | None = None
-    time: PositiveDuration | None = None
-    delta: Delta | None = None
-    punctuation: Condition | None = None
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        kinds = [name for name in ("count", "time", "delta", "punctuation") if getattr(self, name) is not None]
-        if len(kinds) != 1:
-            raise ValueError(f"expected exactly one of count, time, delta, punctuation; got {', '.join(kinds) or 'none'}")
-        return self
-
-
-class _Window(_Part):
-    name: Name
-    output: Literal["window_end", "clip"] = "window_end"
-    empty: Literal["skip", "emit"] = "skip"
-
-
-class Tumbling(_Window):
-    """Windows side by side: of one size in event time, or flushed by an eviction policy."""
-
-    type: Literal["tumbling"]
-    size: PositiveDuration | None = None
-    evict: Policy | None = None
-    origin: Instant | None = None
-    timezone: Zone | None = None
-    idle_after: FixedDuration | None = None
-
-    @model_validator(mode="after")
-    def _size_or_policy(self) -> Self:
-        if (self.size is None) == (self.evict is None):
-            raise ValueError("expected either size (event time) or evict (a policy)")
-        if self.idle_after is not None and self.evict is None:
-            raise ValueError("idle_after: only windows with a policy (evict) keep a key; leave it out")
-        return self
-
-
-class Hopping(_Window):
-    """One window of ``size`` every ``hop``, counted from ``origin``."""
-
-    type: Literal["hopping"]
-    size: PositiveDuration
-    hop: PositiveDuration
-    origin: Instant | None = None
-    timezone: Zone | None = None
-
-
-class Cumulative(_Window):
-    """Windows of step, 2·step … size that share their start."""
-
-    type: Literal["cumulative"]
-    size: PositiveDuration
-    step: PositiveDuration
-    origin: Instant | None = None
-    timezone: Zone | None = None
-
-    @model_validator(mode="after")
-    def _whole_steps(self) -> Self:
-        size, step = (self.size.months, self.size.elapsed() if not self.size.months else 0), self.step
-        if step.months or self.size.months:
-            whole = bool(step.months) and not self.size.months % step.months and not (step.days or step.ticks or size[1])
-        else:
-            whole = size[1] % step.elapsed() == 0
-        if not whole:
-            raise ValueError(f"expected size to be a whole number of steps; {self.size} is not a multiple of {step}")
-        return self
-
-
-class Session(_Window):
-    """Per key: events at most ``gap`` apart share a window."""
-
-    type: Literal["session"]
-    gap: FixedDuration
-    max_size: FixedDuration | None = None
-
-
-class Snapshot(_Window):
-    """Per key: the spans between consecutive start or end points of events."""
-
-    type: Literal["snapshot"]
-
-
-class Count(_Window):
-    """Per key: spans of ``count`` consecutive distinct event start times (StreamInsight)."""
-
-    type: Literal["count"]
-    count: Number
-
-
-class Custom(_Window):
-    """Deterministic windows given by a function from record to (windows beginning, windows ending) (Cutty)."""
-
-    type: Literal["custom"]
-    function: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
-
-
-class Sliding(_Window):
-    """SPL's sliding window: what leaves and when it is evaluated are two independent policies, per key."""
-
-    type: Literal["sliding"]
-    evict: Policy
-    trigger: Policy = Policy(count=1)
-    partial: bool = True
-    origin: Instant | None = None
-    idle_after: FixedDuration | None = None
-
-    @model_validator(mode="after")
-    def _no_punctuation(self) -> Self:
-        if self.evict.punctuation is not None or self.trigger.punctuation is not None:
-            raise ValueError("expected count, time or delta; punctuation closes tumbling windows only")
-        if self.evict.time is not None and self.evict.time.months:
-            raise ValueError(f"evict.time: got {self.evict.time}; expected an age of fixed length, such as 30 days; months have none")
-        return self
-
-
-Window = Annotated[
-    Tumbling | Hopping | Cumulative | Session | Snapshot | Count | Custom | Sliding,
-    Field(discriminator="type"),
-]
-
-
 class Expectation(BaseModel):
     """A Great Expectations rule over the rows about to be published; further fields are the rule's own arguments."""
 
@@ -370,20 +157,20 @@ class Expectation(BaseModel):
 SCHEDULE_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 
 
-class AssetSchedule(_Part):
+class AssetSchedule(Part):
     """Run when an Airflow asset of this name has been updated."""
 
     asset: Annotated[str, Field(pattern=r"\S", max_length=1_500)]
 
 
-class Pipeline(_Part):
+class Pipeline(Part):
     """One pipeline. Unknown fields are refused; ``Pipeline.model_json_schema()`` is its JSON schema."""
 
     pipeline: Name
     source: Source | None = None
     keys: tuple[Column, ...] = ()
     time: Time
-    windows: Annotated[tuple[Window, ...], Field(min_length=1)]
+    windows: Annotated[tuple[Annotated[Window, ByType()], ...], Field(min_length=1)]
     aggregates: Aggregates
     emit: Literal["final", "revise"] = "final"
     sink: Table | None = None
@@ -420,11 +207,11 @@ class Pipeline(_Part):
                 )
                 raise ValueError(f"{where}: got {value}; expected {wanted}")
         for index, window in enumerate(self.windows):
-            origin = getattr(window, "origin", None)
+            origin = window.counted_from
             if origin is not None and isinstance(origin, int) != integer_axis:
                 wanted = "an integer, as on the axis" if integer_axis else "an instant such as 2013-01-01T00:00:00Z"
                 raise ValueError(f"windows.{index}.origin: got {origin}; expected {wanted}")
-            if integer_axis and getattr(window, "timezone", None):
+            if integer_axis and window.zone:
                 raise ValueError(f"windows.{index}.timezone: an integer axis has no time zone; leave it out")
         return self
 
@@ -452,14 +239,8 @@ class Pipeline(_Part):
     def conditions(self) -> tuple[str, ...]:
         """Every condition but the source's filter, each once, in the spec's order."""
         found = [aggregate.where for aggregate in self.aggregates.values()]
-        found += [policy.punctuation for policy in self.policies()]
+        found += [text for window in self.windows for text in window.conditions().values()]
         return tuple(dict.fromkeys(text for text in found if text))
-
-    def policies(self) -> list[Policy]:
-        """Every eviction and trigger policy."""
-        found = [window.evict for window in self.windows if isinstance(window, Tumbling | Sliding)]
-        found += [window.trigger for window in self.windows if isinstance(window, Sliding)]
-        return [policy for policy in found if policy]
 
     def meaning(self) -> dict[str, Any]:
         """The part of the spec that decides the result rows, as JSON values: what the stored state depends on."""

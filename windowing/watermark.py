@@ -7,11 +7,14 @@ that end at or before the watermark are complete; those that end at or before ``
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
 
 #: Before anything has been seen; after the end of the input. Lengths taken off an instant stop at BEFORE.
 BEFORE, AFTER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, GRID, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.hopping import Grids, why_no_grids
+from windowmill.windowing.fixed_grids import Grids, why_no_grids
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.spec import Pipeline
 

@@ -13,7 +13,7 @@ from deltalake.schema import PrimitiveType
 from windowmill.jobs.report.keys import Key, Picked, Ranked, pick, rank_keys
 from windowmill.jobs.report.lines import Lines, Selection
 from windowmill.windowing.durations import DAY_US, Duration
-from windowmill.windowing.spec import Cumulative, Hopping, Pipeline, Tumbling
+from windowmill.windowing.spec import Pipeline
 
 _WINDOWS_SHOWN, _AGGREGATES_SHOWN = 6, 3
 #: Points of the whole page, about 11 bytes each: what keeps it far below 3 MB.
@@ -149,19 +149,13 @@ def _read_window(pipeline: Pipeline, ranked: Ranked, picked: Picked, selection: 
 def _grid(pipeline: Pipeline, name: str) -> tuple[str, int | None, int | None]:
     """A window in words, its length and the distance of its ends, both None where they follow the data."""
     window = next(window for window in pipeline.windows if window.name == name)
-    match window:
-        case Tumbling(size=Duration() as size):
-            return f"every {size}", _ticks(size), _ticks(size)
-        case Hopping():
-            return f"{window.size} every {window.hop}", _ticks(window.size), _ticks(window.hop)
-        case Cumulative():
-            return f"up to {window.size} in steps of {window.step}", _ticks(window.size), _ticks(window.step)
-    return f"{window.type} windows", None, None
+    spacing = window.spacing()
+    return spacing.words, _ticks(spacing.size), _ticks(spacing.step)
 
 
-def _ticks(length: Duration) -> int:
+def _ticks(length: Duration | None) -> int | None:
     """Length along the axis; a month counts as the mean one, which is near enough to place lines."""
-    return length.ticks + length.days * DAY_US + round(length.months * 30.436875 * DAY_US)
+    return None if length is None else length.ticks + length.days * DAY_US + round(length.months * 30.436875 * DAY_US)
 
 
 def _length(ticks: int, pipeline: Pipeline) -> str:

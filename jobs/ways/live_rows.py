@@ -20,7 +20,6 @@ from windowmill.jobs.ways.input import Input, TableInput
 from windowmill.jobs.ways.lateness_on_spark import Survey
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF
-from windowmill.windowing.spec import Custom
 from windowmill.windowing.watermark import BEFORE, Clock
 
 if TYPE_CHECKING:
@@ -45,8 +44,8 @@ class LiveRowWay:
         self._rows = live.LiveRows.of(batch.pipeline, batch.types)
         log = self._rows.log
         # A function of the user's is told all columns of the source, also those that it gets later.
-        custom = any(isinstance(window, Custom) for window in batch.pipeline.windows)
-        self._table = LogTable(spark, state, log.schema, batch.check, may_lack=log.columns_of_rows if custom else ())
+        whole = any(window.reads_whole_rows for window in batch.pipeline.windows)
+        self._table = LogTable(spark, state, log.schema, batch.check, may_lack=log.columns_of_rows if whole else ())
 
     def survey(self) -> Surveyed:
         batch = self._batch

@@ -19,7 +19,7 @@ MUTANTS = (
     ),
     Mutant(
         "session-closed-at-its-end",
-        "windowing/reference/shapes.py",
+        "windowing/reference/event_windows.py",
         "        return span.end < watermark or (span.end == watermark and span.end == span.start + self._max)",
         "        return span.end <= watermark",
         ("tests/windowing/test_session_end.py::test_an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late",),

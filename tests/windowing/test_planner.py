@@ -19,10 +19,10 @@ from windowmill.checkpoints.state.slices import state_schema
 from windowmill.windowing.axis import Edges
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.columnar.log import StateLog
-from windowmill.windowing.costs import count_slices, describe, engine_cost, ranges_cost, rows_shape, tree_cost
+from windowmill.windowing.costs import count_slices, engine_cost, ranges_cost, tree_cost
 from windowmill.windowing.engines import ENGINES, admissible
 from windowmill.windowing.errors import SpecError, UnsupportedError
-from windowmill.windowing.hopping import Grids
+from windowmill.windowing.fixed_grids import Grids
 from windowmill.windowing.planner import Plan, WindowPlan, plan
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.ways import slices_of
@@ -335,7 +335,7 @@ def test_every_window_has_a_shape(window, what, alone):
     """Over rows: the description, and whether two windows ever share a row."""
     spec = {"pipeline": "p", "time": {"column": "t"}, "windows": [{"name": "w"} | window], "aggregates": {"n": {"count": "*"}}}
     pipeline = parse_pipeline(spec)
-    shape = rows_shape(pipeline.windows[0], pipeline)
-    assert describe(pipeline.windows[0]) == what
+    shape = pipeline.windows[0].shape(pipeline)
+    assert pipeline.windows[0].describe() == what
     assert shape.alone == alone
     assert all((shape.slicing, shape.why, shape.leaves, shape.new_leaves, shape.state))

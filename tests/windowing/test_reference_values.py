@@ -11,9 +11,10 @@ import pytest
 
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.reference.events import Event, Record, Span
-from windowmill.windowing.reference.grids import Grid
+from windowmill.windowing.reference.grid_windows import Grid
 from windowmill.windowing.reference.values import compute
-from windowmill.windowing.spec import Hopping, Tumbling
+from windowmill.windowing.windows.hopping import Hopping
+from windowmill.windowing.windows.tumbling import Tumbling
 
 
 def aggregate(written: dict[str, Any], values: list[Any], *names: str) -> Any:
@@ -94,7 +95,7 @@ ZONES = [None, "America/New_York", "Europe/Berlin", "America/Sao_Paulo", "Pacifi
 @pytest.mark.parametrize("size", ["1 day", "2 days", "1 week", "1 month", "1 quarter", "1 year", "1 day 6 hours", "6 hours"])
 @pytest.mark.parametrize("origin", [None, "2011-01-31", "2030-03-10T02:30:00"])
 def test_tumbling_calendar_windows_cover_time_once_and_in_order(zone: str | None, size: str, origin: str | None):
-    grid = Grid(Tumbling.model_validate({"name": "w", "type": "tumbling", "size": size, "timezone": zone, "origin": origin}), False)
+    grid = Grid(Tumbling.model_validate({"name": "w", "type": "tumbling", "size": size, "timezone": zone, "origin": origin}).rules(), False)
     chance = random.Random(7)
     for _ in range(12):
         instant = chance.randrange(-3_000 * DAY_US, 30_000 * DAY_US)
@@ -107,16 +108,16 @@ def test_tumbling_calendar_windows_cover_time_once_and_in_order(zone: str | None
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize(("size", "hop"), [("1 month", "1 day"), ("1 day", "5 hours"), ("3 days", "1 week"), ("1 day", "1 month")])
 def test_hopping_calendar_windows_are_those_of_brute_force(zone: str | None, size: str, hop: str):
-    window = Hopping.model_validate({"name": "w", "type": "hopping", "size": size, "hop": hop, "timezone": zone})
+    grid = Grid(Hopping.model_validate({"name": "w", "type": "hopping", "size": size, "hop": hop, "timezone": zone}).rules(), False)
     chance = random.Random(7)
     for _ in range(6):
         instant = chance.randrange(0, 20_000 * DAY_US)
-        wide = list(Grid(window, False).holding(instant - 70 * DAY_US, instant + 70 * DAY_US))
-        assert list(Grid(window, False).holding(instant, instant + 1)) == [(start, end) for start, end in wide if start <= instant < end]
+        wide = list(grid.holding(instant - 70 * DAY_US, instant + 70 * DAY_US))
+        assert list(grid.holding(instant, instant + 1)) == [(start, end) for start, end in wide if start <= instant < end]
 
 
 def test_a_day_lasts_as_long_as_the_clock_says():
-    grid = Grid(Tumbling.model_validate({"name": "w", "type": "tumbling", "size": "1 day", "timezone": "America/New_York"}), False)
+    grid = Grid(Tumbling.model_validate({"name": "w", "type": "tumbling", "size": "1 day", "timezone": "America/New_York"}).rules(), False)
 
     def hours(*day: int) -> float:
         noon_us = int(datetime(*day, 17, tzinfo=UTC).timestamp()) * 1_000_000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from windowmill.windowing.kernels import combine as op
 from windowmill.windowing.kernels.flatfat import ring_changes, tree_windows
-from windowmill.windowing.slicing.windows import Ring
+from windowmill.windowing.slicing.leaves import Ring
 
 PROGRAM = np.array([[op.ADD, 0, 0, 1, 0], [op.MOMENTS, 1, 0, 1, 3], [op.PICK_GREATEST, 2, 3, 2, 0], [op.COUNT_LEAST, 4, 3, 2, 0]])
 #: A window: how many leaves have entered since the one before, and which have left then, counted from the oldest and round again.

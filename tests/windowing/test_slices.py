@@ -15,7 +15,7 @@ from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
 from windowmill.windowing.columnar import packing, slices
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, GRID, SLICE, TIME, SliceStage, WindowStage
 from windowmill.windowing.errors import AggregateOverflowError
-from windowmill.windowing.hopping import Grids
+from windowmill.windowing.fixed_grids import Grids
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.kernels.recipes import RECIPES

@@ -20,7 +20,7 @@ from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column, lift
 from windowmill.windowing.kernels.lower import lower
 from windowmill.windowing.kernels.ranges import add_members, fifo_ranges
-from windowmill.windowing.slicing.windows import Leaves, Windows
+from windowmill.windowing.slicing.leaves import Leaves, Windows
 from windowmill.windowing.spec import Pipeline
 
 

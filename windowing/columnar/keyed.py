@@ -19,13 +19,8 @@ from windowmill.windowing.columnar.results import Chunk
 from windowmill.windowing.columnar.rows import KEY, Keys, in_order, kept
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.policies import PolicySlicer
-from windowmill.windowing.slicing.customs import CustomSlicer
-from windowmill.windowing.slicing.grids import GridSlicer
-from windowmill.windowing.slicing.revised import RevisedSlicer
-from windowmill.windowing.slicing.shapes import CountSlicer, SessionSlicer, SnapshotSlicer
-from windowmill.windowing.slicing.windows import Applied, Slicer
-from windowmill.windowing.spec import Count, Cumulative, Custom, Hopping, Pipeline, Session, Sliding, Snapshot, Tumbling, Window
+from windowmill.windowing.slicing.leaves import Applied
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, Clock
 
 #: Leaves from which windows are worth a thread each: kernels run without the interpreter's lock.
@@ -61,7 +56,7 @@ class KeyedWindows:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._slicers = [slicer_for(window, pipeline) for window in pipeline.windows]
+        self._slicers = [window.slicer(pipeline) for window in pipeline.windows]
         self._rows: pa.Table | None = None
         self._aggregation: Aggregation | None = None
         self.keys: Keys | None = None
@@ -116,7 +111,7 @@ class KeyedWindows:
 
     def _each_window(self, one: Callable[[int], _T], n_leaves: int) -> Iterable[_T]:
         """``one`` of each window's index, in order; at the same time where that is worth a thread and no user's code runs."""
-        own_code = any(isinstance(window, Custom) for window in self._pipeline.windows) or any(
+        own_code = any(window.functions() for window in self._pipeline.windows) or any(
             spec.use for spec in self._pipeline.aggregates.values()
         )
         if own_code or n_leaves < _THREAD_LEAVES or len(self._slicers) == 1:
@@ -155,30 +150,11 @@ class KeyedWindows:
 
 def live_columns(pipeline: Pipeline, columns: Iterable[str]) -> list[str]:
     """Those of the source's ``columns`` that windows and aggregates look at again after a row has arrived."""
-    if any(isinstance(window, Custom) for window in pipeline.windows):
+    if any(window.reads_whole_rows for window in pipeline.windows):
         return list(columns)
     names = [*pipeline.time.tie_break, *(name for spec in pipeline.aggregates.values() for name in spec.columns)]
-    for window in pipeline.windows:
-        policies = [getattr(window, "evict", None), getattr(window, "trigger", None)]
-        names += [policy.delta.column for policy in policies if policy is not None and policy.delta is not None]
+    names += [use.column for window in pipeline.windows for use in window.columns().values()]
     return list(dict.fromkeys(names))
 
 
-def slicer_for(window: Window, pipeline: Pipeline) -> Slicer:
-    """What cuts rows into the windows of ``window``."""
-    if isinstance(window, Tumbling | Hopping | Cumulative) and window.size is not None:
-        return GridSlicer(window, pipeline)
-    if isinstance(window, Tumbling | Sliding):
-        return PolicySlicer(window, pipeline)
-    if pipeline.emit == "revise":
-        return RevisedSlicer(window, pipeline)
-    if isinstance(window, Session):
-        return SessionSlicer(window, pipeline)
-    if isinstance(window, Snapshot):
-        return SnapshotSlicer(window, pipeline)
-    if isinstance(window, Count):
-        return CountSlicer(window, pipeline)
-    return CustomSlicer(window, pipeline)
-
-
-__all__ = ["KEY", "KeyedWindows", "Step", "live_columns", "slicer_for"]
+__all__ = ["KEY", "KeyedWindows", "Step", "live_columns"]

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.columnar.checksums import SUM, with_checksums
-from windowmill.windowing.columnar.keyed import live_columns, slicer_for
+from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK, Keys, plain
 from windowmill.windowing.errors import SpecError, StateError
 from windowmill.windowing.kernels.combine import Bools, Ints
@@ -110,7 +110,7 @@ class StateLog:
         fields += [(label, pa.bool_()) for label in self._conditions.values()]
         self.tables: list[LogTableOfWindow] = []
         for index, window in enumerate(pipeline.windows):
-            for name, table in slicer_for(window, pipeline).snapshot().items():
+            for name, table in window.slicer(pipeline).snapshot().items():
                 held = "" if name == "keys" else f"_{window.name}__{name}"
                 columns = {
                     column: f"{held or f'_{window.name}'}__{column}" for column in table.column_names if not held or column != "number"

@@ -12,7 +12,7 @@ from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.engines.flatfat import FlatFat
 from windowmill.windowing.kernels.lift import condition_column
-from windowmill.windowing.slicing.windows import Leaves, Ring, Windows
+from windowmill.windowing.slicing.leaves import Leaves, Ring, Windows
 
 
 def value_type(kind: pa.DataType) -> str:

@@ -14,7 +14,7 @@ from windowmill.windowing.columnar.objects import value_type
 from windowmill.windowing.columnar.results import Chunk, Column
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.slicing.windows import NO_START, NO_TRIGGER
+from windowmill.windowing.slicing.leaves import NO_START, NO_TRIGGER
 from windowmill.windowing.spec import Pipeline
 
 _NAMED = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string(), "bool": pa.bool_()}

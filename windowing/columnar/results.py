@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from windowmill.windowing.kernels.columns import order_key, valid_of
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.slicing.windows import NO_START, NO_TRIGGER, Windows
+from windowmill.windowing.slicing.leaves import NO_START, NO_TRIGGER, Windows
 
 #: A result column: Arrow values, or Python objects where they have no common type.
 Column: TypeAlias = "pa.Array | list[Any]"

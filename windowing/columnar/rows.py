@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.kernels.columns import int64_of, order_key, valid_of
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.slicing.windows import Leaves
+from windowmill.windowing.slicing.leaves import Leaves
 
 #: Columns of live rows beside those of the source, told from them by how they begin.
 KEY, NUMBER, TIME, UNTIL, WATERMARK = "_ key", "_ number", "_ time", "_ until", "_ watermark"

@@ -33,7 +33,7 @@ from windowmill.windowing.kernels.lift import condition_column, lift_runs
 from windowmill.windowing.kernels.lower import lower
 from windowmill.windowing.kernels.slices import along_axis, by_key, combine_runs, runs, slice_starts
 from windowmill.windowing.nodes import Nodes
-from windowmill.windowing.slicing.windows import runs as equal_runs
+from windowmill.windowing.slicing.leaves import runs as equal_runs
 
 #: Columns of a row to be lifted, beside those of the source: its event time; the instant through which windows were closed to it, or null;
 #: whether it came behind the watermark.

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,9 @@ from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.kernels.lower import Lower
 from windowmill.windowing.kernels.recipes import OPERATIONS, RECIPES, ROW_OPERATIONS, Atom
-from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
 
 _INT, _FLOAT = pa.int64(), pa.float64()
 #: Stored columns of the atoms that are numbers, by role: the kernels' int columns, then their float columns.

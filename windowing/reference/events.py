@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windowmill.windowing.bounds import accepted_times
-from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
 
 #: Before anything has been seen, and after the end of the input.
 BEFORE, AFTER = -math.inf, math.inf
@@ -70,6 +72,10 @@ class Span:
     end: int
     events: Sequence[Event]
 
+    def in_order(self) -> Span:
+        """The same with its events in the order of time, tie-break and arrival."""
+        return Span(self.start, self.end, sorted(self.events, key=lambda event: event.order))
+
 
 @dataclass(frozen=True, slots=True)
 class Fired:
@@ -87,6 +93,27 @@ class Tally:
 
     counted: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What windows of any type have to know of the pipeline and of the whole input.
+
+    Attributes
+    ----------
+    integer_axis, revise
+        Whether the axis is no time, and whether windows are shown again for late events.
+    watermark, closed
+        What they are at the end of the input.
+    greatest
+        The greatest event time of the whole input.
+    """
+
+    integer_axis: bool
+    revise: bool
+    watermark: float
+    closed: float
+    greatest: float
 
 
 def rank(value: Any) -> tuple[Any, ...]:

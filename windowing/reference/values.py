@@ -12,8 +12,8 @@ from typing import Any
 
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import AggregateOverflowError
+from windowmill.windowing.reference.event_windows import load
 from windowmill.windowing.reference.events import Span, rank
-from windowmill.windowing.reference.shapes import load
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 

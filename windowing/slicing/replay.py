@@ -1,7 +1,7 @@
 """One key's rows replayed in the order of their arrival, for windows that late rows may change after they were shown.
 
-The rules of :mod:`windowmill.windowing.slicing.shapes` and :mod:`windowmill.windowing.slicing.customs`, a row at a time. Rows are known by
-their place among the leaves, so that comparing places compares (time, tie_break, arrival).
+The rules of :mod:`windowmill.windowing.slicing.event_slicers` and :mod:`windowmill.windowing.slicing.custom_slicer`, a row at a time.
+Rows are known by their place among the leaves, so that comparing places compares (time, tie_break, arrival).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-from windowmill.windowing.slicing.customs import Told, WindowFunction
+from windowmill.windowing.slicing.custom_slicer import Told, WindowFunction
 from windowmill.windowing.watermark import BEFORE
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import calendar
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from windowmill.windowing.bounds import check_key, check_lasting
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.spec import Cumulative, Hopping, Sliding, Tumbling
+from windowmill.windowing.reference.events import Course, Event, Fired, Span, Tally
+
+if TYPE_CHECKING:
+    from windowmill.windowing.windows.base import Window
+    from windowmill.windowing.windows.grid_rules import GridRules
 
 _NOTHING = Duration()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -91,14 +97,11 @@ class Train:
 
 
 class Grid:
-    """The windows of one tumbling, hopping or cumulative window spec."""
+    """The windows of a grid."""
 
-    def __init__(self, window: Tumbling | Hopping | Cumulative, integer_axis: bool) -> None:
-        assert window.size is not None
-        hop = window.hop if isinstance(window, Hopping) else window.size
-        self._size = window.size
-        self._step = window.step if isinstance(window, Cumulative) else None
-        self._train = Train(hop, window.origin, window.timezone, integer_axis)
+    def __init__(self, rules: GridRules, integer_axis: bool) -> None:
+        self._size, self._step = rules.size, rules.step
+        self._train = Train(rules.hop, rules.origin, rules.timezone, integer_axis)
 
     def holding(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Start and end of each window that overlaps [start, stop)."""
@@ -125,6 +128,39 @@ class Grid:
         return self._train.calendar.shift(self._train.calendar.wall(opens), count * step.months, count * step.days) + count * step.ticks
 
 
-def ticks(window: Tumbling | Sliding, period: Duration, integer_axis: bool) -> Train:
-    """The instants at which a time policy of ``period`` acts."""
-    return Train(period, window.origin, getattr(window, "timezone", None), integer_axis)
+def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+    """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
+    grid, passed = Grid(rules, course.integer_axis), course.watermark if course.revise else course.closed
+    held: dict[tuple[int, int], list[Event]] = {}
+    counted = []
+    for event in events:
+        check_lasting(window, event.stop - event.time)
+        spans = list(grid.holding(event.time, event.stop))
+        taking = [span for span in spans if span[1] > event.closed]
+        for span in taking:
+            held.setdefault(span, []).append(event)
+        if taking:
+            tally.counted.add(event.number)
+        elif spans:  # an event in a gap belongs to no window here, which is neither being counted nor being late
+            tally.refused.add(event.number)
+        counted += [event] * bool(taking)
+    if window.empty == "emit" and counted:
+        first, last = min(event.time for event in counted), max(event.stop for event in counted)
+        through = int(max(first, min(last, passed)))
+        check_key(window, window.windows_of_event(max(1, through - first)))
+        for span in grid.holding(first, through):
+            held.setdefault(span, [])
+    for (start, end), inside in held.items():
+        if end <= passed:
+            for revision, version in enumerate(_versions(window, start, end, inside, counted) if course.revise else [inside]):
+                yield Fired((), Span(start, end, version).in_order(), None, revision)
+
+
+def _versions(window: Window, start: int, end: int, inside: list[Event], counted: list[Event]) -> list[list[Event]]:
+    """The window when the watermark passed its end, and again after each event that came later."""
+    on_time = [event for event in inside if event.watermark < end]
+    late = [event for event in inside if event.watermark >= end]
+    before = [event for event in counted if not late or event.number < late[0].number]
+    around = any(event.time < end for event in before) and any(event.stop > start for event in before)
+    shown = [on_time] if on_time or (window.empty == "emit" and around) else []
+    return shown + [on_time + late[: count + 1] for count in range(len(late))]

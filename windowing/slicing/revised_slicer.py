@@ -5,59 +5,49 @@ Unlike the other slicers this one goes row by row: which version is new depends 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.slicing.customs import OWN_PREFIX, Told, load
-from windowmill.windowing.slicing.replay import (
-    CountReplay,
-    CustomReplay,
-    Replay,
-    SessionReplay,
-    Shown,
-    SnapshotReplay,
-    Times,
-    Version,
-)
-from windowmill.windowing.slicing.windows import Applied, Leaves, Windows, earliest
-from windowmill.windowing.spec import Count, Custom, Pipeline, Session, Snapshot
-from windowmill.windowing.watermark import AFTER, BEFORE, Clock
+from windowmill.windowing.slicing.custom_slicer import OWN_PREFIX, Told
+from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
+from windowmill.windowing.slicing.replay import CustomReplay, Replay, Shown, Times, Version
+from windowmill.windowing.watermark import BEFORE, Clock
 
 _NONE = np.empty(0, np.int64)
 _SHOWN = pa.list_(pa.struct([("revision", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("numbers", pa.list_(pa.int64()))]))
 
 
-class RevisedSlicer:
-    """One session, snapshot, count or custom window over all keys, every version of it."""
+#: The cells of a row by column.
+Cells = Mapping[str, Any]
 
-    def __init__(self, window: Session | Snapshot | Count | Custom, _pipeline: Pipeline) -> None:
-        self._window = window
-        self._function = load(window.function) if isinstance(window, Custom) else None
+
+class RevisedSlicer:
+    """One window that rows or a function decide over all keys, every version of it.
+
+    Parameters
+    ----------
+    replay
+        From the leaves' times, and their cells by place, to the replay of one key.
+    reads_cells
+        Whether the replay looks at cells; they are empty otherwise.
+    """
+
+    def __init__(self, replay: Callable[[Times, Mapping[int, Cells]], Replay], *, reads_cells: bool = False) -> None:
+        self._replay, self._reads_cells = replay, reads_cells
         self._rows, self._n_keys = _NONE, 0
         self._marks: dict[int, tuple[int, int, str]] = {}
         self._shown: dict[int, list[tuple[int, int, int, list[int]]]] = {}
 
-    def _replay(self, times: Times, columns: Mapping[int, Mapping[str, Any]]) -> Replay:
-        window = self._window
-        if isinstance(window, Session):
-            return SessionReplay(times, window.gap.elapsed(), window.max_size.elapsed() if window.max_size is not None else AFTER)
-        if isinstance(window, Snapshot):
-            return SnapshotReplay(times)
-        if isinstance(window, Count):
-            return CountReplay(times, window.count)
-        assert self._function is not None
-        return CustomReplay(times, self._function, columns.__getitem__)
-
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         times = Times(leaves.time.tolist(), leaves.until.tolist(), leaves.stop.tolist())
-        columns: Mapping[int, Mapping[str, Any]] = {}
-        if isinstance(self._window, Custom):
+        cells: Mapping[int, Cells] = {}
+        if self._reads_cells:
             names = [name for name in leaves.table.column_names if not name.startswith(OWN_PREFIX)]
-            columns = dict(enumerate(leaves.table.select(names).to_pylist()))
+            cells = dict(enumerate(leaves.table.select(names).to_pylist()))
         place = dict(zip(leaves.number.tolist(), range(len(leaves)), strict=True))
         counted, kept = np.zeros(len(leaves), np.bool_), np.zeros(len(leaves), np.bool_)
         closed = clock.closed_at(leaves.watermark).tolist()
@@ -68,7 +58,7 @@ class RevisedSlicer:
 
         def replay_of(key: int) -> Replay:
             if key not in replays:
-                replay = replays[key] = self._replay(times, columns)
+                replay = replays[key] = self._replay(times, cells)
                 mark, last, told = self._marks.get(key, (BEFORE, -1, ""))
                 replay.mark = mark
                 if isinstance(replay, CustomReplay):

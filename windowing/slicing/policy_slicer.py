@@ -7,6 +7,7 @@ order does not depend on batches. One that comes before what its key has already
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,49 +20,46 @@ from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.flatfat import PENDING, ring_changes
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.slicing.calendars import Steps, origin_of, zone_named
-from windowmill.windowing.slicing.windows import Applied, Leaves, Ring, Windows, earliest, runs
-from windowmill.windowing.spec import Delta, Pipeline, Policy, Sliding, Tumbling
+from windowmill.windowing.slicing.leaves import Applied, Leaves, Ring, Windows, earliest, runs
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
+    from windowmill.windowing.windows.base import Window
+    from windowmill.windowing.windows.policy_rules import Delta, PolicyRules
 
 _NONE = np.empty(0, np.int64)
 _STATE = ("last", "ticked", "tick", "fired", "inserted", "full", "has_base", "base")
 _FRESH = {"last": BEFORE, "ticked": BEFORE, "tick": AFTER}
 _KEPT = ("last_number", "applied", "middle", "capacity")
-
-
-def _kind(policy: Policy | None) -> int:
-    if policy is None:
-        return kernel.NONE
-    kinds = {"count": kernel.COUNT, "time": kernel.TIME, "delta": kernel.DELTA, "punctuation": kernel.PUNCTUATION}
-    return next(kind for name, kind in kinds.items() if getattr(policy, name) is not None)
+_KINDS = {"count": kernel.COUNT, "time": kernel.TIME, "delta": kernel.DELTA, "punctuation": kernel.PUNCTUATION}
 
 
 class PolicySlicer:
-    """One sliding window, or a tumbling one that a policy flushes, over all keys.
+    """One window that follows policies, over all keys.
 
     State: a row of scalars a key, and the numbers of the rows that are in a window or wait.
     """
 
-    def __init__(self, window: Tumbling | Sliding, pipeline: Pipeline) -> None:
-        assert window.evict is not None
+    def __init__(self, window: Window, rules: PolicyRules, pipeline: Pipeline) -> None:
         self._window = window
-        self._evict, self._trigger = window.evict, window.trigger if isinstance(window, Sliding) else None
+        self._evict, self._trigger = rules.evict, rules.trigger
         period = self._trigger.time if self._trigger is not None else self._evict.time
         self._steps: Steps | None = None
         if period is not None:
-            zone = zone_named(getattr(window, "timezone", None))
-            self._steps = Steps(origin_of(window.origin, period, zone, pipeline.time.unit is not None), period, zone)
+            zone = zone_named(rules.timezone)
+            self._steps = Steps(origin_of(rules.origin, period, zone, pipeline.time.unit is not None), period, zone)
         age = self._evict.time.elapsed() if self._evict.time is not None and self._trigger is not None else AFTER
-        idle = window.idle_after.elapsed() if window.idle_after is not None else AFTER
+        idle = rules.idle_after.elapsed() if rules.idle_after is not None else AFTER
         ticks = 0 if self._steps is None else 2 if self._steps.period is None else 1
         self._settings = np.array(
             [
-                _kind(self._evict),
-                _kind(self._trigger),
+                _KINDS[self._evict.kind],
+                _KINDS[self._trigger.kind] if self._trigger is not None else kernel.NONE,
                 self._evict.count or 0,
                 age,
                 (self._trigger.count or 0) if self._trigger is not None else 0,
-                window.partial if isinstance(window, Sliding) else True,
+                rules.partial,
                 window.empty == "emit",
                 idle,
                 ticks,

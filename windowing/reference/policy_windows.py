@@ -8,14 +8,30 @@ The rules are those of the open SPL runtime (IBMStreams/OSStreams, src/cpp/SPL/R
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from windowmill.windowing.bounds import check_key
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.reference.events import AFTER, Event, Fired, Span
-from windowmill.windowing.reference.grids import ticks
-from windowmill.windowing.spec import Delta, Policy, Sliding, Tumbling
+from windowmill.windowing.reference.events import AFTER, Course, Event, Fired, Span, Tally
+from windowmill.windowing.reference.grid_windows import Train
+
+if TYPE_CHECKING:
+    from windowmill.windowing.windows.base import Window
+    from windowmill.windowing.windows.policy_rules import Delta, PolicyRules
+
+
+def policy_rows(window: Window, rules: PolicyRules, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+    """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
+    policies = Policies(window, rules, course.integer_axis, course.greatest)
+    for event in events:
+        yield from policies.advance(event.watermark)
+        if policies.late(event):
+            tally.refused.add(event.number)
+        else:
+            tally.counted.add(event.number)
+            policies.wait(event)
+    yield from policies.advance(course.watermark)
 
 
 class Policies:
@@ -27,17 +43,14 @@ class Policies:
         The greatest event time of the whole input, where ticks over windows that never empty stop.
     """
 
-    def __init__(self, window: Tumbling | Sliding, integer_axis: bool, greatest: float) -> None:
-        assert window.evict is not None
+    def __init__(self, window: Window, rules: PolicyRules, integer_axis: bool, greatest: float) -> None:
         self._spec, self._due = window, 0
-        self._evict: Policy = window.evict
-        self._trigger = window.trigger if isinstance(window, Sliding) else None
-        self._partial = window.partial if isinstance(window, Sliding) else True
+        self._evict, self._trigger, self._partial = rules.evict, rules.trigger, rules.partial
         self._emit_empty = window.empty == "emit"
-        self._idle = window.idle_after.elapsed() if window.idle_after else math.inf
+        self._idle = rules.idle_after.elapsed() if rules.idle_after else math.inf
         self._greatest = greatest
         period = self._trigger.time if self._trigger else self._evict.time
-        self._train = ticks(window, period, integer_axis) if period else None
+        self._train = Train(period, rules.origin, rules.timezone, integer_axis) if period else None
         self._age = self._evict.time.elapsed() if self._evict.time and self._trigger else math.inf
         self._waiting: list[Event] = []
         self._forget()

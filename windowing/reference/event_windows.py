@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.reference.events import BEFORE, Event, Span
-from windowmill.windowing.spec import Count, Custom, Session, Snapshot
+from windowmill.windowing.reference.events import BEFORE, Course, Event, Fired, Span, Tally
+
+if TYPE_CHECKING:
+    from windowmill.windowing.windows.count import Count
+    from windowmill.windowing.windows.custom import Custom
+    from windowmill.windowing.windows.session import Session
 
 
 class Shape(Protocol):
@@ -92,7 +96,7 @@ class Sessions:
 class Snapshots:
     """The spans between neighbouring start and end points; what lies before the last closed point is fixed."""
 
-    def __init__(self, _window: Snapshot) -> None:
+    def __init__(self) -> None:
         self._live: list[Event] = []
         self._fixed: float = BEFORE
 
@@ -214,7 +218,40 @@ class Customs:
         return new.start == old.start and new.end == old.end
 
 
-SHAPES: Mapping[type, Callable[[Any], Shape]] = {Session: Sessions, Snapshot: Snapshots, Count: Counts, Custom: Customs}
+def event_rows(shape: Shape, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+    """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
+    shown: list[Fired] = []  # result rows whose windows still take events
+
+    def show(passed: float) -> Iterator[Fired]:
+        complete = [span for span in shape.spans() if shape.complete(span, passed)]
+        for span in complete:
+            earlier = [fired for fired in shown if shape.replaces(span, fired.span)]
+            if not any(_same(span, fired.span) for fired in earlier):
+                fired = Fired((), span, None, 1 + max((fired.revision for fired in earlier), default=-1))
+                shown.append(fired)
+                yield fired
+
+    def settle(passed: float, through: float) -> Iterator[Fired]:
+        if course.revise:
+            yield from show(passed)
+        for span in shape.close(through):
+            if course.revise:
+                shown[:] = [fired for fired in shown if not _same(span, fired.span)]
+            else:
+                yield Fired((), span)
+
+    for event in events:
+        yield from settle(event.watermark, event.closed)
+        (tally.counted if shape.accept(event) else tally.refused).add(event.number)
+    yield from settle(course.watermark, course.closed)
+
+
+def _same(one: Span, other: Span) -> bool:
+    return (one.start, one.end, {event.number for event in one.events}) == (
+        other.start,
+        other.end,
+        {event.number for event in other.events},
+    )
 
 
 def load(place: str, field: str) -> Any:

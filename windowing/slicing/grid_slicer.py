@@ -10,18 +10,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.bounds import check_key, check_lasting, windows_of_event
+from windowmill.windowing.bounds import check_key, check_lasting
 from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.kernels import grids as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.slicing.calendars import Steps, origin_of, shifted, zone_named
-from windowmill.windowing.slicing.windows import Applied, Leaves, Windows, earliest
-from windowmill.windowing.spec import Cumulative, Hopping, Pipeline, Tumbling
+from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
+    from windowmill.windowing.windows.base import Window
+    from windowmill.windowing.windows.grid_rules import GridRules
 
 _NONE = np.empty(0, np.int64)
 
@@ -62,15 +67,12 @@ class Numbering:
 
 
 class Calendar:
-    """A window spec's grid: numbered where all lengths are fixed, else listed around the instants that matter."""
+    """A grid: numbered where all lengths are fixed, else listed around the instants that matter."""
 
-    def __init__(self, window: Tumbling | Hopping | Cumulative, integer_axis: bool) -> None:
-        assert window.size is not None
-        self._size = window.size
-        self._step = window.step if isinstance(window, Cumulative) else None
-        hop = window.hop if isinstance(window, Hopping) else window.size
-        zone = zone_named(window.timezone)
-        self._steps = Steps(origin_of(window.origin, hop, zone, integer_axis), hop, zone)
+    def __init__(self, rules: GridRules, integer_axis: bool) -> None:
+        self._size, self._step = rules.size, rules.step
+        zone = zone_named(rules.timezone)
+        self._steps = Steps(origin_of(rules.origin, rules.hop, zone, integer_axis), rules.hop, zone)
 
     @property
     def fixed(self) -> Numbering | None:
@@ -141,11 +143,11 @@ def _pairs_among(key: Ints, number: Ints, other_key: Ints, other_number: Ints) -
 
 
 class GridSlicer:
-    """One tumbling, hopping or cumulative window over all keys."""
+    """One window on a grid over all keys."""
 
-    def __init__(self, window: Tumbling | Hopping | Cumulative, pipeline: Pipeline) -> None:
+    def __init__(self, window: Window, rules: GridRules, pipeline: Pipeline) -> None:
         self._window = window
-        self._calendar = Calendar(window, pipeline.time.unit is not None)
+        self._calendar = Calendar(rules, pipeline.time.unit is not None)
         self._fixed = self._calendar.fixed
         self._intervals = pipeline.time.end is not None
         self._revise = pipeline.emit == "revise"
@@ -193,7 +195,7 @@ class GridSlicer:
             told = np.where(self._first == old_first, np.minimum(old_last, since), self._first)
             begin = np.maximum(self._first, told)[known]
             longest = int((np.maximum(np.minimum(self._last[known], through), begin) - begin).max())
-            check_key(self._window, windows_of_event(self._window, max(1, longest)))
+            check_key(self._window, self._window.windows_of_event(max(1, longest)))
 
     def _known_before(self, leaves: Leaves, counted: Bools, late: Bools) -> tuple[Ints, Ints]:
         """From where to where a key's rows reached before each row that counts or is late; nothing where empty windows are skipped."""
@@ -214,7 +216,7 @@ class GridSlicer:
         last = self._last[leaves.key[leaves.new]]
         instants = np.concatenate((leaves.time, last[last > BEFORE], [since] if since > BEFORE else _NONE))
         first, stop = int(instants.min()), int(leaves.stop.max())
-        check_key(self._window, windows_of_event(self._window, stop - first))
+        check_key(self._window, self._window.windows_of_event(stop - first))
         return self._calendar.listed(np.array([first]), np.array([stop]))
 
     def _windows(self, numbering: Numbering, leaves: Leaves, regular: Bools, marks: Ints, since: int, through: int) -> Windows:

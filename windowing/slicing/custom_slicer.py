@@ -22,8 +22,7 @@ import pyarrow as pa
 from windowmill.windowing.errors import SpecError, StateError
 from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.slicing.windows import Applied, Leaves, Windows, earliest, runs
-from windowmill.windowing.spec import Custom, Pipeline
+from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest, runs
 from windowmill.windowing.watermark import Clock
 
 WindowFunction = Callable[[Any, Mapping[str, Any]], tuple[Any, int, Iterable[int]]]
@@ -141,8 +140,8 @@ def _unplain(value: Any) -> Any:
 class CustomSlicer:
     """One user-defined window over all keys."""
 
-    def __init__(self, window: Custom, _pipeline: Pipeline) -> None:
-        self._function: WindowFunction = load(window.function)
+    def __init__(self, function: WindowFunction) -> None:
+        self._function = function
         # Rows are told in order when the windows before them are closed, as policies apply tuples; there are no ticks and no idle keys.
         self._settings = np.array([kernel.COUNT, kernel.COUNT, 1, kernel.AFTER, 1, 1, 0, kernel.AFTER, 0, 0, 1], np.int64)
         self._told: list[Told] = []

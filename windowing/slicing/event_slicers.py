@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 
@@ -9,9 +11,11 @@ from windowmill.windowing.kernels import counts as count_kernel
 from windowmill.windowing.kernels import sessions as session_kernel
 from windowmill.windowing.kernels import snapshots as snapshot_kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.slicing.windows import Applied, Leaves, Windows, earliest
-from windowmill.windowing.spec import Count, Pipeline, Session, Snapshot
+from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
 
 _NONE = np.empty(0, np.int64)
 
@@ -49,12 +53,11 @@ class _Slicer:
 
 
 class SessionSlicer(_Slicer):
-    """Sessions over all keys."""
+    """Sessions over all keys: rows at most ``gap`` ticks apart, cut where one would get longer than ``longest``."""
 
-    def __init__(self, window: Session, pipeline: Pipeline) -> None:
+    def __init__(self, gap: int, longest: int, pipeline: Pipeline) -> None:
         super().__init__(pipeline)
-        self._gap = window.gap.elapsed()
-        self._longest = window.max_size.elapsed() if window.max_size is not None else AFTER
+        self._gap, self._longest = gap, longest
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         closed = clock.closed_at(leaves.watermark)
@@ -90,9 +93,6 @@ class SnapshotSlicer(_Slicer):
 
     marks = ("fixed",)
 
-    def __init__(self, _window: Snapshot, pipeline: Pipeline) -> None:
-        super().__init__(pipeline)
-
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         closed, stop = clock.closed_at(leaves.watermark), leaves.stop
         accepted = leaves.new & (stop > closed)
@@ -123,9 +123,9 @@ class CountSlicer(_Slicer):
 
     marks = ("begun", "middle_end")
 
-    def __init__(self, window: Count, pipeline: Pipeline) -> None:
+    def __init__(self, size: int, pipeline: Pipeline) -> None:
         super().__init__(pipeline)
-        self._size = window.count
+        self._size = size
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         closed = clock.closed_at(leaves.watermark)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
-from windowmill.windowing.axis import Edges, Grid, to_us
+from windowmill.windowing.axis import Edges, Grid
 from windowmill.windowing.errors import UnsupportedError
-from windowmill.windowing.spec import Hopping, Pipeline, Tumbling, Window
+from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True)
@@ -19,12 +18,12 @@ class Grids:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Grids:
-        """Grids of all windows; raises ``UnsupportedError`` for a window that is not tumbling or hopping of a fixed length."""
+        """Grids of all windows; raises ``UnsupportedError`` for a window that is not on a fixed grid."""
         named = []
         for i, window in enumerate(pipeline.windows):
-            if (why := _why_no_grid(window, f"windows.{i}")) or not isinstance(window, Tumbling | Hopping):
+            if why := window.grid_problem(f"windows.{i}"):
                 raise UnsupportedError(f"pipeline {pipeline.pipeline}: {why}; such windows go by live rows")
-            named.append((window.name, _grid(window)))
+            named.append((window.name, window.fixed_grid()))
         return cls(tuple(named))
 
     @property
@@ -51,20 +50,4 @@ def why_no_grids(pipeline: Pipeline) -> tuple[str, ...]:
         found.append("emit: revise shows a window again for each late row, and one row more is no slice")
     if pipeline.time.end is not None:
         found.append("time.end: an event that lasts lies in many slices at once")
-    return (*found, *(reason for i, window in enumerate(pipeline.windows) if (reason := _why_no_grid(window, f"windows.{i}"))))
-
-
-def _why_no_grid(window: Window, where: str) -> str | None:
-    if not isinstance(window, Tumbling | Hopping) or window.size is None:
-        return f"{where}: {window.type} windows{' that evict' if isinstance(window, Tumbling) else ''} are no fixed grid"
-    hop = window.hop if isinstance(window, Hopping) else window.size
-    if window.size.months or hop.months or (window.timezone not in (None, "UTC") and (window.size.is_calendar or hop.is_calendar)):
-        return f"{where}: months, and days in a time zone, differ in length"
-    return f"{where}.empty: windows that hold nothing have no slices" if window.empty == "emit" else None
-
-
-def _grid(window: Tumbling | Hopping) -> Grid:
-    assert window.size is not None
-    hop = window.hop if isinstance(window, Hopping) else window.size
-    origin = window.origin if window.origin is not None else 0
-    return Grid(window.size.elapsed(), hop.elapsed(), to_us(origin) if isinstance(origin, datetime) else origin)
+    return (*found, *(reason for i, window in enumerate(pipeline.windows) if (reason := window.grid_problem(f"windows.{i}"))))

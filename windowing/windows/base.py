@@ -1,0 +1,163 @@
+"""What the rest of windowmill asks of a window, whatever its type."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.errors import UnsupportedError
+from windowmill.windowing.fields import Name, Part
+
+if TYPE_CHECKING:
+    from windowmill.windowing.axis import Grid
+    from windowmill.windowing.costs import Shape
+    from windowmill.windowing.reference.events import Course, Event, Fired, Tally
+    from windowmill.windowing.slicing.leaves import Slicer
+    from windowmill.windowing.spec import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnUse:
+    """A column that a window reads, and the type required of it: ``number`` or ``instant``."""
+
+    column: str
+    required: Literal["number", "instant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spacing:
+    """How the ends of a window lie along the axis.
+
+    Attributes
+    ----------
+    words
+        For a reader of the report.
+    size, step
+        Length of a window, and distance of neighbouring ends; ``None`` where they follow the data.
+    """
+
+    words: str
+    size: Duration | None = None
+    step: Duration | None = None
+
+
+class Window(Part):
+    """One window of a pipeline: the fields that all types share, and what its type decides.
+
+    A type is a subclass whose ``type`` is a ``Literal``. It implements the abstract methods, and overrides the others where their
+    defaults do not hold. Modules that load numpy or numba are imported inside methods: a DAG file imports this package.
+    """
+
+    name: Name
+    output: Literal["window_end", "clip"] = "window_end"
+    empty: Literal["skip", "emit"] = "skip"
+    type: str
+
+    #: The field to lengthen where an event would be in too many windows.
+    hop_field: ClassVar[str] = "hop"
+
+    # -- How it is computed
+
+    @abstractmethod
+    def slicer(self, pipeline: Pipeline) -> Slicer:
+        """What cuts live rows into the windows of this one, for the kernels.
+
+        Raises
+        ------
+        SpecError
+            If a function of the user's cannot be imported.
+        """
+
+    @abstractmethod
+    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+        """The result rows of one key as the reference engine has them.
+
+        Parameters
+        ----------
+        events
+            All events of the key, in the order of arrival.
+        tally
+            Receives the numbers of the events that were counted and of those refused as late.
+        """
+
+    # -- What explain and the report say
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Its type and lengths in a few words."""
+
+    @abstractmethod
+    def shape(self, pipeline: Pipeline) -> Shape:
+        """The window over rows that are kept as they came."""
+
+    def spacing(self) -> Spacing:
+        """How the ends of its windows lie along the axis; they follow the data unless the type says otherwise."""
+        return Spacing(f"{self.type} windows")
+
+    # -- Its place on the axis
+
+    @abstractmethod
+    def reach(self) -> int:
+        """Upper bound, in ticks, on the distance from an event's time to the start or end of its windows, or to ticks that show it."""
+
+    def windows_of_event(self, lasting: int = 1) -> int:  # noqa: ARG002 - counts only on a grid
+        """Maximum number of windows of a grid that contain an event of duration ``lasting``; 1 for windows that are not on a grid."""
+        return 1
+
+    def grid_problem(self, where: str) -> str | None:
+        """Why it is no grid of slices, beginning with the field's path (``where`` is the window's); ``None`` if it is one."""
+        return f"{where}: {self.type} windows are no fixed grid"
+
+    def fixed_grid(self) -> Grid:
+        """Its grid, where :meth:`grid_problem` has nothing against it; ``UnsupportedError`` if its type has none."""
+        raise UnsupportedError(f"{self.grid_problem(f'window {self.name}')}; such windows go by live rows")
+
+    @property
+    def counted_from(self) -> datetime | int | None:
+        """The instant given to count its edges or ticks from."""
+        return None
+
+    @property
+    def zone(self) -> str | None:
+        """The time zone whose calendar it follows."""
+        return None
+
+    # -- What it reads, by path of the field below the window
+
+    def columns(self) -> Mapping[str, ColumnUse]:
+        """Columns that it reads beside keys and time."""
+        return {}
+
+    def conditions(self) -> Mapping[str, str]:
+        """Spark SQL conditions on the rows."""
+        return {}
+
+    def functions(self) -> Mapping[str, str]:
+        """Functions of the user's, as ``module:name``."""
+        return {}
+
+    @property
+    def reads_whole_rows(self) -> bool:
+        """Whether it may look at any column of the source."""
+        return False
+
+    # -- What its result rows are like
+
+    @property
+    def numbers_triggers(self) -> bool:
+        """Whether its rows have the number of their trigger, and may be shown at the very tuple where they start."""
+        return False
+
+    @property
+    def ends_can_coincide(self) -> bool:
+        """Whether two windows of a key may end at the same instant."""
+        return False
+
+    @property
+    def ticks_past_its_tuples(self) -> bool:
+        """Whether ticks show a window again and again, until the greatest event time of the whole input."""
+        return False

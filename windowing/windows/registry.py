@@ -1,0 +1,79 @@
+"""The types of windows by the names that specs give them."""
+
+from __future__ import annotations
+
+from functools import lru_cache, reduce
+from inspect import isabstract
+from operator import or_
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.windows.base import Window
+
+#: In the order of registration, which messages and the JSON schema follow.
+_TYPES: dict[str, type[Window]] = {}
+_W = TypeVar("_W", bound=Window)
+
+
+def register(kind: type[_W]) -> type[_W]:
+    """Make ``kind`` a type that specs can name; a class decorator.
+
+    Raises
+    ------
+    TypeError
+        If the class leaves a method out, or does not say what specs call it.
+    ValueError
+        If another class has the name.
+    """
+    place = f"{kind.__module__}.{kind.__qualname__}"
+    if isabstract(kind):
+        missing = ", ".join(sorted(kind.__abstractmethods__))
+        raise TypeError(f"window type {place}: lacks {missing}; implement them as windowmill.windowing.windows.base.Window says")
+    annotation = kind.model_fields["type"].annotation
+    if get_origin(annotation) is not Literal:
+        raise TypeError(f'window type {place}: type: got {annotation}; expected the name that specs give it, as in Literal["session"]')
+    [name] = get_args(annotation)
+    if name in _TYPES:
+        taken = _TYPES[name]
+        raise ValueError(f"window type {place}: type: {name!r} is taken by {taken.__module__}.{taken.__qualname__}; choose another name")
+    _TYPES[name] = kind
+    return kind
+
+
+def window_types() -> tuple[str, ...]:
+    """Names of all types, in the order of registration."""
+    return tuple(_TYPES)
+
+
+def window_type(name: str) -> type[Window]:
+    """The type that specs call ``name``; raises ``SpecError`` if there is none."""
+    if name not in _TYPES:
+        raise SpecError(f"type: got {name!r}; expected one of {', '.join(map(repr, _TYPES))}")
+    return _TYPES[name]
+
+
+class ByType:
+    """Marks a field of a spec that holds a window of any type.
+
+    Types are looked up when a spec is read, so that one may be registered after the model that holds the field was built.
+    """
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(lambda value: _any_type().validate_python(value))
+
+    def __get_pydantic_json_schema__(self, _schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(_any_type().core_schema)
+
+
+def _any_type() -> TypeAdapter[Window]:
+    return _adapter(tuple(_TYPES.values()))
+
+
+@lru_cache(maxsize=1)
+def _adapter(types: tuple[type[Window], ...]) -> TypeAdapter[Window]:
+    union: Any = reduce(or_, types)
+    return TypeAdapter(Annotated[union, Field(discriminator="type")])

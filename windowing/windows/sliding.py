@@ -1,0 +1,65 @@
+"""Sliding windows with an eviction and a trigger policy: ``type: sliding``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import model_validator
+
+from windowmill.windowing.costs import Shape
+from windowmill.windowing.fields import FixedDuration, Instant
+from windowmill.windowing.windows.policy_rules import Policy, PolicyRules
+from windowmill.windowing.windows.registry import register
+from windowmill.windowing.windows.ruled import RuledWindow
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
+
+
+@register
+class Sliding(RuledWindow):
+    """SPL's sliding window: what leaves and when it is evaluated are two independent policies, per key."""
+
+    type: Literal["sliding"]
+    evict: Policy
+    trigger: Policy = Policy(count=1)
+    partial: bool = True
+    origin: Instant | None = None
+    idle_after: FixedDuration | None = None
+
+    @model_validator(mode="after")
+    def _no_punctuation(self) -> Self:
+        if self.evict.punctuation is not None or self.trigger.punctuation is not None:
+            raise ValueError("expected count, time or delta; punctuation closes tumbling windows only")
+        if self.evict.time is not None and self.evict.time.months:
+            raise ValueError(f"evict.time: got {self.evict.time}; expected an age of fixed length, such as 30 days; months have none")
+        return self
+
+    def rules(self) -> PolicyRules:
+        return PolicyRules(self.evict, self.trigger, self.partial, self.origin, idle_after=self.idle_after)
+
+    def describe(self) -> str:
+        return f"sliding: evict {self.evict.describe()}, trigger {self.trigger.describe()}"
+
+    def shape(self, pipeline: Pipeline) -> Shape:  # noqa: ARG002 - tuples wait for the watermark, however late they may be
+        n, fires = self.evict.count, self.trigger.count
+        held = {"count": f"the last {n} tuples", "time": f"the tuples of the last {self.evict.time}"}.get(
+            self.evict.kind, "the tuples not evicted"
+        )
+        m = min(fires, n) if n and fires else fires
+        return Shape(
+            "tuples",
+            "tuples of a key enter, leave and trigger one by one",
+            held,
+            f"{m} tuples" if m else "those since the trigger before",
+            n,
+            m,
+            in_order=self.evict.delta is None,
+            alone=n is not None and fires is not None and fires >= n,
+            state=f"{held}, and those that wait for the watermark",
+            state_rows=n,
+        )
+
+    @property
+    def ticks_past_its_tuples(self) -> bool:
+        return self.trigger.time is not None and self.evict.time is None
