@@ -121,6 +121,7 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     if slices is None or arrival is not None:
         rows = rows.withColumn(UNTIL, event_end(pipeline, columns))
         rows, found = _placed(rows, pipeline, columns, arrival)
+    ship_modules(df.sparkSession, pipeline)
     if slices is not None:
         return _over_slices(rows, pipeline, columns, slices, found, arrival, final=final)
     return _over_live_rows(rows, pipeline, columns, found, arrival, final=final)
@@ -162,7 +163,6 @@ def _over_slices(
 def _over_live_rows(
     rows: DataFrame, pipeline: Pipeline, columns: Columns, found: Survey | None, arrival: str | None, *, final: bool
 ) -> Evaluated:
-    ship_modules(rows.sparkSession, pipeline)
     way, axis = LiveRows.of(pipeline, columns.arrow), pipeline.time
     numbered = rows.withColumn("_number", F.shiftleft(F.col(FILE).cast("long"), _ROW_BITS) + F.col(ROW))
     if found is None:

@@ -240,7 +240,8 @@ def check_aggregate(
     Parameters
     ----------
     use
-        ``"module:name"`` as a spec has it, or the object or class itself.
+        ``"module:name"`` as a spec has it, or the object or class itself; or the algebra of an aggregate that a plugin registers
+        (:class:`windowmill.plugins.Aggregate`).
     rows
         Tuples with a value for each argument: some to choose from, or a hypothesis strategy such as ``st.tuples(st.integers())``.
     plain
@@ -275,8 +276,11 @@ def check_aggregate(
     from hypothesis import strategies as st
 
     from windowmill.windowing.aggregates import own
-    from windowmill.windowing.algebra import verify
+    from windowmill.windowing.algebra import Aggregate, verify
 
-    aggregate = own.load(use) if isinstance(use, str) else own.adapt(use, getattr(use, "__name__", type(use).__name__))
+    if isinstance(use, Aggregate):
+        aggregate = use
+    else:
+        aggregate = own.load(use) if isinstance(use, str) else own.adapt(use, getattr(use, "__name__", type(use).__name__))
     drawn = st.sampled_from(list(rows)) if isinstance(rows, Sequence) else rows
     verify(aggregate, drawn, plain, examples=examples, max_rows=max_rows)
