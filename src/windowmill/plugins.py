@@ -1,4 +1,4 @@
-"""Adding aggregates to windowmill from outside.
+"""Adding aggregates, engines, source kinds and commands to windowmill from outside.
 
 A plugin is a module that calls the functions below when it is imported. It is named in the environment variable ``WINDOWMILL_PLUGINS``
 (names of modules, separated by commas, found in the working directory too), or by an installed distribution::
@@ -7,38 +7,46 @@ A plugin is a module that calls the functions below when it is imported. It is n
     shop = "shop.windows"
 
 Every process of windowmill imports it by itself when it is needed: command line, notebook, Airflow task, Python worker of Spark
-(docs/decisions/0008).
+(docs/contributing.md shows each of the four; docs/decisions/0008 says why it is so).
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from windowmill.windowing.registry import calling_module
 
 if TYPE_CHECKING:
     from windowmill.windowing.algebra import Aggregate, Field
     from windowmill.windowing.catalogue import AggregateSpec, Declaration, Option
+    from windowmill.windowing.engines.base import Combines, Engine, Setting
     from windowmill.windowing.kernels.lower import Partials
     from windowmill.windowing.kernels.recipes import Atom, Recipe, numeric
+
+E = TypeVar("E", bound="type[Engine[Any]]")
 
 __all__ = [
     "Aggregate",
     "AggregateSpec",
     "Atom",
+    "Combines",
     "Declaration",
+    "Engine",
     "Field",
     "Option",
     "Partials",
     "Recipe",
+    "Setting",
     "numeric",
     "register_aggregate",
+    "register_engine",
 ]
 
 _HOMES = {
     **dict.fromkeys(("Aggregate", "Field"), "windowmill.windowing.algebra"),
     **dict.fromkeys(("AggregateSpec", "Declaration", "Option"), "windowmill.windowing.catalogue"),
+    **dict.fromkeys(("Combines", "Engine", "Setting"), "windowmill.windowing.engines.base"),
     **dict.fromkeys(("Atom", "Recipe", "numeric"), "windowmill.windowing.kernels.recipes"),
     "Partials": "windowmill.windowing.kernels.lower",
 }
@@ -63,6 +71,27 @@ def register_aggregate(declaration: Declaration) -> Declaration:
 
     catalogue.register_aggregate(declaration, calling_module())
     return declaration
+
+
+def register_engine(engine: E) -> E:
+    """Let ``windowmill explain`` weigh an engine, and :func:`windowmill.windowing.engines.build` make it; a decorator of its class.
+
+    Runs compute with the kernels that windowmill has. ``windowmill.testing.check_engine`` tries the engine against recomputation.
+
+    Parameters
+    ----------
+    engine
+        Subclass of :class:`Engine` with its ``name`` and ``cost``; ``needs``, ``oldest_only`` and ``not_taken`` where they differ.
+
+    Raises
+    ------
+    PluginError
+        If the name is taken, or the class has no name or cost.
+    """
+    from windowmill.windowing import engines
+
+    engines.register_engine(engine, calling_module())
+    return engine
 
 
 def __getattr__(name: str) -> Any:

@@ -9,10 +9,11 @@ import pytest
 
 from windowmill.windowing import plugins
 from windowmill.windowing.catalogue import DECLARED
+from windowmill.windowing.engines import ENGINES
 
 #: The plugins must not be imported but as plugins.
 collect_ignore = ["toys"]
-REGISTRIES = (DECLARED,)
+REGISTRIES = (DECLARED, ENGINES)
 
 
 @pytest.fixture
