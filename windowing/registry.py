@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from windowmill.windowing.errors import PluginError
 from windowmill.windowing.plugins import import_plugins
@@ -32,6 +32,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self.kind = kind
         self._built_in = dict(built_in)
         self._added: dict[str, tuple[T, str]] = {}
+        _registries.append(self)
 
     def register(self, name: str, thing: T, module: str) -> None:
         """Add ``thing``; ``module`` is the name of the module that registers it.
@@ -55,7 +56,6 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def added(self) -> dict[str, str]:
         """The names that plugins have added, and the modules that did."""
-        import_plugins()
         return {name: module for name, (_, module) in self._added.items()}
 
     def __getitem__(self, name: str) -> T:
@@ -71,6 +71,22 @@ class Registry(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         import_plugins()
         return len(self._built_in) + len(self._added)
+
+
+#: Every registry of this process. One that a plugin has added to is among them.
+_registries: list[Registry[Any]] = []
+
+
+def all_added() -> list[tuple[str, str, str]]:
+    """Kind, name and module of everything that plugins have added.
+
+    Raises
+    ------
+    PluginError
+        If one of them cannot be imported, or registers a name that is taken.
+    """
+    import_plugins()
+    return [(registry.kind, name, module) for registry in _registries for name, module in registry.added().items()]
 
 
 def resolve(part: T | str) -> T:

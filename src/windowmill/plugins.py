@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from windowmill.windowing.registry import calling_module
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from windowmill.windowing.algebra import Aggregate, Field
     from windowmill.windowing.catalogue import AggregateSpec, Declaration, Option
     from windowmill.windowing.engines.base import Combines, Engine, Setting
     from windowmill.windowing.kernels.lower import Partials
     from windowmill.windowing.kernels.recipes import Atom, Recipe, numeric
 
+F = TypeVar("F", bound="Callable[..., Any]")
 E = TypeVar("E", bound="type[Engine[Any]]")
 
 __all__ = [
@@ -40,6 +43,7 @@ __all__ = [
     "Setting",
     "numeric",
     "register_aggregate",
+    "register_command",
     "register_engine",
 ]
 
@@ -92,6 +96,28 @@ def register_engine(engine: E) -> E:
 
     engines.register_engine(engine, calling_module())
     return engine
+
+
+def register_command(name: str) -> Callable[[F], F]:
+    """Add the command ``windowmill <name>``; a decorator of a function as typer takes it: its docstring is the command's help.
+
+    What it returns is the exit code if it is a whole number; a :class:`windowmill.windowing.errors.WindowmillError` that it raises is told
+    in one line, as those of other commands are.
+
+    Raises
+    ------
+    PluginError
+        If the name is taken.
+    """
+    module = calling_module()
+
+    def register(function: F) -> F:
+        from windowmill.jobs.commands import COMMANDS
+
+        COMMANDS.register(name, function, module)
+        return function
+
+    return register
 
 
 def __getattr__(name: str) -> Any:

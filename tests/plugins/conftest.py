@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
+from windowmill.jobs.commands import COMMANDS
 from windowmill.windowing import plugins
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.engines import ENGINES
 
 #: The plugins must not be imported but as plugins.
 collect_ignore = ["toys"]
-REGISTRIES = (DECLARED, ENGINES)
+REGISTRIES = (COMMANDS, DECLARED, ENGINES)
 
 
 @pytest.fixture

@@ -12,10 +12,12 @@ import yaml
 
 from tests.plugins.test_aggregates import SPEC
 from windowmill.jobs.cli import main
+from windowmill.jobs.doctor import Check, check_plugins
 from windowmill.windowing import plugins
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.errors import PluginError
 from windowmill.windowing.plugins import Plugin, named_plugins
+from windowmill.windowing.registry import all_added
 
 ALIAS = """
 from windowmill.plugins import Declaration, register_aggregate
@@ -99,7 +101,7 @@ def test_each_is_imported_once_although_named_twice(plug, tmp_path, monkeypatch)
     (tmp_path / "averages_four.py").write_text(ALIAS.format(name="average"))
     plug("averages_four", " averages_four ", "")
     assert [found for found in named_plugins() if found.named_by == plugins.VARIABLE] == [Plugin("averages_four", "WINDOWMILL_PLUGINS")]
-    assert DECLARED.added() == {"average": "averages_four"}
+    assert all_added() == [("aggregate", "average", "averages_four")]
     assert DECLARED.module_of("average") == "averages_four"
     assert DECLARED.module_of("mean") is None
 
@@ -116,3 +118,23 @@ def test_a_cell_of_a_notebook_may_run_again(plug):
     for _ in range(2):
         exec(ALIAS.format(name="average"), {"__name__": "__main__"})
     assert DECLARED.module_of("average") == "__main__"
+
+
+def test_doctor_lists_them(plug):
+    assert check_plugins() == []
+    plug("tests.plugins.toys.engine", "tests.plugins.toys.command")
+    found = "tests.plugins.toys.engine (named by WINDOWMILL_PLUGINS), tests.plugins.toys.command (named by WINDOWMILL_PLUGINS): "
+    [check] = check_plugins()
+    assert (check.name, check.ok) == ("Plugins", True)
+    assert check.found.startswith(found)
+    added = set(check.found.removeprefix(found).split(", "))
+    assert added == {"engine suffixes of tests.plugins.toys.engine", "command keys of tests.plugins.toys.command"}
+    plug("nowhere")
+    assert check_plugins() == [
+        Check(
+            "Plugins",
+            False,
+            "plugin 'nowhere', named by WINDOWMILL_PLUGINS, cannot be imported (ModuleNotFoundError: No module named 'nowhere')",
+            "correct it, put its folder on PYTHONPATH, or take it out of WINDOWMILL_PLUGINS",
+        )
+    ]
