@@ -20,7 +20,7 @@ from benchmarks import measurement
 from benchmarks.nodes import FullState
 from benchmarks.pipelines import MINUTE_US
 from windowmill.jobs import little
-from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.windowing.columnar.slices import TIME
 
 LENGTHS = (60, 128, 256, 600, 1_440, 10_080)

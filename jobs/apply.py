@@ -24,10 +24,11 @@ from windowmill.checkpoints.opening import open_state
 from windowmill.checkpoints.state import LogTable, SliceTable, has_nodes, state_schema
 from windowmill.jobs import arrival, little, live, stages
 from windowmill.jobs.counting import Windows, count
-from windowmill.jobs.delta_log import AddedFile, SourceTable
 from windowmill.jobs.quarantine import check_bad_rows, set_aside
-from windowmill.jobs.reading import Reading, reading_of
-from windowmill.jobs.sources import FILE, REASON, Columns, event_end, read_rows
+from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
+from windowmill.jobs.sources.columns import FILE, REASON, Columns
+from windowmill.jobs.sources.reading import reading_of
+from windowmill.jobs.sources.rows import event_end, read_rows
 from windowmill.jobs.staging import Staged
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.output import result_schema

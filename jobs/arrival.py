@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.windowing.axis import Edges, Grid
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.kernels.slices import slice_starts

@@ -11,6 +11,7 @@ from pathlib import Path
 from zoneinfo import TZPATH
 
 from windowmill.checkpoints.batches import Plan
+from windowmill.jobs.sources.kinds import KINDS
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.errors import CodeChangedError
 from windowmill.windowing.registry import RUNNING
@@ -30,6 +31,8 @@ def module_names(pipeline: Pipeline) -> list[str]:
 def plugin_modules(pipeline: Pipeline) -> set[str]:
     """Modules of plugins that have registered what the spec names. A notebook is none: it has no file to compare or to bring elsewhere."""
     modules = {DECLARED.module_of(spec.function) for spec in pipeline.aggregates.values() if spec.use is None}
+    if pipeline.source is not None:
+        modules.add(KINDS.module_of(pipeline.source.format))
     return {module for module in modules if module is not None and module != RUNNING}
 
 

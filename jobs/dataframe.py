@@ -18,7 +18,8 @@ from windowmill.jobs.arrival import Survey, judge, met, survey
 from windowmill.jobs.conditions import columns_of, conditions_of
 from windowmill.jobs.live import REFUSED, ROWS_PER_PARTITION, LiveRows, results
 from windowmill.jobs.shipping import ship_modules
-from windowmill.jobs.sources import FILE, REASON, ROW, Columns, event_end, event_time
+from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
+from windowmill.jobs.sources.rows import event_end, event_time
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.output import result_schema

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from windowmill.jobs import stages
-from windowmill.jobs.delta_log import AddedFile
-from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.jobs.sources.base import AddedFile
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.windowing.axis import Grid
 from windowmill.windowing.columnar import slices
 from windowmill.windowing.columnar.rows import key_codes

@@ -20,7 +20,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs import counting
 from windowmill.jobs.conditions import conditions_of
 from windowmill.jobs.counting import Windows
-from windowmill.jobs.sources import REASON
+from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.spark_conditions import truth
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import FRESH, KIND, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog

@@ -32,11 +32,11 @@ from windowmill.expectations.gate import Verdict, validate
 from windowmill.jobs import apply, failures, sink
 from windowmill.jobs.adopting import same_quarantined, same_rows
 from windowmill.jobs.apply import Applied, Arrived
-from windowmill.jobs.delta_log import read_source_table
 from windowmill.jobs.outcomes import Done, Ruling
 from windowmill.jobs.progress import Progress
 from windowmill.jobs.session import spark_session
 from windowmill.jobs.shipping import ship_modules
+from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.staging import STAGING, Staged, clear, clear_leftovers
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.slices import BATCH
@@ -83,7 +83,7 @@ class _Steps:
         #: The result rows, if they were collected into this process for validation.
         self.collected: pa.Table | None = None
         preload()
-        source = read_source_table(_path(pipeline.source))
+        source = open_source(pipeline)
         self.batch = apply.Batch.of(pipeline, plan, source, places.state, left_at=ledger.state_version)
         with progress.step("start", "Spark"):
             new_bytes = sum(file.size_bytes for file in self.batch.files)
@@ -327,7 +327,7 @@ def _digest_of_rules(pipeline: Pipeline) -> str:
 
 
 def _path(table: Table | None) -> str:
-    """Of the source or the sink; planning refuses a spec without it."""
+    """Of the sink; planning refuses a spec without it."""
     assert table is not None
     assert table.path is not None
     return table.path

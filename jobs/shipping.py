@@ -28,10 +28,11 @@ def ship_modules(spark: SparkSession, pipeline: Pipeline) -> None:
     """
     modules = set(module_names(pipeline))
     if used := plugin_modules(pipeline):
+        environment = spark.sparkContext.environment
         plugins = used | {plugin.module for plugin in named_plugins()}
         modules |= plugins
-        # Read by every Python worker that is asked for from now on; `spark.executorEnv` would have to be set before the session starts.
-        spark.sparkContext.environment[VARIABLE] = ",".join(sorted(plugins))
+        # Every Python worker that is asked for from now on has it; `spark.executorEnv` would have to be set before the session starts.
+        environment[VARIABLE] = ",".join(sorted(plugins | set(filter(None, environment.get(VARIABLE, "").split(",")))))
     if (spark.sparkContext.master or "").partition("[")[0] == "local":
         return
     for name in sorted({module.partition(".")[0] for module in modules}):

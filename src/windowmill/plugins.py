@@ -20,6 +20,8 @@ from windowmill.windowing.registry import calling_module
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
+    from windowmill.jobs.sources.kinds import SourceKind
     from windowmill.windowing.algebra import Aggregate, Field
     from windowmill.windowing.catalogue import AggregateSpec, Declaration, Option
     from windowmill.windowing.engines.base import Combines, Engine, Setting
@@ -30,6 +32,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 E = TypeVar("E", bound="type[Engine[Any]]")
 
 __all__ = [
+    "AddedFile",
     "Aggregate",
     "AggregateSpec",
     "Atom",
@@ -37,14 +40,19 @@ __all__ = [
     "Declaration",
     "Engine",
     "Field",
+    "LoggedVersion",
     "Option",
     "Partials",
+    "Reading",
     "Recipe",
     "Setting",
+    "SourceKind",
+    "SourceTable",
     "numeric",
     "register_aggregate",
     "register_command",
     "register_engine",
+    "register_source",
 ]
 
 _HOMES = {
@@ -52,7 +60,9 @@ _HOMES = {
     **dict.fromkeys(("AggregateSpec", "Declaration", "Option"), "windowmill.windowing.catalogue"),
     **dict.fromkeys(("Combines", "Engine", "Setting"), "windowmill.windowing.engines.base"),
     **dict.fromkeys(("Atom", "Recipe", "numeric"), "windowmill.windowing.kernels.recipes"),
+    **dict.fromkeys(("AddedFile", "LoggedVersion", "Reading", "SourceTable"), "windowmill.jobs.sources.base"),
     "Partials": "windowmill.windowing.kernels.lower",
+    "SourceKind": "windowmill.jobs.sources.kinds",
 }
 
 
@@ -96,6 +106,25 @@ def register_engine(engine: E) -> E:
 
     engines.register_engine(engine, calling_module())
     return engine
+
+
+def register_source(kind: SourceKind) -> SourceKind:
+    """Let specs name a kind of source in ``source.format``.
+
+    Parameters
+    ----------
+    kind
+        Its name, how it opens a source (a :class:`SourceTable`), and the names of its own options.
+
+    Raises
+    ------
+    PluginError
+        If the name is taken.
+    """
+    from windowmill.jobs.sources.kinds import KINDS
+
+    KINDS.register(kind.name, kind, calling_module())
+    return kind
 
 
 def register_command(name: str) -> Callable[[F], F]:

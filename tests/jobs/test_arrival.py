@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from windowmill.jobs.adopting import same_quarantined
 from windowmill.jobs.arrival import judge_by_here, judge_here, survey_here
 from windowmill.jobs.quarantine import BAD_CONDITION, MOST_BAD_ROWS, check_bad_rows
-from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import TooManyBadRowsError
 from windowmill.windowing.hopping import Grids

@@ -16,10 +16,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from windowmill.checkpoints.batches import Plan
-from windowmill.jobs import delta_log, reading
 from windowmill.jobs.apply import _BEFORE_ALL, _closed_by_file
-from windowmill.jobs.delta_log import read_source_table
-from windowmill.jobs.reading import Reach, backfill_reach, check_readable, check_source, next_reach, reading_of
+from windowmill.jobs.sources import delta_log, reading
+from windowmill.jobs.sources.delta_log import read_source_table
+from windowmill.jobs.sources.reading import Reach, backfill_reach, check_readable, check_source, next_reach, reading_of
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     NonAppendCommitError,
@@ -270,9 +270,9 @@ def test_files_are_known_by_their_full_path(tmp_path):
     for uri in (str(path), path.as_uri()):
         source = read_source_table(uri)
         found = reading_of(_pipeline(path), source, Reach(-1, 0))
-        assert delta_log.missing_file(source, found.files) is None
+        assert source.missing(found.files) is None
         assert {file.partition["p"] for file in found.files} == set(values)
-        assert {file.path for file in delta_log.snapshot_files(source, 0)} == {file.path for file in found.files}
+        assert {file.path for file in source.snapshot(0)} == {file.path for file in found.files}
 
 
 def test_starting_version_and_timestamp(table):
@@ -290,7 +290,7 @@ def test_starting_version_and_timestamp(table):
     source = read_source_table(str(table))
     entries[0].unlink()
     with pytest.raises(SourceRangeGoneError, match="log of version 0 is gone, so it is unknown"):
-        delta_log.first_version_at(source, datetime(2024, 2, 1, tzinfo=UTC))
+        source.first_version_at(datetime(2024, 2, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
@@ -381,9 +381,9 @@ def test_a_snapshot_with_deletion_vectors_is_read_by_delta(table):
     """Its files hold rows that have been deleted, and how many of them is not known before they are read."""
     source = replace(read_source_table(str(table)), deletion_vectors=True)
     found = reading_of(_pipeline(table), source, Reach(-1, 2, 1))
-    assert (found.settled, found.by_delta) == (2, 1)
+    assert (found.settled, found.as_of) == (2, 1)
     assert [file.rows for file in found.files] == [None, None, 2]
-    assert reading_of(_pipeline(table), source, Reach(0, 2)).by_delta is None, "what the log appends has all its rows"
+    assert reading_of(_pipeline(table), source, Reach(0, 2)).as_of is None, "what the log appends has all its rows"
 
 
 @pytest.mark.covers("S4")

@@ -8,13 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from windowmill.jobs.commands import COMMANDS
+from windowmill.jobs.sources.kinds import KINDS
 from windowmill.windowing import plugins
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.engines import ENGINES
 
 #: The plugins must not be imported but as plugins.
 collect_ignore = ["toys"]
-REGISTRIES = (COMMANDS, DECLARED, ENGINES)
+REGISTRIES = (COMMANDS, DECLARED, ENGINES, KINDS)
 
 
 @pytest.fixture

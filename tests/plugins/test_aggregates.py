@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -15,6 +16,7 @@ import yaml
 from windowmill import aggregate
 from windowmill.jobs.cli import main
 from windowmill.jobs.code import module_digests
+from windowmill.jobs.shipping import ship_modules
 from windowmill.testing import check_aggregate, try_pipeline
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.catalogue import parse_aggregate
@@ -64,8 +66,9 @@ def test_kernel_and_reference_agree_on_it(plug, spec):
 
 @pytest.mark.spark
 @pytest.mark.parametrize("spec", [SPEC, OBJECTS], ids=["slices", "live rows"])
-def test_spark_computes_it_too(plug, spark, spec):
+def test_spark_computes_it_too(plug, spark, monkeypatch, spec):
     plug(TOYS)
+    monkeypatch.delitem(spark.sparkContext.environment, "WINDOWMILL_PLUGINS", raising=False)
     tried = try_pipeline(spec, ROWS)
     frame = spark.createDataFrame(pa.Table.from_pylist(ROWS))
     columns = ["shop", "window_end", *spec["aggregates"]]
@@ -139,6 +142,17 @@ def test_its_module_is_part_of_what_a_batch_depends_on(plug):
     plug(TOYS)
     assert list(module_digests(parse_pipeline(SPEC))) == [TOYS]
     assert module_digests(parse_pipeline(SPEC | {"aggregates": {"n": {"count": "*"}}})) == {}
+
+
+def test_workers_elsewhere_get_all_plugins_and_are_told_of_them(plug):
+    plug(TOYS, "tests.plugins.toys.engine")
+    shipped: list[str] = []
+    context = SimpleNamespace(master="spark://elsewhere:7077", environment={}, addPyFile=lambda path: shipped.append(Path(path).name))
+    ship_modules(SimpleNamespace(sparkContext=context), parse_pipeline(SPEC | {"aggregates": {"n": {"count": "*"}}}))
+    assert (context.environment, shipped) == ({}, [])
+    ship_modules(SimpleNamespace(sparkContext=context), parse_pipeline(SPEC))
+    assert context.environment == {"WINDOWMILL_PLUGINS": f"{TOYS},tests.plugins.toys.engine"}
+    assert shipped == ["tests.zip"]
 
 
 @pytest.mark.parametrize("name", ["mean", "where", "two words"])
