@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -124,6 +125,21 @@ def test_columns_that_it_cannot_take_are_told(plug):
 
     with pytest.raises(SpecError, match="coefficient_of_variation of column 'price' of type string"):
         Layout.of(parse_pipeline(SPEC), {"shop": pa.string(), "at": pa.int64(), "price": pa.string()})
+
+
+def test_a_result_of_which_no_column_is_made_is_refused(plug):
+    plug(TOYS)
+    from windowmill.plugins import Declaration, register_aggregate
+    from windowmill.windowing.columnar.output import result_types
+
+    def build(spec, types):
+        return replace(aggregate_for(parse_aggregate({"collect": "price"}), types), result="decimal")
+
+    register_aggregate(Declaration("odd", build))
+    with pytest.raises(
+        SpecError, match=r"aggregates\.x: odd gives 'decimal', of which no column is made; let its algebra give one of int64, "
+    ):
+        result_types(parse_pipeline(SPEC | {"aggregates": {"x": {"odd": "price"}}}), {"price": pa.float64()})
 
 
 def test_its_laws_are_tried(plug):
