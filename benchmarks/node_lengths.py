@@ -20,7 +20,7 @@ from benchmarks import measurement
 from benchmarks.nodes import FullState
 from benchmarks.pipelines import MINUTE_US
 from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import slices_in_process
 from windowmill.windowing.columnar.slices import TIME
 from windowmill.windowing.nodes import Span

@@ -11,7 +11,10 @@ from pathlib import Path
 from zoneinfo import TZPATH
 
 from windowmill.checkpoints.batches import Plan
+from windowmill.jobs.sources.kinds import KINDS
+from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.errors import CodeChangedError
+from windowmill.windowing.registry import RUNNING
 from windowmill.windowing.slicing.calendars import zone_named
 from windowmill.windowing.spec import Pipeline
 
@@ -19,10 +22,18 @@ _WEEK_SECONDS = 7 * 86_400
 
 
 def module_names(pipeline: Pipeline) -> list[str]:
-    """User modules that the spec names for window functions and aggregates: ``module`` of each ``module:name``."""
+    """User modules that the spec depends on: those that it names (``module`` of each ``module:name``), and plugins."""
     functions = [place for window in pipeline.windows for place in window.functions().values()]
     functions += [spec.use for spec in pipeline.aggregates.values() if spec.use is not None]
-    return sorted({place.partition(":")[0] for place in functions})
+    return sorted({place.partition(":")[0] for place in functions} | plugin_modules(pipeline))
+
+
+def plugin_modules(pipeline: Pipeline) -> set[str]:
+    """Modules of plugins that have registered what the spec names. A notebook is none: it has no file to compare or to bring elsewhere."""
+    modules = {DECLARED.module_of(spec.function) for spec in pipeline.aggregates.values() if spec.use is None}
+    if pipeline.source is not None:
+        modules.add(KINDS.module_of(pipeline.source.format))
+    return {module for module in modules if module is not None and module != RUNNING}
 
 
 def module_digests(pipeline: Pipeline) -> dict[str, str]:

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions import columns_of, conditions_of
 from windowmill.jobs.shipping import ship_modules
-from windowmill.jobs.sources import FILE, REASON, ROW, Columns, event_end, event_time
+from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
+from windowmill.jobs.sources.rows import event_end, event_time
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways import live_row_pass as live
 from windowmill.jobs.ways import slice_passes as passes
@@ -121,6 +122,7 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     found = None
     if slices is None or arrival is not None:
         rows, found = _placed(rows.withColumn(UNTIL_OF, event_end(pipeline, columns)), batch, arrival)
+    ship_modules(df.sparkSession, pipeline)
     bounded = _Bounded(batch, rows, found, arrival, final=final)
     return bounded.by_live_rows() if slices is None else bounded.by_slices(slices)
 
@@ -162,7 +164,6 @@ class _Bounded:
 
     def by_live_rows(self) -> Evaluated:
         batch, found, spark = self.batch, self.found, self.rows.sparkSession
-        ship_modules(spark, batch.pipeline)
         way, partitions = live.LiveRows.of(batch.pipeline, batch.types), batch.partitions(spark)
         # Numbers by place ascend in the order of arrival, too; only those of later batches would follow on from a survey's.
         rows = self.rows.withColumn(NUMBER_OF, F.shiftleft(F.col(FILE).cast("long"), _ROW_BITS) + F.col(ROW))

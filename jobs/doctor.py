@@ -21,7 +21,9 @@ from rich.text import Text
 from windowmill.checkpoints.places import local_path
 from windowmill.jobs.jars import DELTA_VERSION, class_archive, damaged_jars, jars_folder
 from windowmill.jobs.java import find_java, java_at
-from windowmill.windowing.errors import MachineError
+from windowmill.windowing.errors import MachineError, PluginError
+from windowmill.windowing.plugins import named_plugins
+from windowmill.windowing.registry import all_added
 
 GIB = 1 << 30
 LOW_DISK_BYTES = 2 * GIB
@@ -55,6 +57,7 @@ def examine() -> list[Check]:
         check_disk(folder),
         check_port(),
         check_memory(),
+        *check_plugins(),
     ]
 
 
@@ -220,6 +223,21 @@ def check_memory() -> Check:
         spare = max((total - AIRFLOW_BYTES) // (1 << 20), 1024)
         return Check("Memory", "warn", found, f"leave {AIRFLOW_BYTES // GIB} GiB for Airflow: set WINDOWMILL_DRIVER_MEMORY={spare}m")
     return Check("Memory", True, found)
+
+
+def check_plugins() -> list[Check]:
+    """Plugins can be imported, and what each has added; nothing if there are none."""
+    plugins = named_plugins()
+    if not plugins:
+        return []
+    try:
+        added = all_added()
+    except PluginError as problem:
+        what, _, advice = str(problem).partition("; ")
+        return [Check("Plugins", False, what, advice)]
+    told = [f"{plugin.module} (named by {plugin.named_by})" for plugin in plugins]
+    things = [f"{kind} {name} of {module}" for kind, name, module in added]
+    return [Check("Plugins", True, f"{', '.join(told)}: {', '.join(things) or 'nothing added'}")]
 
 
 def _master() -> str:

@@ -16,8 +16,9 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import refuse_landed, verify
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs import code
-from windowmill.jobs.delta_log import SourceTable, read_source_table
-from windowmill.jobs.reading import Arrival, Reach, backfill_reach, check_readable, next_reach
+from windowmill.jobs.sources.base import SourceTable
+from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, check_readable, next_reach
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import LedgerError, SourceReplacedError, SpecError, UnsupportedError
@@ -149,7 +150,7 @@ def _verify(runnable: Runnable, ledger: Ledger, accepted: Accepted) -> None:
 
 
 def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> Plan:
-    from windowmill.jobs.sources import Columns
+    from windowmill.jobs.sources.columns import Columns
     from windowmill.windowing.columnar.output import result_types
 
     pipeline = runnable.pipeline
@@ -168,14 +169,14 @@ def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan)
 
 
 def _check_columns(pipeline: Pipeline, before: str, source: SourceTable) -> None:
-    from windowmill.jobs.sources import check_unchanged
+    from windowmill.jobs.sources.columns import check_unchanged
 
     check_unchanged(before, source.schema_json, pipeline, source.path)
 
 
 def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
-    path = runnable.source_path
-    source, newest = read_source_table(path), ledger.newest_kept
+    source, newest = open_source(runnable.pipeline), ledger.newest_kept
+    path = source.path
     if newest and newest.plan.source_id != source.table_id:
         raise SourceReplacedError(
             f"source {path}: this is another table (Delta id {source.table_id}), not the one that the pipeline has read "

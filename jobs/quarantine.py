@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.sources import REASON, VERSION, Columns
+from windowmill.jobs.sources.columns import REASON, VERSION, Columns
 from windowmill.jobs.spark_conditions import every_condition, failing
 from windowmill.jobs.staging import Staged
 from windowmill.windowing.bounds import PRINTABLE

@@ -27,11 +27,11 @@ from windowmill.expectations.engine import preload
 from windowmill.expectations.gate import Verdict, validate
 from windowmill.jobs import failures, sink
 from windowmill.jobs.adopting import same_quarantined, same_rows
-from windowmill.jobs.delta_log import read_source_table
 from windowmill.jobs.outcomes import Done, Ruling
 from windowmill.jobs.progress import Progress
 from windowmill.jobs.session import spark_session
 from windowmill.jobs.shipping import ship_modules
+from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.staging import STAGING, Staged, clear, clear_leftovers
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Applied, Restored, Surveyed, Way
@@ -81,7 +81,7 @@ class _Steps:
         #: The result rows, if they were collected into this process for validation.
         self.collected: pa.Table | None = None
         preload()
-        source = read_source_table(runnable.source_path)
+        source = open_source(pipeline)
         self.batch = TableInput.of(runnable, plan, source, left_at=ledger.state_version)
         with progress.step("start", "Spark"):
             new_bytes = sum(file.size_bytes for file in self.batch.files)

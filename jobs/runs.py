@@ -19,7 +19,7 @@ from windowmill.jobs import planning
 from windowmill.jobs.alerts import warnings_of
 from windowmill.jobs.outcomes import Done, Ruling
 from windowmill.jobs.progress import Progress
-from windowmill.jobs.reading import Arrival
+from windowmill.jobs.sources.reading import Arrival
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import LedgerError
 from windowmill.windowing.spec import Pipeline

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windowmill.jobs.code import module_names
+from windowmill.jobs.code import module_names, plugin_modules
+from windowmill.windowing.plugins import VARIABLE, named_plugins
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -22,11 +23,19 @@ if TYPE_CHECKING:
 def ship_modules(spark: SparkSession, pipeline: Pipeline) -> None:
     """Give every executor the modules that ``pipeline`` names, unless it has them: they are installed, or it is on this machine.
 
-    A module in a package takes its whole package with it.
+    A module in a package takes its whole package with it. Where the pipeline uses a plugin, workers are told which plugins there are, and
+    get them all.
     """
+    modules = set(module_names(pipeline))
+    if used := plugin_modules(pipeline):
+        environment = spark.sparkContext.environment
+        plugins = used | {plugin.module for plugin in named_plugins()}
+        modules |= plugins
+        # Every Python worker that is asked for from now on has it; `spark.executorEnv` would have to be set before the session starts.
+        environment[VARIABLE] = ",".join(sorted(plugins | set(filter(None, environment.get(VARIABLE, "").split(",")))))
     if (spark.sparkContext.master or "").partition("[")[0] == "local":
         return
-    for name in sorted({module.partition(".")[0] for module in module_names(pipeline)}):
+    for name in sorted({module.partition(".")[0] for module in modules}):
         origin = importlib.import_module(name).__spec__
         found: Sequence[str | None] = (origin.submodule_search_locations or [origin.origin]) if origin else []
         places = [Path(place) for place in found if place]

@@ -15,6 +15,7 @@ from windowmill.checkpoints.commit_stores import check_commit_store
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.condition_checks import condition_problem
+from windowmill.jobs.sources.kinds import kind_problems
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import LimitExceededError, SpecError, UnsupportedError, first_line
 from windowmill.windowing.redaction import holds_credentials
@@ -44,8 +45,8 @@ def _length_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 def not_run(pipeline: Pipeline) -> Iterator[Problem]:
     """Features used by the spec that ``run`` and ``backfill`` do not support yet."""
-    if pipeline.source is not None and pipeline.source.format != "delta":
-        yield "source.format", f"got {pipeline.source.format!r}; runs read Delta tables, land the data in one first"
+    if pipeline.source is not None:
+        yield from kind_problems(pipeline.source)
     for name in ("source", "sink", "checkpoints"):
         table = getattr(pipeline, name)
         if table is not None and table.table is not None:
@@ -57,7 +58,7 @@ def not_run(pipeline: Pipeline) -> Iterator[Problem]:
 
 def runnable_of(pipeline: Pipeline) -> Runnable:
     """``pipeline`` with its tables; raises ``SpecError``, naming the field, for a spec that ``run`` and ``backfill`` do not support."""
-    from windowmill.jobs.reading import check_source  # loads deltalake, which `validate` does without
+    from windowmill.jobs.sources.reading import check_source  # loads deltalake, which `validate` does without
 
     name = f"pipeline {pipeline.pipeline}"
     source, sink = pipeline.source, pipeline.sink
@@ -106,8 +107,8 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
         If an aggregate cannot take its columns.
     """
     from windowmill.jobs.conditions import columns_of
-    from windowmill.jobs.delta_log import read_source_table
-    from windowmill.jobs.sources import Columns
+    from windowmill.jobs.sources.columns import Columns
+    from windowmill.jobs.sources.kinds import open_source
     from windowmill.windowing.columnar.log import StateLog
     from windowmill.windowing.columnar.output import result_types
     from windowmill.windowing.ways import slices_of
@@ -117,7 +118,7 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
         return
     if pipeline.sink is not None:
         runnable_of(pipeline)
-    columns = Columns.of(read_source_table(pipeline.source.path).schema_json)
+    columns = Columns.of(open_source(pipeline).schema_json)
     columns.check(pipeline, "the source")
     known = {name.lower() for name in columns.arrow}
     for field, text in conditions_by_field(pipeline):

@@ -17,8 +17,8 @@ from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.alerts import warnings_of
-from windowmill.jobs.delta_log import read_source_table
 from windowmill.jobs.outcomes import Done
+from windowmill.jobs.sources.kinds import KINDS, open_source
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SourceError, StateCorruptError, first_line
 from windowmill.windowing.redaction import redacted
@@ -191,10 +191,10 @@ def bound(t: int | None, instants: bool) -> str | int | None:
 
 
 def _waiting(pipeline: Pipeline, last: Batch | None) -> int | None:
-    if pipeline.source is None or pipeline.source.path is None or pipeline.source.format != "delta":
+    if pipeline.source is None or pipeline.source.path is None or pipeline.source.format not in KINDS:
         return None
     try:
-        return read_source_table(pipeline.source.path).version - (last.to_version if last else -1)
+        return open_source(pipeline).version - (last.to_version if last else -1)
     except SourceError:
         return None
 

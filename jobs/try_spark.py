@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.session import spark_session
-from windowmill.jobs.sources import Columns
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark_conditions import failure, truth
 from windowmill.jobs.try_engine import Batch, Results
 from windowmill.windowing.columnar.output import gives_json

@@ -1,22 +1,61 @@
-"""The aggregates that a spec may name: how each is written, and what else holds of it wherever it is computed."""
+"""The aggregates that a spec may name: how each is written, what holds of it, and where the functions that compute it are."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from windowmill.windowing.errors import PluginError
+from windowmill.windowing.registry import Registry
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
+
+    from windowmill.windowing.aggregates.values import Builder
+    from windowmill.windowing.kernels.recipes import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A further argument of an aggregate.
+
+    Attributes
+    ----------
+    fits
+        Whether a value can be taken.
+    schema
+        JSON schema of such values.
+    """
+
+    fits: Callable[[object], bool]
+    schema: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is known of an aggregate without its columns.
+    """An aggregate: how it is written, what holds of it, and the functions that compute it.
+
+    A function is given itself, or as ``"module:name"`` to be imported when it is needed: the catalogue is read where nothing is computed.
 
     Attributes
     ----------
+    name
+        As specs write it.
+    algebra
+        Builds its lift, combine and lower in Python from an :class:`AggregateSpec` and the types of the columns.
+    recipe
+        Its atoms and how results are computed from them, for the kernels and for stored slices
+        (:class:`windowmill.windowing.kernels.recipes.Recipe`); null: partials are Python objects, combined by ``algebra`` over live rows.
+    plain
+        The plainest computation, for the reference engine: of the non-null values of a window (tuples if there are several columns; at
+        least one) and the options. Null: the reference engine folds ``algebra`` over the window's rows.
     form
         How its argument is written, for messages.
     columns
@@ -27,47 +66,111 @@ class Declaration:
         Whether ``"*"`` may stand for the column.
     takes
         What its columns must hold; null: anything.
-    partial
-        ``numbers``: columns of numbers, which kernels combine and slices hold. ``objects``: Python objects. ``none``: an event counts
-        differently in each window, so nothing is combined.
     picks
         Whether results are values of the last column, or lists of them, as they are.
+    clipped
+        Whether an event counts differently in each window, by its time inside: then nothing is combined.
     """
 
+    name: str
+    algebra: Builder | str
+    recipe: Recipe | str | None = None
+    plain: Callable[..., Any] | str | None = None
     form: str = "a column"
     columns: tuple[str, ...] = ("column",)
-    options: tuple[str, ...] = ()
+    options: Mapping[str, Option] = field(default_factory=dict)
     star: bool = False
     takes: Literal["number", "boolean"] | None = None
-    partial: Literal["numbers", "objects", "none"] = "numbers"
     picks: bool = False
+    clipped: bool = False
+
+    @property
+    def partial(self) -> Literal["numbers", "objects", "none"]:
+        """What is combined: columns of numbers, which kernels combine and slices hold; Python objects; or nothing."""
+        if self.clipped:
+            return "none"
+        return "objects" if self.recipe is None else "numbers"
 
 
-def _pair(first: str, second: str, **rest: Any) -> Declaration:
-    return Declaration(f"two columns, as in [{first}, {second}]", (first, second), **rest)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_NUMBER = Declaration(takes="number")
-_K = Declaration("{column: …, k: a whole number}", options=("k",), partial="objects", picks=True)
-DECLARED: Mapping[str, Declaration] = {
-    "count": Declaration('"*" or a column', star=True),
-    **dict.fromkeys(("count_distinct", "approx_distinct", "concat"), Declaration(partial="objects")),
-    **dict.fromkeys(("sum", "mean", "geometric_mean", "product", "range"), _NUMBER),
-    "time_weighted_mean": Declaration(takes="number", partial="none"),
-    **dict.fromkeys(("min", "max", "first", "last"), Declaration(picks=True)),
-    **dict.fromkeys(("min_count", "max_count"), Declaration()),
-    **dict.fromkeys(("var_samp", "var_pop", "stddev_samp", "stddev_pop", "skewness", "kurtosis"), _NUMBER),
-    **dict.fromkeys(("collect", "collect_distinct"), Declaration(partial="objects", picks=True)),
-    **dict.fromkeys(("bool_and", "bool_or"), Declaration(takes="boolean", picks=True)),
-    "weighted_mean": _pair("value", "weight", takes="number"),
-    **dict.fromkeys(("arg_min", "arg_max"), _pair("by", "value", picks=True)),
-    **dict.fromkeys(("covar_samp", "corr", "linear_trend"), _pair("x", "y", takes="number")),
-    **dict.fromkeys(("top_k", "bottom_k"), _K),
-    "quantile": Declaration("{column: …, q: between 0 and 1}", options=("q",), takes="number", partial="objects"),
-    "histogram": Declaration("{column: …, edges: [ascending numbers]}", options=("edges",), takes="number"),
-}
+def _is_rank(k: object) -> bool:
+    return isinstance(k, int) and not isinstance(k, bool) and 0 < k <= 1_000_000_000
+
+
+def _is_fraction(q: object) -> bool:
+    return isinstance(q, int | float) and not isinstance(q, bool) and 0 <= q <= 1
+
+
+def _are_edges(edges: object) -> bool:
+    return isinstance(edges, list) and len(edges) > 1 and all(map(_is_number, edges)) and all(a < b for a, b in pairwise(edges))
+
+
+_K = Option(_is_rank, {"type": "integer", "minimum": 1})
+_Q = Option(_is_fraction, {"type": "number", "minimum": 0, "maximum": 1})
+_EDGES = Option(_are_edges, {"type": "array", "items": {"type": "number"}, "minItems": 2})
+
+
+def _objects(family: str, *names: str, **facts: Any) -> dict[str, Declaration]:
+    """Aggregates whose partials are objects; the algebra of each is ``build_<name>`` in the module ``family``."""
+    return {name: Declaration(name, f"windowmill.windowing.aggregates.{family}:build_{name}", **facts) for name in names}
+
+
+def _numbers(family: str, *names: str, **facts: Any) -> dict[str, Declaration]:
+    """Aggregates whose partials are numbers: as above, and the recipe of each is ``<NAME>`` in ``kernels.recipes``."""
+    built = _objects(family, *names, **facts)
+    return {name: replace(built[name], recipe=f"windowmill.windowing.kernels.recipes:{name.upper()}") for name in names}
+
+
+def _two(first: str, second: str) -> dict[str, Any]:
+    return {"form": f"two columns, as in [{first}, {second}]", "columns": (first, second)}
+
+
+#: Every aggregate, in the order in which messages and the JSON schema list them.
+DECLARED: Registry[Declaration] = Registry(
+    "aggregate",
+    {
+        **_numbers("counts", "count", form='"*" or a column', star=True),
+        **_objects("counts", "count_distinct"),
+        **_objects("sketches", "approx_distinct"),
+        **_objects("order", "concat"),
+        **_numbers("sums", "sum", "mean", "geometric_mean", "product", takes="number"),
+        **_numbers("extremes", "range", takes="number"),
+        **_objects("sums", "time_weighted_mean", takes="number", clipped=True),
+        **_numbers("extremes", "min", "max", picks=True),
+        **_numbers("order", "first", "last", picks=True),
+        **_numbers("extremes", "min_count", "max_count"),
+        **_numbers("spread", "var_samp", "var_pop", "stddev_samp", "stddev_pop", "skewness", "kurtosis", takes="number"),
+        **_objects("order", "collect", "collect_distinct", picks=True),
+        **_numbers("logic", "bool_and", "bool_or", takes="boolean", picks=True),
+        **_numbers("sums", "weighted_mean", **_two("value", "weight"), takes="number"),
+        **_numbers("extremes", "arg_min", "arg_max", **_two("by", "value"), picks=True),
+        **_numbers("spread", "covar_samp", "corr", "linear_trend", **_two("x", "y"), takes="number"),
+        **_objects("extremes", "top_k", "bottom_k", form="{column: …, k: a whole number}", options={"k": _K}, picks=True),
+        **_objects("quantiles", "quantile", form="{column: …, q: between 0 and 1}", options={"q": _Q}, takes="number"),
+        **_numbers("sketches", "histogram", form="{column: …, edges: [ascending numbers]}", options={"edges": _EDGES}, takes="number"),
+    },
+)
 #: An aggregate of the user's own.
-_OWN = Declaration('use: "module:name"', columns=(), partial="objects")
+_OWN = Declaration("use", "windowmill.windowing.aggregates.own:build", form='use: "module:name"', columns=())
+
+
+def register_aggregate(declaration: Declaration, module: str) -> None:
+    """Let specs name the aggregate; ``module`` is the name of the module that registers it.
+
+    Raises
+    ------
+    PluginError
+        If its name is taken, or is none that a spec can write.
+    """
+    if not declaration.name.isidentifier() or declaration.name in ("use", "args", "where"):
+        raise PluginError(
+            f"plugin {module!r}: no aggregate can be named {declaration.name!r}; choose letters, digits and underscores, but not use, args "
+            "or where, which are fields of every aggregate"
+        )
+    DECLARED.register(declaration.name, declaration, module)
 
 
 class AggregateSpec(BaseModel):
@@ -80,7 +183,7 @@ class AggregateSpec(BaseModel):
     columns
         Argument columns in the function's order; empty for ``count: "*"``.
     options
-        Further arguments: ``k``, ``q``, ``edges``.
+        Further arguments by name, such as ``k``, ``q``, ``edges``.
     where
         A Spark SQL condition; rows for which it does not hold are skipped.
     use
@@ -144,7 +247,7 @@ def _parse_known(function: str, argument: object, where: str | None) -> Aggregat
         if not isinstance(argument, Mapping) or set(argument) != {"column", *declared.options} or not _is_column(argument["column"]):
             raise wrong
         options = {name: argument[name] for name in declared.options}
-        if not _options_fit(options):
+        if not all(option.fits(options[name]) for name, option in declared.options.items()):
             raise wrong
         return AggregateSpec(function=function, columns=(argument["column"],), options=options, where=where)
     columns = [argument] if isinstance(argument, str) else argument
@@ -157,23 +260,6 @@ def _parse_known(function: str, argument: object, where: str | None) -> Aggregat
 
 def _is_column(value: object) -> bool:
     return isinstance(value, str) and value not in ("", "*")
-
-
-def _options_fit(options: Mapping[str, Any]) -> bool:
-    def number(value: object) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-
-    def ascending(edges: object) -> bool:
-        return isinstance(edges, list) and len(edges) > 1 and all(map(number, edges)) and all(a < b for a, b in pairwise(edges))
-
-    def positive(k: object) -> bool:
-        return isinstance(k, int) and not isinstance(k, bool) and 0 < k <= 1_000_000_000
-
-    def fraction(q: object) -> bool:
-        return isinstance(q, int | float) and not isinstance(q, bool) and 0 <= q <= 1
-
-    fits: dict[str, Callable[[object], bool]] = {"k": positive, "q": fraction, "edges": ascending}
-    return all(fits[name](value) for name, value in options.items())
 
 
 def dump_aggregate(spec: AggregateSpec) -> dict[str, Any]:
@@ -192,15 +278,10 @@ def dump_aggregate(spec: AggregateSpec) -> dict[str, Any]:
 def _json_schema() -> dict[str, Any]:
     """JSON schema of an aggregate as it is written."""
     column: dict[str, Any] = {"type": "string", "minLength": 1}
-    options: dict[str, dict[str, Any]] = {
-        "k": {"type": "integer", "minimum": 1},
-        "q": {"type": "number", "minimum": 0, "maximum": 1},
-        "edges": {"type": "array", "items": {"type": "number"}, "minItems": 2},
-    }
 
     def argument(declared: Declaration) -> dict[str, Any]:
         if declared.options:
-            fields = {"column": column} | {name: options[name] for name in declared.options}
+            fields = {"column": column} | {name: dict(option.schema) for name, option in declared.options.items()}
             return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
         number = len(declared.columns)
         listed = {"type": "array", "items": column, "minItems": number, "maxItems": number}
@@ -216,6 +297,13 @@ def _json_schema() -> dict[str, Any]:
     }
 
 
+class _WithOurSchema:
+    """Gives pydantic the JSON schema when it is asked for: plugins may have added aggregates by then."""
+
+    def __get_pydantic_json_schema__(self, _core: CoreSchema, _handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return _json_schema()
+
+
 Aggregates = Annotated[
     dict[
         Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")],
@@ -223,7 +311,7 @@ Aggregates = Annotated[
             AggregateSpec,
             BeforeValidator(parse_aggregate),
             PlainSerializer(dump_aggregate, return_type=dict),
-            WithJsonSchema(_json_schema()),
+            _WithOurSchema(),
         ],
     ],
     Field(min_length=1),

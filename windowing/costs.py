@@ -7,10 +7,11 @@ them are new since the window before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from windowmill.windowing.axis import Edges, Grid
+from windowmill.windowing.engines import ENGINES
+from windowmill.windowing.engines.flatfat import update_combines
 
 #: Edges are counted one by one up to so many a window, and added up train by train beyond.
 _COUNTED_EDGES = 20_000
@@ -64,27 +65,10 @@ class Shape:
     state_rows: int | None = None
 
 
-#: Combines per window, amortised; resizing not counted. Held against the engines' own counts in tests.
-_COSTS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
-    "recompute": ("n − 1", lambda n, _m: n - 1),
-    "subtract": ("2m", lambda _n, m: 2 * m),
-    "two_stacks": ("2m + 1", lambda _n, m: 2 * m + 1),
-    "daba": ("4m + 1", lambda _n, m: 4 * m + 1),
-    "epochs": ("2m + 1", lambda _n, m: 2 * m + 1),
-    "flatfat": ("2m(1 + ⌈log2(n/2m)⌉) + log2 n", lambda n, m: _flatfat(n, 2 * m) + math.ceil(math.log2(n))),
-    "dyadic": ("3m + 2·log2 n", lambda n, m: 3 * m + 2 * math.log2(n)),
-}
-
-
-def _flatfat(n: float, changes: float) -> float:
-    capacity = 1 << max(0, math.ceil(math.log2(n)))
-    return changes * (1 + max(0, math.ceil(math.log2(capacity / changes))))
-
-
 def engine_cost(engine: str, n: float | None, m: float | None) -> Cost:
     """Combines per window of an engine of :mod:`windowmill.windowing.engines`."""
-    formula, value = _COSTS[engine]
-    return Cost(formula, round(max(0.0, value(n, m)), 2) if n and m else None)
+    combines = ENGINES[engine].cost
+    return Cost(combines.formula, round(max(0.0, combines.count(n, m)), 2) if n and m else None)
 
 
 def ranges_cost(n: float | None, m: float | None, *, alone: bool) -> Cost:
@@ -101,7 +85,7 @@ def tree_cost(n: float | None, m: float | None) -> Cost:
     """Combines per window of :func:`windowmill.windowing.kernels.flatfat.tree_windows`, over rows of which m enter and m leave."""
     return Cost(
         "2m(1 + ⌈log2(n/2m)⌉); in a batch that completes w windows of a key, up to n/w more",
-        round(_flatfat(n, 2 * m), 2) if n and m else None,
+        round(update_combines(n, 2 * m), 2) if n and m else None,
     )
 
 

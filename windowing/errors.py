@@ -24,6 +24,12 @@ class SpecError(WindowmillError, ValueError):
     exit_code = 2
 
 
+class PluginError(WindowmillError):
+    """A plugin cannot be imported, or registers what it may not; nothing has been started."""
+
+    exit_code = 2
+
+
 class MachineError(WindowmillError):
     """Something this machine needs (Java, jars, a writable folder) is missing."""
 

@@ -7,7 +7,7 @@ planned is what runs: refusals, columns of partials, edges of slices and admissi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.costs import Cost, Shape, count_slices, engine_cost, listed_cost, ranges_cost, tree_cost
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.engines import ENGINES, admissible
+from windowmill.windowing.engines import ENGINES, Setting, admissible
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.fixed_grids import Grids
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
@@ -289,46 +289,13 @@ class _Planner:
             why_not = "floating point is never deducted: rounding, infinity or NaN of what left would stay behind"
         elif not allowed:
             why_not = f"{aggregate.name} has no inverse"
-        elif not shape.in_order and engine not in ("recompute", "flatfat", "dyadic"):
+        elif not shape.in_order and ENGINES[engine].oldest_only:
             allowed, why_not = False, "takes out the oldest only"
-        elif engine == "dyadic" and self._nodes:
-            why_not = "the state holds its nodes; a batch takes those that it reads as slices, which two stacks combine"
         elif shape.listed and shape.alone:
             why_not = "no gain, as windows do not overlap"
         else:
-            why_not = _WHY_NOT[engine](shape, self._layout is not None)
+            why_not = ENGINES[engine].why_not(Setting(shape, self._layout is not None, self._nodes is not None, MANY_SLICES))
         return Alternative(engine, combines, allowed, why_not)
-
-
-def _recompute(shape: Shape, stored: bool) -> str:
-    n, m = shape.n, shape.m
-    if not shape.in_order:
-        return "cheaper only in windows of a few tuples"
-    if shape.alone:
-        return "half the combines; one kernel serves all windows of a run" if stored else "the same, as windows do not overlap"
-    if n is None or m is None:
-        return "cheaper only while n is below 2m + 2"
-    if n <= 2 * m + 2:
-        return "no dearer; one kernel serves all windows"
-    windows = math.floor((2 * (n - m) if stored else n) / (n - 2 * m - 2))
-    return f"cheaper only in batches that complete at most {windows:,} window{'s' * (windows != 1)} of a key"
-
-
-_WHY_NOT: Mapping[str, Callable[[Shape, bool], str]] = {
-    "recompute": _recompute,
-    "subtract": lambda _shape, _stored: "no kernel deducts: one pass combines the atoms of all aggregates",
-    "two_stacks": lambda _shape, _stored: "would combine weights that differ from window to window",
-    "daba": lambda _shape, _stored: "evens out the flips; a batch computes its windows together, so none waits for a flip",
-    "epochs": lambda _shape, _stored: "as cheap, with flips at fixed places of the axis; no kernel has it",
-    "flatfat": lambda shape, _stored: (
-        "lets tuples leave from anywhere; " + ("here the oldest leaves" if shape.in_order else "its kernel takes what a delta evicts only")
-    ),
-    "dyadic": lambda _shape, stored: (
-        f"would read 2·log2 n nodes a key from the state, not n slices; runs store them where a window has {MANY_SLICES:,} slices"
-        if stored
-        else "no kernel has it"
-    ),
-}
 
 
 def _assumed(pipeline: Pipeline, types: Mapping[str, str]) -> dict[str, str]:

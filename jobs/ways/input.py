@@ -12,9 +12,10 @@ import pyarrow as pa
 from windowmill.checkpoints.batches import BackfillPlan, Plan
 from windowmill.checkpoints.opening import open_state
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.jobs.delta_log import AddedFile, SourceTable
-from windowmill.jobs.reading import Reading, reading_of
-from windowmill.jobs.sources import Columns, read_rows
+from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
+from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.reading import reading_of
+from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission, emission_of
 from windowmill.windowing.axis import AXIS_BEGIN

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.sources import FILE, REASON
+from windowmill.jobs.sources.columns import FILE, REASON
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, Edges, Grid
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.kernels.slices import slice_starts

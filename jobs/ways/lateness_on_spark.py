@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.windowing.axis import Edges, Grid
 from windowmill.windowing.columnar.log import NUMBER_OF, WATERMARK_OF
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.jobs.delta_log import AddedFile
+from windowmill.jobs.sources.base import AddedFile
 from windowmill.windowing.kernels.layout import Layout
 
 #: New files, by their size and the rows that the log gives.

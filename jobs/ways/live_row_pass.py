@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions import conditions_of
-from windowmill.jobs.sources import REASON
+from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.spark_conditions import truth
 from windowmill.jobs.ways import counting
 from windowmill.jobs.ways.counting import Windows

@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 
 from windowmill.checkpoints.batches import BackfillPlan
 from windowmill.checkpoints.state.log import LogTable, compact_log, is_overgrown
-from windowmill.jobs.sources import REASON, event_end
+from windowmill.jobs.sources.columns import REASON
+from windowmill.jobs.sources.rows import event_end
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways import live_row_pass as live
 from windowmill.jobs.ways.balance import settle

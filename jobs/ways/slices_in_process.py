@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits, slices_on_spark
 from windowmill.jobs.ways import slice_passes as passes

@@ -58,6 +58,10 @@ def test_spark_is_touched_in_one_module(package):
     ("module", "heavy"),
     [
         ("windowmill.windowing.specfile", {"numpy", "numba", "pyarrow", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        (
+            "windowmill.plugins",
+            {*(f"windowmill.{name}" for name in OURS - {"windowing"}), "numpy", "numba", "pyarrow", "pyspark", "deltalake"},
+        ),
         ("windowmill.jobs.cli", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
         # Every run of pytest loads the plugin, also those that have nothing to do with pipelines.
         (

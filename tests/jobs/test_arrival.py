@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from windowmill.jobs.adopting import same_quarantined
 from windowmill.jobs.quarantine import BAD_CONDITION, MOST_BAD_ROWS, check_bad_rows
-from windowmill.jobs.sources import FILE, REASON, ROW
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways.lateness_in_process import judge, judge_by, seen_after
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import TooManyBadRowsError

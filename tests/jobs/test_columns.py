@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pyspark.sql.types import ArrayType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StringType, StructType
 
-from windowmill.jobs.delta_log import physical_names
-from windowmill.jobs.sources import _literal_path, _stored, check_unchanged
+from windowmill.jobs.sources.columns import check_unchanged
+from windowmill.jobs.sources.delta_log import physical_names
+from windowmill.jobs.sources.delta_rows import _literal_path, _stored
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline

@@ -14,15 +14,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from windowmill.jobs.apply import _BEFORE_ALL, _closed_by_file
 
 from tests.checkpoints.records import plan
 from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.jobs import delta_log, reading
-from windowmill.jobs.delta_log import read_source_table
-from windowmill.jobs.reading import Reach, backfill_reach, check_readable, next_reach, reading_of
+from windowmill.jobs.sources import delta_log, reading
+from windowmill.jobs.sources.base import Reading
+from windowmill.jobs.sources.delta_log import read_source_table
+from windowmill.jobs.sources.reading import Reach, backfill_reach, check_readable, next_reach, reading_of
 from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.ways.input import _closed_by_file
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     NonAppendCommitError,
@@ -263,9 +265,9 @@ def test_files_are_known_by_their_full_path(tmp_path):
     for uri in (str(path), path.as_uri()):
         source = read_source_table(uri)
         found = reading_of(_runnable(path), source, Reach(-1, 0))
-        assert delta_log.missing_file(source, found.files) is None
+        assert source.missing(found.files) is None
         assert {file.partition["p"] for file in found.files} == set(values)
-        assert {file.path for file in delta_log.snapshot_files(source, 0)} == {file.path for file in found.files}
+        assert {file.path for file in source.snapshot(0)} == {file.path for file in found.files}
 
 
 def test_starting_version_and_timestamp(table):
@@ -283,7 +285,7 @@ def test_starting_version_and_timestamp(table):
     source = read_source_table(str(table))
     entries[0].unlink()
     with pytest.raises(SourceRangeGoneError, match="log of version 0 is gone, so it is unknown"):
-        delta_log.first_version_at(source, datetime(2024, 2, 1, tzinfo=UTC))
+        source.first_version_at(datetime(2024, 2, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
@@ -358,16 +360,12 @@ def test_a_copied_table_reads_its_own_files(table, tmp_path):
 
 
 def test_each_file_of_a_backfill_met_what_the_batch_met_that_read_it_first():
-    files = [SimpleNamespace(version=version) for version in (2, 2, 3, 4, 5)]
+    files: Any = [SimpleNamespace(version=version) for version in (2, 2, 3, 4, 5)]
     told = {"range_from": 0, "range_to": 300, "found_closed": [(2, None), (4, 100), (5, 200)], "builds_state": False}
     backfill = _plan(action="backfill", from_version=-1, to_version=5, **told)
-    met = {settled: _closed_by_file(_batch(backfill, files, settled)) for settled in (0, 2, 5)}
-    assert met[0] == met[2] == [_BEFORE_ALL, _BEFORE_ALL, 100, 100, 200]
-    assert met[5] == [_BEFORE_ALL] * 5, "by event time no row is late"
-
-
-def _batch(plan: Plan, files: list[Any], settled: int) -> Any:
-    return SimpleNamespace(plan=plan, files=files, reading=SimpleNamespace(settled=settled))
+    met = {settled: _closed_by_file(backfill, Reading(tuple(files), settled)) for settled in (0, 2, 5)}
+    assert met[0] == met[2] == (AXIS_BEGIN, AXIS_BEGIN, 100, 100, 200)
+    assert met[5] == (AXIS_BEGIN,) * 5, "by event time no row is late"
 
 
 @pytest.mark.covers("S4")
@@ -375,9 +373,9 @@ def test_a_snapshot_with_deletion_vectors_is_read_by_delta(table):
     """Its files hold rows that have been deleted, and how many of them is not known before they are read."""
     source = replace(read_source_table(str(table)), deletion_vectors=True)
     found = reading_of(_runnable(table), source, Reach(-1, 2, 1))
-    assert (found.settled, found.by_delta) == (2, 1)
+    assert (found.settled, found.as_of) == (2, 1)
     assert [file.rows for file in found.files] == [None, None, 2]
-    assert reading_of(_runnable(table), source, Reach(0, 2)).by_delta is None, "what the log appends has all its rows"
+    assert reading_of(_runnable(table), source, Reach(0, 2)).as_of is None, "what the log appends has all its rows"
 
 
 @pytest.mark.covers("S4")

@@ -26,7 +26,7 @@ MUTANTS = (
     ),
     Mutant(
         "columns-unchecked",
-        "jobs/sources.py",
+        "jobs/sources/columns.py",
         "    for field in old:\n        if field.name not in used:",
         "    for field in ():\n        if field.name not in used:",
         ("tests/jobs/test_columns.py::test_what_would_change_results_is_refused",),

@@ -5,56 +5,56 @@ from tests.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "deletion-vectors-ignored",
-        "jobs/reading.py",
-        "by_delta = reach.snapshot if files and source.deletion_vectors else None",
-        "by_delta = None",
+        "jobs/sources/reading.py",
+        "as_of = reach.snapshot if files and source.deletion_vectors else None",
+        "as_of = None",
         ("tests/jobs/test_reading.py::test_a_snapshot_with_deletion_vectors_is_read_by_delta",),
     ),
     Mutant(
         "deletion-vectors-are-appends",
-        "jobs/delta_log.py",
+        "jobs/sources/delta_log.py",
         'any(add.get("deletionVector") for add in adds)',
         "False",
         ("tests/jobs/test_reading.py::test_a_version_that_adds_a_deletion_vector_changes_rows",),
     ),
     Mutant(
         "restored-rows-are-appends",
-        "jobs/delta_log.py",
+        "jobs/sources/delta_log.py",
         ' or (operation == "RESTORE" and bool(adds))',
         "",
         ("tests/jobs/test_reading.py::test_a_restore_brings_back_rows_that_have_been_read",),
     ),
     Mutant(
         "compaction-brings-rows",
-        "jobs/delta_log.py",
+        "jobs/sources/delta_log.py",
         'adds = [action["add"] for action in actions if "add" in action and action["add"].get("dataChange", True)]',
         'adds = [action["add"] for action in actions if "add" in action]',
         ("tests/jobs/test_reading.py::test_compaction_alone_leaves_the_order_of_arrival",),
     ),
     Mutant(
         "column-mapping-ignored",
-        "jobs/sources.py",
+        "jobs/sources/delta_rows.py",
         'return str(field.metadata.get("delta.columnMapping.physicalName", field.name))',
         "return str(field.name)",
         ("tests/jobs/test_columns.py::test_files_are_read_by_the_names_that_they_use",),
     ),
     Mutant(
         "globs-unescaped",
-        "jobs/sources.py",
+        "jobs/sources/delta_rows.py",
         '    return re.sub(r"([\\[\\]{}*?\\\\])", r"\\\\\\1", _full_path(root, path))',
         "    return _full_path(root, path)",
         ("tests/jobs/test_columns.py::test_no_path_is_a_pattern",),
     ),
     Mutant(
         "partitions-left-out-of-paths",
-        "jobs/delta_log.py",
+        "jobs/sources/delta_log.py",
         '        path=unquote(add["path"]),\n        version=version,\n        size_bytes=add["size"],',
         '        path=unquote(add["path"]).rpartition("/")[2],\n        version=version,\n        size_bytes=add["size"],',
         ("tests/jobs/test_reading.py::test_files_are_known_by_their_full_path",),
     ),
     Mutant(
         "files-joined-by-base-name",
-        "jobs/sources.py",
+        "jobs/sources/delta_rows.py",
         '    uris = _uris(rows.sparkSession, root, files)\n    rows = rows.selectExpr("*", f"_metadata.file_path',
         (
             '    uris = [uri.rpartition("/")[2] for uri in _uris(rows.sparkSession, root, files)]\n'
@@ -65,7 +65,7 @@ MUTANTS = (
     ),
     Mutant(
         "backfill-reads-on",
-        "jobs/reading.py",
+        "jobs/sources/reading.py",
         "    first, through = before[0], before[-1].to_version\n",
         "    first, through = before[0], source.version\n",
         (
@@ -75,21 +75,21 @@ MUTANTS = (
     ),
     Mutant(
         "missing-files-planned",
-        "jobs/reading.py",
+        "jobs/sources/reading.py",
         "        if gone is not None:",
         "        if False:",
         ("tests/jobs/test_reading.py::test_a_file_that_is_gone_is_found_before_anything_is_planned",),
     ),
     Mutant(
         "ignored-changes-not-counted",
-        "jobs/reading.py",
+        "jobs/sources/reading.py",
         "        ignored += version.rows_changed\n",
         "",
         ("tests/jobs/test_reading.py::test_changed_rows_are_refused_or_ignored_and_counted",),
     ),
     Mutant(
         "ignored-changes-end-the-batch",
-        "jobs/reading.py",
+        "jobs/sources/reading.py",
         "        files += _appended(runnable, source, version)\n",
         (
             '        if version.changes and runnable.source.changes == "ignore":\n'
@@ -100,14 +100,14 @@ MUTANTS = (
     ),
     Mutant(
         "changed-rows-taken",
-        "jobs/reading.py",
+        "jobs/sources/reading.py",
         '    if runnable.source.changes == "ignore":\n        return ()\n',
         '    if runnable.source.changes == "ignore":\n        return version.added\n',
         ("tests/jobs/test_reading.py::test_a_restore_brings_back_rows_that_have_been_read",),
     ),
     Mutant(
         "order-of-arrival-taken-as-told",
-        "jobs/reading.py",
+        "jobs/sources/reading.py",
         "    if not _tells_order(source, told):\n        return whole\n",
         "",
         ("tests/jobs/test_reading.py::test_a_first_batch_reads_the_snapshot_where_arrival_is_no_longer_told",),
@@ -121,14 +121,14 @@ MUTANTS = (
     ),
     Mutant(
         "long-backlog-in-one-batch",
-        "jobs/reading.py",
+        "jobs/sources/reading.py",
         "            return version.version - 1\n    return through",
         "            return through\n    return through",
         ("tests/jobs/test_reading.py::test_a_first_batch_takes_rows_in_the_order_of_the_log",),
     ),
     Mutant(
         "statistics-read-as-python-dates",
-        "jobs/delta_log.py",
+        "jobs/sources/delta_log.py",
         "added.select([name for name in wanted if name in added.schema.names]).to_pylist()",
         "added.to_pylist()",
         ("tests/jobs/test_reading.py::test_dates_before_year_1_do_not_keep_a_table_from_being_read",),

@@ -1,27 +1,15 @@
-"""The aggregates that a spec may name, each declared once, a file per family."""
+"""The algebra of the aggregates, a file per family; the catalogue's declarations name it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from windowmill.windowing.aggregates import counts, extremes, logic, order, own, quantiles, sketches, spread, sums
-from windowmill.windowing.aggregates.values import VALUE_TYPES, Builder
+from windowmill.windowing.aggregates.values import VALUE_TYPES
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError
-
-BUILDERS: Mapping[str, Builder] = {
-    **counts.BUILDERS,
-    **sums.BUILDERS,
-    **extremes.BUILDERS,
-    **spread.BUILDERS,
-    **order.BUILDERS,
-    **quantiles.BUILDERS,
-    **sketches.BUILDERS,
-    **logic.BUILDERS,
-    "use": own.build,
-}
+from windowmill.windowing.registry import resolve
 
 
 def aggregate_for(spec: AggregateSpec, types: Sequence[str]) -> Aggregate[Any]:
@@ -49,7 +37,7 @@ def aggregate_for(spec: AggregateSpec, types: Sequence[str]) -> Aggregate[Any]:
         raise SpecError(
             f"{spec.function}: got types {list(types)} for columns {list(spec.columns)}; expected one of {', '.join(VALUE_TYPES)} for each"
         )
-    return BUILDERS[spec.function](spec, tuple(types))
+    return resolve(spec.declaration.algebra)(spec, tuple(types))
 
 
-__all__ = ["BUILDERS", "VALUE_TYPES", "aggregate_for"]
+__all__ = ["VALUE_TYPES", "aggregate_for"]

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from typing import Any
 
-from windowmill.windowing.aggregates.values import Builder, frozen_value
+from windowmill.windowing.aggregates.values import frozen_value
 from windowmill.windowing.algebra import Aggregate, Args, Field, Position
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.numerics import is_nan
@@ -81,6 +80,3 @@ def build_count_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggrega
         fixed_size=False,
         result="int64",
     )
-
-
-BUILDERS: Mapping[str, Builder] = {"count": build_count, "count_distinct": build_count_distinct}

@@ -7,13 +7,12 @@ All are exact. NaN is the greatest value and equal to itself, as in Spark; -0.0 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cmp_to_key
 from operator import itemgetter
 from typing import Any, cast
 
 from windowmill.windowing.aggregates.values import (
-    Builder,
     Less,
     fit_int64,
     less_for,
@@ -245,16 +244,3 @@ def build_top_k(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Ranked
 def build_bottom_k(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Ranked]:
     """The k smallest values, smallest first, equals repeated; combine O(k)."""
     return _ranked("bottom_k", spec, types[0], smallest=True)
-
-
-BUILDERS: Mapping[str, Builder] = {
-    "min": build_min,
-    "max": build_max,
-    "min_count": build_min_count,
-    "max_count": build_max_count,
-    "range": build_range,
-    "arg_min": build_arg_min,
-    "arg_max": build_arg_max,
-    "top_k": build_top_k,
-    "bottom_k": build_bottom_k,
-}

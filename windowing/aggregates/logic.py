@@ -3,7 +3,7 @@
 # ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from windowmill.windowing.aggregates.values import Builder
 from windowmill.windowing.algebra import Aggregate, Args, Field, Position
@@ -55,4 +55,5 @@ def _voting(name: str, lower: Callable[[Votes], bool | None]) -> Builder:
     return build
 
 
-BUILDERS: Mapping[str, Builder] = {"bool_and": _voting("bool_and", _all), "bool_or": _voting("bool_or", _any)}
+build_bool_and = _voting("bool_and", _all)
+build_bool_or = _voting("bool_or", _any)

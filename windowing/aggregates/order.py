@@ -8,7 +8,7 @@ interleave. Events of equal position keep their order of arrival: the older oper
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, cast
 
@@ -154,10 +154,5 @@ def build_collect_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggre
     )
 
 
-BUILDERS: Mapping[str, Builder] = {
-    "first": _placed("first", _keep_first),
-    "last": _placed("last", _keep_last),
-    "collect": build_collect,
-    "collect_distinct": build_collect_distinct,
-    "concat": build_concat,
-}
+build_first = _placed("first", _keep_first)
+build_last = _placed("last", _keep_last)

@@ -19,11 +19,10 @@ doi:10.1145/276304.276342; Agarwal et al., "Mergeable summaries" (2013), doi:10.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fractions import Fraction
 from itertools import chain, zip_longest
 
-from windowmill.windowing.aggregates.values import Builder, require_number
+from windowmill.windowing.aggregates.values import require_number
 from windowmill.windowing.algebra import Aggregate, Args, Field, Position
 from windowmill.windowing.catalogue import AggregateSpec
 
@@ -125,6 +124,3 @@ def build_quantile(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Sum
         commutative=True,
         exact=False,
     )
-
-
-BUILDERS: Mapping[str, Builder] = {"quantile": build_quantile}

@@ -7,12 +7,11 @@ The HyperLogLog sketch is Apache DataSketches'. Partials hold it serialised: imm
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from typing import Any
 
 from datasketches import hll_sketch, hll_union, tgt_hll_type
 
-from windowmill.windowing.aggregates.values import INT64_MAX, INT64_MIN, Builder, frozen_value, require_number
+from windowmill.windowing.aggregates.values import INT64_MAX, INT64_MIN, frozen_value, require_number
 from windowmill.windowing.algebra import Aggregate, Args, Field, Position
 from windowmill.windowing.catalogue import AggregateSpec
 
@@ -95,6 +94,3 @@ def build_histogram(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[tu
         commutative=True,
         result="list<int64>",
     )
-
-
-BUILDERS: Mapping[str, Builder] = {"approx_distinct": build_approx_distinct, "histogram": build_histogram}

@@ -15,7 +15,7 @@ doi:10.1007/s00180-015-0637-z. Measured errors: docs/numerics.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from windowmill.windowing.aggregates.values import Builder, require_number
@@ -214,14 +214,12 @@ def _pair(name: str, lower: Callable[[Comoments], Any], result: str = "float64")
 
 
 #: Skewness and kurtosis are Spark's: of the population, kurtosis in excess of the normal distribution's.
-BUILDERS: Mapping[str, Builder] = {
-    "var_samp": _second("var_samp", sample=True, root=False),
-    "var_pop": _second("var_pop", sample=False, root=False),
-    "stddev_samp": _second("stddev_samp", sample=True, root=True),
-    "stddev_pop": _second("stddev_pop", sample=False, root=True),
-    "skewness": _fourth("skewness", _skewness),
-    "kurtosis": _fourth("kurtosis", _kurtosis),
-    "covar_samp": _pair("covar_samp", _covar_samp),
-    "corr": _pair("corr", _corr),
-    "linear_trend": _pair("linear_trend", _linear_trend, "struct<slope:float64,intercept:float64>"),
-}
+build_var_samp = _second("var_samp", sample=True, root=False)
+build_var_pop = _second("var_pop", sample=False, root=False)
+build_stddev_samp = _second("stddev_samp", sample=True, root=True)
+build_stddev_pop = _second("stddev_pop", sample=False, root=True)
+build_skewness = _fourth("skewness", _skewness)
+build_kurtosis = _fourth("kurtosis", _kurtosis)
+build_covar_samp = _pair("covar_samp", _covar_samp)
+build_corr = _pair("corr", _corr)
+build_linear_trend = _pair("linear_trend", _linear_trend, "struct<slope:float64,intercept:float64>")

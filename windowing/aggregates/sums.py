@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from decimal import Context, Decimal
 from typing import Any
 
-from windowmill.windowing.aggregates.values import Builder, fit_int64, require_number
+from windowmill.windowing.aggregates.values import fit_int64, require_number
 from windowmill.windowing.algebra import Aggregate, Args, Field, Position
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import AggregateOverflowError
@@ -283,13 +283,3 @@ def build_geometric_mean(spec: AggregateSpec, types: tuple[str, ...]) -> Aggrega
     """n-th root of the product; zero if a value is zero, NaN if one is negative; O(1)."""
     require_number(spec, types)
     return _scaled("geometric_mean", "magnitude", _lift_magnitude, _geometric_mean)
-
-
-BUILDERS: Mapping[str, Builder] = {
-    "sum": build_sum,
-    "mean": build_mean,
-    "weighted_mean": build_weighted_mean,
-    "time_weighted_mean": build_time_weighted_mean,
-    "product": build_product,
-    "geometric_mean": build_geometric_mean,
-}

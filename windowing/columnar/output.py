@@ -40,7 +40,13 @@ def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[s
             found[name] = pa.float64()
         elif spec.declaration.partial == "objects":
             kinds = [types[column] for column in spec.columns]
-            found[name] = _type(aggregate_for(spec, [value_type(kind) for kind in kinds]).result, kinds)
+            result = aggregate_for(spec, [value_type(kind) for kind in kinds]).result
+            if spec.use is None and result.removeprefix("list<").removesuffix(">") not in (*_NAMED, "same"):
+                raise SpecError(
+                    f"{where}.{name}: {spec.function} gives {result!r}, of which no column is made; let its algebra give one of "
+                    f"{', '.join(_NAMED)}, same, or list<…> of one"
+                )
+            found[name] = _type(result, kinds)
     return {name: found[name] for name in pipeline.aggregates}
 
 

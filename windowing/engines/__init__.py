@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Engine, InvariantError, Snapshot
+from windowmill.windowing.engines.base import Combines, Engine, InvariantError, Setting, Snapshot
 from windowmill.windowing.engines.daba import Daba
 from windowmill.windowing.engines.dyadic import Dyadic
 from windowmill.windowing.engines.epochs import Epochs
@@ -15,10 +14,27 @@ from windowmill.windowing.engines.reactive import ReactiveAggregator
 from windowmill.windowing.engines.recompute import Recompute
 from windowmill.windowing.engines.subtract import SubtractOnEvict
 from windowmill.windowing.engines.two_stacks import TwoStacks
+from windowmill.windowing.errors import PluginError
+from windowmill.windowing.registry import Registry
 
-ENGINES: Mapping[str, type[Engine[Any]]] = {
-    engine.name: engine for engine in (Recompute, SubtractOnEvict, TwoStacks, Daba, Epochs, ReactiveAggregator, Dyadic)
-}
+#: In the order in which ``explain`` shows them.
+ENGINES: Registry[type[Engine[Any]]] = Registry(
+    "engine", {engine.name: engine for engine in (Recompute, SubtractOnEvict, TwoStacks, Daba, Epochs, ReactiveAggregator, Dyadic)}
+)
+
+
+def register_engine(engine: type[Engine[Any]], module: str) -> None:
+    """Add an engine; ``module`` is the name of the module that registers it.
+
+    Raises
+    ------
+    PluginError
+        If its name is taken, or it does not say its name or cost.
+    """
+    for stated in ("name", "cost"):
+        if getattr(engine, stated, None) is None:
+            raise PluginError(f"plugin {module!r}: the engine {engine.__name__} has no {stated}; set it as an attribute of the class")
+    ENGINES.register(engine.name, engine, module)
 
 
 def build(name: str, aggregate: Aggregate[P], **options: int) -> Engine[P]:
@@ -47,6 +63,7 @@ def admissible(aggregate: Aggregate[Any]) -> list[str]:
 
 __all__ = [
     "ENGINES",
+    "Combines",
     "Daba",
     "Dyadic",
     "Engine",
@@ -55,9 +72,11 @@ __all__ = [
     "InvariantError",
     "ReactiveAggregator",
     "Recompute",
+    "Setting",
     "Snapshot",
     "SubtractOnEvict",
     "TwoStacks",
     "admissible",
     "build",
+    "register_engine",
 ]

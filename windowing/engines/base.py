@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self
 
 from windowmill.windowing.algebra import Aggregate, P, identical
 from windowmill.windowing.errors import StateError
+
+if TYPE_CHECKING:
+    from windowmill.windowing.costs import Shape
 
 
 class InvariantError(AssertionError):
@@ -27,14 +30,68 @@ class Snapshot(Generic[P]):
     scalars: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Combines:
+    """Combines per window, amortised, where a window has n leaves of which m are new; resizing is not counted.
+
+    ``formula`` is what ``explain`` shows, ``count`` gives its value. Tests hold it against the engine's own count.
+    """
+
+    formula: str
+    count: Callable[[float, float], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where ``explain`` considers an engine.
+
+    Attributes
+    ----------
+    shape
+        The window.
+    stored
+        Whether leaves are slices in the state; else they are rows.
+    nodes
+        Whether the state holds nodes over them.
+    nodes_from
+        Slices of a window from which on it does.
+    """
+
+    shape: Shape
+    stored: bool
+    nodes: bool
+    nodes_from: int
+
+
 class Engine(ABC, Generic[P]):
-    """A window of partials, oldest first. ``needs`` names the properties without which an aggregate is refused.
+    """A window of partials, oldest first.
 
     Costs in the engines' docstrings count calls of ``combine`` (and ``deduct``) for a window of n partials.
+
+    Attributes
+    ----------
+    name
+        As ``explain`` and stored snapshots have it.
+    needs
+        Properties of :class:`.Aggregate` without which an aggregate is refused.
+    cost
+        What ``explain`` says that a window costs.
+    oldest_only
+        Whether only the oldest partial can leave.
+    not_taken
+        Why runs do not compute with it where it is allowed, for ``explain``.
     """
 
     name: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
+    cost: ClassVar[Combines]
+    oldest_only: ClassVar[bool] = True
+    not_taken: ClassVar[str] = "no kernel has it"
+
+    @classmethod
+    def why_not(cls, setting: Setting) -> str:  # noqa: ARG003 - for engines whose reason depends on the window
+        """:attr:`not_taken`, as it reads in ``setting``."""
+        return cls.not_taken
 
     def __init__(self, aggregate: Aggregate[P]) -> None:
         """An empty window.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windowmill.windowing.algebra import Aggregate, P, close, outcome
-from windowmill.windowing.engines.base import Engine, Snapshot, filled
+from windowmill.windowing.engines.base import Combines, Engine, Snapshot, filled
 
 _POINTERS = ("f", "l", "r", "a", "b", "e")
 
@@ -30,6 +30,8 @@ class Daba(Engine[P]):
     """
 
     name = "daba"
+    cost = Combines("4m + 1", lambda _n, m: 4 * m + 1)
+    not_taken = "evens out the flips; a batch computes its windows together, so none waits for a flip"
 
     def __init__(self, aggregate: Aggregate[P]) -> None:
         super().__init__(aggregate)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Engine, Snapshot, filled
+from windowmill.windowing.engines.base import Combines, Engine, Setting, Snapshot, filled
 
 
 class Dyadic(Engine[P]):
@@ -29,6 +30,17 @@ class Dyadic(Engine[P]):
     """
 
     name = "dyadic"
+    cost = Combines("3m + 2·log2 n", lambda n, m: 3 * m + 2 * math.log2(n))
+    oldest_only = False
+
+    @classmethod
+    def why_not(cls, setting: Setting) -> str:
+        if setting.nodes:
+            return "the state holds its nodes; a batch takes those that it reads as slices, which two stacks combine"
+        if not setting.stored:
+            return cls.not_taken
+        many = setting.nodes_from
+        return f"would read 2·log2 n nodes a key from the state, not n slices; runs store them where a window has {many:,} slices"
 
     def __init__(self, aggregate: Aggregate[P]) -> None:
         super().__init__(aggregate)

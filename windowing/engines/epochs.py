@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Engine, Snapshot, filled
+from windowmill.windowing.engines.base import Combines, Engine, Snapshot, filled
 
 
 @dataclass(slots=True)
@@ -40,6 +40,8 @@ class Epochs(Engine[P]):
     """
 
     name = "epochs"
+    cost = Combines("2m + 1", lambda _n, m: 2 * m + 1)
+    not_taken = "as cheap, with flips at fixed places of the axis; no kernel has it"
 
     def __init__(self, aggregate: Aggregate[P], length: int = 64, first: int = 0) -> None:
         super().__init__(aggregate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic
 
@@ -149,3 +150,9 @@ class FlatFat(Generic[P]):
 def _ring(slots: Sequence[object], front: int) -> Iterable[int]:
     """Indexes of the full slots, once round from ``front``."""
     return (slot for slot in (*range(front, len(slots)), *range(front)) if slots[slot] is not None)
+
+
+def update_combines(n: float, changes: float) -> float:
+    """Combines of an update of ``changes`` leaves of a tree over n, of which each pair of neighbours shares its way up."""
+    capacity = 1 << max(0, math.ceil(math.log2(n)))
+    return changes * (1 + max(0, math.ceil(math.log2(capacity / changes))))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Engine, Snapshot
-from windowmill.windowing.engines.flatfat import FlatFat
+from windowmill.windowing.engines.base import Combines, Engine, Setting, Snapshot
+from windowmill.windowing.engines.flatfat import FlatFat, update_combines
 from windowmill.windowing.errors import StateError
 
 
@@ -30,6 +32,13 @@ class ReactiveAggregator(Engine[P]):
     """
 
     name = "flatfat"
+    cost = Combines("2m(1 + ⌈log2(n/2m)⌉) + log2 n", lambda n, m: update_combines(n, 2 * m) + math.ceil(math.log2(n)))
+    oldest_only = False
+
+    @classmethod
+    def why_not(cls, setting: Setting) -> str:
+        here = "here the oldest leaves" if setting.shape.in_order else "its kernel takes what a delta evicts only"
+        return f"lets tuples leave from anywhere; {here}"
 
     def __init__(self, aggregate: Aggregate[P], capacity: int = 16) -> None:
         super().__init__(aggregate)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Engine, Snapshot, filled
+from windowmill.windowing.engines.base import Combines, Engine, Setting, Snapshot, filled
 
 
 class Recompute(Engine[P]):
@@ -19,6 +20,22 @@ class Recompute(Engine[P]):
     """
 
     name = "recompute"
+    cost = Combines("n − 1", lambda n, _m: n - 1)
+    oldest_only = False
+
+    @classmethod
+    def why_not(cls, setting: Setting) -> str:
+        n, m, stored = setting.shape.n, setting.shape.m, setting.stored
+        if not setting.shape.in_order:
+            return "cheaper only in windows of a few tuples"
+        if setting.shape.alone:
+            return "half the combines; one kernel serves all windows of a run" if stored else "the same, as windows do not overlap"
+        if n is None or m is None:
+            return "cheaper only while n is below 2m + 2"
+        if n <= 2 * m + 2:
+            return "no dearer; one kernel serves all windows"
+        windows = math.floor((2 * (n - m) if stored else n) / (n - 2 * m - 2))
+        return f"cheaper only in batches that complete at most {windows:,} window{'s' * (windows != 1)} of a key"
 
     def __init__(self, aggregate: Aggregate[P]) -> None:
         super().__init__(aggregate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from windowmill.windowing.algebra import Aggregate, P, close, outcome
-from windowmill.windowing.engines.base import Engine, Snapshot, filled
+from windowmill.windowing.engines.base import Combines, Engine, Snapshot, filled
 
 
 class SubtractOnEvict(Engine[P]):
@@ -21,6 +21,8 @@ class SubtractOnEvict(Engine[P]):
     """
 
     name = "subtract"
+    cost = Combines("2m", lambda _n, m: 2 * m)
+    not_taken = "no kernel deducts: one pass combines the atoms of all aggregates"
     needs = ("invertible",)
 
     def __init__(self, aggregate: Aggregate[P]) -> None:

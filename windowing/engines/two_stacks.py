@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Engine, Snapshot, filled
+from windowmill.windowing.engines.base import Combines, Engine, Snapshot, filled
 
 
 class TwoStacks(Engine[P]):
@@ -24,6 +24,8 @@ class TwoStacks(Engine[P]):
     """
 
     name = "two_stacks"
+    cost = Combines("2m + 1", lambda _n, m: 2 * m + 1)
+    not_taken = "would combine weights that differ from window to window"
 
     def __init__(self, aggregate: Aggregate[P]) -> None:
         super().__init__(aggregate)

@@ -21,7 +21,8 @@ import pyarrow as pa
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.kernels.lower import Lower
-from windowmill.windowing.kernels.recipes import OPERATIONS, RECIPES, ROW_OPERATIONS, Atom
+from windowmill.windowing.kernels.recipes import OPERATIONS, ROW_OPERATIONS, Atom
+from windowmill.windowing.registry import resolve
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
@@ -145,13 +146,14 @@ def _atoms(
     atoms = {atom: place for place, atom in enumerate(always)}
     results = []
     for name, spec in aggregates.items():
-        if spec.declaration.partial != "numbers":
+        declared = spec.declaration
+        if declared.recipe is None:
             continue
         missing = next((column for column in spec.columns if column not in types), None)
         if missing is not None:
             raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
         try:
-            kinds, recipe = types if spec.declaration.picks else numbers, RECIPES[spec.function]
+            kinds, recipe = types if declared.picks else numbers, resolve(declared.recipe)
             needed, result_type = recipe.atoms(spec, [kinds[column] for column in spec.columns])
         except TypeError as err:
             raise SpecError(f"{where}.{name}: {err}") from err

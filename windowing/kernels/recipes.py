@@ -131,7 +131,9 @@ def _require_numbers(spec: AggregateSpec, types: list[pa.DataType]) -> None:
             _require_float(spec, kind)
 
 
-def _numeric(*kinds: AtomKind) -> Atoms:
+def numeric(*kinds: AtomKind) -> Atoms:
+    """Atoms of these ``kinds`` over columns of numbers; the result is float64."""
+
     def atoms(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
         _require_numbers(spec, types)
         return [Atom(kind, spec.columns, spec.where) for kind in kinds], pa.float64()
@@ -180,32 +182,31 @@ def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], p
     return [Atom("least", spec.columns, spec.where), Atom("greatest", spec.columns, spec.where)], types[0]
 
 
-RECIPES: Mapping[str, Recipe] = {
-    "count": Recipe(_count, to.count),
-    "sum": Recipe(_sum, to.total),
-    "mean": Recipe(_mean, to.mean),
-    "weighted_mean": Recipe(_numeric("sum_product", "sum_weight"), to.weighted_mean),
-    "product": Recipe(_numeric("product"), to.product),
-    "geometric_mean": Recipe(_numeric("magnitude"), to.geometric_mean),
-    "min": Recipe(_extreme("least"), to.picked),
-    "max": Recipe(_extreme("greatest"), to.picked),
-    "min_count": Recipe(_how_often("count_least"), to.times),
-    "max_count": Recipe(_how_often("count_greatest"), to.times),
-    "range": Recipe(_range, to.span),
-    "arg_min": Recipe(_arg("least"), to.picked),
-    "arg_max": Recipe(_arg("greatest"), to.picked),
-    "first": Recipe(_end("least"), to.picked),
-    "last": Recipe(_end("greatest"), to.picked),
-    "bool_and": Recipe(_bool("least"), to.picked),
-    "bool_or": Recipe(_bool("greatest"), to.picked),
-    "var_samp": Recipe(_numeric("moments"), to.var_samp),
-    "var_pop": Recipe(_numeric("moments"), to.var_pop),
-    "stddev_samp": Recipe(_numeric("moments"), to.stddev_samp),
-    "stddev_pop": Recipe(_numeric("moments"), to.stddev_pop),
-    "skewness": Recipe(_numeric("moments4"), to.skewness),
-    "kurtosis": Recipe(_numeric("moments4"), to.kurtosis),
-    "covar_samp": Recipe(_numeric("comoments"), to.covar_samp),
-    "corr": Recipe(_numeric("comoments"), to.corr),
-    "linear_trend": Recipe(_trend, to.linear_trend),
-    "histogram": Recipe(_histogram, to.histogram),
-}
+# Named by the declarations of the catalogue.
+COUNT = Recipe(_count, to.count)
+SUM = Recipe(_sum, to.total)
+MEAN = Recipe(_mean, to.mean)
+WEIGHTED_MEAN = Recipe(numeric("sum_product", "sum_weight"), to.weighted_mean)
+PRODUCT = Recipe(numeric("product"), to.product)
+GEOMETRIC_MEAN = Recipe(numeric("magnitude"), to.geometric_mean)
+MIN = Recipe(_extreme("least"), to.picked)
+MAX = Recipe(_extreme("greatest"), to.picked)
+MIN_COUNT = Recipe(_how_often("count_least"), to.times)
+MAX_COUNT = Recipe(_how_often("count_greatest"), to.times)
+RANGE = Recipe(_range, to.span)
+ARG_MIN = Recipe(_arg("least"), to.picked)
+ARG_MAX = Recipe(_arg("greatest"), to.picked)
+FIRST = Recipe(_end("least"), to.picked)
+LAST = Recipe(_end("greatest"), to.picked)
+BOOL_AND = Recipe(_bool("least"), to.picked)
+BOOL_OR = Recipe(_bool("greatest"), to.picked)
+VAR_SAMP = Recipe(numeric("moments"), to.var_samp)
+VAR_POP = Recipe(numeric("moments"), to.var_pop)
+STDDEV_SAMP = Recipe(numeric("moments"), to.stddev_samp)
+STDDEV_POP = Recipe(numeric("moments"), to.stddev_pop)
+SKEWNESS = Recipe(numeric("moments4"), to.skewness)
+KURTOSIS = Recipe(numeric("moments4"), to.kurtosis)
+COVAR_SAMP = Recipe(numeric("comoments"), to.covar_samp)
+CORR = Recipe(numeric("comoments"), to.corr)
+LINEAR_TREND = Recipe(_trend, to.linear_trend)
+HISTOGRAM = Recipe(_histogram, to.histogram)

@@ -1,4 +1,7 @@
-"""Every aggregate of the catalogue as a plain computation over the rows of one window."""
+"""Every aggregate of the catalogue as a plain computation over the rows of one window.
+
+The built-in ones are told here a second time, by name: what checks the kernels and the algebra depends on neither.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.reference.event_windows import load
 from windowmill.windowing.reference.events import Span, rank
+from windowmill.windowing.registry import resolve
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
@@ -27,7 +31,7 @@ def compute(name: str, spec: AggregateSpec, span: Span) -> Any:
         If an exact integer result leaves 64 bits.
     """
     events = [event for event in span.events if spec.where is None or spec.where in event.record.holds]
-    if not spec.columns and not spec.use:
+    if spec.function == "count" and not spec.columns:
         return len(events)
     rows = [tuple(event.record.values.get(column) for column in spec.columns) for event in events]
     if spec.function == "time_weighted_mean":
@@ -40,10 +44,11 @@ def compute(name: str, spec: AggregateSpec, span: Span) -> Any:
     full = [row for row in rows if None not in row]
     if spec.use:
         return _own(spec.use, full)
-    argument = full if len(spec.columns) > 1 else [value for (value,) in full]
-    if not argument:
-        return 0 if spec.function in _COUNTS else None
-    value = _FUNCTIONS[spec.function](argument, **spec.options)
+    argument = [value for (value,) in full] if len(spec.columns) == 1 else full
+    if spec.function in _FUNCTIONS:
+        value = _FUNCTIONS[spec.function](argument, **spec.options) if argument else 0 if spec.function in _COUNTS else None
+    else:
+        value = _registered(spec, rows, argument)
     if isinstance(value, int) and not _LEAST <= value <= _GREATEST:
         raise AggregateOverflowError(
             f"aggregates.{name}: {spec.function} over [{span.start}, {span.end}) is {value}, beyond 64 bits; "
@@ -222,6 +227,23 @@ def _histogram(values: Sequence[Any], edges: Sequence[float]) -> list[int]:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _registered(spec: AggregateSpec, rows: Sequence[tuple[Any, ...]], argument: Sequence[Any]) -> Any:
+    """An aggregate that is not told here: its own plain computation, or its algebra folded over the rows."""
+    declared = spec.declaration
+    if declared.plain is not None:
+        return resolve(declared.plain)(argument, **spec.options) if argument else None
+    types = [_type_of([value for value in column if value is not None]) for column in zip(*rows, strict=True)]
+    aggregate = resolve(declared.algebra)(spec, tuple(types) or ("any",) * len(spec.columns))
+    return aggregate.lower(aggregate.of(rows))
+
+
+def _type_of(values: Sequence[Any]) -> str:
+    """What builders of algebras call the type of ``values``."""
+    named = {"bool": bool, "int64": int, "float64": float, "decimal": Decimal, "string": str}
+    kinds = {next((name for name, kind in named.items() if isinstance(value, kind)), "any") for value in values}
+    return kinds.pop() if len(kinds) == 1 else "any"
 
 
 def _own(place: str, rows: Sequence[tuple[Any, ...]]) -> Any:

@@ -14,15 +14,7 @@ from typing import Literal
 
 from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.jobs.delta_log import (
-    AddedFile,
-    LoggedVersion,
-    SourceTable,
-    first_version_at,
-    logged_versions,
-    missing_file,
-    snapshot_files,
-)
+from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     NonAppendCommitError,
@@ -48,26 +40,6 @@ class Reach:
     snapshot: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The files that a batch reads, in the order in which their rows count as arrived.
-
-    Attributes
-    ----------
-    settled
-        The number of leading files that come from a snapshot; their rows count as arrived in event-time order.
-    by_delta
-        The version at which Delta's own reader must read the settled files, because deletion vectors may delete rows in them.
-    rows_ignored
-        Rows inserted, updated or removed by the versions that ``source.changes: ignore`` skips.
-    """
-
-    files: tuple[AddedFile, ...]
-    settled: int = 0
-    by_delta: int | None = None
-    rows_ignored: int = 0
-
-
 def check_source(pipeline: Pipeline, source: Source) -> None:
     """Raise ``SpecError``, naming the field, for valid settings of the pipeline's ``source`` that runs do not support."""
     if source.changes == "restate":
@@ -86,7 +58,7 @@ def next_reach(runnable: Runnable, source: SourceTable, last: Plan | None, arriv
             f"pipeline {runnable.name}: --arrival {arrival} is only for history, but a batch has been committed already; omit it, "
             "or pass it to `windowmill backfill` to recompute windows"
         )
-    versions = logged_versions(source, last.to_version, source.version)
+    versions = source.versions(last.to_version, source.version)
     return Reach(last.to_version, _within(runnable, source, versions, source.version, max_files, max_bytes))
 
 
@@ -116,15 +88,15 @@ def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | Reach) -> R
         If one of the versions changed or removed rows, and the spec does not ignore changes.
     """
     reach = plan if isinstance(plan, Reach) else Reach(plan.from_version, plan.to_version, plan.snapshot)
-    files = [] if reach.snapshot is None else snapshot_files(source, reach.snapshot)
-    by_delta = reach.snapshot if files and source.deletion_vectors else None
-    if by_delta is not None:
+    files = [] if reach.snapshot is None else source.snapshot(reach.snapshot)
+    as_of = reach.snapshot if files and source.deletion_vectors else None
+    if as_of is not None:
         files = [replace(file, rows=None) for file in files]
     settled, ignored = len(files), 0
-    for version in logged_versions(source, reach.after if reach.snapshot is None else reach.snapshot, reach.through):
+    for version in source.versions(reach.after if reach.snapshot is None else reach.snapshot, reach.through):
         files += _appended(runnable, source, version)
         ignored += version.rows_changed
-    return Reading(tuple(files), settled, by_delta, ignored)
+    return Reading(tuple(files), settled, as_of, ignored)
 
 
 def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, again: bool) -> None:
@@ -144,7 +116,7 @@ def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, aga
     """
     try:
         reading = reading_of(runnable, source, reach)
-        gone = missing_file(source, reading.files)
+        gone = source.missing(reading.files)
         if gone is not None:
             raise SourceRangeGoneError(
                 f"source {source.path}: the file {gone.path} of version {gone.version} is gone (VACUUM); bring it back, or rebuild this "
@@ -165,12 +137,12 @@ def _first(runnable: Runnable, source: SourceTable, arrival: Arrival, *, max_fil
     if after >= 0:
         if arrival != "log":
             raise SpecError(f"pipeline {runnable.name}: --arrival {arrival} takes the whole table; leave out startingVersion")
-        versions = logged_versions(source, after, source.version)
+        versions = source.versions(after, source.version)
         return Reach(after, _within(runnable, source, versions, source.version, max_files, max_bytes))
     if arrival == "event_time":
         return whole
     try:
-        told = list(logged_versions(source, -1, source.version))
+        told = list(source.versions(-1, source.version))
     except SourceRangeGoneError:
         return whole
     if not _tells_order(source, told):
@@ -181,13 +153,13 @@ def _first(runnable: Runnable, source: SourceTable, arrival: Arrival, *, max_fil
 def _held(source: SourceTable, version: int) -> int:
     """A version with the rows of ``version`` whose files still exist: ``version`` itself, or a later one that only rewrote files."""
     try:
-        if missing_file(source, snapshot_files(source, version)) is None:
+        if source.missing(source.snapshot(version)) is None:
             return version
     except SourceRangeGoneError:
         pass
     later = version
     try:
-        for logged in logged_versions(source, version, source.version):
+        for logged in source.versions(version, source.version):
             if logged.changes or logged.added:
                 break
             later = logged.version
@@ -201,12 +173,12 @@ def _tells_order(source: SourceTable, versions: Sequence[LoggedVersion]) -> bool
     if any(version.changes for version in versions):
         return False
     appended = [file for version in versions for file in version.added]
-    held = snapshot_files(source, source.version)
+    held = source.snapshot(source.version)
     if {file.path for file in appended} != {file.path for file in held}:
         n_rows = _rows_of(appended)
         if n_rows is None or n_rows != _rows_of(held):
             return False
-    return missing_file(source, appended) is None
+    return source.missing(appended) is None
 
 
 def _rows_of(files: Sequence[AddedFile]) -> int | None:
@@ -260,7 +232,7 @@ def _starting_version(runnable: Runnable, source: SourceTable) -> int:
                 "correct it, or run again once that version exists"
             )
         return start
-    found = first_version_at(source, start)
+    found = source.first_version_at(start)
     if found is None:
         raise SourceError(
             f"source {source.path}: no version was committed at or after source.options.startingTimestamp {start.isoformat()}; "

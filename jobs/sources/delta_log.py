@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -23,7 +23,13 @@ from windowmill.checkpoints.features import Features, catalog_managed, check_rea
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.log_entries import has_lost_its_beginning
 from windowmill.checkpoints.log_files import actions_of, entry_name, store_of
+from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceRangeGoneError, first_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from windowmill.windowing.spec import Source
 
 #: Row counts in a commit's operation metrics, as named by Delta for Spark and by delta-rs.
 _CHANGED_ROWS = (
@@ -40,59 +46,13 @@ _CHANGED_ROWS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AddedFile:
-    """One Parquet file of a source, appended by a version or part of a snapshot.
-
-    ``path`` is relative to the table, or absolute. ``rows`` is the number of rows that are not deleted, null if the log does not give it.
-    The keys of ``partition`` are physical column names.
-    """
-
-    path: str
-    version: int
-    size_bytes: int
-    rows: int | None
-    partition: Mapping[str, str | None]
+def open_delta(settings: Source) -> DeltaSource:
+    """The Delta table of a spec's source."""
+    assert settings.path is not None  # `not_run` refuses a source without
+    return read_source_table(settings.path)
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedVersion:
-    """One version of a table, by its log entry.
-
-    Attributes
-    ----------
-    added
-        Files with new rows; files that were only rewritten (by OPTIMIZE and the like) are not included.
-    changes
-        Whether the version updated, removed or restored rows, so that ``added`` may contain rows that existed before.
-    rows_changed
-        Number of rows that such a version inserted, updated or removed according to its metrics; without metrics, the rows of ``added``.
-    pipeline
-        The windowmill pipeline that wrote the version, if one did.
-    """
-
-    version: int
-    operation: str
-    added: tuple[AddedFile, ...]
-    changes: bool
-    rows_changed: int
-    pipeline: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTable:
-    """A source table as planning sees it."""
-
-    path: str
-    table_id: str
-    version: int
-    schema_json: str
-    partition_columns: tuple[str, ...]
-    #: Whether files may contain rows that deletion vectors delete.
-    deletion_vectors: bool = False
-
-
-def read_source_table(path: str) -> SourceTable:
+def read_source_table(path: str) -> DeltaSource:
     """The Delta table at ``path``.
 
     Raises
@@ -125,87 +85,83 @@ def read_source_table(path: str) -> SourceTable:
             f"source {path}: the first entries of its log are gone, and no checkpoint replaces them, so the table's rows are not "
             "known; restore them from a copy"
         )
-    return SourceTable(
+    return DeltaSource(
         path=path,
         table_id=str(metadata.id),
         version=table.version(),
         schema_json=schema_json,
-        partition_columns=tuple(metadata.partition_columns),
         deletion_vectors="deletionVectors" in features.reader,
     )
 
 
-def logged_versions(table: SourceTable, after: int, through: int) -> Iterator[LoggedVersion]:
-    """The versions (``after``, ``through``], oldest first.
+@dataclass(frozen=True)
+class DeltaSource(SourceTable):
+    """A Delta table."""
 
-    Raises
-    ------
-    SourceRangeGoneError
-        If the log entry of one of these versions has been cleaned up.
-    """
-    log = _Log(table)
-    for version in range(after + 1, through + 1):
-        yield _version(version, log.actions(version))
+    def versions(self, after: int, through: int) -> Iterator[LoggedVersion]:
+        log = _Log(self)
+        for version in range(after + 1, through + 1):
+            yield _version(version, log.actions(version))
 
-
-def first_version_at(table: SourceTable, instant: datetime) -> int | None:
-    """The first version committed at ``instant`` or later; none if all are earlier.
-
-    Raises
-    ------
-    SourceRangeGoneError
-        If the log entries needed to find it have been cleaned up.
-    """
-    log = _Log(table)
-    found = None
-    for version in range(table.version, -1, -1):
-        at = log.committed_at_ms(version)
-        if at is None:
+    def snapshot(self, version: int) -> list[AddedFile]:
+        try:
+            added = pa.table(DeltaTable(self.path, version=version).get_add_actions(flatten=False))
+        except (DeltaError, OSError) as err:
             raise SourceRangeGoneError(
-                f"source {table.path}: the log of version {version} is gone, so it is unknown whether it was committed before "
-                f"{instant.isoformat()} (source.options.startingTimestamp); give a later instant, or a startingVersion after {version}"
+                f"source {self.path}: the log can no longer reconstruct the table at version {version} ({first_line(err)}); "
+                "raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
+            ) from err
+        # Statistics hold dates and instants of any year, Python only those from year 1 on.
+        wanted = ("path", "size_bytes", "modification_time", "num_records", "partition")
+        found = added.select([name for name in wanted if name in added.schema.names]).to_pylist()
+        found.sort(key=lambda add: (add["modification_time"], add["path"]))
+        physical = physical_names(self.schema_json)
+        return [
+            AddedFile(
+                path=unquote(add["path"]),
+                version=version,
+                size_bytes=add["size_bytes"],
+                rows=None if self.deletion_vectors else add.get("num_records"),
+                partition={physical.get(name, name): _text(value) for name, value in (add.get("partition") or {}).items()},
             )
-        if at < instant.timestamp() * 1_000:
-            break
-        found = version
-    return found
+            for add in found
+        ]
 
+    def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
+        # On object storage each lookup costs a request, so only files that are no longer part of the table are checked.
+        local = self.path.removeprefix("file://") if "://" not in self.path.removeprefix("file://") else None
+        if local is not None and not any("://" in file.path for file in files):
+            paths = [file.path.removeprefix("file:") if file.path.startswith(("/", "file:/")) else f"{local}/{file.path}" for file in files]
+            infos = pa_fs.LocalFileSystem().get_file_info(paths)
+            return next((file for file, info in zip(files, infos, strict=True) if info.type != pa_fs.FileType.File), None)
+        live = {file.path for file in self.snapshot(self.version)}
+        doubtful = [file for file in files if file.path not in live and "://" not in file.path]
+        infos = pa_fs.PyFileSystem(DeltaStorageHandler(self.path)).get_file_info([file.path for file in doubtful])
+        return next((file for file, info in zip(doubtful, infos, strict=True) if info.type != pa_fs.FileType.File), None)
 
-def snapshot_files(table: SourceTable, version: int) -> list[AddedFile]:
-    """The files of the table at ``version``, in a deterministic order.
+    def first_version_at(self, instant: datetime) -> int | None:
+        log = _Log(self)
+        found = None
+        for version in range(self.version, -1, -1):
+            at = log.committed_at_ms(version)
+            if at is None:
+                raise SourceRangeGoneError(
+                    f"source {self.path}: the log of version {version} is gone, so it is unknown whether it was committed before "
+                    f"{instant.isoformat()} (source.options.startingTimestamp); give a later instant, or a startingVersion after {version}"
+                )
+            if at < instant.timestamp() * 1_000:
+                break
+            found = version
+        return found
 
-    Raises
-    ------
-    SourceRangeGoneError
-        If the log can no longer reconstruct that version.
-    """
-    try:
-        added = pa.table(DeltaTable(table.path, version=version).get_add_actions(flatten=False))
-    except (DeltaError, OSError) as err:
-        raise SourceRangeGoneError(
-            f"source {table.path}: the log can no longer reconstruct the table at version {version} ({first_line(err)}); "
-            "raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
-        ) from err
-    # Statistics hold dates and instants of any year, Python only those from year 1 on.
-    wanted = ("path", "size_bytes", "modification_time", "num_records", "partition")
-    found = added.select([name for name in wanted if name in added.schema.names]).to_pylist()
-    found.sort(key=lambda add: (add["modification_time"], add["path"]))
-    physical = physical_names(table.schema_json)
-    return [
-        AddedFile(
-            path=unquote(add["path"]),
-            version=version,
-            size_bytes=add["size_bytes"],
-            rows=None if table.deletion_vectors else add.get("num_records"),
-            partition={physical.get(name, name): _text(value) for name, value in (add.get("partition") or {}).items()},
-        )
-        for add in found
-    ]
+    def stored_names(self, version: int | None = None) -> dict[str, str]:
+        """The name of each column in the Parquet files, of ``schema_json`` or at a version; see :func:`physical_names`."""
+        return physical_names(self.schema_json if version is None else DeltaTable(self.path, version=version).schema().to_json())
 
+    def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        from windowmill.jobs.sources.delta_rows import rows_of  # planning does without pyspark
 
-def schema_at(table: SourceTable, version: int | None) -> str:
-    """The table's Delta schema (JSON) at ``version``."""
-    return str(DeltaTable(table.path, version=version).schema().to_json())
+        return rows_of(spark, self, reading)
 
 
 def physical_names(schema_json: str) -> dict[str, str]:
@@ -214,24 +170,8 @@ def physical_names(schema_json: str) -> dict[str, str]:
     return {field["name"]: (field.get("metadata") or {}).get("delta.columnMapping.physicalName", field["name"]) for field in fields}
 
 
-def missing_file(table: SourceTable, files: Sequence[AddedFile]) -> AddedFile | None:
-    """The first of ``files`` that no longer exists in storage; none if all do.
-
-    On object storage each lookup costs a request, so only files that are no longer part of the table are checked.
-    """
-    local = table.path.removeprefix("file://") if "://" not in table.path.removeprefix("file://") else None
-    if local is not None and not any("://" in file.path for file in files):
-        paths = [file.path.removeprefix("file:") if file.path.startswith(("/", "file:/")) else f"{local}/{file.path}" for file in files]
-        infos = pa_fs.LocalFileSystem().get_file_info(paths)
-        return next((file for file, info in zip(files, infos, strict=True) if info.type != pa_fs.FileType.File), None)
-    live = {file.path for file in snapshot_files(table, table.version)}
-    doubtful = [file for file in files if file.path not in live and "://" not in file.path]
-    infos = pa_fs.PyFileSystem(DeltaStorageHandler(table.path)).get_file_info([file.path for file in doubtful])
-    return next((file for file, info in zip(doubtful, infos, strict=True) if info.type != pa_fs.FileType.File), None)
-
-
 class _Log:
-    def __init__(self, table: SourceTable) -> None:
+    def __init__(self, table: DeltaSource) -> None:
         self._table = table
         self._files = store_of(table.path)
 

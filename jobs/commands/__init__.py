@@ -1,0 +1,34 @@
+"""The commands, a module for those of a kind. Each imports what it needs when it runs.
+
+A command is a function as typer takes it: its docstring is its help, annotations say its arguments and options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from windowmill.jobs.commands import batches, machine, specs, tables
+from windowmill.windowing.registry import Registry
+
+#: In the order in which ``windowmill --help`` lists them.
+COMMANDS: Registry[Callable[..., Any]] = Registry(
+    "command",
+    {
+        "validate": specs.validate,
+        "explain": specs.explain,
+        "try": specs.try_,
+        "run": batches.run,
+        "backfill": batches.backfill,
+        "release": batches.release,
+        "discard": batches.discard,
+        "abandon": batches.abandon,
+        "status": tables.status,
+        "history": tables.history,
+        "quality": tables.quality,
+        "state": tables.state,
+        "report": tables.report,
+        "maintain": tables.maintain,
+        "doctor": machine.doctor,
+    },
+)

@@ -1,0 +1,118 @@
+"""Commands that compute batches or rule on them: ``run``, ``backfill``, ``release``, ``discard``, ``abandon``."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from windowmill.jobs.commands.options import AcceptChanges, AcceptCode, Arrival, AsJson, Spec
+from windowmill.jobs.commands.output import console, errors, show
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import load_pipeline
+
+if TYPE_CHECKING:
+    from windowmill.jobs.outcomes import Done, Ruling
+
+
+def run(
+    spec: Spec,
+    max_batches: Annotated[
+        int | None, typer.Option("--max-batches", min=1, help="Stop after this many batches; by default when the source is drained.")
+    ] = None,
+    data_interval_end: Annotated[
+        datetime | None, typer.Option("--data-interval-end", help="Instant (UTC) through which the input is complete.")
+    ] = None,
+    arrival: Arrival = "log",
+    accept_changes: AcceptChanges = False,
+    accept_code: AcceptCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Advance the pipeline over its source's new rows."""
+    from windowmill.jobs import runs
+    from windowmill.jobs.planning import Accepted
+    from windowmill.jobs.progress import Progress
+
+    pipeline = load_pipeline(spec)
+    accepted = Accepted(changes=accept_changes, code=accept_code)
+    done = runs.run(pipeline, Progress(errors), max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted)
+    _tell(pipeline, done, as_json)
+
+
+def backfill(
+    spec: Spec,
+    begin: Annotated[
+        str, typer.Option("--from", help="Windows that end after this instant (ISO 8601, UTC; an integer on an integer axis).")
+    ],
+    end: Annotated[str, typer.Option("--to", help="… and at or before this one.")],
+    arrival: Arrival = "log",
+    accept_changes: AcceptChanges = False,
+    accept_code: AcceptCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute the windows that end in (from, to] from history, as one batch."""
+    from windowmill.jobs import runs
+    from windowmill.jobs.planning import Accepted
+    from windowmill.jobs.progress import Progress
+
+    pipeline = load_pipeline(spec)
+    first, last = _instant("--from", begin, pipeline), _instant("--to", end, pipeline)
+    if first >= last:
+        raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
+    accepted = Accepted(changes=accept_changes, code=accept_code)
+    _tell(pipeline, [runs.backfill(pipeline, Progress(errors), begin=first, end=last, arrival=arrival, accepted=accepted)], as_json)
+
+
+def release(spec: Spec, accept_changes: AcceptChanges = False, accept_code: AcceptCode = False, as_json: AsJson = False) -> None:
+    """Publish the held batch although a critical expectation failed."""
+    _rule(spec, "release", changes=accept_changes, code=accept_code, as_json=as_json)
+
+
+def discard(spec: Spec, accept_changes: AcceptChanges = False, accept_code: AcceptCode = False, as_json: AsJson = False) -> None:
+    """Commit the held batch without publishing its rows; later windows still count its events."""
+    _rule(spec, "discard", changes=accept_changes, code=accept_code, as_json=as_json)
+
+
+def abandon(spec: Spec, as_json: AsJson = False) -> None:
+    """Drop an open plan that has published nothing; the next run makes a new plan."""
+    from windowmill.jobs import runs
+    from windowmill.jobs.progress import Progress
+    from windowmill.jobs.tell import Answer
+
+    pipeline = load_pipeline(spec)
+    plan = runs.abandon(pipeline, Progress(errors))
+    data = {"pipeline": pipeline.pipeline, "status": "abandoned", "batch": plan.batch, "action": plan.action}
+    show(Answer(data, f"{pipeline.pipeline}: batch {plan.batch} ({plan.action}) is abandoned; none of its rows had landed"), as_json)
+
+
+def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, as_json: bool) -> None:
+    from windowmill.jobs import runs
+    from windowmill.jobs.planning import Accepted
+    from windowmill.jobs.progress import Progress
+
+    pipeline = load_pipeline(spec)
+    _tell(pipeline, runs.run(pipeline, Progress(errors), ruling=ruling, accepted=Accepted(changes=changes, code=code)), as_json)
+
+
+def _instant(option: str, text: str, pipeline: Pipeline) -> int:
+    from windowmill.windowing.axis import to_us
+
+    try:
+        return int(text) if pipeline.time.unit else to_us(datetime.fromisoformat(text))
+    except ValueError as err:
+        wanted = "an integer (time.unit is given)" if pipeline.time.unit else "an instant such as 2013-01-01 or 2013-01-01T06:00:00Z"
+        raise SpecError(f"{option}: got {text!r}; expected {wanted}") from err
+
+
+def _tell(pipeline: Pipeline, done: list[Done], as_json: bool) -> None:
+    from windowmill.jobs.tell import summary_of
+
+    summary = summary_of(pipeline, done)
+    if as_json:
+        print(json.dumps(summary.data))
+    else:
+        console.print(summary.text, markup=False)

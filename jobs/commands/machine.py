@@ -1,0 +1,15 @@
+"""The command about this machine: ``doctor``."""
+
+from __future__ import annotations
+
+import typer
+
+from windowmill.jobs.commands.output import console
+
+
+def doctor() -> None:
+    """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports."""
+    from windowmill.jobs.doctor import examine
+    from windowmill.jobs.doctor import report as tell
+
+    raise typer.Exit(tell(examine(), console))

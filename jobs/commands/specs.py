@@ -1,0 +1,54 @@
+"""Commands that need a spec alone: ``validate``, ``explain``, ``try``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from windowmill.jobs.commands.options import AsJson, Spec
+from windowmill.jobs.commands.output import console, show
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.specfile import load_pipeline, read_spec
+
+
+def validate(
+    spec: Spec,
+    source: Annotated[bool, typer.Option("--source", help="Also compare the spec with the columns of its source; no JVM.")] = False,
+) -> None:
+    """Check the spec, with its conditions, functions and expectations; starts nothing."""
+    from windowmill.jobs.spec_checks import problems_of, source_problems
+
+    read = read_spec(spec)
+    pipeline = read.pipeline
+    problems = problems_of(pipeline) or (list(source_problems(pipeline)) if source else [])
+    if problems:
+        raise SpecError("\n".join(read.problem(field, told) for field, told in problems))
+    missing = [name for name in ("source", "sink") if getattr(pipeline, name) is None]
+    note = f"; without {' and '.join(missing)} it serves `windowmill try` only" if missing else ""
+    console.print(
+        f"{spec}: pipeline {pipeline.pipeline} is valid: {len(pipeline.windows)} windows, {len(pipeline.aggregates)} aggregates{note}",
+        markup=False,
+    )
+
+
+def explain(spec: Spec, as_json: AsJson = False) -> None:
+    """Explain how the spec is computed: slices, engines and why, their cost, what is stored; starts nothing."""
+    from windowmill.jobs.explain import explain as tell
+
+    show(tell(load_pipeline(spec)), as_json)
+
+
+def try_(
+    spec: Spec,
+    input_: Annotated[Path, typer.Option("--input", help="JSON lines; - for standard input.")],
+    batch_rows: Annotated[int | None, typer.Option("--batch-rows", min=1, help="Split the input into batches of this many rows.")] = None,
+    engine: Annotated[str, typer.Option("--engine", help="kernel; spark, as runs; or reference, the oracle: plain and slow.")] = "kernel",
+    final: Annotated[bool, typer.Option("--final/--no-final", help="Whether the watermark goes to infinity at the end of input.")] = True,
+) -> None:
+    """Run the spec on JSON lines and print its rows as JSON lines. No Airflow, no tables."""
+    from windowmill.jobs.try_command import run_try
+
+    raise typer.Exit(run_try(spec, input_, batch_rows=batch_rows, engine=engine, final=final, stdout=sys.stdout, stderr=sys.stderr))

@@ -1,0 +1,1 @@
+"""Where rows come from: kinds of sources, what a batch reads of them, and its rows in Spark."""

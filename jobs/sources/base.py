@@ -1,0 +1,144 @@
+"""What a source is: a table that grows in versions, each of which adds files; and what a batch reads of it.
+
+A kind of source (:mod:`windowmill.jobs.sources.kinds`) opens the table that a spec names. Planning asks it for versions and files, without
+a JVM; Spark reads the rows of the files that the plan selects.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """One file of a source, or another piece of it that is read as a whole, appended by a version or part of a snapshot.
+
+    ``path`` is relative to the table, or absolute. ``rows`` is the number of rows that are not deleted, null if the source does not tell.
+    The keys of ``partition`` are physical column names.
+    """
+
+    path: str
+    version: int
+    size_bytes: int
+    rows: int | None
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedVersion:
+    """One version of a source, by its log.
+
+    Attributes
+    ----------
+    operation
+        What made it, for messages.
+    added
+        Files with new rows; files that were only rewritten (by OPTIMIZE and the like) are not included.
+    changes
+        Whether the version updated, removed or restored rows, so that ``added`` may contain rows that existed before.
+    rows_changed
+        Number of rows that such a version inserted, updated or removed according to its metrics; without metrics, the rows of ``added``.
+    pipeline
+        The windowmill pipeline that wrote the version, if one did.
+    """
+
+    version: int
+    operation: str
+    added: tuple[AddedFile, ...]
+    changes: bool = False
+    rows_changed: int = 0
+    pipeline: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The files that a batch reads, in the order in which their rows count as arrived.
+
+    Attributes
+    ----------
+    settled
+        The number of leading files that come from a snapshot; their rows count as arrived in event-time order.
+    as_of
+        The version as of which the settled files must be read, because rows in them may be deleted; null if all their rows count.
+    rows_ignored
+        Rows inserted, updated or removed by the versions that ``source.changes: ignore`` skips.
+    """
+
+    files: tuple[AddedFile, ...]
+    settled: int = 0
+    as_of: int | None = None
+    rows_ignored: int = 0
+
+
+@dataclass(frozen=True)
+class SourceTable(ABC):
+    """A source as it is when it is opened. Versions are numbered from 0; what a version added never changes.
+
+    Attributes
+    ----------
+    path
+        Where it is, for messages.
+    table_id
+        Its identity: what else lies at the path later is another table, and is refused.
+    version
+        The newest version.
+    schema_json
+        Its columns, as the JSON of a Spark ``StructType``. A batch replaces them by those that its plan has pinned.
+    deletion_vectors
+        Whether files may contain rows that have been deleted.
+    """
+
+    path: str
+    table_id: str
+    version: int
+    schema_json: str
+    deletion_vectors: bool = False
+
+    @abstractmethod
+    def versions(self, after: int, through: int) -> Iterator[LoggedVersion]:
+        """The versions (``after``, ``through``], oldest first.
+
+        Raises
+        ------
+        SourceRangeGoneError
+            If it is no longer known what one of these versions added.
+        """
+
+    @abstractmethod
+    def snapshot(self, version: int) -> list[AddedFile]:
+        """The files of the table at ``version``, in a deterministic order.
+
+        Raises
+        ------
+        SourceRangeGoneError
+            If that version can no longer be reconstructed.
+        """
+
+    @abstractmethod
+    def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
+        """The first of ``files`` that no longer exists; none if all do."""
+
+    @abstractmethod
+    def first_version_at(self, instant: datetime) -> int | None:
+        """The first version committed at ``instant`` or later; none if all are earlier.
+
+        Raises
+        ------
+        SourceRangeGoneError
+            If what is needed to find it is gone.
+        """
+
+    @abstractmethod
+    def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        """The rows of the files in ``reading``: the columns of ``schema_json``, and three more.
+
+        They are ``_file`` (INT, index of the row's file in ``reading.files``), ``_row`` (BIGINT, index of the row in the file, the same
+        each time that it is read), and ``_version`` (BIGINT, the file's version).
+        """

@@ -1,0 +1,119 @@
+"""The columns of a source: those that it has, those that a spec needs of it, and those that reading adds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, DecimalType, IntegralType, StructType
+
+from windowmill.windowing.columnar.keyed import live_columns
+from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.errors import SourceSchemaError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import slices_of
+
+#: Columns added to each row besides the event time: index of its file, index in the file, version, reason for quarantine.
+FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
+ADDED = (TIME, FILE, ROW, VERSION, REASON)
+#: Temporary column: URI of the row's file.
+URI = "_uri"
+#: Column names that a source must not have: those above, and those that :mod:`windowmill.jobs.arrival` adds.
+TAKEN = (*ADDED, URI, "_told", "_number", "_until", "_watermark", "_refused", "_block", "_before", "_seen", CLOSED, LATE)
+#: For each type, the types that can represent all its values.
+_WIDER = {
+    "byte": ("short", "integer", "long", "double"),
+    "short": ("integer", "long", "double"),
+    "integer": ("long", "double"),
+    "float": ("double",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The source's columns, as pinned in the plan."""
+
+    struct: StructType
+
+    @classmethod
+    def of(cls, schema_json: str) -> Columns:
+        return cls(StructType.fromJson(json.loads(schema_json)))
+
+    @property
+    def arrow(self) -> Mapping[str, pa.DataType]:
+        """Arrow type of each column."""
+        return {field.name: field.type for field in to_arrow_schema(self.struct, timezone="UTC")}
+
+    def type_of(self, name: str) -> DataType:
+        return self.struct[name].dataType
+
+    def check(self, pipeline: Pipeline, place: str) -> None:
+        """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist."""
+        known = set(self.struct.names)
+        wanted = [(f"keys.{i}", name) for i, name in enumerate(pipeline.keys)]
+        wanted += [(f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break)]
+        axis = [("time.column", pipeline.time.column), *([("time.end", pipeline.time.end)] if pipeline.time.end else [])]
+        for index, window in enumerate(pipeline.windows):
+            wanted += [(f"windows.{index}.{field}", use.column) for field, use in window.columns().items()]
+        wanted += axis
+        for where, name in wanted:
+            if name not in known:
+                raise SourceSchemaError(
+                    f"pipeline {pipeline.pipeline}: {where}: {place} has no column {name!r}; its columns are {', '.join(sorted(known))}"
+                )
+        for where, name in axis:
+            self._check_axis(pipeline, where, name)
+
+    def _check_axis(self, pipeline: Pipeline, where: str, name: str) -> None:
+        kind, place = self.type_of(name), f"pipeline {pipeline.pipeline}: {where}"
+        whole = isinstance(kind, IntegralType)
+        if whole and pipeline.time.unit is None:
+            raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; say what it counts with time.unit (us, ms, s or none)")
+        if pipeline.time.unit is not None and not whole:
+            raise SourceSchemaError(f"{place}: time.unit: {name!r} is {kind.simpleString()}, not an integer; leave time.unit out")
+        if not whole and kind.typeName() not in ("timestamp", "timestamp_ntz", "date", "string"):
+            raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; expected a timestamp, a date or an integer")
+
+
+def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:
+    """Check that the columns that the spec uses have not changed since the schema ``before``.
+
+    Columns may be added, and a type may become wider if the columns of state and sink stay the same. Raises ``SourceSchemaError``
+    naming the column.
+    """
+    old, new = Columns.of(before).struct, Columns.of(now).struct
+    used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
+    for field in old:
+        if field.name not in used:
+            continue
+        if field.name not in new.names:
+            raise SourceSchemaError(
+                f"source {place}: column {field.name!r} is gone since the last batch; bring it back, or rebuild in a new sink without it"
+            )
+        wider = new[field.name].dataType
+        if wider != field.dataType and not (_widens(field.dataType, wider) and _same_form(pipeline, Columns(old), Columns(new))):
+            raise SourceSchemaError(
+                f"source {place}: column {field.name!r} was {field.dataType.simpleString()} and is now "
+                f"{new[field.name].dataType.simpleString()}; "
+                "bring the type back, or rebuild in a new sink"
+            )
+
+
+def _widens(old: DataType, new: DataType) -> bool:
+    """Whether ``new`` can represent every value of ``old``."""
+    if isinstance(old, DecimalType) and isinstance(new, DecimalType):
+        return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
+    return new.typeName() in _WIDER.get(old.typeName(), ())
+
+
+def _same_form(pipeline: Pipeline, old: Columns, new: Columns) -> bool:
+    """Whether sink and state have the same columns for both; never for live rows, whose log stores the source's types."""
+    slices = [slices_of(pipeline, columns.arrow) for columns in (old, new)]
+    if slices[0] is None or slices[1] is None:
+        return False
+    fields = [[(stored.name, stored.type) for stored in part.layout.fields] for part in slices if part is not None]
+    return fields[0] == fields[1] and result_schema(pipeline, old.arrow) == result_schema(pipeline, new.arrow)

@@ -1,0 +1,163 @@
+"""Reads the rows of a Delta table's files in Spark, each with its place: index of its file, index in the file, version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from windowmill.checkpoints.quoting import backquoted, spark_text
+from windowmill.jobs.sources.base import AddedFile, Reading
+from windowmill.jobs.sources.columns import FILE, ROW, URI, VERSION, Columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+    from windowmill.jobs.sources.delta_log import DeltaSource
+
+#: Up to this many files, the columns of a file are constants in the query; for more they are joined.
+_FEW_FILES = 16
+#: Characters that a Java URI does not escape in a path, besides letters and digits.
+_KEPT = "/@_-!.~'()*,;:$&+="
+_ABSOLUTE = re.compile(r"[a-z0-9]+:/|/")
+
+
+def rows_of(spark: SparkSession, table: DeltaSource, reading: Reading) -> DataFrame:
+    """As :meth:`.SourceTable.rows`."""
+    struct = Columns.of(table.schema_json).struct
+    by_delta = reading.settled if reading.as_of is not None else 0
+    parts = []
+    if by_delta:
+        parts.append(_by_delta(spark, table, reading, struct))
+    if by_delta < len(reading.files):
+        parts.append(_by_files(spark, table, reading.files[by_delta:], struct, first=by_delta))
+    return reduce(DataFrame.unionByName, parts)
+
+
+def _by_files(spark: SparkSession, table: DeltaSource, files: Sequence[AddedFile], struct: StructType, *, first: int) -> DataFrame:
+    """The rows of Parquet files without deletion vectors; ``first`` is the index of the first file."""
+    stored, partitions = _stored(struct), set(files[0].partition)
+    data = StructType([field for field in stored if field.name not in partitions])
+    rows = spark.read.schema(data).parquet(*(_literal_path(table.path, file.path) for file in files))
+    rows = _with_places(rows, table.path, files, first)
+    # The log gives partition values as texts.
+    chosen = [
+        backquoted(old.name) if old == new and old.name not in partitions else _renamed(old.name, new)
+        for old, new in zip(stored, struct, strict=True)
+    ]
+    return rows.select(*chosen, FILE, ROW, VERSION)
+
+
+def _renamed(name: str, field: StructField) -> Column:
+    return F.col(backquoted(name)).cast(field.dataType).alias(field.name)
+
+
+def _by_delta(spark: SparkSession, table: DeltaSource, reading: Reading, struct: StructType) -> DataFrame:
+    """The rows of the snapshot, read by Delta's own reader, which applies deletion vectors."""
+    version = reading.as_of
+    held = spark.read.format("delta").option("versionAsOf", str(version)).load(_root(table.path))
+    # A column may have been renamed since; with column mapping its physical name identifies it.
+    then = {field: name for name, field in table.stored_names(version).items()}
+    names = [then.get(field) for field in table.stored_names().values()]
+    rows = _with_places(held, table.path, [replace(file, partition={}) for file in reading.files[: reading.settled]], 0)
+    chosen = [
+        F.lit(None).cast(field.dataType).alias(field.name) if name is None else _renamed(name, field)
+        for name, field in zip(names, struct, strict=True)
+    ]
+    return rows.select(*chosen, FILE, ROW, VERSION)
+
+
+def _with_places(rows: DataFrame, root: str, files: Sequence[AddedFile], first: int) -> DataFrame:
+    """Add each row's index in its file and the columns of the file; a row of a file that is not in ``files`` is an error."""
+    uris = _uris(rows.sparkSession, root, files)
+    rows = rows.selectExpr("*", f"_metadata.file_path AS {URI}", f"_metadata.row_index AS {ROW}")
+    told = _told(uris, files, first)
+    if told.num_rows <= _FEW_FILES:
+        rows = rows.selectExpr("*", f"{_looked_up(told)} AS _told").select("*", "_told.*")
+    else:
+        rows = rows.join(F.broadcast(rows.sparkSession.createDataFrame(told)), URI, "left")
+    stray = f"raise_error(concat('windowmill: a row of a file that the plan does not name: ', {URI}))"
+    return rows.withColumn(FILE, F.expr(f"coalesce({FILE}, CAST({stray} AS INT))"))
+
+
+def _uris(spark: SparkSession, root: str, files: Sequence[AddedFile]) -> list[str]:
+    """Each file's URI as in Spark's ``_metadata.file_path``: Hadoop qualifies paths and escapes some characters."""
+    java: Any = spark._jvm  # noqa: SLF001 - only Hadoop itself escapes exactly as Hadoop does
+    hadoop = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+
+    def uri(path: str) -> str:
+        told = java.org.apache.hadoop.fs.Path(path)
+        qualified = told.getFileSystem(hadoop).makeQualified(told).toString()
+        return str(java.org.apache.hadoop.fs.Path(qualified).toUri().toString())
+
+    base = uri(_root(root)).rstrip("/")
+    # A call into Java takes a millisecond per file, and is needed only for absolute and for non-ASCII paths.
+    simple = [file.path.isascii() and not _ABSOLUTE.match(file.path) for file in files]
+    return [
+        f"{base}/{quote(file.path, safe=_KEPT)}" if plain else uri(_full_path(root, file.path))
+        for plain, file in zip(simple, files, strict=True)
+    ]
+
+
+def _told(uris: Sequence[str], files: Sequence[AddedFile], first: int) -> pa.Table:
+    """One row per file: its URI, its index in the order of arrival, its version and its partition values."""
+    # An Arrow table becomes a local relation in Spark; a Python list would become an RDD, with its own job and Python workers.
+    own = {URI: pa.array(uris, pa.string()), VERSION: pa.array([file.version for file in files], pa.int64())}
+    own |= {FILE: pa.array(range(first, first + len(files)), pa.int32())}
+    return pa.table(own | {name: pa.array([file.partition[name] for file in files], pa.string()) for name in files[0].partition})
+
+
+def _looked_up(told: pa.Table) -> str:
+    """SQL that looks up the row of ``told`` for a row's file, as a struct. It is a constant; a join would need another job."""
+
+    def constant(name: str, value: str | int | None) -> str:
+        kind = {FILE: "INT", VERSION: "BIGINT"}.get(name, "STRING")
+        return f"CAST({'NULL' if value is None else spark_text(str(value))} AS {kind})"
+
+    pairs = [
+        f"{spark_text(row.pop(URI))}, struct({', '.join(f'{constant(name, value)} AS {backquoted(name)}' for name, value in row.items())})"
+        for row in told.to_pylist()
+    ]
+    return f"map({', '.join(pairs)})[{URI}]"
+
+
+def _stored(struct: StructType) -> StructType:
+    """The schema with the column names of the Parquet files, which differ under column mapping."""
+    return StructType([StructField(_stored_name(field), _stored_type(field.dataType), field.nullable) for field in struct])
+
+
+def _stored_name(field: StructField) -> str:
+    return str(field.metadata.get("delta.columnMapping.physicalName", field.name))
+
+
+def _stored_type(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return _stored(kind)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_stored_type(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(_stored_type(kind.keyType), _stored_type(kind.valueType), kind.valueContainsNull)
+    return kind
+
+
+def _root(path: str) -> str:
+    # The JVM resolves relative paths in the folder where it was started.
+    return path if re.match(r"[a-z0-9]+:/", path) else str(Path(path).absolute())
+
+
+def _full_path(root: str, path: str) -> str:
+    return path if _ABSOLUTE.match(path) else f"{_root(root).rstrip('/')}/{path}"
+
+
+def _literal_path(root: str, path: str) -> str:
+    # Spark expands globs in paths, and partition values may contain their characters.
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", _full_path(root, path))

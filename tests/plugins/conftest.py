@@ -1,0 +1,34 @@
+"""Plugging in and out: registries and what has been imported are as before after each test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from windowmill.jobs.commands import COMMANDS
+from windowmill.jobs.sources.kinds import KINDS
+from windowmill.windowing import plugins
+from windowmill.windowing.catalogue import DECLARED
+from windowmill.windowing.engines import ENGINES
+
+#: The plugins must not be imported but as plugins.
+collect_ignore = ["toys"]
+REGISTRIES = (COMMANDS, DECLARED, ENGINES, KINDS)
+
+
+@pytest.fixture
+def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes modules the plugins of this process, as if it had just begun."""
+
+    def plug(*modules: str) -> None:
+        monkeypatch.setenv("WINDOWMILL_PLUGINS", ",".join(modules))
+        monkeypatch.setattr(plugins, "_imports", plugins._Imports())
+        for registry in REGISTRIES:
+            monkeypatch.setattr(registry, "_added", {})
+        for module in modules:
+            monkeypatch.delitem(sys.modules, module, raising=False)
+
+    plug()
+    return plug

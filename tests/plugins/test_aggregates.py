@@ -1,0 +1,179 @@
+"""An aggregate from outside: validated, explained, tried by every engine, computed on Spark, and refused where it does not fit."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jsonschema
+import pyarrow as pa
+import pytest
+import yaml
+
+from windowmill import aggregate
+from windowmill.jobs.cli import main
+from windowmill.jobs.code import module_digests
+from windowmill.jobs.shipping import ship_modules
+from windowmill.testing import check_aggregate, try_pipeline
+from windowmill.windowing.aggregates import aggregate_for
+from windowmill.windowing.catalogue import parse_aggregate
+from windowmill.windowing.errors import PluginError, SpecError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
+
+TOYS = "tests.plugins.toys.aggregates"
+SPEC: dict[str, Any] = {
+    "pipeline": "prices",
+    "keys": ["shop"],
+    "time": {"column": "at", "unit": "s"},
+    "windows": [{"name": "rolling", "type": "hopping", "size": 20, "hop": 10}],
+    "aggregates": {"n": {"count": "*"}, "spread": {"coefficient_of_variation": "price"}, "lean": {"asymmetry": "price"}},
+}
+OBJECTS = SPEC | {"aggregates": SPEC["aggregates"] | {"high": {"highest_above": {"column": "price", "limit": 4}}}}
+ROWS = [
+    {"shop": shop, "at": at, "price": price}
+    for shop, at, price in [("a", 1, 2.0), ("a", 3, None), ("a", 8, 5.5), ("b", 9, 1.0), ("a", 14, 3.5), ("a", 27, 8.0), ("b", 28, 4.0)]
+]
+
+
+def wanted(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """A few windows, counted by hand."""
+    rows = [
+        {
+            "shop": "a",
+            "window_end": 20,
+            "n": 4,
+            "spread": statistics.stdev([2.0, 5.5, 3.5]) / statistics.fmean([2.0, 5.5, 3.5]),
+            "high": 5.5,
+        },
+        {"shop": "b", "window_end": 20, "n": 1, "spread": None, "high": None},
+    ]
+    return [{name: value for name, value in row.items() if name != "high" or "high" in spec["aggregates"]} for row in rows]
+
+
+@pytest.mark.parametrize("spec", [SPEC, OBJECTS], ids=["slices", "live rows"])
+def test_kernel_and_reference_agree_on_it(plug, spec):
+    plug(TOYS)
+    outcome = try_pipeline(spec, ROWS, engines=["kernel", "reference"], batches="each")
+    found = {(row["shop"], row["window_end"]): row for row in outcome.rows}
+    for row in wanted(spec):
+        got = found[row["shop"], row["window_end"]]
+        assert {name: got[name] for name in row} == pytest.approx(row)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("spec", [SPEC, OBJECTS], ids=["slices", "live rows"])
+def test_spark_computes_it_too(plug, spark, monkeypatch, spec):
+    plug(TOYS)
+    monkeypatch.delitem(spark.sparkContext.environment, "WINDOWMILL_PLUGINS", raising=False)
+    tried = try_pipeline(spec, ROWS)
+    frame = spark.createDataFrame(pa.Table.from_pylist(ROWS))
+    columns = ["shop", "window_end", *spec["aggregates"]]
+    tried.expect([row.asDict() for row in aggregate(frame, spec).select(*columns).collect()])
+    tried.expect(try_pipeline(spec, ROWS, engines="spark").rows)
+
+
+def test_it_is_validated_and_explained(plug, tmp_path: Path, capsys):
+    plug(TOYS)
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(OBJECTS, sort_keys=False))
+    assert main(["validate", str(path)]) == 0
+    assert main(["explain", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.split("\n", 1)[1])
+    assert [found["function"] for found in told["aggregates"]] == ["count", "coefficient_of_variation", "asymmetry", "highest_above"]
+
+
+def test_slices_hold_the_atom_that_it_shares(plug):
+    plug(TOYS)
+    from windowmill.windowing.kernels.layout import Layout
+
+    spec = SPEC | {"aggregates": SPEC["aggregates"] | {"deviation": {"stddev_samp": "price"}}}
+    layout = Layout.of(parse_pipeline(spec), {"shop": pa.string(), "at": pa.int64(), "price": pa.float64()})
+    assert [atom.kind for atom in layout.atoms] == ["rows", "moments", "moments4"]
+
+
+def test_the_json_schema_has_it(plug):
+    plug(TOYS)
+    validator = jsonschema.Draft202012Validator(Pipeline.model_json_schema())
+    assert validator.is_valid(OBJECTS)
+    assert not validator.is_valid(SPEC | {"aggregates": {"high": {"highest_above": {"column": "price"}}}})
+    plug()
+    assert not jsonschema.Draft202012Validator(Pipeline.model_json_schema()).is_valid(OBJECTS)
+
+
+@pytest.mark.parametrize(
+    ("aggregates", "message"),
+    [
+        ({"x": {"coefficient_of_variatoin": "price"}}, "did you mean 'coefficient_of_variation'"),
+        ({"x": {"highest_above": "price"}}, "highest_above: got 'price'; expected {column: …, limit: a number}"),
+        ({"x": {"highest_above": {"column": "price", "limit": "4"}}}, "expected {column: …, limit: a number}"),
+    ],
+)
+def test_what_is_wrong_with_its_use_is_told_as_of_any(plug, aggregates, message):
+    plug(TOYS)
+    with pytest.raises(SpecError, match=message.replace("{", r"\{")):
+        parse_pipeline(SPEC | {"aggregates": aggregates})
+
+
+def test_columns_that_it_cannot_take_are_told(plug):
+    plug(TOYS)
+    from windowmill.windowing.kernels.layout import Layout
+
+    with pytest.raises(SpecError, match="coefficient_of_variation of column 'price' of type string"):
+        Layout.of(parse_pipeline(SPEC), {"shop": pa.string(), "at": pa.int64(), "price": pa.string()})
+
+
+def test_a_result_of_which_no_column_is_made_is_refused(plug):
+    plug(TOYS)
+    from windowmill.plugins import Declaration, register_aggregate
+    from windowmill.windowing.columnar.output import result_types
+
+    def build(spec, types):
+        return replace(aggregate_for(parse_aggregate({"collect": "price"}), types), result="decimal")
+
+    register_aggregate(Declaration("odd", build))
+    with pytest.raises(
+        SpecError, match=r"aggregates\.x: odd gives 'decimal', of which no column is made; let its algebra give one of int64, "
+    ):
+        result_types(parse_pipeline(SPEC | {"aggregates": {"x": {"odd": "price"}}}), {"price": pa.float64()})
+
+
+def test_its_laws_are_tried(plug):
+    plug(TOYS)
+    built = aggregate_for(parse_aggregate({"coefficient_of_variation": "price"}), ["float64"])
+    from tests.plugins.toys.aggregates import plain_variation
+
+    def plain(rows):
+        values = [value for (value,) in rows if value is not None]
+        return plain_variation(values) if values else None
+
+    check_aggregate(built, [(1.0,), (2.5,), (None,), (4.0,)], plain, examples=25)
+
+
+def test_its_module_is_part_of_what_a_batch_depends_on(plug):
+    plug(TOYS)
+    assert list(module_digests(parse_pipeline(SPEC))) == [TOYS]
+    assert module_digests(parse_pipeline(SPEC | {"aggregates": {"n": {"count": "*"}}})) == {}
+
+
+def test_workers_elsewhere_get_all_plugins_and_are_told_of_them(plug):
+    plug(TOYS, "tests.plugins.toys.engine")
+    shipped: list[str] = []
+    context = SimpleNamespace(master="spark://elsewhere:7077", environment={}, addPyFile=lambda path: shipped.append(Path(path).name))
+    ship_modules(SimpleNamespace(sparkContext=context), parse_pipeline(SPEC | {"aggregates": {"n": {"count": "*"}}}))
+    assert (context.environment, shipped) == ({}, [])
+    ship_modules(SimpleNamespace(sparkContext=context), parse_pipeline(SPEC))
+    assert context.environment == {"WINDOWMILL_PLUGINS": f"{TOYS},tests.plugins.toys.engine"}
+    assert shipped == ["tests.zip"]
+
+
+@pytest.mark.parametrize("name", ["mean", "where", "two words"])
+def test_a_name_that_it_cannot_have_is_refused(plug, name):
+    from windowmill.plugins import Declaration, register_aggregate
+
+    with pytest.raises(PluginError, match=f"plugin 'tests.plugins.test_aggregates'.*{name!r}.* (another name|choose letters)"):
+        register_aggregate(Declaration(name, "nowhere:build"))

@@ -1,0 +1,1 @@
+"""Plugins as users write them."""
