@@ -16,8 +16,8 @@ from windowmill.windowing.durations import Duration
 from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
-from windowmill.windowing.kernels.flatfat import PENDING, ring_changes
 from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.kernels.rings import PENDING, ring_changes
 from windowmill.windowing.slicing.calendars import Steps, origin_of, zone_named
 from windowmill.windowing.slicing.windows import Applied, Leaves, Ring, Windows, earliest, runs
 from windowmill.windowing.spec import Delta, Pipeline, Policy, Sliding, Tumbling

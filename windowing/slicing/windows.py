@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.flatfat import ring_members
+from windowmill.windowing.kernels.rings import ring_members
 from windowmill.windowing.watermark import AFTER, Clock
 
 #: ``start`` of a window that holds nothing; ``trigger`` of a window that is no policy's.
@@ -81,7 +81,7 @@ class Leaves:
 
 @dataclass(frozen=True)
 class Ring:
-    """Windows whose leaves leave in any order, as changes of circular leaves: :func:`windowmill.windowing.kernels.flatfat.ring_changes`.
+    """Windows whose leaves leave in any order, as changes of circular leaves: :func:`windowmill.windowing.kernels.rings.ring_changes`.
 
     Attributes
     ----------
