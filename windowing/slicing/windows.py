@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.rings import ring_members
+from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.watermark import AFTER, Clock
 
 #: ``start`` of a window that holds nothing; ``trigger`` of a window that is no policy's.
@@ -57,6 +58,11 @@ class Leaves:
     def stop(self) -> Ints:
         """Where events end as half-open intervals: a point lasts one tick."""
         return np.maximum(self.until, self.time + 1)
+
+    @property
+    def rows(self) -> Rows:
+        """The leaves as kernels take them; a point lasts one tick."""
+        return Rows(self.offsets, self.time, self.stop, self.number)
 
     def find(self, numbers: Ints) -> Ints:
         """Where the rows with these numbers stand; each must be among them."""
