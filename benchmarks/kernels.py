@@ -31,10 +31,11 @@ from rich.progress import track
 from rich.table import Table
 
 from windowmill.windowing.columnar import ColumnarEngine
-from windowmill.windowing.kernels.flatfat import PENDING, ring_changes, tree_windows
+from windowmill.windowing.kernels.flatfat import tree_windows
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import lift
-from windowmill.windowing.kernels.ranges import fifo_ranges
+from windowmill.windowing.kernels.rings import PENDING, ring_changes
+from windowmill.windowing.kernels.two_stacks import fifo_ranges
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -62,21 +62,7 @@ def build_dag(
         raise SpecError(f"{_name(spec)}: sink: missing; a pipeline that runs on a schedule needs a table to publish to")
     if submit and conn_id is None:
         raise SpecError(f"{_name(spec)}: submit is given without conn_id; name the Airflow connection of the Spark master")
-    with redacting():
-        schedule = _schedule(spec, pipeline)
-    arguments: dict[str, Any] = {
-        "dag_id": pipeline.pipeline,
-        "description": redacted(f"Sliding-window aggregates of {pipeline.source.place if pipeline.source else 'no source'}"),
-        "schedule": schedule,
-        "start_date": start_date,
-        "catchup": False,
-        # Batches of one pipeline follow each other; the pool also keeps backfills out, which Airflow counts apart.
-        "max_active_runs": 1,
-        "params": _params(),
-        "doc_md": _doc(pipeline, pipeline.sink),
-        "tags": ["windowmill"],
-    }
-    arguments |= dag_kwargs
+    arguments = _arguments(spec, pipeline, pipeline.sink) | {"start_date": start_date} | dag_kwargs
     arguments["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
     with DAG(**arguments) as dag:
         # Above maintenance, which waits for the same pool.
@@ -105,6 +91,23 @@ def sink_asset(pipeline: Pipeline) -> Asset:
     # A credential is no part of a table's identity.
     uri = redacted(sink.path).replace(f"{MASK}@", "") if "://" in sink.path else Path(sink.path).absolute().as_uri()
     return Asset(name=pipeline.pipeline, uri=uri, group="windowmill")
+
+
+def _arguments(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, sink: Table) -> dict[str, Any]:
+    """What ``DAG`` takes, as far as the pipeline says it."""
+    with redacting():
+        schedule = _schedule(spec, pipeline)
+    return {
+        "dag_id": pipeline.pipeline,
+        "description": redacted(f"Sliding-window aggregates of {pipeline.source.place if pipeline.source else 'no source'}"),
+        "schedule": schedule,
+        "catchup": False,
+        # Batches of one pipeline follow each other; the pool also keeps backfills out, which Airflow counts apart.
+        "max_active_runs": 1,
+        "params": _params(),
+        "doc_md": _doc(pipeline, sink),
+        "tags": ["windowmill"],
+    }
 
 
 def _schedule(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline) -> Any:

@@ -15,7 +15,7 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from sqlglot import exp
 
-    from windowmill.jobs.condition_sql import Dialect, Term
+    from windowmill.jobs.condition_sql.terms import Dialect, Term
 
 
 def conditions_of(pipeline: Pipeline) -> tuple[str, ...]:
@@ -85,7 +85,8 @@ def translated(condition: str, types: Mapping[str, pa.DataType], dialect: Dialec
     UnsupportedError
         If it is outside the common subset.
     """
-    from windowmill.jobs.condition_sql import NotCommon, Translation
+    from windowmill.jobs.condition_sql.terms import NotCommon
+    from windowmill.jobs.condition_sql.translation import Translation
 
     # Databricks tells cast from try_cast, which sqlglot's Spark of old took for one.
     translation, tree = Translation(dialect, types), _parse(condition, "databricks")

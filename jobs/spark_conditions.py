@@ -14,7 +14,7 @@ from windowmill.windowing.errors import UnsupportedError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from windowmill.jobs.condition_sql import Term
+    from windowmill.jobs.condition_sql.terms import Term
     from windowmill.windowing.spec import Pipeline
 
 

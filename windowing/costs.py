@@ -72,7 +72,7 @@ def engine_cost(engine: str, n: float | None, m: float | None) -> Cost:
 
 
 def ranges_cost(n: float | None, m: float | None, *, alone: bool) -> Cost:
-    """Combines per window of :func:`windowmill.windowing.kernels.ranges.fifo_ranges`; ``alone``: no window overlaps another."""
+    """Combines per window of :func:`windowmill.windowing.kernels.two_stacks.fifo_ranges`; ``alone``: no window overlaps another."""
     if alone:
         return Cost("n − 1", n - 1 if n else None)
     value = 2 * m + 1 - (m * m + 2 * m) / n if n and m else None
@@ -90,7 +90,7 @@ def tree_cost(n: float | None, m: float | None) -> Cost:
 
 
 def listed_cost(n: float | None) -> Cost:
-    """Combines per window of :func:`windowmill.windowing.kernels.ranges.add_members` and of clipped means, leaf by leaf."""
+    """Combines per window of :func:`windowmill.windowing.kernels.two_stacks.add_members` and of clipped means, leaf by leaf."""
     return Cost("n", n)
 
 

@@ -59,7 +59,7 @@ def test_an_engine_combines_at_most_as_often_as_is_said(name, n, m):
 COUNTING = """
 import json, sys
 import numpy as np
-from windowmill.windowing.kernels import flatfat, hopping, ranges
+from windowmill.windowing.kernels import flatfat, rings, sliced, two_stacks
 
 calls = 0
 def counting(module, name):
@@ -69,7 +69,7 @@ def counting(module, name):
         calls += 1
         inner(*operands)
     setattr(module, name, combine)
-counting(hopping, "combine"), counting(ranges, "combine_atom"), counting(flatfat, "combine_atom")
+counting(sliced, "combine"), counting(two_stacks, "combine_atom"), counting(flatfat, "combine_atom")
 
 program = np.array([[0, 0, 0, 1, 0]])
 def ones(rows):
@@ -78,15 +78,15 @@ found = []
 for n, m in json.loads(sys.argv[1]):
     windows = 6 * -(-n // m)
     leaves, calls = n + (windows - 1) * m, 0
-    slices = np.array([0, leaves]), np.arange(leaves), np.full(leaves, hopping.NEVER_CLOSED)
-    _, ends, *_ = hopping.hopping_windows(program, *slices, *ones(leaves), n, m, 0, n - 1, leaves)
+    slices = np.array([0, leaves]), np.arange(leaves), np.full(leaves, sliced.NEVER_CLOSED)
+    _, ends, *_ = sliced.hopping_windows(program, *slices, *ones(leaves), n, m, 0, n - 1, leaves)
     stored, calls = calls, 0
     lo, offsets = np.arange(windows) * m, np.array([0, windows])
-    ranges.fifo_ranges(program, *ones(leaves), np.arange(leaves), offsets, lo, lo + n, np.array([-1]), *ones(windows))
+    two_stacks.fifo_ranges(program, *ones(leaves), np.arange(leaves), offsets, lo, lo + n, np.array([-1]), *ones(windows))
     rows, calls = calls, 0
     hi, gone = lo + n, np.stack((np.maximum(lo - m, 0), lo), axis=1)
-    fresh = offsets, np.zeros(1, int), np.zeros(1, int), hi, gone, np.arange(leaves), np.full(leaves, flatfat.PENDING), np.zeros(1, int)
-    ring = flatfat.ring_changes(*fresh)
+    fresh = offsets, np.zeros(1, int), np.zeros(1, int), hi, gone, np.arange(leaves), np.full(leaves, rings.PENDING), np.zeros(1, int)
+    ring = rings.ring_changes(*fresh)
     flatfat.tree_windows(program, *ones(leaves), *ring[:1], *ring[3:], *ones(windows))
     found.append((windows, len(ends), stored, rows, calls - n))
 print(json.dumps(found))

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowmill.windowing.kernels import combine as op
-from windowmill.windowing.kernels.flatfat import ring_changes, tree_windows
+from windowmill.windowing.kernels.flatfat import tree_windows
+from windowmill.windowing.kernels.rings import ring_changes
 from windowmill.windowing.slicing.leaves import Ring
 
 PROGRAM = np.array([[op.ADD, 0, 0, 1, 0], [op.MOMENTS, 1, 0, 1, 3], [op.PICK_GREATEST, 2, 3, 2, 0], [op.COUNT_LEAST, 4, 3, 2, 0]])

@@ -19,7 +19,7 @@ from windowmill.windowing.kernels.flatfat import tree_windows
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column, lift
 from windowmill.windowing.kernels.lower import lower
-from windowmill.windowing.kernels.ranges import add_members, fifo_ranges
+from windowmill.windowing.kernels.two_stacks import add_members, fifo_ranges
 from windowmill.windowing.slicing.leaves import Leaves, Windows
 from windowmill.windowing.spec import Pipeline
 
@@ -53,7 +53,7 @@ class Lifted:
     objects: Mapping[str, Sequence[Any]]
 
     def combine(self, windows: Windows) -> tuple[dict[str, Column], Ints]:
-        """Every aggregate of each window, and the flips that :func:`~windowmill.windowing.kernels.ranges.fifo_ranges` tells of."""
+        """Every aggregate of each window, and the flips that :func:`~windowmill.windowing.kernels.two_stacks.fifo_ranges` tells of."""
         aggregation, flips = self.aggregation, windows.middles
         out_ints = np.empty((len(windows), self.ints.shape[1]), np.int64)
         out_floats = np.empty((len(windows), self.floats.shape[1]), np.float64)

@@ -65,7 +65,7 @@ class ObjectColumn:
 
 
 def _ranges(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows) -> list[Any]:
-    """Two stacks, exactly as :func:`windowmill.windowing.kernels.ranges.fifo_ranges` has them."""
+    """Two stacks, exactly as :func:`windowmill.windowing.kernels.two_stacks.fifo_ranges` has them."""
     combine, identity = aggregate.combine, aggregate.identity
     leaves = [partials[leaf] for leaf in windows.sequence.tolist()]
     bounds = list(zip(windows.lo.tolist(), windows.hi.tolist(), strict=True))

@@ -27,10 +27,10 @@ from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, Packing, coun
 from windowmill.windowing.columnar.rows import as_key, key_codes
 from windowmill.windowing.kernels.columns import arenas, int64_of, key_offsets, order_key, stored, valid_of
 from windowmill.windowing.kernels.combine import Floats, Ints
-from windowmill.windowing.kernels.hopping import NEVER_CLOSED, hopping_windows
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column, lift_runs
 from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.sliced import NEVER_CLOSED, hopping_windows
 from windowmill.windowing.kernels.slices import along_axis, by_key, combine_runs, runs, slice_starts
 from windowmill.windowing.nodes import Nodes
 from windowmill.windowing.slicing.leaves import runs as equal_runs

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.kernels.hopping import hopping_windows
+from windowmill.windowing.kernels.sliced import hopping_windows
 
 _SLIDING = [
     {"evict": evict, "trigger": trigger}

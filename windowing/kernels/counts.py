@@ -5,44 +5,78 @@ Start times of windows already closed are past: a row that comes later begins wi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Ints, njit
-from windowmill.windowing.kernels.sessions import AFTER, suspects_of
+from windowmill.windowing.kernels.combine import Bools, Ints, inner, njit
+from windowmill.windowing.kernels.growing import grown
+from windowmill.windowing.kernels.rows import Rows, suspects_of
+from windowmill.windowing.kernels.sessions import AFTER
 
 BEFORE = np.iinfo(np.int64).min
+#: Lengths so far: windows, groups, the sequence of rows, listed rows.
+WINDOWS, GROUPS, LENGTH, LISTED = range(4)
+
+
+class Judged(NamedTuple):
+    """What is known of each row, and comes to be known; shapes (n_rows,).
+
+    Attributes
+    ----------
+    marks, suspect, accepted
+        As of :func:`windowmill.windowing.kernels.sessions.sessions`.
+    held
+        Accepted rows; the suspects taken in are added.
+    """
+
+    marks: Ints
+    suspect: Bools
+    held: Bools
+    accepted: Bools
+
+
+class Fronts(NamedTuple):
+    """Where each key stands; shapes (n_keys,), moved on.
+
+    Attributes
+    ----------
+    begun
+        Start of the last closed window.
+    middle_end
+        End of the window at which the front of its two stacks was made, ``BEFORE`` if none is.
+    """
+
+    begun: Ints
+    middle_end: Ints
+
+
+class Found(NamedTuple):
+    """Closed windows, and the groups that they form.
+
+    Attributes
+    ----------
+    windows
+        Key, group, start, end, lo and hi of each; shape (n_rows, 6), as a window begins at a row of its own.
+    member_offsets
+        Where the listed rows of each window begin; shape (n_rows + 1,).
+    middles, lasting
+        Of each group where its front ended before, and whether it is the last state of its key; shapes (n_rows,).
+    lengths
+        ``WINDOWS``, ``GROUPS``, ``LENGTH`` and ``LISTED``.
+    """
+
+    windows: Ints
+    member_offsets: Ints
+    middles: Ints
+    lasting: Ints
+    lengths: Ints
 
 
 @njit
-def _starts(first: int, last: int, time: Ints, number: Ints, held: Bools, before: int, begun: int) -> Any:
-    """Distinct start times after ``begun`` of the rows that arrived before ``before``, ascending."""
-    found = np.empty(last - first, np.int64)
-    n = 0
-    for row in range(first, last):
-        if held[row] and number[row] < before and time[row] > begun and (n == 0 or found[n - 1] != time[row]):
-            found[n] = time[row]
-            n += 1
-    return found[:n]
-
-
-@njit
-def _grown(array: Ints, needed: int) -> Any:
-    if needed <= len(array):
-        return array
-    larger = np.empty(2 * needed, np.int64)
-    larger[: len(array)] = array
-    return larger
-
-
-@njit
-def counts(  # noqa: PLR0915 - judging and cutting take turns in the order of arrival
+def counts(
     size: int,
-    offsets: Ints,
-    time: Ints,
-    stop: Ints,
-    number: Ints,
+    rows: Rows,
     marks: Ints,
     suspect: Bools,
     held: Bools,
@@ -60,12 +94,10 @@ def counts(  # noqa: PLR0915 - judging and cutting take turns in the order of ar
     ----------
     size
         Start times a window.
-    marks, suspect, accepted
-        As of :func:`windowmill.windowing.kernels.sessions.sessions`.
-    held
-        Accepted rows; the suspects taken in are added.
+    marks, suspect, held, accepted
+        As of :class:`Judged`.
     begun, middle_end
-        Start of the last closed window of each key, moved on; end of the window at which its front was made, ``BEFORE`` if none is.
+        As of :class:`Fronts`.
     intervals
         Whether rows last, so that windows are lists of rows and not ranges.
 
@@ -75,81 +107,140 @@ def counts(  # noqa: PLR0915 - judging and cutting take turns in the order of ar
         Key, group, start, end, lo and hi of each window, as ranges of the sequence that follows; where its listed rows begin, and
         those; of each group where its front ended before, and whether it is the last state of its key.
     """
-    out, sequence = np.empty((16, 6), np.int64), np.empty(16, np.int64)
-    member_offsets, members = np.zeros(17, np.int64), np.empty(16, np.int64)
-    middles, lasting = np.empty(16, np.int64), np.empty(16, np.int64)
-    count = listed = length = groups = 0
-    for key in range(len(offsets) - 1):
-        first, last = offsets[key], offsets[key + 1]
-        if first == last:
-            continue
-        behind = suspects_of(first, last, suspect, number)
-        group = -1
-        begin = lo = hi = length
-        for turn in range(len(behind) + 1):
-            closed = marks[behind[turn]] if turn < len(behind) else through
-            # Of rows yet to arrive only suspects could lie in what is closed now, and those are not held yet.
-            starts = _starts(first, last, time, number, held, AFTER, begun[key])
-            for place in range(len(starts) - size + 1):
-                start, end = starts[place], starts[place + size - 1] + 1
-                if end > closed:
-                    break
-                if group < 0:
-                    begin = lo = hi = length
-                    sequence = _grown(sequence, length + last - first)
-                    for row in range(first, last):
-                        if held[row]:
-                            sequence[length] = row
-                            length += 1
-                    middles, lasting = _grown(middles, groups + 1), _grown(lasting, groups + 1)
-                    middles[groups], lasting[groups] = -1, 1
-                    group = groups
-                    groups += 1
-                    if middle_end[key] > BEFORE:
-                        middles[group] = begin
-                        while middles[group] < length and time[sequence[middles[group]]] < middle_end[key]:
-                            middles[group] += 1
-                while hi < length and time[sequence[hi]] < end:
-                    hi += 1
-                while lo < hi and time[sequence[lo]] < start:
-                    lo += 1
-                if count == len(out):
-                    larger = np.empty((2 * count, 6), np.int64)
-                    larger[:count] = out
-                    out = larger
-                member_offsets = _grown(member_offsets, count + 2)
-                out[count, 0], out[count, 1], out[count, 2], out[count, 3] = key, group, start, end
-                out[count, 4], out[count, 5] = (0, 0) if intervals else (lo, hi)
-                if intervals:
-                    members = _grown(members, listed + hi - begin)
-                    for at in range(begin, hi):
-                        if stop[sequence[at]] > start:
-                            members[listed] = sequence[at]
-                            listed += 1
-                count += 1
-                member_offsets[count] = listed
-                begun[key] = start
-            if turn < len(behind):
-                row = behind[turn]
-                held[row] = True
-                held[row] = accepted[row] = _open(size, first, last, time, stop, number, held, row, begun[key], closed)
-                if held[row]:
-                    middle_end[key] = BEFORE
-                    if group >= 0:
-                        lasting[group] = 0
-                    group = -1
-    found = out[:count]
-    return found, sequence[:length], member_offsets[: count + 1], members[:listed], middles[:groups], lasting[:groups]
+    n = len(rows.time)
+    judged, fronts = Judged(marks, suspect, held, accepted), Fronts(begun, middle_end)
+    table, ends, lengths = np.empty((n, 6), np.int64), np.zeros(n + 1, np.int64), np.zeros(4, np.int64)
+    found = Found(table, ends, np.empty(n, np.int64), np.empty(n, np.int64), lengths)
+    sequence, members = np.empty(16, np.int64), np.empty(16, np.int64)
+    for key in range(len(rows.offsets) - 1):
+        if rows.offsets[key] < rows.offsets[key + 1]:
+            sequence, members = _windows_of_key(size, rows, key, judged, fronts, through, intervals, found, sequence, members)
+    windows, groups = table[: lengths[WINDOWS]], lengths[GROUPS]
+    listed = members[: lengths[LISTED]]
+    return windows, sequence[: lengths[LENGTH]], ends[: len(windows) + 1], listed, found.middles[:groups], found.lasting[:groups]
 
 
 @njit
-def _open(size: int, first: int, last: int, time: Ints, stop: Ints, number: Ints, held: Bools, row: int, begun: int, closed: int) -> bool:
+def _windows_of_key(
+    size: int,
+    rows: Rows,
+    key: int,
+    judged: Judged,
+    fronts: Fronts,
+    through: int,
+    intervals: bool,
+    found: Found,
+    sequence: Ints,
+    members: Ints,
+) -> Any:
+    """Cut the windows of one key, and judge its suspects between them as they arrived; the sequence and the listed rows, grown."""
+    first, last = rows.offsets[key], rows.offsets[key + 1]
+    behind = suspects_of(first, last, judged.suspect, rows.number)
+    lengths = found.lengths
+    group = -1
+    begin = lo = hi = lengths[LENGTH]
+    for turn in range(len(behind) + 1):
+        closed = judged.marks[behind[turn]] if turn < len(behind) else through
+        # Of rows yet to arrive only suspects could lie in what is closed now, and those are not held yet.
+        starts = _starts(rows, first, last, judged.held, AFTER, fronts.begun[key])
+        for place in range(len(starts) - size + 1):
+            start, end = starts[place], starts[place + size - 1] + 1
+            if end > closed:
+                break
+            if group < 0:
+                begin = lo = hi = lengths[LENGTH]
+                sequence = _append_held(sequence, first, last, judged.held, lengths)
+                group = _begin_group(rows.time, sequence, begin, fronts.middle_end[key], found)
+            hi = _first_from(rows.time, sequence, hi, lengths[LENGTH], end)
+            lo = _first_from(rows.time, sequence, lo, hi, start)
+            if intervals:
+                members = _append_lasting(members, rows.stop, sequence, begin, hi, start, lengths)
+            _write(found, key, group, start, end, 0 if intervals else lo, 0 if intervals else hi)
+            fronts.begun[key] = start
+        if turn < len(behind):
+            row = behind[turn]
+            judged.held[row] = True
+            judged.held[row] = judged.accepted[row] = _open(size, rows, first, last, judged.held, row, fronts.begun[key], closed)
+            if judged.held[row]:
+                fronts.middle_end[key] = BEFORE
+                if group >= 0:
+                    found.lasting[group] = 0
+                group = -1
+    return sequence, members
+
+
+@njit
+def _starts(rows: Rows, first: int, last: int, held: Bools, before: int, begun: int) -> Any:
+    """Distinct start times after ``begun`` of the rows that arrived before ``before``, ascending."""
+    time, number = rows.time, rows.number
+    found = np.empty(last - first, np.int64)
+    n = 0
+    for row in range(first, last):
+        if held[row] and number[row] < before and time[row] > begun and (n == 0 or found[n - 1] != time[row]):
+            found[n] = time[row]
+            n += 1
+    return found[:n]
+
+
+@njit
+def _append_held(sequence: Ints, first: int, last: int, held: Bools, lengths: Ints) -> Any:
+    """``sequence`` with a key's held rows at its end."""
+    sequence = grown(sequence, lengths[LENGTH] + last - first)
+    for row in range(first, last):
+        if held[row]:
+            sequence[lengths[LENGTH]] = row
+            lengths[LENGTH] += 1
+    return sequence
+
+
+@inner
+def _begin_group(time: Ints, sequence: Ints, begin: int, middle_end: int, found: Found) -> Any:
+    """Number of a new group, whose rows are ``sequence[begin:]``."""
+    lengths = found.lengths
+    group = lengths[GROUPS]
+    found.middles[group] = _first_from(time, sequence, begin, lengths[LENGTH], middle_end) if middle_end > BEFORE else -1
+    found.lasting[group] = 1
+    lengths[GROUPS] += 1
+    return group
+
+
+@inner
+def _first_from(time: Ints, sequence: Ints, place: int, stop: int, instant: int) -> Any:
+    """The first of ``sequence[place:stop]`` that does not begin before ``instant``, as a place; ``stop`` if there is none."""
+    while place < stop and time[sequence[place]] < instant:
+        place += 1
+    return place
+
+
+@njit
+def _append_lasting(members: Ints, stop: Ints, sequence: Ints, begin: int, hi: int, start: int, lengths: Ints) -> Any:
+    """``members`` with the rows of ``sequence[begin:hi]`` that last past ``start`` at its end."""
+    members = grown(members, lengths[LISTED] + hi - begin)
+    for at in range(begin, hi):
+        if stop[sequence[at]] > start:
+            members[lengths[LISTED]] = sequence[at]
+            lengths[LISTED] += 1
+    return members
+
+
+@inner
+def _write(found: Found, key: int, group: int, start: int, end: int, lo: int, hi: int) -> None:
+    """Add a window, whose listed rows are the last ones."""
+    windows, lengths = found.windows, found.lengths
+    n = lengths[WINDOWS]
+    windows[n, 0], windows[n, 1], windows[n, 2], windows[n, 3], windows[n, 4], windows[n, 5] = key, group, start, end, lo, hi
+    lengths[WINDOWS] += 1
+    found.member_offsets[n + 1] = lengths[LISTED]
+
+
+@njit
+def _open(size: int, rows: Rows, first: int, last: int, held: Bools, row: int, begun: int, closed: int) -> bool:
     """Whether a window that would hold ``row`` is unfinished, or ends after ``closed``."""
-    starts = _starts(first, last, time, number, held, number[row] + 1, begun)
+    starts = _starts(rows, first, last, held, rows.number[row] + 1, begun)
     for place in range(len(starts)):
-        if stop[row] > starts[place]:
+        if rows.stop[row] > starts[place]:
             if place > len(starts) - size:
                 return True
-            if time[row] <= starts[place + size - 1] and starts[place + size - 1] >= closed:
+            if rows.time[row] <= starts[place + size - 1] and starts[place + size - 1] >= closed:
                 return True
     return False

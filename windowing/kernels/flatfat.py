@@ -1,15 +1,12 @@
-"""Windows that leaves enter in order and leave in any: FlatFAT on circular leaves, over the arenas.
+"""FlatFAT over the arenas: windows whose leaves enter in order and leave in any, as trees over circular leaves.
 
 ::
 
-    ring     │ 9 │ ⊥ │ 3 │ 2 │       places in the sequence of leaves, ⊥ where one has left; the window runs from front to back,
-               B       F             here over the end of the array: 3, 2, 9
     tree             1
                  2       3           node v holds node 2v ⊕ node 2v + 1; a side without leaves costs no combine
                4   5   6   7         slot s is node capacity + s
 
-Which leaf is in which slot depends on the windows alone, not on aggregates: :func:`ring_changes` says it once for all of them, and as slots
-are kept from batch to batch, partials are combined in one order however the input was cut. :func:`tree_windows` writes the changes of
+Which leaf is in which slot is said by :func:`windowmill.windowing.kernels.rings.ring_changes`. :func:`tree_windows` writes the changes of
 each window as one batch: what is to be combined is listed first, each inner node once, and then done atom by atom.
 
 References
@@ -26,147 +23,10 @@ import numpy as np
 from windowmill.windowing.kernels import combine as op
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine_atom, copy_atom, inlined, inner, njit
 
-#: A leaf's slot, if it has none yet, or none any more.
-PENDING, GONE = -1, -2
-#: Fewest slots of a ring.
-LEAST = 4
 #: Instead of a right operand: the left one is a leaf, or a node, and is copied.
 _LEAF, _NODE = -1, -2
 #: Lines of work that are listed before they are done, if one window has no more.
 _LISTED = 2048
-
-
-@njit
-def ring_changes(  # noqa: PLR0915 - leaving, making room and entering share the ring
-    offsets: Ints, keys: Ints, begins: Ints, hi: Ints, gone: Ints, removed: Ints, slots: Ints, capacities: Ints
-) -> Any:
-    """Give every leaf that enters a slot, and say for each window what changes in the ring.
-
-    A ring that is full with at most 3/4 of its slots in use is compacted, else it is doubled; below a quarter it is halved.
-
-    Parameters
-    ----------
-    offsets, keys, begins
-        The windows ``offsets[g]:offsets[g + 1]`` are those of key ``keys[g]``, whose leaves begin at place ``begins[g]`` of the sequence.
-    hi, gone, removed
-        Window w has met its key's leaves before place ``hi[w]``; since the window before, those at
-        ``removed[gone[w, 0]:gone[w, 1]]`` have left.
-    slots, capacities
-        Of each place of the sequence, ``PENDING`` where no window has met the leaf yet; of each key, 0 where it has no ring. Moved on.
-
-    Returns
-    -------
-    tuple
-        Of each window: capacity, front, number of slots from front to back, and whether the tree begins empty; where its changes begin;
-        of each change the slot; and the place of the leaf that comes there (−1: ⊥). Where a slot changes twice the last counts.
-    """
-    n = len(hi)
-    capacity, front, span, fresh = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_)
-    change_offsets, count = np.zeros(n + 1, np.int64), 0
-    changes = np.empty((2 * n + len(removed) + 16, 2), np.int64)
-    ring, packed = np.full(LEAST, -1, np.int64), np.empty(LEAST, np.int64)
-    for group in range(len(keys)):
-        size, first_window = capacities[keys[group]], offsets[group]
-        if size > len(ring):
-            ring, packed = np.empty(size, np.int64), np.empty(size, np.int64)
-        ring[:size] = -1
-        head = held = length = 0
-        for place in range(begins[group], hi[first_window]):
-            slot = slots[place]
-            if slot >= 0:
-                ring[slot] = place
-                head = slot if held == 0 else head
-                held, length = held + 1, ((slot - head) & (size - 1)) + 1
-        met = begins[group]
-        for window in range(first_window, offsets[group + 1]):
-            most = gone[window, 1] - gone[window, 0] + held + hi[window] - met
-            if count + most > len(changes):
-                grown = np.empty((2 * (count + most), 2), np.int64)
-                grown[:count] = changes[:count]
-                changes = grown
-            for index in range(gone[window, 0], gone[window, 1]):
-                place = removed[index]
-                slot, slots[place] = slots[place], GONE
-                if slot >= 0:
-                    ring[slot] = -1
-                    changes[count, 0], changes[count, 1] = slot, -1
-                    count, held = count + 1, held - 1
-            entering = 0
-            for place in range(met, hi[window]):
-                entering += 1 if slots[place] == PENDING else 0
-            if held == 0:
-                head = length = 0
-            else:
-                while ring[head] < 0:
-                    head, length = (head + 1) & (size - 1), length - 1
-                while ring[(head + length - 1) & (size - 1)] < 0:
-                    length -= 1
-            fresh[window] = window == first_window
-            if length + entering > size or (size > LEAST and 4 * (held + entering) < size):
-                fresh[window] = True
-                rank = 0
-                for step in range(length):
-                    place = ring[(head + step) & (size - 1)]
-                    if place >= 0:
-                        packed[rank] = place
-                        rank += 1
-                if 4 * (held + entering) > 3 * size:
-                    size = max(2 * size, LEAST)
-                while size < held + entering:
-                    size *= 2
-                while size > LEAST and 4 * (held + entering) < size:
-                    size //= 2
-                if size > len(ring):
-                    ring, kept = np.empty(size, np.int64), packed
-                    packed = np.empty(size, np.int64)
-                    packed[:held] = kept[:held]
-                ring[:size] = -1
-                head, length = 0, held
-                for slot in range(held):
-                    ring[slot], slots[packed[slot]] = packed[slot], slot
-            if fresh[window]:
-                count = change_offsets[window]
-                for step in range(length):
-                    slot = (head + step) & (size - 1)
-                    if ring[slot] >= 0:
-                        changes[count, 0], changes[count, 1] = slot, ring[slot]
-                        count += 1
-            for place in range(met, hi[window]):
-                if slots[place] == PENDING:
-                    slot = (head + length) & (size - 1)
-                    ring[slot], slots[place] = place, slot
-                    changes[count, 0], changes[count, 1] = slot, place
-                    count, held, length = count + 1, held + 1, length + 1
-            met = max(met, hi[window])
-            capacity[window], front[window], span[window], change_offsets[window + 1] = size, head, length, count
-        capacities[keys[group]] = size
-    return capacity, front, span, fresh, change_offsets, changes[:count, 0].copy(), changes[:count, 1].copy()
-
-
-@njit
-def ring_members(capacity: Ints, front: Ints, span: Ints, fresh: Bools, change_offsets: Ints, slots: Ints, leaves: Ints) -> Any:
-    """The leaves of each window, one by one from front to back: where they begin, and the leaves themselves."""
-    n, largest = len(capacity), 1
-    for window in range(n):
-        largest = max(largest, capacity[window])
-    ring = np.full(largest, -1, np.int64)
-    offsets, members, count = np.zeros(n + 1, np.int64), np.empty(16, np.int64), 0
-    for window in range(n):
-        if fresh[window]:
-            ring[:] = -1
-        for index in range(change_offsets[window], change_offsets[window + 1]):
-            ring[slots[index]] = leaves[index]
-        if count + span[window] > len(members):
-            grown = np.empty(2 * (count + span[window]), np.int64)
-            grown[:count] = members[:count]
-            members = grown
-        for step in range(span[window]):
-            leaf = ring[(front[window] + step) & (capacity[window] - 1)]
-            if leaf >= 0:
-                members[count] = leaf
-                count += 1
-        offsets[window + 1] = count
-    return offsets, members[:count]
 
 
 @njit
@@ -182,10 +42,11 @@ def tree_windows(
     out_ints: Ints,
     out_floats: Floats,
 ) -> None:
-    """Combine each window's leaves into ``out_ints`` and ``out_floats``; arguments as :func:`ring_changes` gives them.
+    """Combine each window's leaves into ``out_ints`` and ``out_floats``.
 
-    ``leaves`` are rows of ``ints`` and ``floats``; −1 empties the slot. The result is the root, wherever the window begins in the ring: an
-    atom gives the same in any order, but for rounding, and that too is the same in any cut of the input.
+    Rings are told as :func:`~windowmill.windowing.kernels.rings.ring_changes` gives them; ``leaves`` are rows of ``ints`` and ``floats``,
+    −1 empties the slot. The result is the root, wherever the window begins in the ring: an atom gives the same in any order, but for
+    rounding, and that too is the same in any cut of the input.
     """
     n, largest, most = len(capacity), 1, _LISTED
     for window in range(n):
@@ -268,7 +129,7 @@ def _touch(node: int, window: int, stamps: Ints, level: Ints, n_level: int) -> A
 
 @inner
 def _one_atom(line: Ints, begun: int, ended: int, listed: Any, given: Any, nodes: Any, out: Any) -> None:
-    """The listed work of one atom. As in :mod:`windowmill.windowing.kernels.ranges`, calls with constants are compiled for them."""
+    """The listed work of one atom. As in :mod:`windowmill.windowing.kernels.two_stacks`, calls with constants are compiled for them."""
     i, f = line[1], line[2]
     if line[0] == op.ADD and line[3] == 1:
         _do(op.ADD, i, f, 1, 0, begun, ended, listed, given, nodes, out)

@@ -9,50 +9,58 @@ row joins no closed session, so it needs no replay of the arrivals.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Ints, njit
+from windowmill.windowing.kernels.combine import Bools, Ints, inner, njit
+from windowmill.windowing.kernels.rows import Rows, suspects_of
 
 AFTER = np.iinfo(np.int64).max
 
 
-@njit
-def suspects_of(first: int, last: int, suspect: Bools, number: Ints) -> Any:
-    """The suspects among rows ``first:last`` in the order of their arrival."""
-    count = 0
-    for row in range(first, last):
-        count += 1 if suspect[row] else 0
-    rows, arrival = np.empty(count, np.int64), np.empty(count, np.int64)
-    count = 0
-    for row in range(first, last):
-        if suspect[row]:
-            rows[count], arrival[count] = row, number[row]
-            count += 1
-    return rows[np.argsort(arrival)]
+class Limits(NamedTuple):
+    """What ends a session, in ticks of the axis.
+
+    Attributes
+    ----------
+    gap
+        The longest pause between two rows of a session.
+    longest
+        A session is cut where a row is that much after its first; ``AFTER`` for never.
+    """
+
+    gap: int
+    longest: int
+
+
+class Closed(NamedTuple):
+    """Closed sessions; their number is told apart.
+
+    Attributes
+    ----------
+    owner
+        Session of each row, or −1; shape (n_rows,).
+    key, start, end
+        Of each session; shape (n_rows,), the most sessions that there can be.
+    """
+
+    owner: Ints
+    key: Ints
+    start: Ints
+    end: Ints
 
 
 @njit
-def sessions(
-    gap: int,
-    longest: int,
-    offsets: Ints,
-    time: Ints,
-    until: Ints,
-    number: Ints,
-    marks: Ints,
-    suspect: Bools,
-    live: Bools,
-    accepted: Bools,
-    through: int,
-) -> Any:
+def sessions(gap: int, longest: int, rows: Rows, marks: Ints, suspect: Bools, live: Bools, accepted: Bools, through: int) -> Any:
     """Judge the suspects, and give the sessions that are closed when the watermark, less the lateness, is ``through``.
 
     Parameters
     ----------
-    longest
-        A session is cut where a row is that much after its first; ``AFTER`` for never.
+    gap, longest
+        As of :class:`Limits`.
+    rows
+        A point stops where it starts.
     marks
         Through where windows had been closed when each row arrived.
     live
@@ -65,82 +73,63 @@ def sessions(
     tuple
         Session of each row, or −1; key, start and end of each session.
     """
-    owner = np.full(len(time), -1, np.int64)
-    out_key, out_start, out_end = np.empty(len(time), np.int64), np.empty(len(time), np.int64), np.empty(len(time), np.int64)
-    count = 0
-    for key in range(len(offsets) - 1):
-        first, last = offsets[key], offsets[key + 1]
-        for row in suspects_of(first, last, suspect, number):
-            before = number[row]
-            count = _close(
-                gap, longest, first, last, time, until, number, before, live, marks[row], key, owner, out_key, out_start, out_end, count
-            )
+    limits, n, count = Limits(gap, longest), len(rows.time), 0
+    closed = Closed(np.full(n, -1, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64))
+    for key in range(len(rows.offsets) - 1):
+        first, last = rows.offsets[key], rows.offsets[key + 1]
+        for row in suspects_of(first, last, suspect, rows.number):
+            count = _close(limits, rows, key, rows.number[row], live, marks[row], closed, count)
             live[row] = True
-            live[row] = accepted[row] = _closes_with(gap, longest, first, last, time, until, number, live, row) > marks[row]
-        count = _close(gap, longest, first, last, time, until, number, AFTER, live, through, key, owner, out_key, out_start, out_end, count)
-    return owner, out_key[:count], out_start[:count], out_end[:count]
+            live[row] = accepted[row] = _closes_with(limits, rows, first, last, live, row) > marks[row]
+        count = _close(limits, rows, key, AFTER, live, through, closed, count)
+    return closed.owner, closed.key[:count], closed.start[:count], closed.end[:count]
 
 
-@njit
-def _closes_at(start: int, reach: int, gap: int, longest: int) -> Any:
+@inner
+def _closes_at(start: int, reach: int, limits: Limits) -> Any:
     """The instant from which on no row joins the session from ``start`` whose rows reach to ``reach``."""
+    gap, longest = limits
     return min(reach + gap + 1, start + longest if longest < AFTER else AFTER)
 
 
-@njit
-def _closes_with(gap: int, longest: int, first: int, last: int, time: Ints, until: Ints, number: Ints, live: Bools, row: int) -> Any:
+@inner
+def _closes_with(limits: Limits, rows: Rows, first: int, last: int, live: Bools, row: int) -> Any:
     """When the session closes that holds ``row``, among the live rows that had arrived with it."""
     start, reach, begun = 0, 0, False
     for other in range(first, last):
-        if live[other] and number[other] <= number[row]:
-            if begun and time[other] - reach <= gap and time[other] - start < longest:
-                reach = max(reach, until[other])
+        if live[other] and rows.number[other] <= rows.number[row]:
+            if begun and rows.time[other] - reach <= limits.gap and rows.time[other] - start < limits.longest:
+                reach = max(reach, rows.stop[other])
             elif other > row:
                 break
             else:
-                start, reach, begun = time[other], until[other], True
-    return _closes_at(start, reach, gap, longest)
+                start, reach, begun = rows.time[other], rows.stop[other], True
+    return _closes_at(start, reach, limits)
 
 
-@njit
-def _close(
-    gap: int,
-    longest: int,
-    first: int,
-    last: int,
-    time: Ints,
-    until: Ints,
-    number: Ints,
-    before: int,
-    live: Bools,
-    through: int,
-    key: int,
-    owner: Ints,
-    out_key: Ints,
-    out_start: Ints,
-    out_end: Ints,
-    count: int,
-) -> Any:
-    """Take the sessions that are closed at ``through`` out of the live rows that arrived before ``before``."""
-    row = first
+@inner
+def _close(limits: Limits, rows: Rows, key: int, before: int, live: Bools, through: int, closed: Closed, count: int) -> Any:
+    """Take the sessions that are closed at ``through`` out of the live rows that arrived before ``before``; how many there are then."""
+    time, number = rows.time, rows.number
+    row, last = rows.offsets[key], rows.offsets[key + 1]
     while row < last:
         if not live[row] or number[row] >= before:
             row += 1
             continue
-        start, reach, stop = time[row], until[row], row
+        start, reach, stop = time[row], rows.stop[row], row
         while stop < last:
             if live[stop] and number[stop] < before:
-                if time[stop] - reach > gap or time[stop] - start >= longest:
+                if time[stop] - reach > limits.gap or time[stop] - start >= limits.longest:
                     break
-                reach = max(reach, until[stop])
+                reach = max(reach, rows.stop[stop])
             stop += 1
-        if _closes_at(start, reach, gap, longest) > through:
+        if _closes_at(start, reach, limits) > through:
             break
-        out_key[count], out_start[count] = key, start
-        out_end[count] = min(reach + gap, start + longest if longest < AFTER else AFTER)
+        closed.key[count], closed.start[count] = key, start
+        closed.end[count] = min(reach + limits.gap, start + limits.longest if limits.longest < AFTER else AFTER)
         for member in range(row, stop):
             if live[member] and number[member] < before:
-                owner[member], live[member] = count, False
+                closed.owner[member], live[member] = count, False
         count += 1
         row = stop
     return count

@@ -94,7 +94,7 @@ def combine_runs(program: Ints, bounds: Ints, ints: Ints, floats: Floats) -> Any
 
 @inner
 def _one_atom(line: Ints, bounds: Ints, given: Any, out: Any) -> None:
-    """All runs of one atom; calls that give constants are compiled for them, as in :mod:`windowmill.windowing.kernels.ranges`."""
+    """All runs of one atom; calls that give constants are compiled for them, as in :mod:`windowmill.windowing.kernels.two_stacks`."""
     i, f = line[1], line[2]
     if line[0] == op.ADD and line[3] == 1:
         _fold(op.ADD, i, f, 1, 0, bounds, given, out)

@@ -1,4 +1,4 @@
-"""Snapshots, key by key: the spans between neighbouring start and end points of rows.
+"""Snapshots, key by key: the spans between neighbouring start and end points of rows, found by sweeping over the points.
 
 What lies before the last point that windows had been closed to is fixed: a row that reaches back over it begins there.
 """
@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Ints, njit
-from windowmill.windowing.kernels.sessions import suspects_of
+from windowmill.windowing.kernels.combine import Bools, Ints, inlined, inner, njit
+from windowmill.windowing.kernels.growing import grown
+from windowmill.windowing.kernels.rows import Rows, suspects_of
 
 
 @njit
-def snapshots(  # noqa: PLR0915 - judging and cutting share the points of a key
-    offsets: Ints, time: Ints, stop: Ints, number: Ints, marks: Ints, late: Bools, held: Bools, fixed: Ints, through: int
-) -> Any:
+def snapshots(rows: Rows, marks: Ints, late: Bools, held: Bools, fixed: Ints, through: int) -> Any:
     """The spans that end at or before ``through`` and hold a row.
 
     Parameters
@@ -35,7 +34,7 @@ def snapshots(  # noqa: PLR0915 - judging and cutting share the points of a key
     tuple
         Key, start and end of each span; where its rows begin, and those.
     """
-    n = len(time)
+    offsets, stop, n = rows.offsets, rows.stop, len(rows.time)
     begins = np.empty(n, np.int64)
     out_key, out_start, out_end = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int64)
     member_offsets, members = np.zeros(2 * n + 1, np.int64), np.empty(2 * n + 16, np.int64)
@@ -44,54 +43,74 @@ def snapshots(  # noqa: PLR0915 - judging and cutting share the points of a key
         first, last = offsets[key], offsets[key + 1]
         if first == last:
             continue
-        for row in range(first, last):
-            begins[row] = max(time[row], fixed[key])
-        for row in suspects_of(first, last, late, number):
-            point = fixed[key]
-            for other in range(first, last):
-                if held[other] and number[other] < number[row]:
-                    if begins[other] <= marks[row]:
-                        point = max(point, begins[other])
-                    if stop[other] <= marks[row]:
-                        point = max(point, stop[other])
-            begins[row] = max(time[row], point)
-        points = np.empty(2 * (last - first), np.int64)
-        n_points = 0
-        rows = np.empty(last - first, np.int64)
-        n_rows = 0
-        for row in range(first, last):
-            if held[row]:
-                points[n_points], points[n_points + 1] = begins[row], stop[row]
-                rows[n_rows] = row
-                n_points, n_rows = n_points + 2, n_rows + 1
-        points = np.unique(points[:n_points])
-        rows = rows[:n_rows][np.argsort(begins[rows[:n_rows]], kind="mergesort")]
-        active = np.empty(n_rows, np.int64)
+        _begin(rows, first, last, marks, late, held, fixed[key], begins)
+        points, entering = _points(rows, first, last, held, begins)
+        active = np.empty(len(entering), np.int64)
         n_active = entered = 0
         for place in range(len(points) - 1):
             start, end = points[place], points[place + 1]
             if end > through:
                 break
-            kept = 0
-            for index in range(n_active):
-                if stop[active[index]] > start:
-                    active[kept] = active[index]
-                    kept += 1
-            while entered < n_rows and begins[rows[entered]] <= start:
-                active[kept] = rows[entered]
-                kept, entered = kept + 1, entered + 1
-            n_active = kept
+            n_active, entered = _step(start, stop, begins, entering, entered, active, n_active)
             if n_active:
                 if listed + n_active > len(members):
-                    grown = np.empty(2 * (listed + n_active), np.int64)
-                    grown[:listed] = members[:listed]
-                    members = grown
+                    members = grown(members, listed + n_active)
                 members[listed : listed + n_active] = np.sort(active[:n_active])
                 listed += n_active
                 out_key[count], out_start[count], out_end[count] = key, start, end
                 member_offsets[count + 1] = listed
                 count += 1
-        for place in range(len(points)):
-            if points[place] <= through:
-                fixed[key] = max(fixed[key], points[place])
+        for point in points:
+            if point <= through:
+                fixed[key] = max(fixed[key], point)
     return out_key[:count], out_start[:count], out_end[:count], member_offsets[: count + 1], members[:listed]
+
+
+@njit
+def _begin(rows: Rows, first: int, last: int, marks: Ints, late: Bools, held: Bools, fixed: int, begins: Ints) -> None:
+    """Where each of a key's rows begins: ``fixed``, or the last point that was closed when it arrived, or its own start."""
+    time = rows.time
+    for row in range(first, last):
+        begins[row] = max(time[row], fixed)
+    for row in suspects_of(first, last, late, rows.number):
+        begins[row] = max(time[row], _closed_point(rows, first, last, marks[row], held, fixed, begins, row))
+
+
+@inner
+def _closed_point(rows: Rows, first: int, last: int, mark: int, held: Bools, fixed: int, begins: Ints, row: int) -> Any:
+    """The last point up to ``mark`` of the rows that had arrived before ``row``."""
+    point = fixed
+    for other in range(first, last):
+        if held[other] and rows.number[other] < rows.number[row]:
+            if begins[other] <= mark:
+                point = max(point, begins[other])
+            if rows.stop[other] <= mark:
+                point = max(point, rows.stop[other])
+    return point
+
+
+@njit
+def _points(rows: Rows, first: int, last: int, held: Bools, begins: Ints) -> Any:
+    """Start and end points of a key's held rows, ascending and each once; and those rows in the order in which they begin."""
+    stop, points, entering = rows.stop, np.empty(2 * (last - first), np.int64), np.empty(last - first, np.int64)
+    n = 0
+    for row in range(first, last):
+        if held[row]:
+            points[2 * n], points[2 * n + 1] = begins[row], stop[row]
+            entering[n] = row
+            n += 1
+    return np.unique(points[: 2 * n]), entering[:n][np.argsort(begins[entering[:n]], kind="mergesort")]
+
+
+@inlined
+def _step(start: int, stop: Ints, begins: Ints, entering: Ints, entered: int, active: Ints, n_active: int) -> Any:
+    """Drop the ``active`` rows that end at or before ``start``, and add those that begin by then; how many are active, and have entered."""
+    kept = 0
+    for index in range(n_active):
+        if stop[active[index]] > start:
+            active[kept] = active[index]
+            kept += 1
+    while entered < len(entering) and begins[entering[entered]] <= start:
+        active[kept] = entering[entered]
+        kept, entered = kept + 1, entered + 1
+    return kept, entered

@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.errors import SpecError, StateError
-from windowmill.windowing.kernels import policies as kernel
+from windowmill.windowing.kernels import policy_rules as kernel
 from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.late_tuples import judge_tuples
 from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest, runs
 from windowmill.windowing.watermark import Clock
 
@@ -150,7 +151,7 @@ class CustomSlicer:
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
         self._grow(leaves.n_keys)
         held, waiting, last = (leaves.among(numbers) for numbers in (self._held, self._waiting, self._last[self._last >= 0]))
-        accepted, _, _ = kernel.judge_tuples(
+        accepted, _, _ = judge_tuples(
             self._settings,
             _NONE,
             leaves.offsets,

@@ -11,6 +11,7 @@ from windowmill.windowing.kernels import counts as count_kernel
 from windowmill.windowing.kernels import sessions as session_kernel
 from windowmill.windowing.kernels import snapshots as snapshot_kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
@@ -67,10 +68,7 @@ class SessionSlicer(_Slicer):
         owner, key, start, end = session_kernel.sessions(
             self._gap,
             self._longest,
-            leaves.offsets,
-            leaves.time,
-            leaves.until,
-            leaves.number,
+            Rows(leaves.offsets, leaves.time, leaves.until, leaves.number),
             closed,
             suspect,
             live,
@@ -94,22 +92,19 @@ class SnapshotSlicer(_Slicer):
     marks = ("fixed",)
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
-        closed, stop = clock.closed_at(leaves.watermark), leaves.stop
-        accepted = leaves.new & (stop > closed)
+        closed, rows = clock.closed_at(leaves.watermark), leaves.rows
+        accepted = leaves.new & (rows.stop > closed)
         held = self._held(leaves) | accepted
         fixed = self._marks["fixed"]
         *bounds, offsets, members = snapshot_kernel.snapshots(
-            leaves.offsets,
-            leaves.time,
-            stop,
-            leaves.number,
+            rows,
             closed,
             accepted & (leaves.time < closed),
             held,
             fixed,
             clock.closed,
         )
-        live = held & (stop > fixed[leaves.key])
+        live = held & (rows.stop > fixed[leaves.key])
         self._live = leaves.number[live]
         return Applied(accepted, leaves.new & ~accepted, live, [Windows.of(*bounds, members=(offsets, members))])
 
@@ -135,10 +130,7 @@ class CountSlicer(_Slicer):
         begun = self._marks["begun"]
         found, sequence, offsets, members, middles, self._lasting = count_kernel.counts(
             self._size,
-            leaves.offsets,
-            leaves.time,
-            leaves.stop,
-            leaves.number,
+            leaves.rows,
             closed,
             suspect,
             held,

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +17,10 @@ import pyarrow as pa
 
 from windowmill.windowing.bounds import check_key, check_lasting
 from windowmill.windowing.durations import DAY_US
-from windowmill.windowing.kernels import grids as kernel
+from windowmill.windowing.kernels import grid_arithmetic as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows, known_span, places_of
+from windowmill.windowing.kernels.grid_revisions import first_late, late_revisions
 from windowmill.windowing.slicing.calendars import Steps, origin_of, shifted, zone_named
 from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
@@ -33,33 +35,25 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Numbering:
-    """The windows of a grid as the kernels take them: numbered by arithmetic, or listed by end.
+    """The windows of a grid as the kernels take them: numbered by arithmetic, or listed by end."""
 
-    Attributes
-    ----------
-    grid, starts, ends
-        As :mod:`windowmill.windowing.kernels.grids` takes them.
-    """
-
-    grid: Ints
-    starts: Ints = field(default_factory=_NONE.copy)
-    ends: Ints = field(default_factory=_NONE.copy)
+    grid: kernel.Grid
 
     def last_end(self, stop: Ints) -> Ints:
         """Greatest end among the windows that start before ``stop``."""
-        mode, origin, hop, size, _, _ = self.grid
+        mode, origin, hop, size, _, _ = self.grid.rule
         if mode == kernel.LISTED:
-            order = np.argsort(self.starts, kind="stable")
-            greatest = np.concatenate(([BEFORE], np.maximum.accumulate(self.ends[order])))
-            return np.asarray(greatest[np.searchsorted(self.starts[order], stop, side="left")])
+            order = np.argsort(self.grid.starts, kind="stable")
+            greatest = np.concatenate(([BEFORE], np.maximum.accumulate(self.grid.ends[order])))
+            return np.asarray(greatest[np.searchsorted(self.grid.starts[order], stop, side="left")])
         start = origin + (stop - 1 - origin) // hop * hop
         return np.asarray(np.where(start > AFTER - size, AFTER, np.minimum(start, AFTER - size) + size))
 
     def bounds(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Start and end of windows by number."""
-        mode, origin, hop, size, step, steps = self.grid
+        mode, origin, hop, size, step, steps = self.grid.rule
         if mode == kernel.LISTED:
-            return self.starts[numbers], self.ends[numbers]
+            return self.grid.starts[numbers], self.grid.ends[numbers]
         if mode == kernel.CUMULATIVE:
             start = origin + numbers // steps * size
             return start, start + (numbers % steps + 1) * step
@@ -83,7 +77,8 @@ class Calendar:
             return None
         mode = kernel.HOPPING if step is None else kernel.CUMULATIVE
         length = step.elapsed() if step is not None else size.elapsed()
-        return Numbering(np.array([mode, self._steps.origin, period, size.elapsed(), length, size.elapsed() // length], np.int64))
+        rule = np.array([mode, self._steps.origin, period, size.elapsed(), length, size.elapsed() // length], np.int64)
+        return Numbering(kernel.Grid(rule, _NONE, _NONE))
 
     def listed(self, time: Ints, stop: Ints) -> Numbering:
         """Every window that overlaps one of [time, stop), and some around them."""
@@ -91,8 +86,8 @@ class Calendar:
         for first, last in _stretches(time, stop):
             found |= self._overlapping(first, last)
         bounds = np.array(sorted(found, key=lambda pair: (pair[1], pair[0])), np.int64).reshape(-1, 2)
-        grid = np.array([kernel.LISTED, 0, 1, 1, 1, 1], np.int64)
-        return Numbering(grid, np.ascontiguousarray(bounds[:, 0]), np.ascontiguousarray(bounds[:, 1]))
+        rule = np.array([kernel.LISTED, 0, 1, 1, 1, 1], np.int64)
+        return Numbering(kernel.Grid(rule, np.ascontiguousarray(bounds[:, 0]), np.ascontiguousarray(bounds[:, 1])))
 
     def _overlapping(self, first: int, last: int) -> set[tuple[int, int]]:
         size = self._size
@@ -163,7 +158,7 @@ class GridSlicer:
             check_lasting(self._window, int((stop - time).max()))
         since = clock.since if self._revise else int(clock.closed_at(np.array([clock.since]))[0])
         numbering = self._fixed or self._list(leaves, since)
-        starts, ends = kernel.firsts_after(numbering.grid, numbering.starts, numbering.ends, time)
+        starts, ends = kernel.firsts_after(numbering.grid, time)
         held = starts < stop
         last_end = np.where(held, numbering.last_end(stop), BEFORE)
         marks = leaves.watermark if self._revise else closed
@@ -179,9 +174,7 @@ class GridSlicer:
         if self._revise:
             found.append(self._revisions(numbering, leaves, closed, before))
         if self._empty:
-            key, number = kernel.empty_windows(
-                numbering.grid, numbering.starts, numbering.ends, self._first, self._last, old_first, old_last, since, through
-            )
+            key, number = empty_windows(numbering.grid, self._first, self._last, old_first, old_last, since, through)
             taken = _pairs_among(key, number, found[0].key, self._numbers)
             if self._revise:
                 taken |= self._late_before_known(numbering, leaves, closed, before, key, number)
@@ -202,7 +195,7 @@ class GridSlicer:
         if not self._empty:
             nothing = np.zeros(len(leaves), np.int64)
             return nothing, nothing
-        first, last = kernel.known_span(leaves.offsets, leaves.time, leaves.stop, leaves.number, counted, self._first, self._last)
+        first, last = known_span(leaves.rows, counted, self._first, self._last)
         if self._revise:
             old = leaves.find(self._late)
             first[old], last[old] = self._late_first, self._late_last
@@ -220,13 +213,9 @@ class GridSlicer:
         return self._calendar.listed(np.array([first]), np.array([stop]))
 
     def _windows(self, numbering: Numbering, leaves: Leaves, regular: Bools, marks: Ints, since: int, through: int) -> Windows:
-        key, number, lo, hi, member_offsets, members = kernel.grid_windows(
+        key, number, lo, hi, member_offsets, members = grid_windows(
             numbering.grid,
-            numbering.starts,
-            numbering.ends,
-            leaves.offsets,
-            leaves.time,
-            leaves.stop,
+            leaves.rows,
             self._intervals,
             regular,
             marks,
@@ -235,7 +224,7 @@ class GridSlicer:
         )
         seen = np.concatenate(([0], np.cumsum(regular))).astype(np.int64)
         keys = np.unique(key)
-        middles = kernel.places_of(leaves.offsets, leaves.time, seen, keys, self._middle_end)
+        middles = places_of(leaves.offsets, leaves.time, seen, keys, self._middle_end)
         middles[self._middle_end[keys] == BEFORE] = -1
         self._numbers = number
         return Windows.of(
@@ -247,14 +236,9 @@ class GridSlicer:
         )
 
     def _revisions(self, numbering: Numbering, leaves: Leaves, closed: Ints, before: tuple[Ints, Ints]) -> Windows:
-        key, number, revision, member_offsets, members = kernel.late_revisions(
+        key, number, revision, member_offsets, members = late_revisions(
             numbering.grid,
-            numbering.starts,
-            numbering.ends,
-            leaves.offsets,
-            leaves.time,
-            leaves.stop,
-            leaves.number,
+            leaves.rows,
             leaves.watermark,
             closed,
             leaves.new,
@@ -266,14 +250,9 @@ class GridSlicer:
         self, numbering: Numbering, leaves: Leaves, closed: Ints, before: tuple[Ints, Ints], key: Ints, number: Ints
     ) -> Bools:
         """Which windows a late row came to before they stood between the key's first and last event: they were never shown empty."""
-        row = kernel.first_late(
+        row = first_late(
             numbering.grid,
-            numbering.starts,
-            numbering.ends,
-            leaves.offsets,
-            leaves.time,
-            leaves.stop,
-            leaves.number,
+            leaves.rows,
             leaves.watermark,
             closed,
             key,

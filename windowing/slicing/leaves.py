@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.flatfat import ring_members
+from windowmill.windowing.kernels.rings import ring_members
+from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.watermark import AFTER, Clock
 
 #: ``start`` of a window that holds nothing; ``trigger`` of a window that is no policy's.
@@ -58,6 +59,11 @@ class Leaves:
         """Where events end as half-open intervals: a point lasts one tick."""
         return np.maximum(self.until, self.time + 1)
 
+    @property
+    def rows(self) -> Rows:
+        """The leaves as kernels take them; a point lasts one tick."""
+        return Rows(self.offsets, self.time, self.stop, self.number)
+
     def find(self, numbers: Ints) -> Ints:
         """Where the rows with these numbers stand; each must be among them."""
         if not len(numbers):
@@ -81,7 +87,7 @@ class Leaves:
 
 @dataclass(frozen=True)
 class Ring:
-    """Windows whose leaves leave in any order, as changes of circular leaves: :func:`windowmill.windowing.kernels.flatfat.ring_changes`.
+    """Windows whose leaves leave in any order, as changes of circular leaves: :func:`windowmill.windowing.kernels.rings.ring_changes`.
 
     Attributes
     ----------

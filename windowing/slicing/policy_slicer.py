@@ -14,11 +14,13 @@ import pyarrow as pa
 
 from windowmill.windowing.bounds import check_key, check_share
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.kernels import policies as kernel
+from windowmill.windowing.kernels import policy_rules as kernel
 from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
-from windowmill.windowing.kernels.combine import Bools, Floats, Ints
-from windowmill.windowing.kernels.flatfat import PENDING, ring_changes
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.late_tuples import judge_tuples
 from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.kernels.policies import apply_policies
+from windowmill.windowing.kernels.rings import PENDING, ring_changes
 from windowmill.windowing.slicing.calendars import Steps, origin_of, zone_named
 from windowmill.windowing.slicing.leaves import Applied, Leaves, Ring, Windows, earliest, runs
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
@@ -77,7 +79,7 @@ class PolicySlicer:
         self._grow(leaves.n_keys)
         held, waiting, last = (leaves.among(numbers) for numbers in (self._held, self._waiting, self._known_last))
         listed = self._listed(leaves, clock)
-        accepted, fresh, life = kernel.judge_tuples(
+        accepted, fresh, life = judge_tuples(
             self._settings, listed, leaves.offsets, leaves.time, leaves.number, leaves.watermark, leaves.new, held | waiting | last
         )
         ready = (waiting | accepted) & (leaves.time < clock.watermark) if not clock.ended else waiting | accepted
@@ -100,29 +102,28 @@ class PolicySlicer:
     def _run(
         self, leaves: Leaves, clock: Clock, listed: Ints, sequence: Ints, offsets: Ints, n_held: Ints, fresh: Bools
     ) -> tuple[Windows, Bools]:
-        time = leaves.time[sequence]
         evict, evict_by = _values(self._evict.delta, leaves.table, sequence)
         trigger, trigger_by = _values(self._trigger.delta if self._trigger is not None else None, leaves.table, sequence)
         punctuation = np.zeros(len(sequence), np.bool_)
         if self._evict.punctuation is not None:
             punctuation = int64_of(leaves.table.column(condition_column(self._evict.punctuation)).combine_chunks())[sequence] != 0
         deltas = np.array([evict_by[0], trigger_by[0]]), np.array([evict_by[1], trigger_by[1]]), np.array([evict_by[2], trigger_by[2]])
-        rows = (time, fresh[sequence], punctuation, *evict, *trigger)
-        progress = (clock.watermark, clock.ended, clock.seen)
+        rules = kernel.Rules(self._settings, listed, *deltas)
+        tuples = kernel.Tuples(offsets, n_held, leaves.time[sequence], fresh[sequence], punctuation, evict, trigger)
+        progress = kernel.Progress(clock.watermark, clock.ended, clock.seen)
         alive = np.zeros(len(sequence), np.bool_)
-        kept = (self._states, self._bases, alive)
-        fixed = (self._settings, listed, *deltas, offsets, n_held, *rows)
-        counts, nothing = np.zeros(4, np.int64), (np.empty((8, 0), np.int64), _NONE)
+        counts = np.zeros(4, np.int64)
         if self._steps is None:
             # Without ticks a tuple fires once at most.
             counts[:2] = len(sequence)
         else:
-            kernel.apply_policies(*fixed, *(array.copy() for array in kept), *progress, False, counts, *nothing)
+            tried = kernel.Keys(self._states.copy(), self._bases.copy(), alive.copy())
+            apply_policies(rules, tuples, tried, progress, kernel.Noted(False, counts, np.empty((8, 0), np.int64), _NONE))
             check_key(self._window, int(counts[kernel.DUE]))
             check_share(self._window.name, int(counts[kernel.NOTED]))
         out, removed = np.empty((8, counts[0]), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0
-        kernel.apply_policies(*fixed, *kept, *progress, True, counts, out, removed)
+        apply_policies(rules, tuples, kernel.Keys(self._states, self._bases, alive), progress, kernel.Noted(True, counts, out, removed))
         key, start, end, number, lo, hi, gone_from, gone_to = out[:, : counts[0]]
         bounds = runs(key)
         keys = key[bounds[:-1]]
@@ -199,13 +200,14 @@ class PolicySlicer:
             self._slots = tables["held"].column("slot").to_numpy()
 
 
-def _values(delta: Delta | None, table: pa.Table, sequence: Ints) -> tuple[tuple[Floats, Ints, Bools], tuple[float, int, bool]]:
-    """The column that a delta looks at, as floats, as whole numbers, and where it is known (NaN acts like null); and the delta, alike."""
+def _values(delta: Delta | None, table: pa.Table, sequence: Ints) -> tuple[kernel.Values, tuple[float, int, bool]]:
+    """The column that a delta looks at; and the delta: as a float, rounded down, and whether the column holds whole numbers."""
     if delta is None:
-        return (np.zeros(len(sequence)), np.zeros(len(sequence), np.int64), np.zeros(len(sequence), np.bool_)), (0.0, 0, True)
+        nothing = np.zeros(len(sequence)), np.zeros(len(sequence), np.int64), np.zeros(len(sequence), np.bool_)
+        return kernel.Values(*nothing), (0.0, 0, True)
     column = table.column(delta.column).combine_chunks().take(pa.array(sequence))
     by = delta.by.elapsed() if isinstance(delta.by, Duration) else delta.by
     whole = not pa.types.is_floating(column.type)
     floats = float64_of(column)
     ints = int64_of(column) if whole else np.zeros(len(sequence), np.int64)
-    return (floats, ints, valid_of(column) & ~np.isnan(floats)), (float(by), math.floor(by), whole)
+    return kernel.Values(floats, ints, valid_of(column) & ~np.isnan(floats)), (float(by), math.floor(by), whole)

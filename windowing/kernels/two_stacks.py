@@ -1,4 +1,4 @@
-"""Windows that are ranges of a sequence of leaves: two stacks, whatever made the ranges.
+"""Two stacks over the arenas: windows that are ranges of a sequence of leaves, whatever made the ranges.
 
 ::
 

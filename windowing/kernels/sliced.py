@@ -1,7 +1,11 @@
-"""Hopping windows of many keys from their slices: each window a range of the slices that exist, combined by two stacks.
+"""Slicing by paired windows: hopping windows of many keys from their stored slices, each a range of those, combined by two stacks.
 
-Slices that do not exist cost nothing, and neither does a window's length (:mod:`windowmill.windowing.kernels.ranges`). Only the slices of
-a key to which rows came late are combined window by window: such rows count in some windows of a range and not in others.
+Slices that do not exist cost nothing, and neither does a window's length (:mod:`windowmill.windowing.kernels.two_stacks`). Only the
+slices of a key to which rows came late are combined window by window: such rows count in some windows of a range and not in others.
+
+References
+----------
+Krishnamurthy, Wu and Franklin (2006), On-the-fly sharing for streamed aggregation, section 3 (paired windows).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from windowmill.windowing.kernels.combine import Floats, Ints, combine, njit
-from windowmill.windowing.kernels.ranges import fifo_ranges
+from windowmill.windowing.kernels.two_stacks import fifo_ranges
 
 #: ``closed`` of a slice whose rows count in every window that holds it.
 NEVER_CLOSED = np.iinfo(np.int64).min

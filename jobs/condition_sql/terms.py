@@ -1,0 +1,75 @@
+"""Terms: parts of a condition as SQL, each with where it fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Literal
+
+import pyarrow as pa
+
+Kind = Literal["int", "float", "decimal", "text", "bool", "instant", "null"]
+Dialect = Literal["spark", "duckdb"]
+LEAST, GREATEST = -(2**63), 2**63 - 1
+
+
+class NotCommon(Exception):  # noqa: N818 - says what of a condition is outside the common subset
+    """A condition is outside the common subset; the message says by what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A part of a condition as SQL.
+
+    Attributes
+    ----------
+    failed
+        SQL that is true where the term cannot be evaluated, and never null; ``None`` where it always can.
+    literal
+        Its value, of a literal.
+    """
+
+    kind: Kind
+    value: str
+    failed: str | None = None
+    literal: Any = None
+
+
+def kind_of(type_: pa.DataType) -> Kind | None:
+    """What a column's values are to conditions; ``None`` for types that the common subset does not have."""
+    if pa.types.is_boolean(type_):
+        return "bool"
+    if pa.types.is_signed_integer(type_):
+        return "int"
+    if pa.types.is_float32(type_) or pa.types.is_float64(type_):
+        return "float"
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return "text"
+    if pa.types.is_null(type_):
+        return "null"
+    return "instant" if pa.types.is_timestamp(type_) else None
+
+
+def truth(term: Term) -> Term:
+    """``term`` as a condition; raises ``NotCommon`` if it is none."""
+    if term.kind not in ("bool", "null"):
+        raise NotCommon(f"{term.kind} where a condition is expected")
+    return term
+
+
+def checked(kind: Kind, value: str, good: str, *terms: Term) -> Term:
+    """``value`` where ``good`` holds; where it does not though no term is null, it has failed."""
+    known = " AND ".join(f"{term.value} IS NOT NULL" for term in terms)
+    failed = f"({known} AND NOT coalesce({good}, FALSE))"
+    return Term(kind, f"(CASE WHEN {good} THEN {value} END)", either(*(term.failed for term in terms), failed))
+
+
+def either(*failed: str | None) -> str | None:
+    """Where one of ``failed`` holds; ``None`` if none ever does."""
+    known = [each for each in dict.fromkeys(failed) if each is not None]
+    return None if not known else reduce(lambda one, other: f"({one} OR {other})", known)
+
+
+def where(failed: str | None, reached: str) -> str | None:
+    """``failed``, looked at only where ``reached`` holds."""
+    return None if failed is None else f"({reached} AND {failed})"

@@ -1,0 +1,229 @@
+"""The windows of a grid that hold something, key by key, as ranges of rows: one sweep of both bounds over a key's rows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from windowmill.windowing.kernels.combine import Bools, Ints, inlined, inner, njit
+from windowmill.windowing.kernels.grid_arithmetic import LISTED, Grid, end_of, first_after, first_from, is_listed_past, start_of
+from windowmill.windowing.kernels.rows import Rows
+
+BEFORE = np.iinfo(np.int64).min
+
+
+class Counted(NamedTuple):
+    """In which windows each row counts; shapes (n_rows,).
+
+    Attributes
+    ----------
+    regular
+        Rows that count in every window that they overlap.
+    seen
+        How many regular rows stand before each row; shape (n_rows + 1,).
+    marks
+        The others count in windows that end after their mark.
+    """
+
+    regular: Bools
+    seen: Ints
+    marks: Ints
+
+
+class Ranges(NamedTuple):
+    """Windows as ranges among the regular rows.
+
+    Attributes
+    ----------
+    key, number, lo, hi
+        Of each window; shapes (n_windows,).
+    member_offsets, members
+        Where each window's further rows begin, shape (n_windows + 1,); and those: regular ones that begin before the window, and others.
+    """
+
+    key: Ints
+    number: Ints
+    lo: Ints
+    hi: Ints
+    member_offsets: Ints
+    members: Ints
+
+
+@njit
+def grid_windows(grid: Grid, rows: Rows, intervals: bool, regular: Bools, marks: Ints, after: int, through: int) -> Any:
+    """Every window with end in (``after``, ``through``] that holds a row.
+
+    Parameters
+    ----------
+    intervals
+        Whether rows last: only then their ends are looked at.
+    regular, marks
+        As of :class:`Counted`.
+
+    Returns
+    -------
+    tuple
+        The columns of :class:`Ranges`.
+    """
+    n, none = len(rows.time), np.empty(0, np.int64)
+    seen = np.zeros(n + 1, np.int64)
+    for row in range(n):
+        seen[row + 1] = seen[row] + (1 if regular[row] else 0)
+    counted, active = Counted(regular, seen, marks), np.empty(n, np.int64)
+    windows, listed = _sweep(grid, rows, counted, intervals, after, through, active, False, Ranges(none, none, none, none, none, none))
+    key, number, lo, hi = np.empty(windows, np.int64), np.empty(windows, np.int64), np.empty(windows, np.int64), np.empty(windows, np.int64)
+    member_offsets, members = np.zeros(windows + 1, np.int64), np.empty(listed, np.int64)
+    out = Ranges(key, number, lo, hi, member_offsets, members)
+    _sweep(grid, rows, counted, intervals, after, through, active, True, out)
+    return key, number, lo, hi, member_offsets, members
+
+
+@inner
+def _sweep(
+    grid: Grid, rows: Rows, counted: Counted, intervals: bool, after: int, through: int, active: Ints, write: bool, out: Ranges
+) -> Any:
+    """Number of windows and of their further rows; filled in only where ``write``. ``active``: room for a number a row."""
+    time, seen = rows.time, counted.seen
+    n_windows = n_members = 0
+    for key in range(len(rows.offsets) - 1):
+        first, last = rows.offsets[key], rows.offsets[key + 1]
+        if first == last:
+            continue
+        lo = hi = first
+        n_active = 0  # rows that began before the window, and last into it
+        before = ended = BEFORE
+        window = first_after(grid, max(after, time[first]))
+        while not is_listed_past(grid, window):
+            start, end = start_of(grid, window), end_of(grid, window)
+            if end > through or end < ended:  # beyond int64 there are no windows
+                break
+            ended = end
+            while hi < last and time[hi] < end:
+                hi += 1
+            if start < before:  # where the clocks go forward, a later window of a calendar may start earlier
+                lo, n_active = first if intervals else first + np.searchsorted(time[first:hi], start, side="left"), 0
+            while lo < hi and time[lo] < start:
+                if intervals:
+                    active[first + n_active] = lo
+                    n_active += 1
+                lo += 1
+            before = start
+            n_active = _last_into(start, rows.stop, active, first, n_active)
+            listed = _list_further(counted, active, first, n_active, lo, hi, end, write, out.members, n_members)
+            if seen[hi] - seen[lo] + listed > 0:
+                n_members += listed
+                if write:
+                    out.key[n_windows], out.number[n_windows], out.lo[n_windows], out.hi[n_windows] = key, window, seen[lo], seen[hi]
+                    out.member_offsets[n_windows + 1] = n_members
+                n_windows += 1
+            elif lo == hi and n_active == 0:
+                if hi == last:
+                    break
+                window = max(window + 1, first_after(grid, time[hi]))
+                continue
+            window += 1
+    return n_windows, n_members
+
+
+@inlined
+def _last_into(start: int, stop: Ints, active: Ints, first: int, n_active: int) -> Any:
+    """Keep those of ``active[first:first + n_active]`` that end after ``start``; how many there are."""
+    kept = 0
+    for place in range(first, first + n_active):
+        row = active[place]
+        if stop[row] > start:
+            active[first + kept] = row
+            kept += 1
+    return kept
+
+
+@inlined
+def _list_further(
+    counted: Counted, active: Ints, first: int, n_active: int, lo: int, hi: int, end: int, write: bool, members: Ints, n_members: int
+) -> Any:
+    """List the active rows, and those of lo:hi that are not regular, which count in a window that ends at ``end``; how many there are."""
+    regular, marks = counted.regular, counted.marks
+    listed = 0
+    for place in range(first, first + n_active):
+        row = active[place]
+        if regular[row] or marks[row] < end:
+            if write:
+                members[n_members + listed] = row
+            listed += 1
+    if counted.seen[hi] - counted.seen[lo] < hi - lo:
+        for row in range(lo, hi):
+            if not regular[row] and marks[row] < end:
+                if write:
+                    members[n_members + listed] = row
+                listed += 1
+    return listed
+
+
+@njit
+def empty_windows(grid: Grid, first: Ints, last: Ints, old_first: Ints, old_last: Ints, after: int, through: int) -> Any:
+    """Windows that overlap [first, last) of a key and end at or before ``through``, without those already told of.
+
+    Told of are those that overlap [old_first, old_last) and end at or before ``after``. Where ``last <= first`` there are none.
+    """
+    out_key, out_number = np.empty(0, np.int64), np.empty(0, np.int64)
+    for write in (False, True):
+        n = 0
+        for key in range(len(first)):
+            if last[key] <= first[key]:
+                continue
+            window = first_after(grid, first[key])
+            if first[key] == old_first[key] and grid.rule[0] != LISTED and after > BEFORE:
+                window = max(window, min(first_after(grid, after), first_from(grid, old_last[key])))
+            while not is_listed_past(grid, window):
+                start, end = start_of(grid, window), end_of(grid, window)
+                if start >= last[key] or end > through or end < start:
+                    break
+                if not (end <= after and start < old_last[key] and end > old_first[key]):
+                    if write:
+                        out_key[n], out_number[n] = key, window
+                    n += 1
+                window += 1
+        if not write:
+            out_key, out_number = np.empty(n, np.int64), np.empty(n, np.int64)
+    return out_key, out_number
+
+
+@njit
+def known_span(rows: Rows, counted: Bools, first: Ints, last: Ints) -> Any:
+    """From where to where a key's counted rows reached before each row arrived.
+
+    Parameters
+    ----------
+    counted
+        The new rows that some window has counted.
+    first, last
+        Least start and greatest end of each key's counted rows before this batch; shape (n_keys,). Brought up to date in place.
+
+    Returns
+    -------
+    tuple
+        Least start and greatest end before each row of ``counted``; undefined for others. Shapes (n_rows,).
+    """
+    offsets, time, stop, number = rows
+    arrived = np.flatnonzero(counted)
+    arrived = arrived[np.argsort(number[arrived])]
+    key = np.empty(len(time), np.int64)
+    for index in range(len(offsets) - 1):
+        key[offsets[index] : offsets[index + 1]] = index
+    before_first, before_last = np.zeros(len(time), np.int64), np.zeros(len(time), np.int64)
+    for row in arrived:
+        before_first[row], before_last[row] = first[key[row]], last[key[row]]
+        first[key[row]] = min(first[key[row]], time[row])
+        last[key[row]] = max(last[key[row]], stop[row])
+    return before_first, before_last
+
+
+@njit
+def places_of(offsets: Ints, time: Ints, seen: Ints, keys: Ints, instants: Ints) -> Ints:
+    """For each of ``keys``, how many regular rows stand before the first row of the key that is not before its instant."""
+    found = np.empty(len(keys), np.int64)
+    for index in range(len(keys)):
+        first, last = offsets[keys[index]], offsets[keys[index] + 1]
+        found[index] = seen[first + np.searchsorted(time[first:last], instants[keys[index]], side="left")]
+    return found

@@ -1,0 +1,172 @@
+"""Versions of a grid's windows for late rows that came before the window was closed: one version a late row.
+
+Rows are in order of their start; their greatest end so far (:func:`reaches`) ascends with them, so that a bisection finds the first row
+that may still last into a window.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from windowmill.windowing.kernels.combine import Bools, Ints, inner, njit
+from windowmill.windowing.kernels.grid_arithmetic import Grid, end_of, first_after, is_listed_past, start_of
+from windowmill.windowing.kernels.rows import Rows
+
+
+class Met(NamedTuple):
+    """What each row met when it arrived; instants, shapes (n_rows,).
+
+    Attributes
+    ----------
+    watermark, closed
+        The watermark, and through where windows had been closed.
+    before_first, before_last
+        From where to where the key's rows reached; ``before_last`` at ``before_first`` or less where they were not.
+    """
+
+    watermark: Ints
+    closed: Ints
+    before_first: Ints
+    before_last: Ints
+
+
+class Revisions(NamedTuple):
+    """Versions of windows.
+
+    Attributes
+    ----------
+    key, window, revision
+        Of each version; shapes (n_versions,).
+    member_offsets, members
+        Where the rows of each version begin, shape (n_versions + 1,); and those: rows in time first, then late ones by arrival.
+    """
+
+    key: Ints
+    window: Ints
+    revision: Ints
+    member_offsets: Ints
+    members: Ints
+
+
+@njit
+def reaches(offsets: Ints, stop: Ints) -> Ints:
+    """The greatest end of each row and those of its key before it: rows up to one whose reach is not past a start end before it."""
+    reach = stop.copy()
+    for key in range(len(offsets) - 1):
+        for row in range(offsets[key] + 1, offsets[key + 1]):
+            reach[row] = max(reach[row], reach[row - 1])
+    return reach
+
+
+@njit
+def first_late(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, key: Ints, window: Ints) -> Ints:
+    """The row that came first to each window (key, number) after the watermark had passed it, and before it was closed; −1 for none."""
+    offsets, time, stop, number = rows
+    found = np.full(len(key), -1, np.int64)
+    reach = reaches(offsets, stop)
+    for index in range(len(key)):
+        begin, finish = offsets[key[index]], offsets[key[index] + 1]
+        start, end = start_of(grid, window[index]), end_of(grid, window[index])
+        for row in range(begin + np.searchsorted(reach[begin:finish], start, side="right"), finish):
+            if time[row] >= end:
+                break
+            late = watermark[row] >= end and closed[row] < end and stop[row] > start
+            if late and (found[index] < 0 or number[row] < number[found[index]]):
+                found[index] = row
+    return found
+
+
+@njit
+def late_revisions(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, new: Bools, before_first: Ints, before_last: Ints) -> Any:
+    """A version of a window for each new row that came after the watermark had passed it and before it was closed.
+
+    Parameters
+    ----------
+    before_first, before_last
+        As of :class:`Met`: windows which held nothing in time, but stood within that span, had been shown before their first late row.
+
+    Returns
+    -------
+    tuple
+        The columns of :class:`Revisions`.
+    """
+    met, reach, none = Met(watermark, closed, before_first, before_last), reaches(rows.offsets, rows.stop), np.empty(0, np.int64)
+    n, n_members = _revise(grid, rows, met, new, reach, False, Revisions(none, none, none, none, none))
+    key, window, revision = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    member_offsets, members = np.zeros(n + 1, np.int64), np.empty(n_members, np.int64)
+    _revise(grid, rows, met, new, reach, True, Revisions(key, window, revision, member_offsets, members))
+    return key, window, revision, member_offsets, members
+
+
+@njit
+def _revise(grid: Grid, rows: Rows, met: Met, new: Bools, reach: Ints, write: bool, out: Revisions) -> Any:
+    """Number of versions and of their rows; filled in only where ``write``."""
+    n = n_members = 0
+    for key in range(len(rows.offsets) - 1):
+        begin, finish = rows.offsets[key], rows.offsets[key + 1]
+        for late in range(begin, finish):
+            if not new[late]:
+                continue
+            window = first_after(grid, max(rows.time[late], met.closed[late]))
+            while not is_listed_past(grid, window):
+                start, end = start_of(grid, window), end_of(grid, window)
+                if start >= rows.stop[late] or end > met.watermark[late] or end < start:
+                    break
+                first = begin + np.searchsorted(reach[begin:finish], start, side="right")
+                held, on_time, earliest = _list_held(rows, met, late, first, finish, start, end, write, out.members, n_members)
+                if write:
+                    shown = on_time > 0 or _stood(met, earliest, start, end)
+                    out.key[n], out.window[n] = key, window
+                    out.revision[n] = held - on_time - 1 + (1 if shown else 0)
+                    out.member_offsets[n + 1] = n_members + held
+                    _late_last(out.members[n_members : n_members + held], on_time, rows.number, met.watermark, end)
+                n_members += held
+                n += 1
+                window += 1
+    return n, n_members
+
+
+@inner
+def _list_held(
+    rows: Rows, met: Met, late: int, first: int, finish: int, start: int, end: int, write: bool, members: Ints, begun: int
+) -> Any:
+    """List the rows of [start, end) that had arrived with ``late``; how many, how many in time, and the late one that came first."""
+    held = on_time = 0
+    earliest = late
+    for row in range(first, finish):
+        if rows.time[row] >= end:
+            break
+        if rows.stop[row] > start and rows.number[row] <= rows.number[late] and met.closed[row] < end:
+            if write:
+                members[begun + held] = row
+            held += 1
+            if met.watermark[row] < end:
+                on_time += 1
+            elif rows.number[row] < rows.number[earliest]:
+                earliest = row
+    return held, on_time, earliest
+
+
+@inner
+def _stood(met: Met, earliest: int, start: int, end: int) -> Any:
+    """Whether the window had been shown, empty, before its first late row: it stood where its key's rows reached then."""
+    first, last = met.before_first[earliest], met.before_last[earliest]
+    return first < last and first < end and last > start
+
+
+@njit
+def _late_last(members: Ints, on_time: int, number: Ints, watermark: Ints, end: int) -> None:
+    """Put the rows in time first, as they stand, and the late ones after them in the order of their arrival."""
+    late, arrival = np.empty(len(members) - on_time, np.int64), np.empty(len(members) - on_time, np.int64)
+    n_late = 0
+    for place in range(len(members)):
+        row = members[place]
+        if watermark[row] < end:
+            members[place - n_late] = row
+        else:
+            late[n_late], arrival[n_late] = row, number[row]
+            n_late += 1
+    for rank, index in enumerate(np.argsort(arrival)):
+        members[on_time + rank] = late[index]

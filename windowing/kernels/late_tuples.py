@@ -1,0 +1,83 @@
+"""Tuples that come after what their key has applied, or before a tick that has fired: judged in the order of their arrival."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from windowmill.windowing.kernels.combine import Bools, Ints, inner, njit
+from windowmill.windowing.kernels.policy_rules import AFTER, AGE, BEFORE, EMPTY, IDLE, NONE, TICKS, TRIGGER, tick_after, tick_until
+from windowmill.windowing.kernels.rows import suspects_of
+
+
+@njit
+def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, number: Ints, watermark: Ints, new: Bools, applied: Bools) -> Any:
+    """Which new tuples come after what their key had applied when they arrived.
+
+    Parameters
+    ----------
+    settings, listed
+        As of :class:`~windowmill.windowing.kernels.policy_rules.Rules`.
+    applied
+        Older tuples that the key knows: in the window, waiting, or the last one applied.
+
+    Returns
+    -------
+    tuple
+        Whether each tuple is accepted; whether it finds its key forgotten; how often its key had been forgotten before it is applied.
+    """
+    n = len(time)
+    accepted, fresh, life = np.zeros(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.int64)
+    suspect = np.empty(n, np.bool_)
+    for key in range(len(offsets) - 1):
+        first, last = offsets[key], offsets[key + 1]
+        behind = 0
+        for place in range(first, last):
+            if new[place]:
+                accepted[place] = True
+                behind += 1 if time[place] < watermark[place] else 0
+        if behind == 0:
+            continue
+        for place in range(first, last):
+            suspect[place] = new[place] and time[place] < watermark[place]
+            accepted[place] = new[place] and not suspect[place]
+        suspects = suspects_of(first, last, suspect, number)
+        lives, born_number, born_at = 0, np.empty(behind, np.int64), np.empty(behind, np.int64)
+        for place in suspects:
+            met = watermark[place]
+            other = first + np.searchsorted(time[first:last], met, side="left") - 1
+            # Of what was applied before the key was last forgotten nothing is known.
+            while other >= first:
+                known = (accepted[other] or applied[other]) and number[other] < number[place]
+                if known and (lives == 0 or number[other] >= born_number[lives - 1] or time[other] >= born_at[lives - 1]):
+                    break
+                other -= 1
+            if other < first:
+                accepted[place] = True
+            elif settings[IDLE] < AFTER and met - time[other] > settings[IDLE]:
+                accepted[place] = fresh[place] = True
+                born_number[lives], born_at[lives] = number[place], met
+                lives += 1
+            else:
+                accepted[place] = place > other and time[place] >= _last_tick(settings, listed, time[other], met)
+        for place in range(first, last):
+            for born in range(lives):
+                if number[place] >= born_number[born] or time[place] >= born_at[born]:
+                    life[place] += 1
+    return accepted, fresh, life
+
+
+@inner
+def _last_tick(settings: Ints, listed: Ints, youngest: int, watermark: int) -> Any:
+    """The last tick that has fired by ``watermark`` over a window whose youngest tuple is of time ``youngest``; none before it matters."""
+    if not settings[TICKS]:
+        return BEFORE
+    through = watermark
+    if not settings[EMPTY]:
+        if settings[TRIGGER] == NONE:
+            through = min(through, tick_after(settings, listed, youngest))
+        elif settings[AGE] < AFTER:
+            through = min(through, youngest + settings[AGE])
+    tick = tick_until(settings, listed, through)
+    return tick if tick > youngest else BEFORE

@@ -1,0 +1,220 @@
+"""Circular leaves, the slots of FlatFAT's leaves: those of a window stand side by side round a ring, with gaps where some have left.
+
+::
+
+    ring     │ 9 │ ⊥ │ 3 │ 2 │       places in the sequence of leaves, ⊥ where one has left; the window runs from front to back,
+               B       F             here over the end of the array: 3, 2, 9
+
+Which leaf is in which slot depends on the windows alone, not on aggregates: :func:`ring_changes` says it once for all of them. Slots are
+kept from batch to batch, so that partials are combined in one order however the input was cut.
+
+References
+----------
+Tangwongsan, Hirzel, Schneider and Wu (2015), General incremental sliding-window aggregation, PVLDB 8(7), sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from windowmill.windowing.kernels.combine import Bools, Ints, inlined, inner, njit
+from windowmill.windowing.kernels.growing import grown, grown_table
+
+#: A leaf's slot, if it has none yet, or none any more.
+PENDING, GONE = -1, -2
+#: Fewest slots of a ring.
+LEAST = 4
+
+
+@njit
+def ring_changes(offsets: Ints, keys: Ints, begins: Ints, hi: Ints, gone: Ints, removed: Ints, slots: Ints, capacities: Ints) -> Any:
+    """Give every leaf that enters a slot, and say for each window what changes in the ring.
+
+    A ring that is full with at most 3/4 of its slots in use is compacted, else it is doubled; below a quarter it is halved.
+
+    Parameters
+    ----------
+    offsets, keys, begins
+        The windows ``offsets[g]:offsets[g + 1]`` are those of key ``keys[g]``, whose leaves begin at place ``begins[g]`` of the sequence.
+    hi, gone, removed
+        Window w has met its key's leaves before place ``hi[w]``; since the window before, those at
+        ``removed[gone[w, 0]:gone[w, 1]]`` have left.
+    slots, capacities
+        Of each place of the sequence, ``PENDING`` where no window has met the leaf yet; of each key, 0 where it has no ring. Moved on.
+
+    Returns
+    -------
+    tuple
+        Of each window: capacity, front, number of slots from front to back, and whether the tree begins empty; where its changes begin;
+        of each change the slot; and the place of the leaf that comes there (−1: ⊥). Where a slot changes twice the last counts.
+    """
+    n = len(hi)
+    capacity, front, span, fresh = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_)
+    change_offsets, count = np.zeros(n + 1, np.int64), 0
+    changes = np.empty((2 * n + len(removed) + 16, 2), np.int64)
+    ring, packed = np.full(LEAST, -1, np.int64), np.empty(LEAST, np.int64)
+    for group in range(len(keys)):
+        size, met, first_window = capacities[keys[group]], begins[group], offsets[group]
+        ring, packed = _roomy(ring, packed, size)
+        head, held, length = _fill(ring, size, slots, met, hi[first_window])
+        for window in range(first_window, offsets[group + 1]):
+            first_gone, last_gone, stop = gone[window, 0], gone[window, 1], hi[window]
+            most = count + last_gone - first_gone + held + stop - met
+            if most > len(changes):
+                changes = grown_table(changes, most)
+            count, held = _leave(ring, slots, removed, first_gone, last_gone, held, changes, count)
+            entering = _count_pending(slots, met, stop)
+            head, length = _trim(ring, size, head, length, held)
+            fresh[window] = window == first_window
+            if length + entering > size or (size > LEAST and 4 * (held + entering) < size):
+                fresh[window] = True
+                _pack(ring, size, head, length, packed)
+                size = _fitting(size, held + entering)
+                ring, packed = _roomy(ring, packed, size)
+                _unpack(packed, held, ring, size, slots)
+                head, length = 0, held
+            if fresh[window]:
+                count = _write_all(ring, size, head, length, changes, change_offsets[window])
+            count, held, length = _enter(ring, size, head, length, held, slots, met, stop, changes, count)
+            met = max(met, stop)
+            capacity[window], front[window], span[window], change_offsets[window + 1] = size, head, length, count
+        capacities[keys[group]] = size
+    return capacity, front, span, fresh, change_offsets, changes[:count, 0].copy(), changes[:count, 1].copy()
+
+
+@njit
+def _roomy(ring: Ints, packed: Ints, size: int) -> Any:
+    """Both with at least ``size`` places; what ``packed`` holds is kept."""
+    if size <= len(ring):
+        return ring, packed
+    larger = np.empty(size, np.int64)
+    larger[: len(packed)] = packed
+    return np.empty(size, np.int64), larger
+
+
+@inner
+def _fill(ring: Ints, size: int, slots: Ints, begin: int, end: int) -> Any:
+    """Make the ring hold the leaves of begin:end that have slots; the first one's slot, how many there are, slots from first to last."""
+    ring[:size] = -1
+    head = held = length = 0
+    for place in range(begin, end):
+        slot = slots[place]
+        if slot >= 0:
+            ring[slot] = place
+            head = slot if held == 0 else head
+            held, length = held + 1, ((slot - head) & (size - 1)) + 1
+    return head, held, length
+
+
+@inlined
+def _leave(ring: Ints, slots: Ints, removed: Ints, first: int, last: int, held: int, changes: Ints, count: int) -> Any:
+    """Take the leaves ``removed[first:last]`` out; numbers of changes and of leaves held."""
+    for index in range(first, last):
+        place = removed[index]
+        slot, slots[place] = slots[place], GONE
+        if slot >= 0:
+            ring[slot] = -1
+            changes[count, 0], changes[count, 1] = slot, -1
+            count, held = count + 1, held - 1
+    return count, held
+
+
+@inlined
+def _count_pending(slots: Ints, first: int, last: int) -> Any:
+    entering = 0
+    for place in range(first, last):
+        entering += 1 if slots[place] == PENDING else 0
+    return entering
+
+
+@inlined
+def _trim(ring: Ints, size: int, head: int, length: int, held: int) -> Any:
+    """Slot of the first leaf, and slots from there to the last, without ⊥ at either end."""
+    if held == 0:
+        head = length = 0
+    else:
+        while ring[head] < 0:
+            head, length = (head + 1) & (size - 1), length - 1
+        while ring[(head + length - 1) & (size - 1)] < 0:
+            length -= 1
+    return head, length
+
+
+@inner
+def _pack(ring: Ints, size: int, head: int, length: int, packed: Ints) -> None:
+    """List the leaves from front to back."""
+    rank = 0
+    for step in range(length):
+        place = ring[(head + step) & (size - 1)]
+        if place >= 0:
+            packed[rank] = place
+            rank += 1
+
+
+@inner
+def _fitting(size: int, held: int) -> Any:
+    """Slots of a ring of ``size`` that is to hold ``held`` leaves."""
+    if 4 * held > 3 * size:
+        size = max(2 * size, LEAST)
+    while size < held:
+        size *= 2
+    while size > LEAST and 4 * held < size:
+        size //= 2
+    return size
+
+
+@inner
+def _unpack(packed: Ints, held: int, ring: Ints, size: int, slots: Ints) -> None:
+    """Put the listed leaves into the slots from 0 on."""
+    ring[:size] = -1
+    for slot in range(held):
+        ring[slot], slots[packed[slot]] = packed[slot], slot
+
+
+@inner
+def _write_all(ring: Ints, size: int, head: int, length: int, changes: Ints, count: int) -> Any:
+    """Write each leaf of the ring as a change, from number ``count`` on; the number after the last."""
+    for step in range(length):
+        slot = (head + step) & (size - 1)
+        if ring[slot] >= 0:
+            changes[count, 0], changes[count, 1] = slot, ring[slot]
+            count += 1
+    return count
+
+
+@inlined
+def _enter(ring: Ints, size: int, head: int, length: int, held: int, slots: Ints, first: int, last: int, changes: Ints, count: int) -> Any:
+    """Give the pending leaves of first:last the slots after the last one; numbers of changes, of leaves held and of slots in use."""
+    for place in range(first, last):
+        if slots[place] == PENDING:
+            slot = (head + length) & (size - 1)
+            ring[slot], slots[place] = place, slot
+            changes[count, 0], changes[count, 1] = slot, place
+            count, held, length = count + 1, held + 1, length + 1
+    return count, held, length
+
+
+@njit
+def ring_members(capacity: Ints, front: Ints, span: Ints, fresh: Bools, change_offsets: Ints, slots: Ints, leaves: Ints) -> Any:
+    """The leaves of each window, one by one from front to back: where they begin, and the leaves themselves."""
+    n, largest = len(capacity), 1
+    for window in range(n):
+        largest = max(largest, capacity[window])
+    ring = np.full(largest, -1, np.int64)
+    offsets, members, count = np.zeros(n + 1, np.int64), np.empty(16, np.int64), 0
+    for window in range(n):
+        if fresh[window]:
+            ring[:] = -1
+        for index in range(change_offsets[window], change_offsets[window + 1]):
+            ring[slots[index]] = leaves[index]
+        if count + span[window] > len(members):
+            members = grown(members, count + span[window])
+        for step in range(span[window]):
+            leaf = ring[(front[window] + step) & (capacity[window] - 1)]
+            if leaf >= 0:
+                members[count] = leaf
+                count += 1
+        offsets[window + 1] = count
+    return offsets, members[:count]
