@@ -110,13 +110,13 @@ $(STAMPS)/packages: requirements.lock pyproject.toml
 	@scripts/setup.sh venv
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/jars: requirements.lock jobs/jars.py | $(STAMPS)/packages
+$(STAMPS)/jars: requirements.lock jobs/spark/jars.py | $(STAMPS)/packages
 	@scripts/setup.sh java
-	@$(PY) -m windowmill.jobs.jars
+	@$(PY) -m windowmill.jobs.spark.jars
 	@touch $@
 
-$(STAMPS)/classes: $(STAMPS)/jars jobs/session.py
-	@$(PY) -m windowmill.jobs.session
+$(STAMPS)/classes: $(STAMPS)/jars jobs/spark/session.py
+	@$(PY) -m windowmill.jobs.spark.session
 	@touch $@
 
 $(STAMPS)/kernels: requirements.lock $(wildcard windowing/kernels/*.py) | $(STAMPS)/packages

@@ -36,7 +36,7 @@ from windowmill.checkpoints.record_merging import FAN, LAST_LEVEL
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import Record, sealed
 from windowmill.checkpoints.stored_plans import StoredPlan
-from windowmill.jobs import planning
+from windowmill.jobs.batch import planning
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline

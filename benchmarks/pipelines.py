@@ -15,10 +15,10 @@ from rich.console import Console
 
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.wanted import condition_of
-from windowmill.jobs import runs
-from windowmill.jobs.maintenance import maintain
-from windowmill.jobs.outcomes import Done
-from windowmill.jobs.progress import Progress
+from windowmill.jobs.batch import loop
+from windowmill.jobs.batch.outcomes import Done
+from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.commands.maintenance import maintain
 from windowmill.windowing.columnar.slices import BATCH, SLICE
 from windowmill.windowing.fixed_grids import Grids
 from windowmill.windowing.nodes import Nodes
@@ -76,7 +76,7 @@ class Growing:
         versions = max(20, -(-rows // VERSION_ROWS))
         for version in range(versions):
             self.land((version + 1) * rows // versions - version * rows // versions)
-        runs.backfill(self.pipeline, quiet(), begin=START_US - 1, end=self.now_us)
+        loop.backfill(self.pipeline, quiet(), begin=START_US - 1, end=self.now_us)
         maintain(self.pipeline, quiet())
 
     def run(self) -> tuple[float, Done, int]:
@@ -84,7 +84,7 @@ class Growing:
         tables = [self.sink, Places.of(self.pipeline).state]
         before = [DeltaTable(path).version() for path in tables]
         begun = time.perf_counter()
-        [done] = runs.run(self.pipeline, quiet())
+        [done] = loop.run(self.pipeline, quiet())
         seconds = time.perf_counter() - begun
         return seconds, done, sum(DeltaTable(path).version() - version for path, version in zip(tables, before, strict=True))
 

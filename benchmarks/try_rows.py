@@ -20,10 +20,10 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from windowmill.jobs.result_text import result_lines
-from windowmill.jobs.rows import read_rows
-from windowmill.jobs.try_command import KernelEngine
-from windowmill.jobs.try_engine import Batch
+from windowmill.jobs.commands.try_command import KernelEngine
+from windowmill.jobs.commands.try_engine import Batch
+from windowmill.jobs.json_lines.read import read_rows
+from windowmill.jobs.json_lines.write import result_lines
 from windowmill.windowing.specfile import load_pipeline
 
 KEYS = 1_000

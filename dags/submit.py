@@ -46,8 +46,8 @@ class SubmittedBatchOperator(SparkSubmitOperator):
         self.spec = Spec.of(spec)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # Airflow keeps whatever a task returns
-        from windowmill.jobs.jars import jar_paths
-        from windowmill.jobs.session import DELTA_CONF
+        from windowmill.jobs.spark.jars import jar_paths
+        from windowmill.jobs.spark.session import DELTA_CONF
 
         if not (self.jars or self.packages):
             self.jars = ",".join(map(str, jar_paths()))

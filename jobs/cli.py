@@ -78,7 +78,7 @@ def _guarded(action: Callable[[], Any]) -> int:
     except Exception as err:
         if _State.debug:
             raise
-        from windowmill.jobs.failures import explain, raised_in_worker
+        from windowmill.jobs.spark.failures import explain, raised_in_worker
 
         ours = raised_in_worker(err)
         errors.print(f"windowmill: {redacted(explain(err)) if ours is None else ours}", markup=False)

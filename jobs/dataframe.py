@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.conditions import columns_of, conditions_of
-from windowmill.jobs.shipping import ship_modules
+from windowmill.jobs.conditions.duckdb import columns_of, conditions_of
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
 from windowmill.jobs.sources.rows import event_end, event_time
+from windowmill.jobs.spark.shipping import ship_modules
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways import live_row_pass as live
 from windowmill.jobs.ways import slice_passes as passes

@@ -14,7 +14,7 @@ from typing import Any, cast
 from windowmill.checkpoints.commit_stores import check_commit_store
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.jobs.condition_checks import condition_problem
+from windowmill.jobs.conditions.checks import condition_problem
 from windowmill.jobs.sources.kinds import kind_problems
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import LimitExceededError, SpecError, UnsupportedError, first_line
@@ -106,7 +106,7 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
     SpecError
         If an aggregate cannot take its columns.
     """
-    from windowmill.jobs.conditions import columns_of
+    from windowmill.jobs.conditions.duckdb import columns_of
     from windowmill.jobs.sources.columns import Columns
     from windowmill.jobs.sources.kinds import open_source
     from windowmill.windowing.columnar.log import StateLog

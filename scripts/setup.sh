@@ -50,9 +50,9 @@ make_venv() {
 
 need_java() {
     local advice
-    advice=$($venv/bin/python -m windowmill.jobs.java 2>&1 >/dev/null) && return
+    advice=$($venv/bin/python -m windowmill.jobs.spark.java 2>&1 >/dev/null) && return
     install_debian openjdk-17-jre-headless || install_debian default-jre-headless || fail "$advice"
-    $venv/bin/python -m windowmill.jobs.java >/dev/null
+    $venv/bin/python -m windowmill.jobs.spark.java >/dev/null
 }
 
 case "${1-}" in

@@ -17,7 +17,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
     """The one Spark session of the test run, with the product's own settings."""
-    from windowmill.jobs.session import spark_session
+    from windowmill.jobs.spark.session import spark_session
 
     session = spark_session("windowmill tests", master="local[2]", brief=True)
     yield session

@@ -16,7 +16,7 @@ from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline
 
 if TYPE_CHECKING:
-    from windowmill.jobs.outcomes import Done, Ruling
+    from windowmill.jobs.batch.outcomes import Done, Ruling
 
 
 def run(
@@ -33,13 +33,13 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Advance the pipeline over its source's new rows."""
-    from windowmill.jobs import runs
-    from windowmill.jobs.planning import Accepted
-    from windowmill.jobs.progress import Progress
+    from windowmill.jobs.batch import loop
+    from windowmill.jobs.batch.planning import Accepted
+    from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
     accepted = Accepted(changes=accept_changes, code=accept_code)
-    done = runs.run(pipeline, Progress(errors), max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted)
+    done = loop.run(pipeline, Progress(errors), max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted)
     _tell(pipeline, done, as_json)
 
 
@@ -55,16 +55,16 @@ def backfill(
     as_json: AsJson = False,
 ) -> None:
     """Recompute the windows that end in (from, to] from history, as one batch."""
-    from windowmill.jobs import runs
-    from windowmill.jobs.planning import Accepted
-    from windowmill.jobs.progress import Progress
+    from windowmill.jobs.batch import loop
+    from windowmill.jobs.batch.planning import Accepted
+    from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
     first, last = _instant("--from", begin, pipeline), _instant("--to", end, pipeline)
     if first >= last:
         raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
     accepted = Accepted(changes=accept_changes, code=accept_code)
-    _tell(pipeline, [runs.backfill(pipeline, Progress(errors), begin=first, end=last, arrival=arrival, accepted=accepted)], as_json)
+    _tell(pipeline, [loop.backfill(pipeline, Progress(errors), begin=first, end=last, arrival=arrival, accepted=accepted)], as_json)
 
 
 def release(spec: Spec, accept_changes: AcceptChanges = False, accept_code: AcceptCode = False, as_json: AsJson = False) -> None:
@@ -79,23 +79,23 @@ def discard(spec: Spec, accept_changes: AcceptChanges = False, accept_code: Acce
 
 def abandon(spec: Spec, as_json: AsJson = False) -> None:
     """Drop an open plan that has published nothing; the next run makes a new plan."""
-    from windowmill.jobs import runs
-    from windowmill.jobs.progress import Progress
-    from windowmill.jobs.tell import Answer
+    from windowmill.jobs.batch import loop
+    from windowmill.jobs.batch.progress import Progress
+    from windowmill.jobs.commands.answers import Answer
 
     pipeline = load_pipeline(spec)
-    plan = runs.abandon(pipeline, Progress(errors))
+    plan = loop.abandon(pipeline, Progress(errors))
     data = {"pipeline": pipeline.pipeline, "status": "abandoned", "batch": plan.batch, "action": plan.action}
     show(Answer(data, f"{pipeline.pipeline}: batch {plan.batch} ({plan.action}) is abandoned; none of its rows had landed"), as_json)
 
 
 def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, as_json: bool) -> None:
-    from windowmill.jobs import runs
-    from windowmill.jobs.planning import Accepted
-    from windowmill.jobs.progress import Progress
+    from windowmill.jobs.batch import loop
+    from windowmill.jobs.batch.planning import Accepted
+    from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
-    _tell(pipeline, runs.run(pipeline, Progress(errors), ruling=ruling, accepted=Accepted(changes=changes, code=code)), as_json)
+    _tell(pipeline, loop.run(pipeline, Progress(errors), ruling=ruling, accepted=Accepted(changes=changes, code=code)), as_json)
 
 
 def _instant(option: str, text: str, pipeline: Pipeline) -> int:
@@ -109,7 +109,7 @@ def _instant(option: str, text: str, pipeline: Pipeline) -> int:
 
 
 def _tell(pipeline: Pipeline, done: list[Done], as_json: bool) -> None:
-    from windowmill.jobs.tell import summary_of
+    from windowmill.jobs.commands.answers import summary_of
 
     summary = summary_of(pipeline, done)
     if as_json:

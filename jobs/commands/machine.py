@@ -9,7 +9,7 @@ from windowmill.jobs.commands.output import console
 
 def doctor() -> None:
     """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports."""
-    from windowmill.jobs.doctor import examine
-    from windowmill.jobs.doctor import report as tell
+    from windowmill.jobs.commands.doctor import examine
+    from windowmill.jobs.commands.doctor import report as tell
 
     raise typer.Exit(tell(examine(), console))

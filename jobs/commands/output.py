@@ -12,7 +12,7 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def show(answer: Any, as_json: bool) -> None:
-    """Print an answer (:class:`windowmill.jobs.tell.Answer`) as it was asked for."""
+    """Print an answer (:class:`windowmill.jobs.commands.answers.Answer`) as it was asked for."""
     if as_json:
         print(json.dumps(answer.data))
     else:

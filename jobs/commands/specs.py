@@ -36,7 +36,7 @@ def validate(
 
 def explain(spec: Spec, as_json: AsJson = False) -> None:
     """Explain how the spec is computed: slices, engines and why, their cost, what is stored; starts nothing."""
-    from windowmill.jobs.explain import explain as tell
+    from windowmill.jobs.commands.explain import explain as tell
 
     show(tell(load_pipeline(spec)), as_json)
 
@@ -49,6 +49,6 @@ def try_(
     final: Annotated[bool, typer.Option("--final/--no-final", help="Whether the watermark goes to infinity at the end of input.")] = True,
 ) -> None:
     """Run the spec on JSON lines and print its rows as JSON lines. No Airflow, no tables."""
-    from windowmill.jobs.try_command import run_try
+    from windowmill.jobs.commands.try_command import run_try
 
     raise typer.Exit(run_try(spec, input_, batch_rows=batch_rows, engine=engine, final=final, stdout=sys.stdout, stderr=sys.stderr))

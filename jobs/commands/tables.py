@@ -14,7 +14,7 @@ from windowmill.windowing.specfile import load_pipeline
 
 def status(spec: Spec, as_json: AsJson = False) -> None:
     """Show the pipeline's progress and open batch."""
-    from windowmill.jobs.tell import status_of
+    from windowmill.jobs.commands.answers import status_of
 
     show(status_of(load_pipeline(spec)), as_json)
 
@@ -26,14 +26,14 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """List the pipeline's batches."""
-    from windowmill.jobs.tell import history_of
+    from windowmill.jobs.commands.answers import history_of
 
     show(history_of(load_pipeline(spec), last, timings=timings), as_json)
 
 
 def quality(spec: Spec, last: Last = 5, as_json: AsJson = False) -> None:
     """Show the validation results of the last batches."""
-    from windowmill.jobs.tell import quality_of
+    from windowmill.jobs.commands.answers import quality_of
 
     show(quality_of(load_pipeline(spec), last), as_json)
 
@@ -48,7 +48,7 @@ def state(
     as_json: AsJson = False,
 ) -> None:
     """Show the stored state; for a key, what the next run would restore, and for which windows."""
-    from windowmill.jobs.state import state_of
+    from windowmill.jobs.commands.state import state_of
 
     show(state_of(load_pipeline(spec), key or [], limit), as_json)
 
@@ -65,7 +65,7 @@ def report(
 
 def maintain(spec: Spec, as_json: AsJson = False) -> None:
     """Drop expired slices, compact and vacuum the pipeline's own tables."""
-    from windowmill.jobs.maintenance import maintain as keep
-    from windowmill.jobs.progress import Progress
+    from windowmill.jobs.batch.progress import Progress
+    from windowmill.jobs.commands.maintenance import maintain as keep
 
     show(keep(load_pipeline(spec), Progress(errors)), as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windowmill.jobs.quarantine import check_bad_rows, set_aside
+from windowmill.jobs.batch.quarantine import check_bad_rows, set_aside
 from windowmill.jobs.ways.base import Applied, Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import TableInput

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.conditions import conditions_of
+from windowmill.jobs.conditions.duckdb import conditions_of
+from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON
-from windowmill.jobs.spark_conditions import truth
 from windowmill.jobs.ways import counting
 from windowmill.jobs.ways.counting import Windows
 from windowmill.windowing.columnar.checksums import RowCheck

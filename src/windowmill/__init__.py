@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from windowmill.dags.factory import build_dag
     from windowmill.jobs.dataframe import aggregate
-    from windowmill.jobs.session import spark_session
+    from windowmill.jobs.spark.session import spark_session
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.specfile import load_pipeline
 
@@ -23,7 +23,7 @@ _HOMES = {
     "aggregate": "windowmill.jobs.dataframe",
     "build_dag": "windowmill.dags.factory",
     "load_pipeline": "windowmill.windowing.specfile",
-    "spark_session": "windowmill.jobs.session",
+    "spark_session": "windowmill.jobs.spark.session",
 }
 
 

@@ -170,8 +170,8 @@ def _batch_rows(cut: str | int) -> int | None:
 def _attempt(
     pipeline: Pipeline, rows: Sequence[Row], data: bytes, engine: str, size: int | None, final: bool, now: datetime.datetime | None
 ) -> Outcome:
-    from windowmill.jobs.result_text import result_lines
-    from windowmill.jobs.try_command import attempt
+    from windowmill.jobs.commands.try_command import attempt
+    from windowmill.jobs.json_lines.write import result_lines
 
     outcome = attempt(pipeline, data, size, engine, final, now.timestamp() if now else None)
     printed = b"".join(bytes(piece) for piece in result_lines(outcome.rows, pipeline))

@@ -68,8 +68,8 @@ def test_spark_is_touched_in_one_module(package):
             "windowmill.testing",
             {*(f"windowmill.{name}" for name in OURS), "numpy", "numba", "pyarrow", "pandas", "pydantic", "hypothesis", "yaml"},
         ),
-        ("windowmill.jobs.runs", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
-        ("windowmill.jobs.tell", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
+        ("windowmill.jobs.batch.loop", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
+        ("windowmill.jobs.commands.answers", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
     ],
 )
 def test_light_modules_load_nothing_heavy(module, heavy):

@@ -10,11 +10,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("windowing", "checkpoints", "expectations", "jobs", "dags")
 LONGEST_MODULE, LONGEST_FUNCTION, MOST_PARAMETERS = 400, 60, 15
-#: Modules that are longer still, each with the reason.
-LONG_MODULES = {
-    "jobs/apply.py": "ways of working are still told apart here; each is to become a module",
-    "windowing/spec.py": "window types are still declared here; each is to become a module",
-}
 
 
 def modules(package: str) -> dict[str, str]:
@@ -26,14 +21,8 @@ def modules(package: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_modules_are_short(package):
-    lines = {name: len(text.splitlines()) for name, text in modules(package).items() if name not in LONG_MODULES}
+    lines = {name: len(text.splitlines()) for name, text in modules(package).items()}
     assert {name: count for name, count in lines.items() if count > LONGEST_MODULE} == {}
-
-
-@pytest.mark.parametrize("name", LONG_MODULES)
-def test_an_exception_is_needed(name):
-    lines = len((ROOT / name).read_text().splitlines())
-    assert lines > LONGEST_MODULE, f"{name} is short now: take it out of LONG_MODULES"
 
 
 @pytest.mark.parametrize("package", PACKAGES)

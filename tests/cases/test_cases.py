@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from windowmill.jobs.try_command import ENGINES, run_try
+from windowmill.jobs.commands.try_command import ENGINES, run_try
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.specfile import parse_pipeline
 

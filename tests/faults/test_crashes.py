@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from tests.spark.harness import Bench, differences, events, expected
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.run import _Steps
+from windowmill.jobs.batch.steps import _Steps
 from windowmill.jobs.ways import limits
 
 pytestmark = pytest.mark.spark
@@ -96,7 +96,7 @@ def test_without_the_lease_the_ledger_alone_lets_one_of_two_attempts_commit(benc
 
     from windowmill.windowing.errors import FencedError
 
-    monkeypatch.setattr("windowmill.jobs.runs.lease", lambda *a, **k: nullcontext())
+    monkeypatch.setattr("windowmill.jobs.batch.loop.lease", lambda *a, **k: nullcontext())
     original, woken = _Steps.validate, []
 
     def overtaken(self, *arguments):

@@ -16,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.faults.machine import Machine
 from windowmill.checkpoints import upkeep
 from windowmill.checkpoints.state import log
-from windowmill.jobs import run
+from windowmill.jobs.batch import steps
 
 pytestmark = [pytest.mark.spark, pytest.mark.covers("P1", "P10", "P11", "S5", "I2", "I11", "I12", "Q1")]
 _STEPS_OF_AN_EXAMPLE, _EXAMPLES_OF_A_SEED = 50, 10
@@ -30,7 +30,7 @@ def machine(spark, tmp_path, monkeypatch):
     Machine.done.clear()
     monkeypatch.setattr(log, "FEW_FILES", 6)
     monkeypatch.setattr(upkeep, "FEW_FILES", 6)
-    monkeypatch.setattr(run, "MERGED_EVERY", 4)
+    monkeypatch.setattr(steps, "MERGED_EVERY", 4)
     yield Machine
     shutil.rmtree(tmp_path)
 

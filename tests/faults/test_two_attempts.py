@@ -81,7 +81,7 @@ def test_two_attempts_at_one_batch(begun, tmp_path, monkeypatch, first, second, 
     began, clean = begun
     story = began.copied_to(tmp_path / "story")
     story.land(1)
-    monkeypatch.setattr("windowmill.jobs.runs.lease", lambda *a, **k: nullcontext())
+    monkeypatch.setattr("windowmill.jobs.batch.loop.lease", lambda *a, **k: nullcontext())
     a, b = Attempt(story, first, dies=False), Attempt(story, second, dies=dies)
     for write in WRITES:
         monkeypatch.setitem(failpoints._armed, f"{write}.before", lambda place=f"{write}.before": _at(place, a, b))

@@ -17,9 +17,9 @@ from deltalake.schema import PrimitiveType
 from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, place, quiet
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs import runs
-from windowmill.jobs.maintenance import maintain
-from windowmill.jobs.outcomes import Ruling
+from windowmill.jobs.batch import loop
+from windowmill.jobs.batch.outcomes import Ruling
+from windowmill.jobs.commands.maintenance import maintain
 from windowmill.windowing import errors
 
 #: A rule that no batch passes.
@@ -142,7 +142,7 @@ class World:
     def abandon(self) -> bool:
         """Drop the open batch; whether that was possible: one that has written rows cannot be dropped."""
         try:
-            runs.abandon(self.bench.pipeline, quiet())
+            loop.abandon(self.bench.pipeline, quiet())
         except errors.LedgerError as err:
             if "cannot be abandoned" in str(err):
                 return False
@@ -157,7 +157,7 @@ class World:
             return False
         begin, end = sorted(ends[share * (len(ends) - 1) // 100] for share in (begin_share, end_share))
         try:
-            runs.backfill(self.bench.pipeline, quiet(), begin=begin - MINUTE, end=end)
+            loop.backfill(self.bench.pipeline, quiet(), begin=begin - MINUTE, end=end)
         except errors.ArrivalUnknownError:
             assert self.history_gone
             return False

@@ -23,6 +23,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from tests.spark.harness import AGGREGATES, BASE, MINUTE, WINDOWS, quiet
+from windowmill.jobs.batch import loop
 from windowmill.windowing.specfile import parse_pipeline
 
 HERE = Path(__file__).parent
@@ -111,9 +112,8 @@ class Golden:
         return found | changes
 
     def run(self, ruling: Any = None, **changes: Any) -> list[Any]:
-        from windowmill.jobs import runs
 
-        return runs.run(parse_pipeline(self.spec(**changes)), quiet(), ruling=ruling)
+        return loop.run(parse_pipeline(self.spec(**changes)), quiet(), ruling=ruling)
 
     def land(self, rows: Sequence[dict[str, Any]]) -> None:
         write_deltalake(self.folder / "source", pa.Table.from_pylist(list(rows), schema=SCHEMA), mode="append")
@@ -163,7 +163,7 @@ def rows_of(seed: int, count: int, first: int = 0) -> list[dict[str, Any]]:
 
 def make(case: str, folder: Path, count: int = 150) -> None:
     """Two batches of ``case`` in ``folder``; of ``open`` the second has died, of ``held`` it is held."""
-    from windowmill.jobs.run import _Steps
+    from windowmill.jobs.batch.steps import _Steps
 
     folder.mkdir(parents=True)
     (folder / "spec.json").write_text(json.dumps(spec_of(case), indent=1) + "\n")
@@ -198,7 +198,7 @@ def _dying(*_: object) -> None:
 
 def main(format_: str) -> None:
     """Make all cases of ``format_`` that are not there yet."""
-    from windowmill.jobs.session import spark_session
+    from windowmill.jobs.spark.session import spark_session
 
     session = spark_session("golden tables", master="local[2]", brief=True)
     for case in CASES:

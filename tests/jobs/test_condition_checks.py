@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from windowmill.jobs.condition_checks import condition_problem
+from windowmill.jobs.conditions.checks import condition_problem
 
 
 @pytest.mark.parametrize(

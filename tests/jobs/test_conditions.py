@@ -8,7 +8,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from windowmill.jobs.conditions import evaluate, translated
+from windowmill.jobs.conditions.duckdb import evaluate, translated
 from windowmill.windowing.errors import SpecError, UnsupportedError
 
 UTC = datetime.UTC
@@ -191,7 +191,7 @@ def test_spark_agrees_on_every_row(spark):
     """What translations give in Spark, what Spark makes of the condition itself where that does not fail, and what DuckDB gives."""
     from pyspark.sql import functions as F
 
-    from windowmill.jobs.spark_conditions import failure, truth
+    from windowmill.jobs.conditions.spark import failure, truth
 
     types = dict(zip(ROWS.schema.names, ROWS.schema.types, strict=True))
     frame = spark.createDataFrame(ROWS.append_column("n", pa.array(range(ROWS.num_rows)))).coalesce(1).cache()

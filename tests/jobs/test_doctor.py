@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from windowmill.jobs import doctor, jars, java
-from windowmill.jobs.doctor import Check
+from windowmill.jobs.commands import doctor
+from windowmill.jobs.commands.doctor import Check
+from windowmill.jobs.spark import jars, java
 from windowmill.windowing.errors import MachineError
 
 

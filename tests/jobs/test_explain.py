@@ -14,7 +14,7 @@ import yaml
 from rich.console import Console
 
 from windowmill.jobs.cli import main
-from windowmill.jobs.explain import explain
+from windowmill.jobs.commands.explain import explain
 from windowmill.windowing.engines import ENGINES
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from windowmill.jobs.failures import raised_in_worker, typed
+from windowmill.jobs.spark.failures import raised_in_worker, typed
 from windowmill.windowing.errors import StateCorruptError, StateMissingError
 
 

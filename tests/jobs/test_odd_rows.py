@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from windowmill.jobs.try_command import attempt
+from windowmill.jobs.commands.try_command import attempt
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.specfile import parse_pipeline
 

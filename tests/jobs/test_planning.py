@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from windowmill.jobs.planning import _moves_on
+from windowmill.jobs.batch.planning import _moves_on
 from windowmill.windowing.specfile import parse_pipeline
 
 

@@ -16,7 +16,7 @@ from tests.checkpoints.records import NOW, commit, plan
 from windowmill.checkpoints.batches import Plan, Written
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.planning import Accepted, next_backfill, next_run
+from windowmill.jobs.batch.planning import Accepted, next_backfill, next_run
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing import errors
 from windowmill.windowing.specfile import parse_pipeline

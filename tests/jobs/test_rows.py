@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowmill.jobs import rows as reader
-from windowmill.jobs.json_blocks import read_blocks
-from windowmill.jobs.result_text import result_lines
+from windowmill.jobs.json_lines import read as reader
+from windowmill.jobs.json_lines.blocks import read_blocks
+from windowmill.jobs.json_lines.write import result_lines
 from windowmill.windowing.columnar import ResultTable
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline

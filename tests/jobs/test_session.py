@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from windowmill.jobs import session
-from windowmill.jobs.jars import jar_paths
-from windowmill.jobs.session import spark_session
+from windowmill.jobs.spark import session
+from windowmill.jobs.spark.jars import jar_paths
+from windowmill.jobs.spark.session import spark_session
 from windowmill.windowing.errors import MachineError
 
 

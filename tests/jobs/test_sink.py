@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from windowmill.jobs import sink
+from windowmill.jobs.batch import sink
 from windowmill.windowing.durations import DAY_US
 
 

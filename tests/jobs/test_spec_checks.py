@@ -12,8 +12,8 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
+from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.cli import main
-from windowmill.jobs.planning import next_run
 from windowmill.jobs.spec_checks import problems_of, runnable_of
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.specfile import parse_pipeline

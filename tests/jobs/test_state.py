@@ -22,7 +22,7 @@ from windowmill.checkpoints.inspection import SlicesInspection, key_value
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.cli import main
-from windowmill.jobs.state import state_of
+from windowmill.jobs.commands.state import state_of
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.share import Share

@@ -15,7 +15,7 @@ from tests.checkpoints.records import plan
 from tests.spark.harness import quiet
 from windowmill.checkpoints.batches import Written
 from windowmill.expectations.gate import Verdict
-from windowmill.jobs import run
+from windowmill.jobs.batch import steps
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways import balance, input
 from windowmill.jobs.ways.base import Applied, Computed
@@ -60,9 +60,9 @@ class Attempt:
         return SimpleNamespace(version=7)
 
 
-def steps(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
+def batch_of(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
     """A batch whose constructor, which starts Spark, has not run; ``held`` and ``recorded`` are noted instead of written."""
-    made: Any = object.__new__(run._Steps)
+    made: Any = object.__new__(steps._Steps)
     made.runnable, made.pipeline, made.attempt, made.plan, made.progress = (
         runnable_of(PIPELINE),
         PIPELINE,
@@ -74,8 +74,8 @@ def steps(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, **values: Any) -> A
     made.batch = SimpleNamespace(reading=SimpleNamespace(rows_ignored=5), sink_schema=ROWS.schema, instants=False)
     made.collected = ROWS
     made.noted = []
-    monkeypatch.setattr(run._Steps, "_hold", lambda self, *_: self.noted.append("held"))
-    monkeypatch.setattr(run._Steps, "_record", lambda self, *_: self.noted.append("recorded"))
+    monkeypatch.setattr(steps._Steps, "_hold", lambda self, *_: self.noted.append("held"))
+    monkeypatch.setattr(steps._Steps, "_record", lambda self, *_: self.noted.append("recorded"))
     return made
 
 
@@ -86,27 +86,27 @@ def result(quarantined: Any = None, **values: Any) -> Applied:
 
 @pytest.mark.covers("Q1")
 def test_a_batch_that_a_critical_rule_fails_is_held_unless_it_has_been_ruled_on(monkeypatch):
-    monkeypatch.setattr(run, "validate", lambda *_, **__: Verdict("held", ()))
-    held = steps(Attempt(), monkeypatch)
+    monkeypatch.setattr(steps, "validate", lambda *_, **__: Verdict("held", ()))
+    held = batch_of(Attempt(), monkeypatch)
     with pytest.raises(HeldError, match="batch 3 is held, nothing was published"):
         held.validate(result(), None)
     assert held.noted == ["recorded", "held"]
     for ruling, verdict in (("release", "released"), ("discard", "discarded")):
-        ruled = steps(Attempt(), monkeypatch)
+        ruled = batch_of(Attempt(), monkeypatch)
         assert ruled.validate(result(), ruling) == verdict
         assert ruled.noted == ["recorded"]
 
 
 @pytest.mark.covers("Q1")
 def test_what_an_earlier_attempt_published_is_not_validated_again(monkeypatch):
-    monkeypatch.setattr(run, "validate", lambda *_, **__: Verdict("held", ()))
-    found = steps(Attempt("warned"), monkeypatch)
+    monkeypatch.setattr(steps, "validate", lambda *_, **__: Verdict("held", ()))
+    found = batch_of(Attempt("warned"), monkeypatch)
     assert found.validate(result(), None) == "warned"
     assert found.noted == []
 
 
 def test_a_discarded_batch_publishes_no_rows_and_its_commit_says_so(monkeypatch):
-    batch = steps(Attempt(), monkeypatch)
+    batch = batch_of(Attempt(), monkeypatch)
     assert batch.publish(result(), "discarded") is None
     assert batch.attempt.writes == []
     told = batch._outcome(result(), "discarded", None, 4)
@@ -116,9 +116,9 @@ def test_a_discarded_batch_publishes_no_rows_and_its_commit_says_so(monkeypatch)
 def test_the_sinks_commit_tells_its_verdict(monkeypatch):
     """An attempt that finds the rows published takes it from there."""
     told = []
-    monkeypatch.setattr(run.sink, "takes_table", lambda *_: True)
-    monkeypatch.setattr(run.sink, "publish", lambda *_, metadata, **__: told.append(json.loads(metadata)))
-    batch = steps(Attempt(), monkeypatch)
+    monkeypatch.setattr(steps.sink, "takes_table", lambda *_: True)
+    monkeypatch.setattr(steps.sink, "publish", lambda *_, metadata, **__: told.append(json.loads(metadata)))
+    batch = batch_of(Attempt(), monkeypatch)
     assert batch.publish(result(), "released") == 7
     assert told == [{"verdict": "released"}]
 
@@ -127,17 +127,17 @@ def test_the_sinks_commit_tells_its_verdict(monkeypatch):
 @pytest.mark.parametrize(("builds_state", "writes"), [(True, ["quarantine"]), (False, [])], ids=["run", "backfill of a running pipeline"])
 def test_only_batches_that_go_on_set_rows_aside(monkeypatch, builds_state, writes):
     """A backfill reads rows again that the batches before it have set aside."""
-    monkeypatch.setattr(run._Steps, "_publish", lambda *_: 7)
-    monkeypatch.setattr(run, "prepare", lambda *_: None)
+    monkeypatch.setattr(steps._Steps, "_publish", lambda *_: 7)
+    monkeypatch.setattr(steps, "prepare", lambda *_: None)
     staged = SimpleNamespace(schema=None, append_to=lambda *_, **__: None)
     own = {} if builds_state else {"action": "backfill", "range_from": 0, "range_to": 10, "builds_state": False}
-    batch = steps(Attempt(), monkeypatch, **own)
+    batch = batch_of(Attempt(), monkeypatch, **own)
     batch.publish(result(quarantined=staged), "passed")
     assert batch.attempt.writes == writes
 
 
 def test_the_commit_tells_what_was_read_and_what_was_written_where(monkeypatch):
-    told = steps(Attempt(), monkeypatch)._outcome(result(quarantined=SimpleNamespace(rows=3), new_state=11), "passed", 7, 8)
+    told = batch_of(Attempt(), monkeypatch)._outcome(result(quarantined=SimpleNamespace(rows=3), new_state=11), "passed", 7, 8)
     assert (told.seen, told.emitted, told.window_end_min, told.window_end_max) == (20, 10, 10, 10)
     assert (told.rows_read, told.rows_applied, told.rows_late, told.rows_quarantined, told.rows_ignored) == (9, 6, 2, 3, 5)
     assert (told.sink_version, told.state_version, told.slices, told.rows_published) == (7, 8, 11, 1)
@@ -156,8 +156,8 @@ def test_the_ledger_is_told_last(monkeypatch):
     def opened(*_: object) -> Iterator[Steps]:
         yield Steps()
 
-    monkeypatch.setattr(run, "_steps", opened)
-    run.run_batch(*[None] * 4)  # type: ignore[arg-type]
+    monkeypatch.setattr(steps, "_steps", opened)
+    steps.run_batch(*[None] * 4)  # type: ignore[arg-type]
     assert called == ["survey", "restore", "apply", "validate", "publish", "remember", "commit", "compact"]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from windowmill.jobs.try_command import run_try
+from windowmill.jobs.commands.try_command import run_try
 from windowmill.windowing.errors import AggregateOverflowError, SourceError, SourceSchemaError, SpecError, UnsupportedError
 
 LOCAL_ENGINES = ("kernel", "reference")

@@ -16,7 +16,8 @@ from tests.spark.harness import quiet
 from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.jobs import maintenance, runs
+from windowmill.jobs.batch import loop
+from windowmill.jobs.commands import maintenance
 from windowmill.windowing.errors import LeaseTakenError, LedgerError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
@@ -24,7 +25,7 @@ from windowmill.windowing.specfile import parse_pipeline
 
 @pytest.fixture
 def pipeline(tmp_path, monkeypatch) -> Pipeline:
-    monkeypatch.setattr(runs, "LEASE_WAIT_SECONDS", 0)
+    monkeypatch.setattr(loop, "LEASE_WAIT_SECONDS", 0)
     monkeypatch.setattr(maintenance, "LEASE_WAIT_SECONDS", 0)
     write_deltalake(str(tmp_path / "source"), pa.table({"t": [1]}))
     return parse_pipeline(
@@ -48,10 +49,10 @@ def taken(pipeline) -> Iterator[Path]:
 
 
 COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
-    "run": lambda pipeline: runs.run(pipeline, quiet()),
-    "backfill": lambda pipeline: runs.backfill(pipeline, quiet(), begin=0, end=10),
-    "release": lambda pipeline: runs.run(pipeline, quiet(), ruling="release"),
-    "abandon": lambda pipeline: runs.abandon(pipeline, quiet()),
+    "run": lambda pipeline: loop.run(pipeline, quiet()),
+    "backfill": lambda pipeline: loop.backfill(pipeline, quiet(), begin=0, end=10),
+    "release": lambda pipeline: loop.run(pipeline, quiet(), ruling="release"),
+    "abandon": lambda pipeline: loop.abandon(pipeline, quiet()),
     "maintain": lambda pipeline: maintenance.maintain(pipeline, quiet()),
 }
 
@@ -59,7 +60,7 @@ COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
 @pytest.mark.covers("P7")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_whatever_writes_waits_for_the_run_that_is_under_way(pipeline, taken, monkeypatch, command):
-    monkeypatch.setattr(runs, "_carry_out", lambda *_: pytest.fail("it did not wait"))
+    monkeypatch.setattr(loop, "_carry_out", lambda *_: pytest.fail("it did not wait"))
     with pytest.raises(LeaseTakenError, match="another run is under way"):
         COMMANDS[command](pipeline)
 
@@ -82,26 +83,26 @@ def opened(pipeline) -> Ledger:
 @pytest.mark.covers("Q1")
 @pytest.mark.parametrize("ruling", ["release", "discard"])
 def test_only_a_batch_that_is_held_is_ruled_on(pipeline, opened, monkeypatch, ruling):
-    monkeypatch.setattr(runs, "_carry_out", lambda *_: pytest.fail("no batch is held"))
+    monkeypatch.setattr(loop, "_carry_out", lambda *_: pytest.fail("no batch is held"))
     with pytest.raises(LedgerError, match=f"no batch is held, so there is nothing to {ruling}"):
-        runs.run(pipeline, quiet(), ruling=ruling)
+        loop.run(pipeline, quiet(), ruling=ruling)
 
 
 @pytest.mark.covers("Q1")
 def test_what_has_been_published_cannot_be_discarded(pipeline, opened, monkeypatch):
-    monkeypatch.setattr(runs, "_carry_out", lambda *_: pytest.fail("its rows are in the sink"))
+    monkeypatch.setattr(loop, "_carry_out", lambda *_: pytest.fail("its rows are in the sink"))
     opened.record_held(opened.open_batch.plan, commit(verdict="held"), NOW)
     told = {"userMetadata": json.dumps({"generation": "g", "batch": 0})}
     once = CommitProperties(app_transactions=[Transaction("windowmill/g/sink", 0)], custom_metadata=told)
     write_deltalake(pipeline.sink.path, pa.table({"n": [1]}), commit_properties=once)
     with pytest.raises(LedgerError, match="have been published already, so they cannot be discarded"):
-        runs.run(pipeline, quiet(), ruling="discard")
+        loop.run(pipeline, quiet(), ruling="discard")
 
 
 def test_a_ruling_is_on_one_batch(pipeline, opened, monkeypatch):
     """What comes after a held batch has not been looked at by whoever ruled."""
     opened.record_held(opened.open_batch.plan, commit(verdict="held"), NOW)
     plans = iter([opened.open_batch.plan, plan(1), None])
-    monkeypatch.setattr("windowmill.jobs.planning.next_run", lambda *_, **__: next(plans))
-    monkeypatch.setattr(runs, "_carry_out", lambda _pipeline, batch, *rest: (batch.batch, rest[-1]))
-    assert runs.run(pipeline, quiet(), ruling="release") == [(0, "release")]
+    monkeypatch.setattr("windowmill.jobs.batch.planning.next_run", lambda *_, **__: next(plans))
+    monkeypatch.setattr(loop, "_carry_out", lambda _pipeline, batch, *rest: (batch.batch, rest[-1]))
+    assert loop.run(pipeline, quiet(), ruling="release") == [(0, "release")]

@@ -192,7 +192,7 @@ MUTANTS = (
     ),
     Mutant(
         "quarantine-compared-as-a-set",
-        "jobs/adopting.py",
+        "jobs/batch/adopting.py",
         "return Counter(zip(",
         "return set(zip(",
         ("tests/jobs/test_arrival.py::test_rows_set_aside_by_two_attempts_are_compared_each_as_often_as_it_came",),

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 
-from windowmill.jobs.jars import jars_folder
+from windowmill.jobs.spark.jars import jars_folder
 
 ROOT = Path(__file__).parents[2]
 SPEC = {
@@ -147,7 +147,7 @@ def test_aggregate(call):
 
 def test_the_package_works_from_a_zip(wheel, tmp_path):
     """As ``--py-files`` ships it to executors."""
-    code = "import windowmill.jobs.rows, sys; from windowmill import load_pipeline; print(windowmill.jobs.rows.__file__)"
+    code = "from windowmill import load_pipeline; from windowmill.jobs.json_lines import read; print(read.__file__)"
     archive = shutil.copy(wheel, tmp_path / "windowmill.zip")
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from windowmill.jobs.explain import explain
+from windowmill.jobs.commands.explain import explain
 from windowmill.plugins import Combines, Engine, register_engine
 from windowmill.testing import check_engine
 from windowmill.windowing.aggregates import aggregate_for

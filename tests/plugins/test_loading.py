@@ -12,7 +12,7 @@ import yaml
 
 from tests.plugins.test_aggregates import SPEC
 from windowmill.jobs.cli import main
-from windowmill.jobs.doctor import Check, check_plugins
+from windowmill.jobs.commands.doctor import Check, check_plugins
 from windowmill.windowing import plugins
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.errors import PluginError

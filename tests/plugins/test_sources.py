@@ -13,10 +13,11 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
+from windowmill.jobs.batch.user_code import module_digests
 from windowmill.jobs.cli import main
-from windowmill.jobs.code import module_digests
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import Reach, next_reach, reading_of
+from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SourceError
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -101,10 +102,10 @@ def test_versions_are_planned_one_after_another(plug, tmp_path, land):
     land(("a", 1, 5), ("b", 2, 5))
     land(("a", 12, 7))
     pipeline = parse_pipeline(described(tmp_path))
-    source = open_source(pipeline)
-    assert next_reach(pipeline, source, None, "log", max_files=9, max_bytes=1 << 20) == Reach(-1, 1)
-    assert next_reach(pipeline, source, None, "log", max_files=1, max_bytes=1 << 20) == Reach(-1, 0)
-    assert [(file.path, file.rows) for file in reading_of(pipeline, source, Reach(-1, 1)).files] == [("0.parquet", 2), ("1.parquet", 1)]
+    source, runnable = open_source(pipeline), runnable_of(pipeline)
+    assert next_reach(runnable, source, None, "log", max_files=9, max_bytes=1 << 20) == Reach(-1, 1)
+    assert next_reach(runnable, source, None, "log", max_files=1, max_bytes=1 << 20) == Reach(-1, 0)
+    assert [(file.path, file.rows) for file in reading_of(runnable, source, Reach(-1, 1)).files] == [("0.parquet", 2), ("1.parquet", 1)]
     assert list(module_digests(pipeline)) == [TOY]
 
 

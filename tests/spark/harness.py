@@ -14,7 +14,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
-from windowmill.jobs.progress import Progress
+from windowmill.jobs.batch import loop
+from windowmill.jobs.batch.progress import Progress
 from windowmill.windowing import reference
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.spec import Pipeline
@@ -119,9 +120,8 @@ class Bench:
         write_deltalake(self.source, pa.Table.from_pylist(list(rows), schema=SCHEMA), mode="append")
 
     def run(self, **options: Any) -> list[Any]:
-        from windowmill.jobs import runs
 
-        return runs.run(self.pipeline, quiet(), **options)
+        return loop.run(self.pipeline, quiet(), **options)
 
     def rows(self) -> list[Row]:
         """The sink, without the number of the batch, in the reference's order."""

@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, quiet, run_over
+from windowmill.jobs.batch import loop
 
 pytestmark = pytest.mark.spark
 
@@ -60,14 +61,13 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, case):
 
 
 def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_path):
-    from windowmill.jobs import runs
 
     rows = events(12, 500)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
     run_over(bench, 6, rows[:400], 2)
     before = bench.rows()
     ends = sorted(row["window_end"] for row in before)
-    done = runs.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
+    done = loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
     assert 0 < done.commit.rows_published < len(before)
     assert differences(bench.rows(), before) == []
     run_over(bench, 7, rows[400:], 2)
@@ -75,21 +75,20 @@ def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_pa
 
 
 def test_a_first_batch_that_is_a_backfill_builds_the_state(spark, tmp_path):
-    from windowmill.jobs import runs
 
     rows = events(13, 400)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
     bench.land(rows[:300])
     middle = sorted(row["t"] for row in rows[:300] if row["t"] is not None)[150]
-    runs.backfill(bench.pipeline, quiet(), begin=0, end=middle)
+    loop.backfill(bench.pipeline, quiet(), begin=0, end=middle)
     bench.land(rows[300:])
     bench.run()
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
 
 
 def test_maintenance_keeps_only_what_counts(spark, tmp_path):
-    from windowmill.jobs.maintenance import maintain
-    from windowmill.jobs.state import state_of
+    from windowmill.jobs.commands.maintenance import maintain
+    from windowmill.jobs.commands.state import state_of
 
     rows = events(14, 400)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})
@@ -129,7 +128,7 @@ def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_pat
 
 def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_not_read(spark, tmp_path, monkeypatch):
     from windowmill.checkpoints.state import log
-    from windowmill.jobs.run import _Steps
+    from windowmill.jobs.batch.steps import _Steps
 
     rows = events(16, 300)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": [*POLICIES[:2], *SHAPES[:2]]})

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from tests.spark.harness import Bench, differences, events, expected, quiet
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.slices import SliceTable
-from windowmill.jobs.maintenance import maintain
+from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.slices import SliceWay
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE

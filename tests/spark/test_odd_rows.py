@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.harness import BASE, MINUTE, Bench
-from windowmill.jobs import quarantine
+from windowmill.jobs.batch import quarantine
 from windowmill.jobs.dataframe import aggregate
 from windowmill.jobs.ways import limits
 from windowmill.windowing.errors import LimitExceededError, TooManyBadRowsError

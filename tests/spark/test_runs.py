@@ -7,6 +7,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import SCHEMA, Bench, differences, events, expected, run_over
+from windowmill.jobs.batch import loop
 
 pytestmark = pytest.mark.spark
 
@@ -41,9 +42,8 @@ def test_backfill_of_a_running_pipeline_changes_nothing_but_the_batch(spark, tmp
     before = bench.rows()
     ends = sorted(row["window_end"] for row in before)
     from tests.spark.harness import quiet
-    from windowmill.jobs import runs
 
-    done = runs.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[-1] + 10**12)
+    done = loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[-1] + 10**12)
     assert 0 < done.commit.rows_published < len(before)
     assert differences(bench.rows(), before, tolerance=1e-13) == []
     bench.land(events(5, 300))
@@ -57,10 +57,9 @@ def test_backfill_first_then_runs_equal_runs_alone(spark, tmp_path):
     bench.land(rows[:400])
     bench.land(rows[400:800])
     from tests.spark.harness import quiet
-    from windowmill.jobs import runs
 
     middle = sorted(row["t"] for row in rows[:800] if row["t"] is not None)[400]
-    runs.backfill(bench.pipeline, quiet(), begin=0, end=middle)
+    loop.backfill(bench.pipeline, quiet(), begin=0, end=middle)
     assert max(row["window_end"] for row in bench.rows()) <= middle
     bench.land(rows[800:])
     bench.run()
@@ -72,7 +71,7 @@ def test_a_run_repeated_changes_nothing_and_needs_no_spark(spark, tmp_path, monk
     bench.land(events(7, 300))
     assert len(bench.run()) == 1
     version = DeltaTable(bench.sink).version()
-    monkeypatch.setattr("windowmill.jobs.run.run_batch", None)
+    monkeypatch.setattr("windowmill.jobs.batch.steps.run_batch", None)
     assert bench.run() == []
     assert DeltaTable(bench.sink).version() == version
 
@@ -122,8 +121,8 @@ def test_integer_axis_and_no_keys(spark, tmp_path, monkeypatch, limits):
 
 def test_maintenance_keeps_what_later_runs_need(spark, tmp_path):
     from tests.spark.harness import quiet
-    from windowmill.jobs.maintenance import maintain
-    from windowmill.jobs.state import state_of
+    from windowmill.jobs.commands.maintenance import maintain
+    from windowmill.jobs.commands.state import state_of
 
     rows = events(12, 1_600)
     bench = Bench(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, quiet
-from windowmill.jobs import runs
+from windowmill.jobs.batch import loop
 from windowmill.windowing.errors import ArrivalUnknownError, NonAppendCommitError
 
 pytestmark = pytest.mark.spark
@@ -58,7 +58,7 @@ def test_a_compacted_and_vacuumed_history_is_read_in_the_order_of_event_time(spa
     _like(bench, _in_time(rows[:400]) + rows[400:])
     before = bench.rows()
     ends = sorted(row["window_end"] for row in before)
-    runs.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 3], end=ends[-1])
+    loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 3], end=ends[-1])
     assert differences(bench.rows(), before, tolerance=1e-13) == []
 
 
@@ -73,10 +73,10 @@ def test_a_backfill_whose_order_of_arrival_is_lost_is_refused_or_goes_by_event_t
     _compact(bench.source)
     ends = sorted(row["window_end"] for row in before)
     with pytest.raises(ArrivalUnknownError, match="--arrival event_time"):
-        runs.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1])
+        loop.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1])
     assert bench.rows() == before or differences(bench.rows(), before) == []
     assert [done.commit.rows_read for done in bench.run()] == [0], "nothing is stuck"
-    runs.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1], arrival="event_time")
+    loop.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1], arrival="event_time")
     want = [row for row in expected(bench.pipeline, _in_time(rows)).rows if row["window_end"] <= ends[-1]]
     assert differences(bench.rows(), want) == []
 
@@ -230,6 +230,6 @@ def test_paths_as_users_write_them(spark, tmp_path, monkeypatch):
     for n, path in enumerate([Path("source").absolute().as_uri(), f"{tmp_path}//source/", "source"]):
         changes = {"source": {"path": path}, "sink": {"path": f"{tmp_path}/sink{n}"}}
         other = Bench(tmp_path, changes)
-        runs.run(other.pipeline, quiet())
+        loop.run(other.pipeline, quiet())
         table = DeltaTable(f"{tmp_path}/sink{n}").to_pyarrow_table()
         assert table.num_rows == len(expected(bench.pipeline, rows).rows)

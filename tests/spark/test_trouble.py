@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import BASE, MINUTE, Bench, differences, events, expected, quiet
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs import run, runs
+from windowmill.jobs.batch import loop, steps
 from windowmill.windowing import errors
 
 pytestmark = pytest.mark.spark
@@ -134,7 +134,7 @@ def test_unusable_rows_are_quarantined_with_their_reason(spark, tmp_path):
     reasons = sorted(row["reason"] for row in bench.quarantine())
     assert reasons == ["bad_time", "future_time", "null_time", "too_late"]
     assert done.commit.rows_read == 7 == done.commit.rows_applied + done.commit.rows_quarantined
-    runs.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 30 * MINUTE)
+    loop.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 30 * MINUTE)
     assert len(bench.quarantine()) == 4, "a backfill reads these rows again, and quarantines none twice"
     assert done.commit.seen == BASE + 60 * MINUTE
 
@@ -174,7 +174,7 @@ def test_held_then_released_or_discarded(spark, tmp_path):
 def test_a_reused_plan_checks_its_source_again(bench, monkeypatch):
     bench.land(events(45, 100))
     with monkeypatch.context() as patched:
-        patched.setattr(run._Steps, "survey", lambda *_: (_ for _ in ()).throw(RuntimeError("the process is gone")))
+        patched.setattr(steps._Steps, "survey", lambda *_: (_ for _ in ()).throw(RuntimeError("the process is gone")))
         with pytest.raises(RuntimeError):
             bench.run()
     versions = DeltaTable(bench.source).version()
@@ -183,7 +183,7 @@ def test_a_reused_plan_checks_its_source_again(bench, monkeypatch):
         bench.land(events(45, 100))
     with pytest.raises(errors.SourceReplacedError, match="this is another table"):
         bench.run()
-    assert runs.abandon(bench.pipeline, quiet()).batch == 1
+    assert loop.abandon(bench.pipeline, quiet()).batch == 1
     assert [b.status for b in Ledger.open(bench.pipeline).batches()] == ["committed", "abandoned"]
 
 
@@ -191,7 +191,7 @@ def test_a_reused_plan_checks_its_source_again(bench, monkeypatch):
 def test_a_second_pipeline_over_the_same_sink_is_refused(bench):
     other = bench.pipeline.model_copy(update={"pipeline": "other", "keys": ("k",)})
     with pytest.raises(errors.SpecChangedError, match="differ from those that built"):
-        runs.run(other, quiet())
+        loop.run(other, quiet())
     _unharmed(bench)
 
 
@@ -211,7 +211,7 @@ def test_a_failed_rule_after_the_rows_were_published_holds_nothing(spark, tmp_pa
     bench = Bench(tmp_path)
     bench.land(events(47, 200))
     with monkeypatch.context() as patched:
-        patched.setattr(run._Steps, "remember", lambda *_: (_ for _ in ()).throw(RuntimeError("the process is gone")))
+        patched.setattr(steps._Steps, "remember", lambda *_: (_ for _ in ()).throw(RuntimeError("the process is gone")))
         with pytest.raises(RuntimeError):
             bench.run()
     bench.changes["expectations"] = [{"type": "expect_column_values_to_be_between", "column": "n", "max_value": 0, "severity": "critical"}]

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.spark.harness import BASE, MINUTE, Bench, events, quiet
+from windowmill.jobs.batch import loop
 from windowmill.jobs.ways import limits
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SpecError
@@ -84,7 +85,6 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, way):
-    from windowmill.jobs import runs
 
     bench.changes |= WAYS[way]
     _land(bench, [1, 11, 21, 300])
@@ -93,7 +93,7 @@ def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, way):
     bench.run(interval_end=AT_BASE + timedelta(minutes=35))
     counts = {10: 1, 20: 3, 30: 1}
     assert _counts(bench) == counts
-    done = runs.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 500 * MINUTE)
+    done = loop.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 500 * MINUTE)
     assert (done.commit.rows_applied, done.commit.rows_quarantined, done.commit.rows_late) == (6, 1, 2)
     assert _counts(bench) == counts
     # An interval that was vouched for before does not turn the clock back.
@@ -106,11 +106,10 @@ def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_first_backfill_vouches_through_its_range(bench, way):
-    from windowmill.jobs import runs
 
     bench.changes |= WAYS[way]
     _land(bench, [1, 11, 21, 300])
-    runs.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 20 * MINUTE)
+    loop.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 20 * MINUTE)
     assert _counts(bench) == {10: 1, 20: 1}
     _land(bench, [12, 22])
     bench.run(interval_end=AT_BASE + timedelta(minutes=35))

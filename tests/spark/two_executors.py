@@ -74,7 +74,7 @@ def _home_with_work_elsewhere(folder: Path) -> Path:
 
 def main(folder: Path) -> None:
     """Run on a cluster of two executors with a core each; what only this process can import goes to them by the run itself."""
-    from windowmill.jobs.session import spark_session
+    from windowmill.jobs.spark.session import spark_session
 
     os.environ["SPARK_HOME"] = str(_home_with_work_elsewhere(folder))
     sys.path.append(str(own_package(folder)))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from windowmill.windowing.kernels.combine import Bools, Ints, inlined, inner, njit
-from windowmill.windowing.kernels.growing import grown, grown_table
+from windowmill.windowing.kernels.growing import grown_table
 
 #: A leaf's slot, if it has none yet, or none any more.
 PENDING, GONE = -1, -2
@@ -210,7 +210,10 @@ def ring_members(capacity: Ints, front: Ints, span: Ints, fresh: Bools, change_o
         for index in range(change_offsets[window], change_offsets[window + 1]):
             ring[slots[index]] = leaves[index]
         if count + span[window] > len(members):
-            members = grown(members, count + span[window])
+            # With `growing.grown` the kernel takes about 5 % longer.
+            larger = np.empty(2 * (count + span[window]), np.int64)
+            larger[:count] = members[:count]
+            members = larger
         for step in range(span[window]):
             leaf = ring[(front[window] + step) & (capacity[window] - 1)]
             if leaf >= 0:

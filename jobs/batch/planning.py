@@ -1,0 +1,240 @@
+"""Plans the next batch and records the plan in the ledger. No JVM: a run that finds nothing new ends here."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version as distribution_version
+from typing import Any
+
+from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
+from windowmill.checkpoints.features import check_appendable, check_writable_features
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.protocol import refuse_landed, verify
+from windowmill.checkpoints.runnable import Runnable
+from windowmill.jobs.batch import user_code
+from windowmill.jobs.sources.base import SourceTable
+from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, check_readable, next_reach
+from windowmill.jobs.spec_checks import check_conditions
+from windowmill.windowing.axis import to_us
+from windowmill.windowing.errors import LedgerError, SourceReplacedError, SpecError, UnsupportedError
+from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.spec import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Differences since the last batch that the user accepts: rows changed by others, an edited module."""
+
+    changes: bool = False
+    code: bool = False
+
+
+NOTHING_ACCEPTED = Accepted()
+
+#: Default limits of one batch (``maxFilesPerTrigger``, ``maxBytesPerTrigger``); a larger backlog is split into several batches.
+MAX_FILES, MAX_BYTES = 10_000, 8 << 30
+
+
+def next_run(
+    runnable: Runnable,
+    ledger: Ledger,
+    *,
+    interval_end: datetime | None = None,
+    arrival: Arrival = "log",
+    accepted: Accepted = NOTHING_ACCEPTED,
+) -> Plan | None:
+    """The plan of the next batch: the open plan if a run died, else a new one for the new source versions; none if there are none."""
+    pipeline = runnable.pipeline
+    ledger.check_meaning(pipeline)
+    source, last = _source(runnable, ledger), ledger.last_commit
+    if ledger.open_batch:
+        return _reused(runnable, ledger, ledger.open_batch.plan, source, arrival, accepted)
+    after = last.plan.to_version if last else -1
+    vouched = _vouched(pipeline, interval_end)
+    if source.version <= after and not _moves_on(pipeline, ledger, vouched):
+        return None
+    _verify(runnable, ledger, accepted)
+    options = runnable.source.options
+    reach = next_reach(
+        runnable,
+        source,
+        last.plan if last else None,
+        arrival,
+        max_files=_limit(options, "maxFilesPerTrigger", MAX_FILES),
+        max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES),
+    )
+    check_readable(runnable, source, reach, again=False)
+    # The interval is complete only once the backlog is drained: later versions may hold more of its rows.
+    interval_end_us = vouched if reach.through == source.version else None
+    seen = last.outcome.seen if last and last.outcome else None
+    plan = RunPlan(**_pinned(pipeline, ledger, source, reach), seen=seen, interval_end=interval_end_us)
+    return _record(runnable, ledger, source, plan)
+
+
+def next_backfill(
+    runnable: Runnable, ledger: Ledger, *, begin: int, end: int, arrival: Arrival = "log", accepted: Accepted = NOTHING_ACCEPTED
+) -> Plan:
+    """The plan of a backfill of the windows that end in (``begin``, ``end``], instants on the axis.
+
+    On a pipeline that has never run it is the first batch, and builds the state that later runs continue from. Otherwise it recomputes
+    emitted windows from the versions that earlier batches read; it never runs ahead of the schedule.
+    """
+    pipeline = runnable.pipeline
+    ledger.check_meaning(pipeline)
+    if ledger.open_batch:
+        plan = ledger.open_batch.plan
+        if isinstance(plan, BackfillPlan) and plan.range == (begin, end):
+            return _reused(runnable, ledger, plan, _source(runnable, ledger), arrival, accepted)
+        raise LedgerError(
+            f"pipeline {runnable.name}: batch {plan.batch} ({plan.action}) is still open; finish it with `windowmill run` "
+            "(or release or discard it if it is held), or drop it with `windowmill abandon`, then backfill"
+        )
+    source, last = _source(runnable, ledger), ledger.last_commit
+    _verify(runnable, ledger, accepted)
+    before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
+    reach = backfill_reach(runnable, source, before, arrival)
+    check_readable(runnable, source, reach, again=bool(before))
+    plan = BackfillPlan(
+        **_pinned(pipeline, ledger, source, reach),
+        seen=None,
+        range_from=begin,
+        range_to=end,
+        found_closed=[(plan.to_version, plan.emitted) for plan in before] if pipeline.time.watermark == "data_interval_end" else [],
+        builds_state=last is None,
+    )
+    return _record(runnable, ledger, source, plan)
+
+
+def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> dict[str, Any]:
+    """The fields of :class:`Plan` that are the same for a run and a backfill."""
+    last = ledger.last_commit
+    outcome, now_us = last.outcome if last else None, time.time_ns() // 1_000
+    return {
+        "batch": ledger.count,
+        "attempt": uuid.uuid4().hex[:12],
+        "generation": ledger.generation,
+        "source_id": source.table_id,
+        "from_version": reach.after,
+        "to_version": reach.through,
+        "snapshot": reach.snapshot,
+        "now_us": now_us,
+        "meaning": pipeline.meaning_hash(),
+        "source_schema": source.schema_json,
+        "emitted": outcome.emitted if outcome else None,
+        "windowmill": distribution_version("windowmill"),
+        "modules": user_code.module_digests(pipeline),
+        "tzdata": user_code.tzdata_version(pipeline),
+        "zones": user_code.zone_digests(pipeline, now_us),
+        "app": f"windowmill/{ledger.generation}",
+    }
+
+
+def _reused(runnable: Runnable, ledger: Ledger, plan: Plan, source: SourceTable, arrival: Arrival, accepted: Accepted) -> Plan:
+    """The open batch's ``plan``, after checking that source, code and tables still match it."""
+    _check_arrival(runnable.pipeline, plan, arrival)
+    _check_columns(runnable.pipeline, plan.source_schema, source)
+    _verify(runnable, ledger, accepted)
+    return plan
+
+
+def _verify(runnable: Runnable, ledger: Ledger, accepted: Accepted) -> None:
+    verify(ledger, own_tables(runnable), accept_changes=accepted.changes)
+    if ledger.newest_kept and not accepted.code:
+        user_code.check_modules(runnable.pipeline, ledger.newest_kept.plan)
+        user_code.check_zones(runnable.pipeline, ledger.newest_kept.plan)
+
+
+def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> Plan:
+    from windowmill.jobs.sources.columns import Columns
+    from windowmill.windowing.columnar.output import result_types
+
+    pipeline = runnable.pipeline
+    _check_tables(runnable)
+    columns = Columns.of(source.schema_json)
+    columns.check(pipeline, f"the source {source.path}")
+    if ledger.newest_kept:
+        _check_columns(pipeline, ledger.newest_kept.plan.source_schema, source)
+    else:
+        # Later batches have the same conditions: a spec with other ones is refused.
+        check_conditions(pipeline)
+    result_types(pipeline, columns.arrow)
+    refuse_landed(plan, runnable.name, own_tables(runnable))
+    ledger.record_plan(plan, datetime.now(UTC))
+    return plan
+
+
+def _check_columns(pipeline: Pipeline, before: str, source: SourceTable) -> None:
+    from windowmill.jobs.sources.columns import check_unchanged
+
+    check_unchanged(before, source.schema_json, pipeline, source.path)
+
+
+def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
+    source, newest = open_source(runnable.pipeline), ledger.newest_kept
+    path = source.path
+    if newest and newest.plan.source_id != source.table_id:
+        raise SourceReplacedError(
+            f"source {path}: this is another table (Delta id {source.table_id}), not the one that the pipeline has read "
+            f"({newest.plan.source_id}); put the old table back, or give the pipeline a new sink and backfill it there"
+        )
+    if newest and source.version < newest.plan.to_version:
+        raise SourceReplacedError(
+            f"source {path}: is at version {source.version}, but version {newest.plan.to_version} has been read already; the table was "
+            "probably restored from a copy: give the pipeline a new sink and backfill it there"
+        )
+    return source
+
+
+def _check_arrival(pipeline: Pipeline, plan: Plan, arrival: Arrival) -> None:
+    """Refuse to change the order of arrival of an open batch."""
+    if arrival == "event_time" and (plan.snapshot is None or plan.snapshot < plan.to_version):
+        raise LedgerError(
+            f"pipeline {pipeline.pipeline}: batch {plan.batch} is still open and was planned in log order; finish it without "
+            "--arrival event_time"
+        )
+
+
+def _vouched(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
+    if pipeline.time.watermark != "data_interval_end":
+        return None
+    if interval_end is None:
+        raise SpecError(
+            f"pipeline {pipeline.pipeline}: time.watermark is data_interval_end, so each run needs the end of its interval; "
+            "give --data-interval-end (the DAG does), or use watermark: max_event_time"
+        )
+    return to_us(interval_end)
+
+
+def _moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:
+    """Whether a run without new rows would still complete windows, because a later data interval advances the watermark."""
+    last = ledger.last_commit
+    if vouched is None or last is None or last.outcome is None:
+        return False
+    emitted, lateness = last.outcome.emitted, pipeline.time.lateness.elapsed()
+    if emitted is None:
+        return True
+    # Revised rows first appear when the watermark passes a window's end, final rows when the window is closed.
+    shown = (emitted + lateness, vouched) if pipeline.emit == "revise" else (emitted, vouched - lateness)
+    try:
+        return Grids.of(pipeline).any_end(*shown)
+    except UnsupportedError:  # windows that are not on a grid may end at any instant
+        return shown[0] < shown[1]
+
+
+def _check_tables(runnable: Runnable) -> None:
+    """Refuse own tables with features that neither delta-rs nor Spark can write."""
+    check_writable_features(runnable.sink_path)
+    for path in (runnable.places.ledger, runnable.places.quality):
+        check_appendable(path)
+
+
+def _limit(options: dict[str, str], name: str, default: int) -> int:
+    value = options.get(name, str(default))
+    if not value.isdigit() or int(value) < 1:
+        raise SpecError(f"source.options.{name}: got {value!r}; expected a whole number greater than 0")
+    return int(value)

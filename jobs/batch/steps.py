@@ -1,0 +1,321 @@
+"""Executes one batch: plan → survey → restore → apply → validate → publish → remember → commit.
+
+After a crash at any point the next run repeats the same plan. Each table's commit carries the batch number, so a commit that has landed
+is adopted and not written twice, and only the record in the ledger makes the batch count (:mod:`windowmill.checkpoints.protocol`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.failpoints import reach
+from windowmill.checkpoints.formats import prepare
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.protocol import Attempt
+from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.upkeep import merge_if_many
+from windowmill.expectations import docs, history
+from windowmill.expectations.engine import preload
+from windowmill.expectations.gate import Verdict, validate
+from windowmill.jobs.batch import sink
+from windowmill.jobs.batch.adopting import same_quarantined, same_rows
+from windowmill.jobs.batch.outcomes import Done, Ruling
+from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.batch.staging import STAGING, Staged, clear, clear_leftovers
+from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.spark import failures
+from windowmill.jobs.spark.session import spark_session
+from windowmill.jobs.spark.shipping import ship_modules
+from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.base import Applied, Restored, Surveyed, Way
+from windowmill.jobs.ways.choose import way_of
+from windowmill.jobs.ways.input import TableInput
+from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.slices import BATCH
+from windowmill.windowing.errors import HeldError, WindowmillError, first_line
+
+#: Every so many batches the quality and quarantine tables are compacted if they have many small files.
+MERGED_EVERY = 16
+
+
+def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None = None) -> Done:
+    """Execute ``plan`` and commit it.
+
+    Raises
+    ------
+    HeldError
+        If a critical expectation failed: nothing is published, the batch stays open, and its rows are kept for inspection.
+    """
+    with _steps(runnable, plan, ledger, progress) as batch:
+        way = batch.way
+        surveyed = batch.survey(way)
+        restored = batch.restore(way, surveyed)
+        result = batch.apply(way, surveyed, restored)
+        verdict = batch.validate(result, ruling)
+        published = batch.publish(result, verdict)
+        remembered = batch.remember(way, result)
+        done = batch.commit(result, verdict, published, remembered)
+        batch.compact(way)
+        return done
+
+
+class _Steps:
+    """The steps of one batch; each is idempotent."""
+
+    def __init__(self, runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> None:
+        self.runnable, self.plan, self.ledger, self.progress = runnable, plan, ledger, progress
+        self.pipeline, self.places = pipeline, places = runnable.pipeline, runnable.places
+        self.attempt = Attempt(plan, runnable.name, ledger, own_tables(runnable), rules=runnable.rules_digest)
+        # Each attempt has its own folder: on object storage, which has no lease, another may work on the same batch.
+        if "://" not in places.root:  # listing object storage is slow; `maintain` does it
+            clear_leftovers(places.root, running=True)
+        self.staging = f"{places.root}/{STAGING}/{uuid.uuid4().hex[:12]}"
+        self.applied: Applied | None = None
+        #: The result rows, if they were collected into this process for validation.
+        self.collected: pa.Table | None = None
+        preload()
+        source = open_source(pipeline)
+        self.batch = TableInput.of(runnable, plan, source, left_at=ledger.state_version)
+        with progress.step("start", "Spark"):
+            new_bytes = sum(file.size_bytes for file in self.batch.files)
+            self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < limits.MOST_BYTES_OF_SHORT_RUN)
+            ship_modules(self.spark, pipeline)
+        self.way = way_of(self.spark, self.batch, places.state)
+
+    def survey(self, way: Way[Surveyed, Restored]) -> Surveyed:
+        reach("survey.begin")
+        with self.progress.step("survey", "which windows the new rows complete"):
+            return way.survey()
+
+    def restore(self, way: Way[Surveyed, Restored], surveyed: Surveyed) -> Restored:
+        reach("restore.begin")
+        with self.progress.step("restore", "the state that rows and windows need"):
+            return way.restore(surveyed)
+
+    def apply(self, way: Way[Surveyed, Restored], surveyed: Surveyed, restored: Restored) -> Applied:
+        reach("apply.begin")
+        with self.progress.step("apply", "new rows and restored state into windows"):
+            self.applied = way.apply(surveyed, restored, self.staging)
+            return self.applied
+
+    def validate(self, result: Applied, ruling: Ruling | None) -> str:
+        """The verdict on the rows to publish; raises ``HeldError`` if they must not be published."""
+        reach("validate.begin")
+        with self.progress.step("validate", f"{result.row_count} rows against the expectations"):
+            small = result.row_count <= limits.MOST_VALIDATED_IN_PANDAS
+            rows = self._rows(result)
+            if small and isinstance(rows, DataFrame):
+                rows = rows.toArrow()
+            self.collected = rows if small else None
+            published = self.attempt.verdict()
+            if published is not None:
+                # An earlier attempt validated and published the rows before it died: they can no longer be held.
+                self.progress.say(f"  batch {self.plan.batch} has been published by an earlier attempt ({published})")
+                return published
+            verdict = validate(
+                rows,
+                self.pipeline,
+                columns=self.batch.sink_schema.names,
+                count=result.row_count,
+                rows_read=result.rows_read,
+                rows_quarantined=result.rows_quarantined,
+            )
+            self._record(verdict)
+        self.progress.say(f"  {verdict.describe()}")
+        if ruling == "discard":
+            return "discarded"
+        if verdict.status != "held":
+            return verdict.status
+        if ruling == "release":
+            return "released"
+        self._hold(result)
+        raise HeldError(
+            f"pipeline {self.pipeline.pipeline}: batch {self.plan.batch} is held, nothing was published: "
+            f"{verdict.describe()}; see its rows in "
+            f"{self.places.held}, then run again with changed expectations, or `windowmill release` or `windowmill discard` it"
+        )
+
+    def publish(self, result: Applied, verdict: str) -> int | None:
+        """One idempotent commit to the sink; quarantined rows go to the quarantine table."""
+        reach("publish.begin")
+        with self.progress.step("publish", f"{0 if verdict == 'discarded' else result.row_count} rows"):
+            version = None if self._publishes_nothing(result, verdict) else self._publish(result, verdict)
+            # A backfill of a running pipeline rereads rows that earlier batches have quarantined already.
+            if result.quarantined and self.plan.builds_state:
+                self._quarantine(result.quarantined)
+            return version
+
+    def _publishes_nothing(self, result: Applied, verdict: str) -> bool:
+        return verdict == "discarded" or (result.computed.rows is None and "sink" in self.attempt.written and self.plan.builds_state)
+
+    def _publish(self, result: Applied, verdict: str) -> int:
+        plan = self.plan
+        path = self.runnable.sink_path
+        replaces = None if plan.builds_state else (result.emission.after, result.emission.through)
+
+        def write() -> None:
+            little = self.collected is not None and sink.takes_table(path, result.row_count, replaces)
+            sink.publish(
+                self.collected if little else self._frame(result),
+                result.row_count,
+                path,
+                app_id=self.attempt.app_id("sink"),
+                batch=plan.batch,
+                metadata=self.attempt.metadata(verdict=verdict),
+                replaces=replaces,
+                instants=self.batch.instants,
+            )
+
+        return self.attempt.write("sink", write, self._same(lambda: self._frame(result), path, "batch")).version
+
+    def _quarantine(self, staged: Staged) -> None:
+        app_id, path = self.attempt.app_id("quarantine"), self.places.quarantine
+
+        def write() -> None:
+            prepare(path, staged.schema, "quarantine")
+            staged.append_to(path, app_id=app_id, version=self.plan.batch, metadata=self.attempt.metadata())
+
+        self.attempt.write("quarantine", write, lambda: same_quarantined(staged.table(), path, self.plan.batch))
+
+    def remember(self, way: Way[Surveyed, Restored], result: Applied) -> int | None:
+        """One idempotent commit to the state."""
+        reach("remember.begin")
+        rows, count = result.computed.state, result.computed.new_state
+        with self.progress.step("remember", f"{count if rows is not None else 0} rows of state"):
+            if rows is None:
+                return None
+            app_id, batch = self.attempt.app_id("state"), self.plan.batch
+            # Rows written by an attempt of the first release have no checksums.
+            unchecked = [SUM] if batch <= self.batch.check.unchecked_through else []
+            return self.attempt.write(
+                "state",
+                lambda: way.remember(rows, count, app_id=app_id, metadata=self.attempt.metadata()),
+                self._same(lambda: self._as_frame(rows).drop(*unchecked), self.places.state, BATCH, partials=True),
+            ).version
+
+    def _same(self, rows: Callable[[], DataFrame], path: str, column: str, *, partials: bool = False) -> Callable[[], bool]:
+        """A check that the table at ``path`` holds the same ``rows`` for this batch; ``column`` is its batch column."""
+
+        def same() -> bool:
+            theirs = self.spark.read.format("delta").load(path).where(f"{column} = {self.plan.batch}")
+            return same_rows(rows(), theirs, partials=partials)
+
+        return same
+
+    def commit(self, result: Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Done:
+        """The commit point: this record makes the batch count."""
+        reach("commit.begin")
+        with self.progress.step("commit", "one record in the ledger"):
+            outcome = self._outcome(result, verdict, sink_version, state_version)
+            self.attempt.commit(outcome, datetime.now(UTC))
+        return Done(self.plan, outcome)
+
+    def compact(self, way: Way[Surveyed, Restored]) -> None:
+        """Compact the tables after the commit, so that the cost of reading them does not grow with the number of batches."""
+        reach("compact.before")
+        try:
+            if way.is_overgrown():
+                with self.progress.step("compact", "entries of the state that later ones have superseded"):
+                    way.compact()
+            if self.plan.batch % MERGED_EVERY == MERGED_EVERY - 1:
+                for own in (self.places.quality, self.places.quarantine):
+                    merge_if_many(own)
+        except Exception as err:  # noqa: BLE001 - the batch is committed, and compaction is only an optimization
+            self.progress.say(f"  the tables were not compacted ({first_line(err)})")
+        reach("compact.after")
+
+    def release(self) -> None:
+        """Release Spark's cache and the staged files."""
+        if self.applied is not None:
+            self.applied.release()
+        clear(self.staging)
+
+    def _frame(self, result: Applied) -> DataFrame:
+        return self._as_frame(self._rows(result))
+
+    def _as_frame(self, rows: DataFrame | pa.Table) -> DataFrame:
+        return rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(rows)
+
+    def _rows(self, result: Applied) -> DataFrame | pa.Table:
+        """The result rows; a table of none where there are none."""
+        rows = result.computed.rows
+        return self.batch.sink_schema.empty_table() if rows is None else rows
+
+    def _record(self, verdict: Verdict) -> None:
+        plan, at = self.plan, datetime.now(UTC)
+
+        def write() -> None:
+            prepare(self.places.quality, history.SCHEMA, "quality")
+            history.record(
+                self.places.quality,
+                verdict,
+                pipeline=self.pipeline.pipeline,
+                generation=plan.generation,
+                batch=plan.batch,
+                attempt=self.ledger.open_batch.holds if self.ledger.open_batch else 0,
+                at=at,
+                app_id=self.attempt.app_id("quality"),
+                metadata=self.attempt.metadata(),
+            )
+
+        # An earlier attempt with the same rules had the same results.
+        self.attempt.write("quality", write, lambda: True)
+        try:
+            docs.write_docs(self.places.docs, verdict, pipeline=self.pipeline.pipeline, batch=plan.batch, at=at)
+        except (OSError, pa.ArrowException) as err:
+            # The page only shows the contents of the quality table; a batch should not fail because of it.
+            self.progress.say(f"  {self.places.docs}: the page of this batch was not written ({first_line(err)})")
+
+    def _hold(self, result: Applied) -> None:
+        staged = Staged(self._frame(result), f"{self.staging}/held")
+        prepare(self.places.held, staged.schema, "held")
+        staged.replace(self.places.held)
+        staged.drop()
+        self.attempt.hold(self._outcome(result, "held", None, None), datetime.now(UTC))
+
+    def _outcome(self, result: Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Commit:
+        computed, emission = result.computed, result.emission
+        published = {} if verdict in ("held", "discarded") else {name: n for name, (n, _, _) in computed.windows.items()}
+        return Commit(
+            seen=emission.seen,
+            emitted=emission.emitted,
+            verdict=verdict,
+            rows_read=result.rows_read,
+            rows_applied=computed.rows_applied,
+            rows_late=computed.rows_late,
+            rows_quarantined=result.rows_quarantined,
+            rows_published=sum(published.values()),
+            slices=computed.new_state,
+            windows=published,
+            window_end_min=min((low for _, low, _ in computed.windows.values()), default=None),
+            window_end_max=max((high for _, _, high in computed.windows.values()), default=None),
+            sink_version=sink_version,
+            state_version=state_version,
+            timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},
+            rows_ignored=self.batch.reading.rows_ignored,
+            written=self.attempt.written,
+            attempt=self.attempt.id,
+        )
+
+
+@contextmanager
+def _steps(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Iterator[_Steps]:
+    batch = _Steps(runnable, plan, ledger, progress)
+    try:
+        yield batch
+    except WindowmillError:
+        raise
+    except Exception as err:
+        if ours := failures.typed(err, runnable.places.state):
+            raise ours from err
+        raise
+    finally:
+        batch.release()

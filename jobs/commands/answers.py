@@ -1,0 +1,203 @@
+"""What ``status``, ``history``, ``quality`` and a run's summary say, as data and as text. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.jobs.batch.alerts import warnings_of
+from windowmill.jobs.batch.outcomes import Done
+from windowmill.jobs.sources.kinds import KINDS, open_source
+from windowmill.windowing.axis import from_us
+from windowmill.windowing.errors import SourceError, StateCorruptError, first_line
+from windowmill.windowing.redaction import redacted
+from windowmill.windowing.spec import Pipeline
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The same answer twice: JSON values, and what a terminal shows."""
+
+    data: Any
+    text: Any
+
+
+def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:
+    """What a run did."""
+    instants = pipeline.time.unit is None
+    batches = [_summary(batch, instants=instants) for batch in done]
+    data = {"pipeline": pipeline.pipeline, "status": "committed" if done else "nothing new", "batches": batches}
+    if not done:
+        return Answer(data, f"{pipeline.pipeline}: nothing new")
+    read, published = sum(b["rows_read"] for b in batches), sum(b["rows_published"] for b in batches)
+    late, quarantined = sum(b["rows_late"] for b in batches), sum(b["rows_quarantined"] for b in batches)
+    numbers = f"{batches[0]['batch']}" if len(batches) == 1 else f"{batches[0]['batch']} to {batches[-1]['batch']}"
+    text = (
+        f"{pipeline.pipeline}: committed batch {numbers}: {read:,} rows read ({late:,} late, {quarantined:,} quarantined), "
+        f"{published:,} rows published, verdict {batches[-1]['verdict']}, {sum(b['seconds'] for b in batches):.1f} s"
+    )
+    return Answer(data, text)
+
+
+def status_of(pipeline: Pipeline) -> Answer:
+    """Where the pipeline stands: last batch, progress on the axis, versions that wait."""
+    ledger, places = Ledger.open(pipeline), Places.of(pipeline)
+    last, open_batch, totals = ledger.last_commit, ledger.open_batch, ledger.totals
+    data = {
+        "pipeline": pipeline.pipeline,
+        "status": "never run" if not ledger.count else open_batch.status if open_batch else "idle",
+        "batches": ledger.count,
+        "last_commit": _text(last.committed_at) if last else None,
+        "seen": _text(last.seen) if last else None,
+        "emitted": _text(last.emitted) if last else None,
+        "source_version": last.to_version if last else None,
+        "versions_waiting": _waiting(pipeline, last),
+        "open_batch": open_batch.number if open_batch else None,
+        "rows_read": totals.rows_read,
+        "rows_quarantined": totals.rows_quarantined,
+        "rows_ignored": totals.rows_ignored,
+        "warning": "; ".join(warnings_of(last.outcome, places)) or None if last and last.outcome else None,
+        "sink": pipeline.sink.place if pipeline.sink else None,
+        "checkpoints": redacted(places.root),
+    }
+    table = Table(show_header=False, box=None, pad_edge=False)
+    labels = {
+        "emitted": "emitted through",
+        "seen": "latest event",
+        "source_version": "source read through",
+        "versions_waiting": "versions waiting",
+    }
+    for name, value in data.items():
+        table.add_row(
+            labels.get(name, name.replace("_", " ")), "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+        )
+    return Answer(data, table)
+
+
+def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
+    """The last batches."""
+    batches = Ledger.open(pipeline).recent(last)
+    data = [
+        {
+            "batch": batch.number,
+            "action": batch.action,
+            "status": batch.status,
+            "verdict": batch.verdict,
+            "from_version": batch.from_version,
+            "to_version": batch.to_version,
+            "rows_read": batch.rows_read,
+            "rows_applied": batch.rows_applied,
+            "rows_late": batch.rows_late,
+            "rows_quarantined": batch.rows_quarantined,
+            "rows_ignored": batch.rows_ignored,
+            "rows_published": batch.rows_published,
+            "emitted": _text(batch.emitted),
+            "planned_at": _text(batch.planned_at),
+            "committed_at": _text(batch.committed_at),
+            "timings": batch.timings,
+        }
+        for batch in batches
+    ]
+    return Answer(data, _timings(pipeline, data) if timings else _batches(pipeline, data))
+
+
+def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
+    table = titled(f"batches of {pipeline.pipeline}", ())
+    for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "emitted through"):
+        table.add_column(name, justify="left" if name in ("action", "verdict", "emitted through") else "right", no_wrap=True)
+    for row in data:
+        counts = [f"{row[name]:,}" for name in ("rows_read", "rows_late", "rows_quarantined", "rows_published")]
+        verdict = row["verdict"] if row["status"] == "committed" else row["status"]
+        emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
+        table.add_row(str(row["batch"]), row["action"], verdict, *counts, emitted)
+    return table
+
+
+def _timings(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
+    steps = list(dict.fromkeys(step for row in data for step in row["timings"]))
+    table = titled(f"seconds of {pipeline.pipeline}'s batches", ("batch", *steps, "total"))
+    for row in data:
+        table.add_row(str(row["batch"]), *(f"{row['timings'].get(step, 0.0):.1f}" for step in steps), f"{sum(row['timings'].values()):.1f}")
+    return table
+
+
+def titled(title: str, columns: Sequence[str]) -> Table:
+    """A table as all commands show them; ``columns`` are aligned to the right."""
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
+
+
+def quality_of(pipeline: Pipeline, last: int) -> Answer:
+    """Validation results of the last batches."""
+    from windowmill.expectations.history import newest_batches, read
+
+    path = Places.of(pipeline).quality
+    try:
+        numbers = newest_batches(path, last)
+        rows = read(path, first_batch=numbers[0]) if numbers else []
+    except (DeltaError, pa.ArrowException, OSError) as err:
+        raise StateCorruptError(f"quality {path}: cannot be read ({first_line(err)}); restore the folder from a copy") from err
+    data = [{name: _text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows]
+    table = titled(f"validation of {pipeline.pipeline}", ())
+    for name in ("batch", "outcome", "severity", "unexpected", "rule"):
+        table.add_column(name, justify="right" if name in ("batch", "unexpected") else "left", no_wrap=name != "rule", overflow="fold")
+    colours = {"passed": "green", "failed": "red", "broken": "magenta"}
+    for row in rows:
+        rule = f"{row['type'].removeprefix('expect_')}({row['column'] or ''})" + (
+            "" if row["outcome"] == "passed" else f": {row['message']}"
+        )
+        outcome = f"[{colours.get(row['outcome'], 'default')}]{row['outcome']}[/]"
+        table.add_row(
+            str(row["batch"]), outcome, row["severity"], "" if row["unexpected"] is None else f"{row['unexpected']:,}", escape(rule)
+        )
+    return Answer(data, table)
+
+
+def _summary(done: Done, *, instants: bool) -> dict[str, Any]:
+    commit = done.commit
+    return {
+        "batch": done.plan.batch,
+        "action": done.plan.action,
+        "verdict": commit.verdict,
+        "rows_read": commit.rows_read,
+        "rows_applied": commit.rows_applied,
+        "rows_late": commit.rows_late,
+        "rows_quarantined": commit.rows_quarantined,
+        "rows_ignored": commit.rows_ignored,
+        "rows_published": commit.rows_published,
+        "windows": commit.windows,
+        "window_end_min": bound(commit.window_end_min, instants),
+        "window_end_max": bound(commit.window_end_max, instants),
+        "seconds": round(sum(commit.timings.values()), 3),
+    }
+
+
+def bound(t: int | None, instants: bool) -> str | int | None:
+    """An instant of the axis as the commands tell it: as text where the axis is time."""
+    return _text(from_us(t)) if instants and t is not None else t
+
+
+def _waiting(pipeline: Pipeline, last: Batch | None) -> int | None:
+    if pipeline.source is None or pipeline.source.path is None or pipeline.source.format not in KINDS:
+        return None
+    try:
+        return open_source(pipeline).version - (last.to_version if last else -1)
+    except SourceError:
+        return None
+
+
+def _text(value: Any) -> Any:
+    return value.strftime("%Y-%m-%dT%H:%M:%S.%f").removesuffix(".000000") + "Z" if isinstance(value, datetime) else value

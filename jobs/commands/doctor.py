@@ -1,0 +1,268 @@
+"""What is wrong with this machine, in plain words, and what to do about it; behind ``windowmill doctor``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import Requirement
+from rich.console import Console
+from rich.text import Text
+
+from windowmill.checkpoints.places import local_path
+from windowmill.jobs.spark.jars import DELTA_VERSION, class_archive, damaged_jars, jars_folder
+from windowmill.jobs.spark.java import find_java, java_at
+from windowmill.windowing.errors import MachineError, PluginError
+from windowmill.windowing.plugins import named_plugins
+from windowmill.windowing.registry import all_added
+
+GIB = 1 << 30
+LOW_DISK_BYTES = 2 * GIB
+AIRFLOW_BYTES = 2 * GIB
+"""What Airflow's scheduler, API server and DAG processor take together, beside Spark's driver."""
+
+MARKS = {True: ("ok", "green"), "warn": ("warn", "yellow"), False: ("WRONG", "bold red")}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at: whether it is right, what was found, and what to do if it is not."""
+
+    name: str
+    ok: bool | Literal["warn"]
+    found: str
+    advice: str = ""
+
+
+def examine() -> list[Check]:
+    """Look at everything that a run needs; starts no Spark and takes about a second."""
+    folder = _warehouse()
+    return [
+        check_java(),
+        check_jars(),
+        check_class_archive(),
+        check_kernels(),
+        check_worker_python(),
+        *check_versions(),
+        check_warehouse(folder),
+        check_disk(folder),
+        check_port(),
+        check_memory(),
+        *check_plugins(),
+    ]
+
+
+def report(checks: list[Check], console: Console) -> int:
+    """Print ``checks``; returns 1 if one of them is wrong, else 0."""
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        mark, style = MARKS[check.ok]
+        console.print(Text.assemble((f"{mark:<6}", style), f"{check.name:<{width}}  ", check.found), soft_wrap=True)
+        if check.ok is not True:
+            console.print(Text(f"{'':<{6 + width}}  -> {check.advice}", style=style), soft_wrap=True)
+    wrong = sum(check.ok is False for check in checks)
+    warned = sum(check.ok == "warn" for check in checks)
+    console.print(Text(f"{wrong} wrong, {warned} to look at, {len(checks) - wrong - warned} fine"))
+    return 1 if wrong else 0
+
+
+def check_java() -> Check:
+    """Java 17 or newer, and whether JAVA_HOME points to it."""
+    try:
+        java = find_java()
+    except MachineError as problem:
+        return Check("Java", False, "no usable Java", str(problem))
+    found = f"{java.version} in {java.home}"
+    asked = os.environ.get("JAVA_HOME")
+    if asked and Path(asked) != java.home:
+        other = java_at(Path(asked))
+        said = f"Java {other.version}, too old for Spark" if other else "no Java that starts"
+        return Check("Java", "warn", f"{found}, but JAVA_HOME is {asked}: {said}", "point JAVA_HOME to the Java found, or unset it")
+    return Check("Java", True, found)
+
+
+def check_jars() -> Check:
+    """Delta's jars are whole."""
+    folder = jars_folder()
+    damaged = damaged_jars(folder)
+    if damaged:
+        return Check(
+            "Delta jars",
+            False,
+            f"missing or damaged in {folder}: {', '.join(damaged)}",
+            "run `make setup` (or `python -m windowmill.jobs.spark.jars`)",
+        )
+    return Check("Delta jars", True, f"{DELTA_VERSION} in {folder}")
+
+
+def check_class_archive() -> Check:
+    """The JVM's archive of loaded classes is there."""
+    archive = class_archive()
+    if not archive.is_file():
+        return Check(
+            "Class archive", "warn", f"not in {archive.parent}: Spark starts 4 s slower", "run `python -m windowmill.jobs.spark.session`"
+        )
+    return Check("Class archive", True, str(archive))
+
+
+def check_kernels() -> Check:
+    """The compiled kernels are in numba's cache: a folder of the package, or of the user where that cannot be written."""
+    from windowmill.windowing.kernels.sliced import hopping_windows
+
+    folder, source = Path(hopping_windows.stats.cache_path), Path(hopping_windows.py_func.__code__.co_filename)
+    if not any(index.stat().st_mtime >= source.stat().st_mtime for index in folder.glob("sliced.hopping_windows-*.nbi")):
+        advice = "run `python -m windowmill.windowing.kernels`, or let the first runs do it"
+        return Check("Kernels", "warn", f"not compiled yet in {folder}: that takes some minutes once", advice)
+    return Check("Kernels", True, f"compiled in {folder}")
+
+
+def check_worker_python() -> Check:
+    """The Python that Spark's workers run is this one, or at least has its version and PyArrow."""
+    asked = os.environ.get("PYSPARK_PYTHON")
+    if not asked or asked == sys.executable:
+        return Check("Worker Python", True, f"{sys.executable}, as the driver")
+    if _master().startswith("local"):
+        return Check("Worker Python", "warn", f"PYSPARK_PYTHON={asked} is passed over by local sessions", "unset PYSPARK_PYTHON")
+    advice = "install the locked packages for it, or point PYSPARK_PYTHON to a Python that has them on every worker"
+    probe = "import sys; print('%d.%d' % sys.version_info[:2]); import pyarrow, numba"
+    try:
+        answer = subprocess.run([asked, "-c", probe], capture_output=True, text=True, timeout=20, check=True)
+    except FileNotFoundError:
+        return Check(
+            "Worker Python",
+            "warn",
+            f"PYSPARK_PYTHON={asked} is not on this machine, so it was not tried",
+            "make sure that the workers have it",
+        )
+    except (OSError, subprocess.SubprocessError) as err:
+        said = (getattr(err, "stderr", "") or str(err)).strip().splitlines()[-1]
+        return Check("Worker Python", False, f"PYSPARK_PYTHON={asked}: {said}", advice)
+    driver = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if answer.stdout.strip() != driver:
+        return Check("Worker Python", False, f"PYSPARK_PYTHON={asked} is {answer.stdout.strip()}, the driver is {driver}", advice)
+    return Check("Worker Python", True, f"PYSPARK_PYTHON={asked}, {driver} as the driver")
+
+
+def check_versions() -> list[Check]:
+    """Installed packages against the ones that windowmill declares and is tested with."""
+    try:
+        declared = [Requirement(line) for line in metadata.requires("windowmill") or []]
+    except metadata.PackageNotFoundError:
+        return [Check("Packages", False, "windowmill is not installed", "run `make setup`")]
+    wanted = [requirement for requirement in declared if requirement.marker is None]
+    wrong = []
+    for requirement in wanted:
+        try:
+            installed = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            installed = "missing"
+        if installed == "missing" or not requirement.specifier.contains(installed, prereleases=True):
+            wrong.append(Check(requirement.name, False, f"{installed}, needs {requirement.specifier or 'any version'}", "run `make setup`"))
+    if wrong:
+        return wrong
+    engines = ("pyspark", "delta-spark", "deltalake", "apache-airflow", "great-expectations", "pandas", "numba")
+    return [Check("Packages", True, ", ".join(f"{name} {metadata.version(name)}" for name in engines))]
+
+
+def check_warehouse(folder: Path | None) -> Check:
+    """The folder that holds the tables can be written."""
+    if folder is None:
+        return Check("Warehouse", True, f"{os.environ['WAREHOUSE']} is not on this machine, so it was not tried")
+    place = _nearest_existing(folder)
+    advice = "set WAREHOUSE to a folder that you may write"
+    if not place.is_dir():
+        return Check("Warehouse", False, f"{folder}: {place} is not a folder", advice)
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as err:
+        return Check("Warehouse", False, f"{folder} cannot be written: {err.strerror}", advice)
+    return Check("Warehouse", True, f"{folder}{'' if folder == place else ' (made by the first run)'}")
+
+
+def check_disk(folder: Path | None) -> Check:
+    """Room where tables go and where Spark spills."""
+    places = {_nearest_existing(place) for place in (folder, Path(tempfile.gettempdir())) if place is not None}
+    free, place = min((shutil.disk_usage(place).free, place) for place in places)
+    found = f"{free / GIB:.1f} GiB free at {place}"
+    if free < LOW_DISK_BYTES:
+        return Check("Disk", "warn", found, f"free some space: under {LOW_DISK_BYTES // GIB} GiB, Spark may stop in the middle of a batch")
+    return Check("Disk", True, found)
+
+
+def check_port() -> Check:
+    """The port of Airflow's user interface is free."""
+    port = int(os.environ.get("AIRFLOW__API__PORT") or 8080)
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        busy = probe.connect_ex(("127.0.0.1", port)) == 0
+    if busy:
+        return Check("Airflow port", "warn", f"{port} is in use", "fine if it is your Airflow; another one is set by AIRFLOW__API__PORT")
+    return Check("Airflow port", True, f"{port} is free")
+
+
+def check_memory() -> Check:
+    """Memory for Spark's driver beside Airflow."""
+    total = min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_container_limits()])
+    asked = os.environ.get("WINDOWMILL_DRIVER_MEMORY") or "4g"
+    found = f"{total / GIB:.1f} GiB, Spark's driver takes up to {asked}"
+    try:
+        driver = _parse_bytes(asked)
+    except ValueError:
+        return Check("Memory", False, f"WINDOWMILL_DRIVER_MEMORY={asked} is not a size", "write it as 4g or 3500m")
+    if total < driver + AIRFLOW_BYTES:
+        spare = max((total - AIRFLOW_BYTES) // (1 << 20), 1024)
+        return Check("Memory", "warn", found, f"leave {AIRFLOW_BYTES // GIB} GiB for Airflow: set WINDOWMILL_DRIVER_MEMORY={spare}m")
+    return Check("Memory", True, found)
+
+
+def check_plugins() -> list[Check]:
+    """Plugins can be imported, and what each has added; nothing if there are none."""
+    plugins = named_plugins()
+    if not plugins:
+        return []
+    try:
+        added = all_added()
+    except PluginError as problem:
+        what, _, advice = str(problem).partition("; ")
+        return [Check("Plugins", False, what, advice)]
+    told = [f"{plugin.module} (named by {plugin.named_by})" for plugin in plugins]
+    things = [f"{kind} {name} of {module}" for kind, name, module in added]
+    return [Check("Plugins", True, f"{', '.join(told)}: {', '.join(things) or 'nothing added'}")]
+
+
+def _master() -> str:
+    return os.environ.get("WINDOWMILL_MASTER") or "local[*]"
+
+
+def _warehouse() -> Path | None:
+    """The warehouse folder, or None if it is a URL of object storage."""
+    place = os.environ.get("WAREHOUSE") or "warehouse"
+    path = local_path(place)
+    return None if path is None else path.absolute()
+
+
+def _nearest_existing(path: Path) -> Path:
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def _container_limits() -> Iterator[int]:
+    for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        if limit.is_file() and (stated := limit.read_text().strip()).isdigit():
+            yield int(stated)
+
+
+def _parse_bytes(size: str) -> int:
+    """Bytes of a size as the JVM takes it; ``4g`` -> 4294967296."""
+    units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+    text = size.strip().lower().removesuffix("b")
+    return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)

@@ -1,0 +1,167 @@
+"""``windowmill explain``: how a pipeline will be computed, from its spec alone. No JVM, no source."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from windowmill.jobs.commands.answers import Answer
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.costs import engine_cost
+from windowmill.windowing.engines import ENGINES
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.planner import Plan, plan
+from windowmill.windowing.spec import Pipeline
+
+_DOES = {
+    ("run", "slices"): "windowmill run, backfill: leaves are slices in a Delta table",
+    ("run", "live rows"): "windowmill run, backfill: leaves are live rows, kept as an append-only log in a Delta table",
+    ("kernel", "live rows"): "windowmill try --engine kernel: leaves are rows in memory",
+}
+
+
+def explain(pipeline: Pipeline) -> Answer:
+    """The plan of ``pipeline``; a spec that lacks what ``run`` needs is planned for ``try``."""
+    # A user's own functions are looked for where the command runs, last, so that they hide nothing.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        runnable_of(pipeline)
+        refusal = None
+    except SpecError as err:
+        refusal = str(err)
+    found = plan(pipeline, refusal=refusal)
+    return Answer(asdict(found) | {"done_by": _DOES[found.command, found.way]}, Group(*_page(found)))
+
+
+#: (window, aggregate) pairs.
+_Cells = set[tuple[str, str]]
+
+
+def _page(found: Plan) -> Iterator[RenderableType]:
+    yield Text(f"{found.pipeline}: {len(found.windows)} windows, {len(found.aggregates)} aggregates", style="bold")
+    refusals = [(f"not by {command}", why) for command, why in found.refused]
+    ways = [("no slices", "\n".join(found.why))] if found.why else []
+    state = [(name, text) for name, text in (("reads", found.reads), ("adds", found.adds)) if text]
+    yield _facts([("done by", _DOES[found.command, found.way]), *refusals, *ways, *_states(found), *state])
+    yield _windows(found)
+    yield _combines(found)
+    yield _facts(list(_reasons(found)))
+    yield _aggregates(found)
+
+
+def _windows(found: Plan) -> Table:
+    table = _table("window", "n leaves", "m new", "cut")
+    cuts = list(dict.fromkeys(f"{window.shape.slicing}: {window.shape.why}" for window in found.windows))
+    for window in found.windows:
+        cut = f"{window.shape.slicing}: {window.shape.why}"
+        seen = len(cuts) == 1 and window is not found.windows[0]
+        table.add_row(_named(window.name, window.what), window.shape.leaves, window.shape.new_leaves, "as above" if seen else cut)
+    return table
+
+
+def _states(found: Plan) -> Iterator[tuple[str, str]]:
+    for state in dict.fromkeys(window.shape.state for window in found.windows):
+        of = [window for window in found.windows if window.shape.state == state]
+        scope = "" if len(of) == len(found.windows) else f"{', '.join(window.name for window in of)}: "
+        rows, size = of[0].shape.state_rows, of[0].state_bytes
+        known = f", {rows:,} rows or {_size(size)} a key" if rows is not None and size is not None else ""
+        yield "state", f"{scope}{state}; {found.leaf_bytes} bytes a row{known}"
+
+
+def _combines(found: Plan) -> Table:
+    """A row for each window, or for each engine of it if it has several; the cell of the engine that is taken stands out."""
+    table = _table("combines per window", *ENGINES)
+    for window in found.windows:
+        for engine in dict.fromkeys(choice.engine for choice in window.choices):
+            of = [choice for choice in window.choices if choice.engine == engine]
+            name = window.name if len(of) == len(window.choices) else f"{window.name}: {', '.join(choice.aggregate for choice in of)}"
+            costs = {other.engine: other.combines.value for choice in of for other in choice.alternatives if other.allowed}
+            cells = [_number(costs[other], "") if other in costs else Text("–", style="dim") for other in ENGINES if other != engine]
+            cells.insert(list(ENGINES).index(engine), _number(of[0].combines.value, "bold reverse", unknown="taken"))
+            table.add_row(name, *cells)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
+def _number(value: float | None, style: str, unknown: str = "?") -> Text:
+    return Text(unknown if value is None else f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}", style=style)
+
+
+def _reasons(found: Plan) -> Iterator[tuple[str, str]]:
+    """Each engine: its formula; and whether it is taken and why, for which windows and aggregates."""
+    every = {(window.name, choice.aggregate) for window in found.windows for choice in window.choices}
+    taken = {choice.engine for window in found.windows for choice in window.choices}
+    for engine in sorted(ENGINES, key=lambda name: name not in taken):
+        formulas: dict[str, _Cells] = {}
+        why: dict[str, _Cells] = {}
+        for window in found.windows:
+            for choice in window.choices:
+                cell = window.name, choice.aggregate
+                if choice.engine == engine:
+                    formulas.setdefault(f"{choice.combines.formula} combines", set()).add(cell)
+                    why.setdefault(f"taken: {choice.why}", set()).add(cell)
+                else:
+                    other = next(other for other in choice.alternatives if other.engine == engine)
+                    why.setdefault(f"{'not taken' if other.allowed else 'not allowed'}: {_plainly(other.why_not)}", set()).add(cell)
+        if engine not in taken:
+            formulas[f"{engine_cost(engine, None, None).formula} combines"] = every
+        yield engine, "\n".join(f"{_scope(cells, every)}{line}" for line, cells in [*why.items(), *formulas.items()])
+
+
+def _plainly(why_not: str) -> str:
+    return "no inverse" if why_not.endswith("no inverse") else why_not
+
+
+def _scope(cells: _Cells, every: _Cells) -> str:
+    """For which windows or aggregates something holds; nothing if for all."""
+    windows, aggregates = (list(dict.fromkeys(name for name in names)) for names in zip(*sorted(cells), strict=True))
+    if cells == every:
+        return ""
+    if cells == {cell for cell in every if cell[0] in windows}:
+        return f"{', '.join(windows)}: "
+    if cells == {cell for cell in every if cell[1] in aggregates}:
+        return f"{', '.join(aggregates)}: "
+    return f"{', '.join(aggregates)} of {', '.join(windows)}: "
+
+
+def _aggregates(found: Plan) -> Table:
+    table = _table("aggregate", "function", "partial", "can be deducted")
+    for aggregate in found.aggregates:
+        otherwise = f"if {' or '.join(aggregate.deducted_if)}" if aggregate.deducted_if else "no"
+        exactly = "yes" if "subtract" in aggregate.admissible else otherwise
+        table.add_row(aggregate.name, aggregate.function, ", ".join(aggregate.partial), exactly)
+    return table
+
+
+def _named(name: str, what: str) -> Text:
+    return Text(name, style="bold").append(f"\n{what}", style="not bold")
+
+
+def _size(size: int) -> str:
+    unit, factor = next(((unit, factor) for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)) if size >= factor), ("bytes", 1))
+    return f"{size / factor:.3g} {unit}"
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(min_width=10, style="cyan")
+    table.add_column()
+    for name, text in facts:
+        table.add_row(name, Text(text))
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table

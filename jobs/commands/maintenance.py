@@ -1,0 +1,124 @@
+"""Maintains a pipeline's tables: drops expired slices, merges small files, vacuums files that no version needs. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from windowmill.checkpoints import upkeep
+from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.lease import lease
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.record_table import DeltaRecords
+from windowmill.checkpoints.state.log import compact_log, is_log
+from windowmill.checkpoints.state.slices import compact_slices
+from windowmill.jobs.batch import staging
+from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
+from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.commands.answers import Answer
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.errors import SinkError, StateError, first_line
+from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.spec import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The result of maintenance on one table."""
+
+    table: str
+    rows_expired: int = 0
+    files_before: int = 0
+    files_after: int = 0
+    files_vacuumed: int = 0
+
+
+def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
+    """Expire, compact and vacuum. Holds the lease: it waits for a run in progress, and later runs wait for it."""
+    runnable = runnable_of(pipeline)
+    places, done = runnable.places, []
+    with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):
+        # On a local file system the lease excludes every run.
+        staging.clear_leftovers(places.root, running="://" in places.root)
+        ledger = Ledger.open(pipeline)
+        for name, path in (("state", places.state), ("sink", runnable.sink_path), *_own(places)):
+            with _failing_by_name(name, path):
+                if not DeltaTable.is_deltatable(path):
+                    continue
+                with progress.step(name, f"tidy {path}"):
+                    done.append(_tidy(name, path, _compact_state(pipeline, ledger) if name == "state" else _compact))
+        if DeltaTable.is_deltatable(places.ledger):
+            with progress.step("ledger", f"tidy {places.ledger}"):
+                done.append(_tidy_ledger(places.ledger))
+    lines = [
+        f"{kept.table}: {kept.rows_expired:,} rows expired, {kept.files_before} files now {kept.files_after}, "
+        f"{kept.files_vacuumed} old files removed"
+        for kept in done
+    ]
+    data = [{field: getattr(kept, field) for field in Kept.__slots__} for kept in done]
+    return Answer(data, "\n".join(lines) or f"{pipeline.pipeline}: no tables yet, nothing to tidy")
+
+
+@contextmanager
+def _failing_by_name(name: str, path: str) -> Iterator[None]:
+    """Raise errors of other libraries with the table's name; diagnosing the damage is left to the next run."""
+    try:
+        yield
+    except (DeltaError, pa.ArrowException, OSError) as err:
+        kind = SinkError if name == "sink" else StateError
+        raise kind(
+            f"{name} {path}: cannot be tidied ({first_line(err)}); its rows have not changed: see what `windowmill run` reports, or "
+            "restore the folder from a copy"
+        ) from err
+
+
+def _own(places: Places) -> list[tuple[str, str]]:
+    return [("quarantine", places.quarantine), ("quality", places.quality)]
+
+
+def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
+    def compact(path: str) -> int:
+        if is_log(path):
+            return compact_log(path, ledger.next_commit) + _compact(path)
+        return compact_slices(path, _needed_from(pipeline, ledger))
+
+    return compact
+
+
+def _needed_from(pipeline: Pipeline, ledger: Ledger) -> int | None:
+    """Start of the first slice that a future window can contain; null if unknown."""
+    last = ledger.last_commit
+    if last is None or last.outcome is None or last.outcome.emitted is None:
+        return None
+    return Grids.of(pipeline).first_slice_after(last.outcome.emitted)
+
+
+def _compact(path: str) -> int:
+    if delta_rs_can_write(path):
+        DeltaTable(path).optimize.compact()
+    return 0
+
+
+def _tidy(name: str, path: str, compact: Callable[[str], int]) -> Kept:
+    """Compact, vacuum and shorten the log of one table; ``compact`` rewrites its files and returns how many rows expired."""
+    before = len(DeltaTable(path).file_uris())
+    rows = compact(path)
+    removed = upkeep.vacuum(path)
+    upkeep.shorten_log(path)
+    return Kept(name, rows, before, len(DeltaTable(path).file_uris()), removed)
+
+
+def _tidy_ledger(path: str) -> Kept:
+    """Maintain the ledger. Only its own merge may rewrite files, because their names contain checksums."""
+    records = DeltaRecords(path)
+    before = len(DeltaTable(path).file_uris())
+    records.merge()
+    removed = records.vacuum()
+    upkeep.shorten_log(path)
+    return Kept("ledger", 0, before, len(DeltaTable(path).file_uris()), removed)

@@ -1,0 +1,301 @@
+"""``windowmill state``: what a pipeline remembers, and of one key what the next run would restore for which windows. No JVM."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from windowmill.checkpoints.inspection import LogInspection, SlicesInspection, key_value
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.opening import damage_told
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.state.log import is_log
+from windowmill.jobs.commands.answers import Answer, bound, titled
+from windowmill.jobs.conditions.duckdb import conditions_of
+from windowmill.jobs.json_lines.read import plain
+from windowmill.windowing.axis import Grid
+from windowmill.windowing.columnar.checksums import REMEDY
+from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.errors import SpecError, StateError, StateMissingError
+from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import AFTER, BEFORE
+
+#: Characters of a remembered value that a table shows.
+_SHOWN = 40
+
+
+def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
+    """What the state holds; of one key in detail when it is given, or when the pipeline has no keys.
+
+    Parameters
+    ----------
+    key
+        ``NAME=VALUE`` for each key column; ``NAME`` alone stands for null.
+    limit
+        Lines of each list.
+
+    Raises
+    ------
+    SpecError
+        If ``key`` is not a value for each key column.
+    SpecChangedError
+        If the spec is not the one that built the state.
+    StateError
+        If the state is gone or cannot be read.
+    """
+    ledger, path = Ledger.open(pipeline), Places.of(pipeline).state
+    ledger.check_meaning(pipeline)
+    with damage_told(path):
+        if not DeltaTable.is_deltatable(path):
+            if "state" in ledger.written():
+                raise StateMissingError(f"state {path}: there is no table, but committed batches have written to it; {REMEDY}")
+            return Answer({"pipeline": pipeline.pipeline, "state": None}, f"{pipeline.pipeline}: no state yet; the first run makes it")
+        view = (_LiveRows if is_log(path) else _Slices)(pipeline, ledger, path, limit)
+        return _told(view, key)
+
+
+def _told(view: _View, key: Sequence[str]) -> Answer:
+    pipeline = view.pipeline
+    data: dict[str, Any] = {"pipeline": pipeline.pipeline, "state": view.summary()}
+    parts: list[RenderableType] = [] if key else list(view.show_summary(data["state"]))
+    if key or not pipeline.keys:
+        wanted = _key(pipeline, key, view.inspection.schema)
+        data["key"] = {name: _value(value) for name, value in _as_stored(wanted, view.inspection.schema).items()}
+        data |= view.of_key(wanted)
+        parts += view.show_key(", ".join(f"{name}={value}" for name, value in data["key"].items()), data)
+    return Answer(data, Group(*parts))
+
+
+class _View(ABC):
+    """What both kinds of state have in common: the next batch, how instants are told, and how many lines."""
+
+    inspection: SlicesInspection | LogInspection
+
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int) -> None:
+        self.pipeline, self.limit = pipeline, limit
+        last = ledger.last_commit
+        self.emitted = last.outcome.emitted if last and last.outcome else None
+        self.next_batch = ledger.next_commit
+
+    @abstractmethod
+    def summary(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]: ...
+
+    def _largest(self) -> list[dict[str, Any]]:
+        if not self.pipeline.keys:
+            return []
+        return [{name: _value(value) for name, value in row.items()} for row in self.inspection.largest_keys(self.limit)]
+
+    def instant(self, t: int | None) -> str | int | None:
+        """``t`` as other commands tell it; null for an instant that never comes."""
+        return None if t is None or t in (BEFORE, AFTER) else bound(t, self.pipeline.time.unit is None)
+
+    def show_summary(self, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        facts = Table(show_header=False, box=None, pad_edge=False)
+        for name, value in data.items():
+            if name != "largest_keys":
+                facts.add_row(name.replace("_", " "), _cell(value))
+        yield facts
+        if data["largest_keys"]:
+            yield from self._list("keys with the most entries", data["largest_keys"], data["keys"])
+
+    def _list(self, title: str, rows: Sequence[Mapping[str, Any]], total: int, which: str = "") -> Iterator[RenderableType]:
+        # As a line of its own: a table would break its title at its own width.
+        yield Text(f"\n{title}: {total:,}" if len(rows) == total else f"\n{title}: {len(rows):,} of {total:,}{which}", style="bold")
+        if not rows:
+            return
+        names, table = list(rows[0]), titled("", ())
+        for name in names:
+            table.add_column(name.replace("_", " "), justify="right" if isinstance(rows[0][name], int) else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(_cell(row[name]) for name in names))
+        yield table
+
+
+class _Slices(_View):
+    """State by slices."""
+
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
+        super().__init__(pipeline, ledger, limit)
+        self._grids = Grids.of(pipeline)
+        self._needed_from = None if self.emitted is None else self._grids.first_slice_after(self.emitted)
+        self.inspection: SlicesInspection = SlicesInspection(path, pipeline.keys, self.next_batch, self._needed_from)
+
+    def summary(self) -> dict[str, Any]:
+        found = self.inspection.summary()
+        spans = {"oldest_slice": self.instant(found.pop("oldest")), "newest_slice": self.instant(found.pop("newest"))}
+        found |= spans | {"emitted_through": self.instant(self.emitted), "needed_from": self.instant(self._needed_from)}
+        return {"kind": "slices", "next_batch": self.next_batch} | self.inspection.files() | found | {"largest_keys": self._largest()}
+
+    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """The entries that would be restored, and the windows to come that they are in."""
+        starts, n_rows, entries = self.inspection.slices_of(key)
+        listed = self.inspection.entries_of(key, self.limit)
+        for entry in listed:
+            entry |= {"slice": self.instant(entry["slice"]), "closed": self.instant(entry["closed"])}
+            entry["partials"] = {name: _value(value) for name, value in entry["partials"].items()}
+        windows = list(self._windows(starts, n_rows))
+        return {
+            "restored": {"slices": len(starts), "entries": entries, "rows": int(n_rows.sum())},
+            "windows": sorted(windows, key=lambda window: window.pop("order"))[: self.limit],
+            "windows_in_all": sum(self._count(grid, starts) for _, grid in self._grids.named),
+            "entries": listed,
+        }
+
+    def _windows(self, starts: Ints, n_rows: Ints) -> Iterator[dict[str, Any]]:
+        """Of each window of the spec the first that are still to come and hold one of the slices."""
+        rows_before = np.append(0, np.cumsum(n_rows))
+        for name, grid in self._grids.named:
+            for end in self._ends(grid, starts)[: self.limit].tolist():
+                first, stop = np.searchsorted(starts, (end - grid.size, end)).tolist()
+                yield {
+                    "order": (end, name),
+                    "window": name,
+                    "window_start": self.instant(end - grid.size),
+                    "window_end": self.instant(end),
+                    "slices": stop - first,
+                    "first_slice": self.instant(int(starts[first])),
+                    "last_slice": self.instant(int(starts[stop - 1])),
+                    "rows": int(rows_before[stop] - rows_before[first]),
+                }
+
+    def _count(self, grid: Grid, starts: Ints) -> int:
+        return len(self._ends(grid, starts))
+
+    def _ends(self, grid: Grid, starts: Ints) -> Ints:
+        """Ends of the windows that hold one of the slices and have not been emitted, ascending."""
+        if not len(starts):
+            return np.empty(0, np.int64)
+        first = grid.first_end_after(int(starts[0]) if self.emitted is None else max(self.emitted, int(starts[0])))
+        ends = np.arange(first, grid.last_end_holding(int(starts[-1])) + 1, grid.hop, dtype=np.int64)
+        holding = np.searchsorted(starts, ends) > np.searchsorted(starts, ends - grid.size)
+        return np.asarray(ends[holding], np.int64)
+
+    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        restored = data["restored"]
+        instead = "; nodes that hold the same are read in their place" if "entries_of_nodes" in data["state"] else ""
+        yield escape(
+            f"{name or self.pipeline.pipeline}: batch {self.next_batch} would restore {restored['slices']:,} slices "
+            f"({restored['entries']:,} entries) of {restored['rows']:,} rows{instead}"
+        )
+        yield from self._list("windows to come that hold them", data["windows"], data["windows_in_all"], ", the next to end")
+        entries = [{name: entry[name] for name in ("slice", "closed", "batch", "rows")} for entry in data["entries"]]
+        yield from self._list("entries", entries, restored["entries"], ", the latest slices (--json has their partials)")
+
+
+class _LiveRows(_View):
+    """State by live rows."""
+
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
+        super().__init__(pipeline, ledger, limit)
+        newest = ledger.newest
+        if newest is None:
+            raise StateError(f"state {path}: there is no ledger beside it; restore the folder from a copy")
+        types = {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
+        log = StateLog(pipeline, types, conditions_of(pipeline))
+        self.inspection: LogInspection = LogInspection(path, list(log.keys.values()), self.next_batch, log.tables)
+        self._labels = log.keys
+
+    def summary(self) -> dict[str, Any]:
+        found = self.inspection.summary()
+        spans = {"oldest_row": self.instant(found.pop("oldest")), "newest_row": self.instant(found.pop("newest"))}
+        found |= spans | {"emitted_through": self.instant(self.emitted)}
+        return {"kind": "live rows", "next_batch": self.next_batch} | self.inspection.files() | found | {"largest_keys": self._largest()}
+
+    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """The live rows that would be restored, and what each window remembers beside them."""
+        key = {self._labels[name]: value for name, value in key.items()}
+        found = self.inspection.key(key)
+        if found is None:
+            return {"restored": {"live_rows": 0, "entries": 0, "due": None}, "windows": [], "rows": []}
+        rows = self.inspection.rows_of(key, self.limit)
+        for row in rows:
+            row |= {"time": self.instant(row["time"]), "watermark": self.instant(row["watermark"])}
+        windows = self.inspection.windows_of(key)
+        for window in windows:
+            window["scalars"] = {name: self._remembered(value) for name, value in window["scalars"].items()}
+            for span in window["holds"].values():
+                span |= {"oldest": self.instant(span["oldest"]), "newest": self.instant(span["newest"])}
+        return {"restored": found | {"due": self.instant(found["due"])}, "windows": windows, "rows": rows}
+
+    def _remembered(self, value: Any) -> Any:
+        """``value``, of a list its length and last items."""
+        if isinstance(value, list):
+            return {"items": len(value), "last": [_value(item) for item in value[-self.limit :]]}
+        return None if isinstance(value, int) and value in (BEFORE, AFTER) else _value(value)
+
+    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        restored = data["restored"]
+        due = "never" if restored["due"] is None else f"when the watermark is at {restored['due']}"
+        yield escape(
+            f"{name or self.pipeline.pipeline}: batch {self.next_batch} would restore {restored['live_rows']:,} live rows "
+            f"({restored['entries']:,} entries) if a row of the key arrives; without one: {due}"
+        )
+        table = titled("", ())
+        for column in ("window", "remembers", "holds"):
+            table.add_column(column, overflow="fold")
+        for window in data["windows"]:
+            scalars = "\n".join(f"{name} {_cell(value)}" for name, value in window["scalars"].items())
+            holds = "\n".join(f"{name}: {_span(span)}" for name, span in window["holds"].items())
+            table.add_row(escape(window["window"]), scalars, escape(holds))
+        yield table
+        yield from self._list("live rows", data["rows"], restored["live_rows"], ", the latest to arrive")
+
+
+def _key(pipeline: Pipeline, given: Sequence[str], schema: pa.Schema) -> dict[str, Any]:
+    parts = [text.partition("=") for text in given]
+    texts = {name: value if equals else None for name, equals, value in parts}
+    if sorted(name for name, _, _ in parts) != sorted(pipeline.keys):
+        wanted = " ".join(f"--key {name}=…" for name in pipeline.keys) or "no --key: the pipeline has no keys"
+        raise SpecError(f"--key: got {', '.join(given) or 'none'}; expected {wanted}")
+    return {name: key_value(texts[name], schema.field(name).type, name) for name in pipeline.keys}
+
+
+def _as_stored(key: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    return {name: pa.scalar(value, schema.field(name).type).as_py() for name, value in key.items()}
+
+
+def _value(value: Any) -> Any:
+    """``value`` as JSON has it."""
+    if isinstance(value, datetime | date):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Decimal):
+        return str(value)
+    return _nested(value, _value) if isinstance(value, list | dict) else plain(value, False)
+
+
+def _nested(value: list[Any] | dict[str, Any], each: Callable[[Any], Any]) -> Any:
+    return [each(item) for item in value] if isinstance(value, list) else {name: each(item) for name, item in value.items()}
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return escape(", ".join(value))
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return escape(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…")
+
+
+def _span(span: Mapping[str, Any]) -> str:
+    return f"{span['rows']:,} rows" + (f", {span['oldest']} to {span['newest']}" if span["rows"] else "")

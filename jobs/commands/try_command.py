@@ -1,0 +1,229 @@
+"""``windowmill try``: a spec over JSON lines, without Airflow and without tables."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import pyarrow as pa
+
+from windowmill.jobs.commands.try_engine import Batch, Engine, Results
+from windowmill.jobs.conditions.duckdb import conditions_of, evaluate
+from windowmill.jobs.json_lines.read import Refused, Rows, read_rows, refused_lines
+from windowmill.jobs.json_lines.write import result_lines
+from windowmill.windowing.bounds import check_lengths
+from windowmill.windowing.errors import SourceError, SpecError, UnsupportedError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import load_pipeline
+
+
+class ReferenceEngine:
+    """The oracle: keeps every row and recomputes every window."""
+
+    def __init__(self, pipeline: Pipeline, latest: float) -> None:
+        from windowmill.windowing import reference
+
+        self._reference, self._pipeline, self._latest = reference, pipeline, latest
+        self._records: list[reference.Record] = []
+
+    def feed(self, batch: Batch) -> None:
+        columns = [batch.rows.column(name) for name in batch.rows.column_names]
+        cells = [(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist() for column in columns]
+        true = {text: mask.to_pylist() for text, mask in batch.conditions.items()}
+        for index, row in enumerate(zip(*cells, strict=True)):
+            held = frozenset(text for text, mask in true.items() if mask[index])
+            self._records.append(self._reference.Record(dict(zip(batch.rows.column_names, row, strict=True)), held))
+
+    def finish(self, *, final: bool) -> Results:
+        outcome = self._reference.evaluate(self._pipeline, self._records, final=final, latest=self._latest)
+        return Results(outcome.rows, outcome.quarantined)
+
+
+class KernelEngine:
+    """The columnar kernels. Between batches nothing lives on but the state's bytes, and what has been found."""
+
+    def __init__(self, pipeline: Pipeline, latest: float) -> None:
+        # Loading the compiled kernels takes a second, which the other engines need not wait for.
+        from windowmill.checkpoints import codec
+        from windowmill.windowing.columnar import ColumnarEngine, Found
+
+        self._codec, self._found = codec, Found()
+        self._begin = partial(ColumnarEngine, pipeline, latest, self._found)
+        self._engine = self._begin()
+
+    def feed(self, batch: Batch) -> None:
+        self._engine.feed(batch.rows, batch.conditions)
+        stored = self._codec.encode(self._engine.snapshot())
+        self._engine = self._begin()
+        self._engine.restore(self._codec.decode(stored))
+
+    def finish(self, *, final: bool) -> Results:
+        return Results(*self._engine.finish(final=final))
+
+
+def _spark_engine(pipeline: Pipeline, latest: float) -> Engine:
+    from windowmill.jobs.commands.try_spark import SparkEngine  # the others need no pyspark
+
+    return SparkEngine(pipeline, latest)
+
+
+#: Engines by the name that ``--engine`` takes; each is built with the pipeline and the latest event time that is accepted.
+ENGINES: dict[str, Callable[[Pipeline, float], Engine]] = {"kernel": KernelEngine, "reference": ReferenceEngine, "spark": _spark_engine}
+
+#: What the product computes with. The oracle keeps every row and is there to be compared with.
+DEFAULT_ENGINE = "kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a pipeline makes of an input.
+
+    Attributes
+    ----------
+    rows
+        As :class:`Results` has them.
+    refused
+        Quarantined rows, in the order of the input.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    refused: Sequence[Refused]
+
+
+def attempt(
+    pipeline: Pipeline,
+    data: bytes,
+    batch_rows: int | None = None,
+    engine: str = DEFAULT_ENGINE,
+    final: bool = True,
+    now: float | None = None,
+) -> Outcome:
+    """Run ``pipeline`` over JSON lines.
+
+    Parameters
+    ----------
+    data
+        The lines.
+    batch_rows
+        Rows per batch; the whole input in one batch unless given.
+    final
+        Whether the watermark goes to infinity at the end of the input.
+    now
+        Seconds since 1970 that ``max_future_skew`` counts from; the present unless given.
+
+    Raises
+    ------
+    WindowmillError
+        Whatever stops the run.
+    UnicodeDecodeError
+        If ``data`` is not UTF-8.
+    """
+    if engine not in ENGINES:
+        raise UnsupportedError(f"--engine {engine}: not available here; use {' or '.join(sorted(ENGINES))}")
+    if batch_rows is not None and batch_rows < 1:
+        raise SpecError(f"--batch-rows {batch_rows}: expected a whole number from 1")
+    check_lengths(pipeline)
+    rows = read_rows(data, pipeline)
+    masks: dict[str, pa.BooleanArray] = {}
+    if engine != "spark":
+        rows, masks = _judged(rows, pipeline)
+    # Unless the spec asks for it, results do not depend on the clock.
+    latest = pipeline.time.latest(int((time.time() if now is None else now) * 1_000_000), by_default=False)
+    run = ENGINES[engine](pipeline, math.inf if latest is None else latest)
+    size = batch_rows or max(1, rows.table.num_rows)
+    for start in range(0, rows.table.num_rows, size):
+        run.feed(Batch(rows.table.slice(start, size), {condition: mask.slice(start, size) for condition, mask in masks.items()}))
+    results = run.finish(final=final)
+    late = [Refused(rows.lines[position], reason, None, rows.raw[position]) for position, reason in results.quarantined]
+    return Outcome(results.rows, sorted([*rows.refused, *late], key=lambda row: row.line))
+
+
+def run_try(
+    spec_path: str | os.PathLike[str],
+    input_path: str | os.PathLike[str],
+    batch_rows: int | None = None,
+    engine: str = DEFAULT_ENGINE,
+    final: bool = True,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+) -> int:
+    """:func:`attempt` on the lines of a file (``-``: standard input): result rows on ``stdout``, then quarantined rows on ``stderr``.
+
+    Returns
+    -------
+    int
+        0, the exit code.
+
+    Raises
+    ------
+    WindowmillError
+        Whatever stops the run; its ``exit_code`` is what the command ends with.
+    """
+    pipeline = load_pipeline(spec_path)
+    # A user's own functions are looked for where the command runs, last, so that they hide nothing.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        data = sys.stdin.buffer.read() if str(input_path) == "-" else Path(input_path).read_bytes()
+    except OSError as err:
+        raise SourceError(f"{input_path}: cannot be read ({err.strerror}); give a file of JSON lines") from err
+    try:
+        outcome = attempt(pipeline, data, batch_rows, engine, final)
+    except UnicodeDecodeError as err:
+        raise SourceError(f"{input_path}: not UTF-8 text ({err.reason} at byte {err.start}); save it as UTF-8") from err
+    out, err_out = stdout or sys.stdout, stderr or sys.stderr
+    _write(result_lines(outcome.rows, pipeline), out)
+    err_out.writelines(line + "\n" for line in refused_lines(outcome.refused))
+    return 0
+
+
+def _write(pieces: Iterable[bytes | pa.Buffer], out: TextIO) -> None:
+    """``pieces`` of UTF-8 text, past the encoder where there are bytes beneath ``out``: JSON is UTF-8 whatever the locale."""
+    out.flush()
+    beneath = getattr(out, "buffer", None)
+    for piece in pieces:
+        if beneath is not None:
+            beneath.write(piece)
+        else:
+            out.write(str(piece, "utf-8"))
+    out.flush()
+
+
+def _judged(rows: Rows, pipeline: Pipeline) -> tuple[Rows, dict[str, pa.BooleanArray]]:
+    """The rows that the source's filter leaves and on which no condition fails, and where each of the spec's conditions is true of them.
+
+    Conditions look at one row each, so they are settled for all rows at once: a query a batch costs 20 ms and more.
+    """
+    wanted = pipeline.source.filter if pipeline.source and pipeline.source.filter else None
+    conditions = conditions_of(pipeline)
+    if not rows.table.num_rows or not (wanted or conditions):
+        return rows, {condition: pa.array([], pa.bool_()) for condition in conditions}
+    found = evaluate(tuple(dict.fromkeys([*([wanted] if wanted else []), *conditions])), rows.table)
+    read = np.ones(rows.table.num_rows, np.bool_)
+    if wanted:
+        read = _mask(found[wanted].holds) | _mask(found[wanted].failed)
+    reasons: dict[int, str] = {}
+    for condition, truth in found.items():
+        for row in np.flatnonzero(read & _mask(truth.failed)).tolist():
+            reasons.setdefault(row, condition)
+    why = {row: f"condition {condition!r} fails on the row" for row, condition in reasons.items()}
+    refused = [Refused(rows.lines[row], "bad_condition", detail, rows.raw[row]) for row, detail in why.items()]
+    kept = read.copy()
+    kept[list(reasons)] = False
+    masks = {condition: found[condition].holds for condition in conditions}
+    if not kept.all():
+        chosen = pa.array(kept)
+        rows, masks = rows.where(chosen), {condition: mask.filter(chosen) for condition, mask in masks.items()}
+    return replace(rows, refused=[*rows.refused, *refused]), masks
+
+
+def _mask(truth: pa.BooleanArray) -> np.ndarray:
+    return np.asarray(truth.to_numpy(zero_copy_only=False), np.bool_)

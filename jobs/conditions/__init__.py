@@ -1,0 +1,1 @@
+"""Conditions in Spark SQL: checked, translated, and evaluated by Spark or by DuckDB."""

@@ -1,0 +1,98 @@
+"""Casts, those written and those that Spark makes: texts as the numbers or instants that they stand beside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from windowmill.jobs.conditions.sql.terms import Dialect, Kind, NotCommon, Term, checked
+from windowmill.jobs.instants import instant_us
+
+if TYPE_CHECKING:
+    from windowmill.jobs.conditions.sql.translation import Rule, Translation
+
+_WHOLE = r"^[ ]*[+-]?[0-9]+[ ]*$"
+_NUMBER = r"^[ ]*[+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?|[iI][nN][fF]|[iI][nN][fF][iI][nN][iI][tT][yY]|[nN][aA][nN])[ ]*$"
+_T = exp.DataType.Type
+_TYPES: Mapping[Any, tuple[Kind, str]] = {
+    _T.BIGINT: ("int", "BIGINT"),
+    _T.INT: ("int", "INT"),
+    _T.SMALLINT: ("int", "SMALLINT"),
+    _T.TINYINT: ("int", "TINYINT"),
+    _T.DOUBLE: ("float", "DOUBLE"),
+    _T.TIMESTAMP: ("instant", "TIMESTAMP"),
+    _T.TIMESTAMPTZ: ("instant", "TIMESTAMP"),
+    **dict.fromkeys((_T.TEXT, _T.VARCHAR), ("text", "STRING")),
+}
+
+
+def _cast(translation: Translation, node: exp.Cast) -> Term:
+    wanted = _TYPES.get(node.to.this)
+    term = translation.term(node.this)
+    if wanted is None:
+        raise NotCommon(f"a cast to {node.to.sql('spark')}")
+    kind, type_ = wanted
+    found = as_kind(translation.dialect, term, kind)
+    if kind == "int" and type_ != "BIGINT":
+        bits = {"INT": 31, "SMALLINT": 15, "TINYINT": 7}[type_]
+        found = checked("int", found.value, f"{found.value} BETWEEN {-(2**bits)} AND {2**bits - 1}", found)
+    return Term(found.kind, found.value, None if isinstance(node, exp.TryCast) else found.failed)
+
+
+def as_kind(dialect: Dialect, term: Term, kind: Kind) -> Term:
+    """``term`` cast as Spark casts it; raises ``NotCommon``, and ``ValueError`` for a literal that can never be read so."""
+    if term.kind in (kind, "null"):
+        return term
+    x = term.value
+    match term.kind, kind:
+        case "int" | "decimal", "float":
+            return Term("float", f"CAST({x} AS DOUBLE)", term.failed)
+        case "float", "int":
+            # Towards zero, as Spark does; DuckDB rounds.
+            inside = f"({x} >= CAST('-9223372036854775808' AS DOUBLE) AND {x} < CAST('9223372036854775808' AS DOUBLE))"
+            whole = f"TRY_CAST(trunc({x}) AS BIGINT)" if dialect == "duckdb" else f"TRY_CAST({x} AS BIGINT)"
+            return checked("int", whole, inside, term)
+        case "decimal", "int":
+            return Term("int", f"CAST({int(float(term.literal))} AS BIGINT)", term.failed)
+        case "text", "int":
+            return _parsed(dialect, "int", f"TRY_CAST(trim({x}) AS BIGINT)", _WHOLE, term)
+        case "text", "float":
+            return _parsed(dialect, "float", f"TRY_CAST(trim({x}) AS DOUBLE)", _NUMBER, term)
+        case "text", "instant" if term.literal is not None:
+            try:
+                at = instant_us(term.literal)
+            except ValueError as err:
+                raise NotCommon(f"{term.literal!r} as an instant") from err
+            return Term("instant", f"timestamp_micros({at})" if dialect == "spark" else f"make_timestamp(CAST({at} AS BIGINT))")
+    raise NotCommon(f"a cast of {term.kind} to {kind}")
+
+
+def _parsed(dialect: Dialect, kind: Kind, value: str, pattern: str, term: Term) -> Term:
+    if term.literal is not None and not re.search(pattern, term.literal):
+        raise ValueError(f"{term.literal!r} is no {'whole number' if kind == 'int' else 'number'}")
+    matches = "rlike" if dialect == "spark" else "regexp_matches"
+    shaped = f"({matches}({term.value}, '{pattern}') AND {value} IS NOT NULL)"
+    return checked(kind, value, shaped, term)
+
+
+def alike(dialect: Dialect, left: Term, right: Term) -> tuple[Term, Term]:
+    """Both as Spark compares them: texts as the numbers, or the instants, that they stand beside."""
+    kinds = {left.kind, right.kind} - {"null"}
+    if len(kinds) < 2 or kinds == {"int", "decimal"}:
+        return left, right
+    wanted: Kind
+    if kinds == {"text", "int"}:
+        wanted = "int"
+    elif kinds <= {"int", "float", "decimal", "text"} and "float" in kinds:
+        wanted = "float"
+    elif kinds == {"text", "instant"}:
+        wanted = "instant"
+    else:
+        raise NotCommon(f"a comparison of {' and '.join(sorted(kinds))}")
+    return as_kind(dialect, left, wanted), as_kind(dialect, right, wanted)
+
+
+RULES: Mapping[type, Rule] = {exp.Cast: _cast, exp.TryCast: _cast}

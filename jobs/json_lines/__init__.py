@@ -1,0 +1,1 @@
+"""Rows as JSON lines: read as columns, and written from columns."""

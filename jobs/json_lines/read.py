@@ -1,0 +1,293 @@
+"""Rows as JSON lines: typed columns in, quarantined rows out.
+
+JSON has no instants and no NaN. Instants are ISO-8601 texts, taken as UTC unless they say otherwise and printed with ``Z``; the floats
+that JSON lacks are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, in and out.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import NoneType
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from windowmill.jobs.conditions.duckdb import columns_of, conditions_of
+from windowmill.jobs.instants import instant_us, instants
+from windowmill.jobs.json_lines.blocks import JsonLines, read_blocks
+from windowmill.windowing.errors import SourceSchemaError
+from windowmill.windowing.spec import Pipeline
+
+SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_BLOCK_ROWS = 1 << 14
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: What may be an integer beyond 64 bits, which orjson makes a float.
+_LONG_NUMBER = re.compile(r"[0-9]{19}").search
+
+
+@dataclass(slots=True)
+class Refused:
+    """A row that is no event: its line from 1, why, and what it held."""
+
+    line: int
+    reason: str
+    detail: str | None
+    row: object
+
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of an input that could be read, in its order.
+
+    Attributes
+    ----------
+    table
+        The columns that the pipeline reads; instants as timestamps without zone (UTC), integer axes as int64.
+    lines, raw
+        Line number from 1 and JSON object of each row.
+    refused
+        Rows that could not be read.
+    """
+
+    table: pa.Table
+    lines: Sequence[int]
+    raw: Sequence[dict[str, Any]]
+    refused: list[Refused] = field(default_factory=list)
+
+    def where(self, mask: pa.BooleanArray) -> Rows:
+        """The rows for which ``mask`` is true."""
+        kept = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+        numbers: list[int] = kept.tolist()
+        raw = self.raw.take(kept) if isinstance(self.raw, JsonLines) else [self.raw[index] for index in numbers]
+        return Rows(self.table.filter(mask), [self.lines[index] for index in numbers], raw, self.refused)
+
+
+def read_rows(data: bytes, pipeline: Pipeline) -> Rows:
+    """Parse JSON lines into the columns that ``pipeline`` reads; a column has one type, inferred from all its rows.
+
+    Custom windows read all columns: which ones their function looks at is not known.
+
+    Raises
+    ------
+    SourceSchemaError
+        If a column that the pipeline names is in none of the rows.
+    UnicodeDecodeError
+        If ``data`` is not UTF-8.
+    """
+    data = data.removeprefix(codecs.BOM_UTF8)
+    if not data.isascii():
+        data.decode()
+    names, uses = _columns(pipeline)
+    whole = any(window.reads_whole_rows for window in pipeline.windows)
+    table = None if whole else read_blocks(data, names, uses)
+    if table is not None:
+        return Rows(table, range(1, table.num_rows + 1), JsonLines(data, range(table.num_rows)))
+    return _read_each(io.StringIO(data.decode(), newline=None), names, uses, whole=whole)
+
+
+def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, str], whole: bool = False) -> Rows:
+    """The columns ``names`` and, for functions that are told ``whole`` events, all others."""
+    numbers: list[int] = []
+    raw: list[dict[str, Any]] = []
+    refused: list[Refused] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = _parsed(line)
+        except ValueError as err:
+            refused.append(Refused(number, "bad_json", str(err), line.rstrip("\n")))
+            continue
+        if isinstance(row, dict):
+            numbers.append(number)
+            raw.append(row)
+        else:
+            refused.append(Refused(number, "bad_json", "expected an object of columns", row))
+    known = dict.fromkeys(name for row in raw for name in row) if raw else names
+    for name in names:
+        if name not in known:
+            raise SourceSchemaError(
+                f"column {name!r} is in none of the {len(raw)} rows; the rows have {', '.join(sorted(known))}; correct the spec"
+            )
+    if whole:
+        names = list(dict.fromkeys([*names, *known]))
+    wrong: dict[int, tuple[str, str]] = {}
+    columns = {name: _column(name, [row.get(name) for row in raw], uses.get(name), wrong) for name in names}
+    table = pa.table(columns) if columns else pa.table({"": pa.nulls(len(raw))})
+    if wrong:
+        good = [index for index in range(len(raw)) if index not in wrong]
+        refused += [Refused(numbers[index], reason, detail, raw[index]) for index, (reason, detail) in wrong.items()]
+        table, numbers, raw = table.take(pa.array(good, pa.int64())), [numbers[index] for index in good], [raw[index] for index in good]
+    return Rows(table, numbers, raw, refused)
+
+
+def _parsed(line: str) -> Any:
+    if not _LONG_NUMBER(line):
+        try:
+            return orjson.loads(line)
+        except orjson.JSONDecodeError:
+            # Python's own takes three times as long, but has NaN, and says more of what is wrong.
+            pass
+    return json.loads(line)
+
+
+def instants_of(pipeline: Pipeline) -> set[str]:
+    """Source columns that hold instants."""
+    if pipeline.time.unit is not None:
+        return set()
+    uses = (use for window in pipeline.windows for use in window.columns().values())
+    of_windows = {use.column for use in uses if use.required == "instant"}
+    return {pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else []), *of_windows}
+
+
+def _columns(pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
+    """The columns that the pipeline reads, and the types required of some of them: instant, integer, number or boolean."""
+    uses: dict[str, str] = {}
+    names = [*pipeline.keys, *pipeline.time.tie_break]
+    for aggregate in pipeline.aggregates.values():
+        names += aggregate.columns
+        if takes := aggregate.declaration.takes:
+            uses |= dict.fromkeys(aggregate.columns, takes)
+    for use in (use for window in pipeline.windows for use in window.columns().values()):
+        names.append(use.column)
+        uses[use.column] = "number"  # or an instant, as below; an integer axis has none
+    for condition in (*conditions_of(pipeline), *([pipeline.source.filter] if pipeline.source and pipeline.source.filter else [])):
+        names += sorted(columns_of(condition))
+    axis = [pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else [])]
+    uses |= dict.fromkeys(axis, "integer") | dict.fromkeys(instants_of(pipeline), "instant")
+    return list(dict.fromkeys([*axis, *names])), uses
+
+
+def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tuple[str, str]], first: int = 0) -> pa.Array:
+    """The values of rows ``first`` and following as a column; those that cannot be cast are null in it and told in ``wrong``."""
+    kinds = set(map(type, values)) - {NoneType}
+    use = use or _inferred(values, kinds)
+    if len(kinds) == 1 and (found := _of_one_type(values, kinds.pop(), use)) is not None:
+        return found
+    if use == "instant" and len(values) > _BLOCK_ROWS:
+        # Python reads an instant in microseconds of time, Arrow in a tenth of that: leave to Python the blocks with an odd one.
+        begins = range(0, len(values), _BLOCK_ROWS)
+        return pa.concat_arrays([_column(name, values[begin : begin + _BLOCK_ROWS], use, wrong, begin) for begin in begins])
+    cast, kind, wanted = _CASTS[use]
+    cells: list[Any] = []
+    for index, value in enumerate(values, first):
+        try:
+            cells.append(None if value is None else cast(value))
+        except (ValueError, OverflowError):
+            cells.append(None)
+            reason = "bad_time" if use in ("instant", "integer") else "cannot_cast"
+            wrong.setdefault(index, (reason, f"{name}: got {json.dumps(value)}; expected {wanted}"))
+    if kind is None:
+        if not any(isinstance(cell, float) for cell in cells):
+            return pa.array(cells, pa.int64())
+        return pa.array([None if cell is None else float(cell) for cell in cells], pa.float64())
+    return pa.array(cells, kind)
+
+
+def _of_one_type(values: list[Any], type_: type, use: str) -> pa.Array | None:
+    """The column at once, if its values are all of the type that ``use`` asks for; ``None`` where each must be looked at."""
+    wanted = _KINDS.get((use, type_))
+    if wanted is None:
+        return None
+    try:
+        column = pa.array(values, wanted)
+        return instants(column) if use == "instant" else column
+    except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
+        return None
+
+
+def _inferred(values: list[Any], kinds: set[type]) -> str:
+    if kinds == {bool}:
+        return "boolean"
+    numbers = bool(kinds & {int, float}) and kinds <= {int, float, str}
+    if numbers and all(value in SPECIAL for value in values if isinstance(value, str)):
+        return "number"
+    return "text"
+
+
+def _instant(value: Any) -> int:
+    # A bare number could be seconds, milliseconds or microseconds: time.unit is there to say which.
+    if not isinstance(value, str):
+        raise ValueError
+    return instant_us(value)
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or not -(2**63) <= value < 2**63:
+        raise ValueError
+    return int(value)
+
+
+def _number(value: Any) -> int | float:
+    if isinstance(value, str) and value in SPECIAL:
+        return SPECIAL[value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError
+    return value if isinstance(value, float) or -(2**63) <= value < 2**63 else float(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    # Half a surrogate pair, which JSON can write, is no character.
+    text.encode()
+    return text
+
+
+#: How a column of each use is read, its Arrow type (numbers: int64, or float64 where one value needs it), and what messages call it.
+_CASTS: Mapping[str, tuple[Callable[[Any], Any], pa.DataType | None, str]] = {
+    "instant": (_instant, pa.timestamp("us"), "an ISO-8601 instant such as 2013-01-01T00:00:00Z; for numbers, set time.unit"),
+    "integer": (_integer, pa.int64(), "a whole number, as time.unit says"),
+    "number": (_number, None, "a number"),
+    "boolean": (_boolean, pa.bool_(), "true or false"),
+    "text": (_text, pa.string(), "a text"),
+}
+
+#: Arrow's type for a column of a use whose values are all of one type in Python.
+_KINDS: Mapping[tuple[str, type], pa.DataType] = {
+    ("instant", str): pa.string(),
+    ("integer", int): pa.int64(),
+    ("number", int): pa.int64(),
+    ("number", float): pa.float64(),
+    ("boolean", bool): pa.bool_(),
+    ("text", str): pa.string(),
+}
+
+
+def refused_lines(refused: Iterable[Refused]) -> Iterator[str]:
+    """Quarantined rows as JSON lines."""
+    for row in refused:
+        shown = {"line": row.line, "reason": row.reason, "detail": row.detail, "row": plain(row.row, False)}
+        yield json.dumps({name: value for name, value in shown.items() if name != "detail" or value}, ensure_ascii=False)
+
+
+def plain(value: Any, instant: bool) -> Any:
+    """``value`` as JSON has it: floats that it lacks, and instants, as texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, list | tuple):
+        return [plain(item, instant) for item in value]
+    if isinstance(value, dict):
+        return {name: plain(item, instant) for name, item in value.items()}
+    if instant and value is not None:
+        return iso(value)
+    return value
+
+
+def iso(t_us: int) -> str:
+    """``2013-01-01T00:00:00Z``; microseconds only where they are not zero."""
+    return (_EPOCH + timedelta(microseconds=t_us)).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,160 @@
+"""Delta's jars: fetched once at set-up, used by every session without a network.
+
+``python -m windowmill.jobs.spark.jars`` fetches what is missing or damaged; with ``--list`` it prints the paths as ``spark-submit --jars``
+takes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree as xml
+
+from windowmill.jobs.spark.java import find_java
+from windowmill.windowing.errors import MachineError
+
+DELTA_VERSION = "4.4.0"
+
+# Delta's published dependencies also name Hadoop, Parquet, Jackson and log4j in versions older than those inside Spark; Spark's
+# own classes win over them on every classpath, so only the jars that Spark lacks are fetched, without what they depend on.
+JARS = {
+    "delta-spark_4.2_2.13": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
+    "delta-storage": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+    "delta-kernel-api": "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",
+    "delta-kernel-defaults": "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
+    "delta-kernel-unitycatalog": "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
+}
+"""Artifact of the group ``io.delta`` -> SHA-256 of its jar."""
+
+FETCH_SECONDS = 300
+
+
+def jars_folder() -> Path:
+    """Folder of the jars.
+
+    ``WINDOWMILL_JARS``; else ``share/windowmill/jars`` of this Python environment; else, where that is not there and cannot be made, the
+    user's cache folder.
+    """
+    if asked := os.environ.get("WINDOWMILL_JARS"):
+        return Path(asked).absolute()
+    shared = Path(sys.prefix) / "share" / "windowmill" / "jars"
+    nearest = next(place for place in (shared, *shared.parents) if place.exists())
+    if nearest == shared or os.access(nearest, os.W_OK):
+        return shared
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "windowmill" / "jars"
+
+
+def class_archive() -> Path:
+    """Archive of classes that sessions start from, beside the jars; the JVM ignores one that another Java or other jars made."""
+    return jars_folder() / "spark-classes.jsa"
+
+
+def jar_name(artifact: str) -> str:
+    """File name of an artifact of Delta."""
+    return f"{artifact}-{DELTA_VERSION}.jar"
+
+
+def jar_paths() -> list[Path]:
+    """Paths of all jars, for a session to load; their contents are not read here.
+
+    Raises
+    ------
+    MachineError
+        If one is missing.
+    """
+    folder = jars_folder()
+    paths = [folder / jar_name(artifact) for artifact in JARS]
+    if not all(path.is_file() for path in paths):
+        raise MachineError(f"Delta jars are not in {folder}; run `make setup` (or `python -m windowmill.jobs.spark.jars`)")
+    return paths
+
+
+def damaged_jars(folder: Path) -> list[str]:
+    """Artifacts whose jar in ``folder`` is missing or not what Delta published (reads 13 MB)."""
+    return [artifact for artifact, digest in JARS.items() if _digest(folder / jar_name(artifact)) != digest]
+
+
+def fetch_jars(folder: Path) -> list[str]:
+    """Fetch the jars that are missing or damaged, and return their artifact names; touches no network if all are whole.
+
+    Raises
+    ------
+    MachineError
+        If the jars cannot be fetched, are not the published ones, or cannot be written.
+    """
+    wanted = damaged_jars(folder)
+    if not wanted:
+        return []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
+            _resolve(wanted, Path(scratch))
+            wrong = set(damaged_jars(Path(scratch))) & set(wanted)
+            if wrong:
+                raise MachineError(f"fetched jars are not the published ones: {', '.join(sorted(wrong))}; check the Maven mirror in use")
+            for artifact in wanted:
+                (Path(scratch) / jar_name(artifact)).replace(folder / jar_name(artifact))
+    except OSError as err:
+        raise MachineError(f"Delta jars cannot be written to {folder} ({err.strerror}); set WINDOWMILL_JARS to a writable folder") from err
+    return wanted
+
+
+def _resolve(artifacts: list[str], into: Path) -> None:
+    """Let the Ivy inside Spark fetch ``artifacts``; ``WINDOWMILL_IVY_SETTINGS`` may name an Ivy settings file, e.g. for a mirror."""
+    import pyspark  # only set-up needs it here; sessions ask this module for paths alone
+
+    ivy = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    if not ivy:
+        raise MachineError(f"pyspark in {Path(pyspark.__file__).parent} has no jars; install it again: `make setup`")
+    module = xml.Element("ivy-module", version="2.0")
+    xml.SubElement(module, "info", organisation="windowmill", module="jars")
+    dependencies = xml.SubElement(module, "dependencies")
+    for artifact in artifacts:
+        coordinates = {"org": "io.delta", "name": artifact, "rev": DELTA_VERSION}
+        xml.SubElement(dependencies, "dependency", coordinates, conf="default->master", transitive="false")
+    xml.ElementTree(module).write(into / "ivy.xml")
+    command = [f"{find_java().home}/bin/java", "-cp", str(ivy[0]), "org.apache.ivy.Main", "-error", "-ivy", f"{into}/ivy.xml"]
+    command += ["-types", "jar", "-cache", f"{into}/cache", "-retrieve", f"{into}/[artifact]-[revision].[ext]"]
+    if os.environ.get("WINDOWMILL_IVY_SETTINGS"):
+        command += ["-settings", os.environ["WINDOWMILL_IVY_SETTINGS"]]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=FETCH_SECONDS)
+        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    except subprocess.TimeoutExpired:
+        said = [f"not found within {FETCH_SECONDS} s"]
+    if not all((into / jar_name(artifact)).is_file() for artifact in artifacts):
+        telling = [line for line in said if "not found" in line or "error" in line] or said or ["no reason given"]
+        raise MachineError(
+            f"Delta jars {DELTA_VERSION} could not be fetched ({telling[0]}); "
+            f"check the network, or name your Maven mirror in an Ivy settings file by WINDOWMILL_IVY_SETTINGS"
+        )
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def main() -> int:
+    """Fetch the jars, or with ``--list`` print their paths."""
+    try:
+        if sys.argv[1:] == ["--list"]:
+            print(",".join(map(str, jar_paths())))
+            return 0
+        fetched = fetch_jars(jars_folder())
+    except MachineError as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    print(f"Delta jars {DELTA_VERSION} are in {jars_folder()} ({len(fetched)} fetched, {len(JARS) - len(fetched)} were there)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

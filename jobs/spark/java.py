@@ -1,0 +1,105 @@
+"""Find a Java that can run Spark.
+
+``python -m windowmill.jobs.spark.java`` prints the home folder of the Java that sessions will use, or one line of advice and exit code 1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+from windowmill.windowing.errors import MachineError
+
+OLDEST = 17
+"""Spark 4 is compiled for Java 17 and does not load in an older one."""
+
+INSTALLED_UNDER = Path("/usr/lib/jvm")
+
+
+@dataclass(frozen=True)
+class Java:
+    """One installed Java: its home folder and its version as it states it, e.g. ``17.0.15`` or ``1.8.0_402``."""
+
+    home: Path
+    version: str
+
+    @property
+    def major(self) -> int:
+        """Feature release: 8 for ``1.8.0_402``, 17 for ``17.0.15``."""
+        first, _, rest = self.version.partition(".")
+        return int(re.split(r"\D", rest if first == "1" and rest else first)[0])
+
+    @property
+    def usable(self) -> bool:
+        """Whether Spark runs on it."""
+        return self.major >= OLDEST
+
+
+@cache
+def java_at(home: Path) -> Java | None:
+    """Ask the Java under ``home`` for its version; None if there is none or it does not start (about 0.1 s)."""
+    try:
+        answer = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    stated = re.search(r'version "(\d[^"]*)"', answer.stderr + answer.stdout)
+    return Java(home, stated[1]) if stated else None
+
+
+def find_java() -> Java:
+    """The Java to run Spark with: JAVA_HOME if usable, else the one on PATH, else the oldest usable one under /usr/lib/jvm.
+
+    Raises
+    ------
+    MachineError
+        If none of them is Java 17 or newer.
+    """
+    seen: list[Java] = []
+    for home in chain(_preferred_homes(), _installed_homes()):
+        java = java_at(home)
+        if java is not None and java.usable:
+            return java
+        if java is not None:
+            seen.append(java)
+    found = "only " + ", ".join(f"{java.version} in {java.home}" for java in seen) if seen else "none"
+    raise MachineError(
+        f"Spark needs Java {OLDEST} or newer, found {found}; install it (Debian: `apt-get install openjdk-17-jre-headless`) "
+        f"or point JAVA_HOME to it"
+    )
+
+
+def _preferred_homes() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+
+
+def _installed_homes() -> Iterator[Path]:
+    """Installed homes, oldest usable version first: Spark is tested most on the oldest release that it supports."""
+    homes = {java.resolve().parent.parent for java in INSTALLED_UNDER.glob("*/bin/java")}
+    javas = [java for java in map(java_at, sorted(homes)) if java is not None]
+    yield from (java.home for java in sorted(javas, key=lambda java: java.major))
+
+
+def main() -> int:
+    """Print the home of the Java in use; exit code 1 and advice if there is none."""
+    try:
+        print(find_java().home)
+    except MachineError as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
