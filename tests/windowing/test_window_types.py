@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Literal
 
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -19,11 +20,14 @@ from windowmill.jobs.commands.try_command import run_try
 from windowmill.jobs.spec_checks import problems_of
 from windowmill.windowing.axis import Grid
 from windowmill.windowing.bounds import accepted_times
+from windowmill.windowing.columnar.aggregation import Lifted
+from windowmill.windowing.columnar.engine import ColumnarEngine
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.planner import plan
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.reference.events import Course, Tally
+from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.windows import registry
@@ -95,6 +99,34 @@ def test_a_type_is_a_grid_or_says_why_not(name, form):
         assert problem.startswith(f"windows.0: {name} windows ")
         with pytest.raises(UnsupportedError, match="are no fixed grid; such windows go by live rows"):
             window.fixed_grid()
+
+
+@pytest.mark.parametrize(("name", "form"), CASES, ids=str)
+def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, form):
+    """Over rows that come in the order of their times: late ones are combined one by one, whatever the engine."""
+    pipeline = pipeline_of({"type": name} | form)
+    ran: set[str] = set()
+    combine = Lifted.combine
+
+    def noting(lifted: Lifted, windows: Windows) -> Any:
+        ran.add(_engine_of(windows))
+        return combine(lifted, windows)
+
+    monkeypatch.setattr(Lifted, "combine", noting)
+    rows = pa.table({"k": ["a"] * 60, "t": range(0, 120, 2), "v": [n % 5 for n in range(60)], "f": [n / 7 for n in range(60)]})
+    conditions = {text: pa.array([n % 5 > 2 for n in range(60)]) for text in pipeline.conditions()}
+    engine = ColumnarEngine(pipeline)
+    engine.feed(rows, conditions)
+    engine.finish(final=True)
+    [choice] = plan(pipeline, refusal="for its rows").windows[0].choices
+    assert ran == {choice.engine}
+
+
+def _engine_of(windows: Windows) -> str:
+    """What combines ``windows``: circular leaves, ranges of a sequence, or leaves one by one."""
+    if windows.ring is not None:
+        return "flatfat"
+    return "recompute" if len(windows.members) and not (windows.hi > windows.lo).any() else "two_stacks"
 
 
 def test_what_types_read_is_told_by_the_path_of_the_field():
