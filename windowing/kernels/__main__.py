@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,5 +97,16 @@ def warm() -> float:
     return time.perf_counter() - begun
 
 
+def forget_stale() -> None:
+    """Drop compiled code that is older than a source: numba compares a kernel with its own file, not with the files of its helpers."""
+    folder = Path(__file__).parent
+    newest = max(source.stat().st_mtime for source in folder.glob("*.py"))
+    compiled = [*folder.glob("__pycache__/*.nbi"), *folder.glob("__pycache__/*.nbc")]
+    if any(file.stat().st_mtime < newest for file in compiled):
+        for file in compiled:
+            file.unlink(missing_ok=True)
+
+
 if __name__ == "__main__":
+    forget_stale()
     print(f"kernels ready after {warm():.1f} s", file=sys.stderr)
