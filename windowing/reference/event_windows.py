@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.imports import imported_for
 from windowmill.windowing.reference.events import BEFORE, Course, Event, Fired, Span, Tally
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Customs:
     """Windows told by a user's function, which hears each event once, in order, when the watermark has passed it."""
 
     def __init__(self, window: Custom) -> None:
-        self._function: WindowFunction = load(window.function, "function")
+        self._function: WindowFunction = imported_for("function", window.function)
         self._events: list[Event] = []
         self._closed: set[int] = set()
         self._told: float = BEFORE
@@ -252,15 +252,3 @@ def _same(one: Span, other: Span) -> bool:
         other.end,
         {event.number for event in other.events},
     )
-
-
-def load(place: str, field: str) -> Any:
-    """The object that ``module:name`` means."""
-    module, _, name = place.partition(":")
-    try:
-        found = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as err:
-        raise SpecError(f"{field}: {place!r} cannot be imported ({err}); put its folder on PYTHONPATH or correct the name") from err
-    return found
