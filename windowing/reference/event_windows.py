@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.windows.session import Session
 
 
-class Shape(Protocol):
+class EventWindows(Protocol):
     """The windows of one key, from the events accepted so far."""
 
     def accept(self, event: Event) -> bool:
@@ -218,14 +218,14 @@ class Customs:
         return new.start == old.start and new.end == old.end
 
 
-def event_rows(shape: Shape, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
     """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
     shown: list[Fired] = []  # result rows whose windows still take events
 
     def show(passed: float) -> Iterator[Fired]:
-        complete = [span for span in shape.spans() if shape.complete(span, passed)]
+        complete = [span for span in windows.spans() if windows.complete(span, passed)]
         for span in complete:
-            earlier = [fired for fired in shown if shape.replaces(span, fired.span)]
+            earlier = [fired for fired in shown if windows.replaces(span, fired.span)]
             if not any(_same(span, fired.span) for fired in earlier):
                 fired = Fired((), span, None, 1 + max((fired.revision for fired in earlier), default=-1))
                 shown.append(fired)
@@ -234,7 +234,7 @@ def event_rows(shape: Shape, events: Sequence[Event], tally: Tally, course: Cour
     def settle(passed: float, through: float) -> Iterator[Fired]:
         if course.revise:
             yield from show(passed)
-        for span in shape.close(through):
+        for span in windows.close(through):
             if course.revise:
                 shown[:] = [fired for fired in shown if not _same(span, fired.span)]
             else:
@@ -242,7 +242,7 @@ def event_rows(shape: Shape, events: Sequence[Event], tally: Tally, course: Cour
 
     for event in events:
         yield from settle(event.watermark, event.closed)
-        (tally.counted if shape.accept(event) else tally.refused).add(event.number)
+        (tally.counted if windows.accept(event) else tally.refused).add(event.number)
     yield from settle(course.watermark, course.closed)
 
 
