@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from windowmill.windowing.errors import PluginError
 from windowmill.windowing.imports import imported
-from windowmill.windowing.plugins import import_plugins
+from windowmill.windowing.plugin_loading import import_plugins
 
 T = TypeVar("T")
 
