@@ -42,6 +42,7 @@ class Columns:
 
     @classmethod
     def of(cls, schema_json: str) -> Columns:
+        """The columns of a schema written as the JSON of a Spark ``StructType``."""
         return cls(StructType.fromJson(json.loads(schema_json)))
 
     @property
@@ -50,6 +51,7 @@ class Columns:
         return {field.name: field.type for field in to_arrow_schema(self.struct, timezone="UTC")}
 
     def type_of(self, name: str) -> DataType:
+        """Spark type of the column ``name``."""
         return self.struct[name].dataType
 
     def check(self, pipeline: Pipeline, place: str) -> None:
