@@ -22,7 +22,7 @@ from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness_on_spark import Survey
-from windowmill.jobs.ways.slicing import Slicing
+from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar.keyed import live_columns

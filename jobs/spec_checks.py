@@ -5,7 +5,6 @@ They import neither Spark nor Airflow.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from windowmill.jobs.conditions.checks import condition_problem
 from windowmill.jobs.sources.kinds import kind_problems
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import LimitExceededError, SpecError, UnsupportedError, first_line
+from windowmill.windowing.imports import imported
 from windowmill.windowing.redaction import holds_credentials
 from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
 
@@ -144,32 +144,28 @@ def _function_problems(pipeline: Pipeline) -> Iterator[Problem]:
         sys.path.append(str(Path.cwd()))
     for index, window in enumerate(pipeline.windows):
         for name, place in window.functions().items():
-            found, problem = _imported(place)
+            found, problem = _try_import(place)
             if problem is None and not callable(found):
                 problem = f"got {place!r}, which is {type(found).__name__}; expected a function of (state, columns)"
             if problem is not None:
                 yield f"windows.{index}.{name}", problem
     for name, aggregate in pipeline.aggregates.items():
         if aggregate.use is not None:
-            found, problem = _imported(aggregate.use)
+            found, problem = _try_import(aggregate.use)
             if problem is None:
                 problem = _aggregate_problem(found, aggregate.use, len(aggregate.columns))
             if problem is not None:
                 yield f"aggregates.{name}.use", problem
 
 
-def _imported(place: str) -> tuple[Any, str | None]:
+def _try_import(place: str) -> tuple[Any, str | None]:
     """The object at ``module:name``, or why it cannot be imported."""
-    module, _, name = place.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        return imported(place), None
     # A user module runs here and may raise anything.
     except (Exception, SystemExit) as err:  # noqa: BLE001
         told = f"{type(err).__name__}: {first_line(err)}"
         return None, f"got {place!r}, which cannot be imported ({told}); put its folder on PYTHONPATH, or correct the name or the module"
-    return found, None
 
 
 def _aggregate_problem(found: Any, use: str, arguments: int) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from windowmill.windowing.errors import PluginError
-from windowmill.windowing.plugins import import_plugins
+from windowmill.windowing.imports import imported
+from windowmill.windowing.plugin_loading import import_plugins
 
 T = TypeVar("T")
 
@@ -93,8 +93,7 @@ def resolve(part: T | str) -> T:
     """``part`` itself, or the object that ``"module:name"`` names, imported now."""
     if not isinstance(part, str):
         return part
-    module, _, name = part.partition(":")
-    found: T = getattr(importlib.import_module(module), name)
+    found: T = imported(part)
     return found
 
 

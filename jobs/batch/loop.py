@@ -16,9 +16,9 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import Attempt
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.batch import planning
-from windowmill.jobs.batch.alerts import warnings_of
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.sources.reading import Arrival
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import LedgerError

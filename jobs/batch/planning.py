@@ -15,7 +15,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import refuse_landed, verify
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.jobs.batch import user_code
+from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, check_readable, next_reach

@@ -29,11 +29,11 @@ from windowmill.jobs.batch import sink
 from windowmill.jobs.batch.adopting import same_quarantined, same_rows
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.batch.staging import STAGING, Staged, clear, clear_leftovers
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spark import failures
 from windowmill.jobs.spark.session import spark_session
 from windowmill.jobs.spark.shipping import ship_modules
+from windowmill.jobs.spark.staging import STAGING, Staged, clear, clear_leftovers
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Applied, Restored, Surveyed, Way
 from windowmill.jobs.ways.choose import way_of

@@ -16,8 +16,8 @@ from rich.table import Table
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.batch.alerts import warnings_of
 from windowmill.jobs.batch.outcomes import Done
+from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.sources.kinds import KINDS, open_source
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SourceError, StateCorruptError, first_line

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from windowmill.jobs.commands.options import AcceptChanges, AcceptCode, Arrival, AsJson, Spec
-from windowmill.jobs.commands.output import console, errors, show
+from windowmill.jobs.commands.output import errors, show
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline
@@ -111,8 +110,4 @@ def _instant(option: str, text: str, pipeline: Pipeline) -> int:
 def _tell(pipeline: Pipeline, done: list[Done], as_json: bool) -> None:
     from windowmill.jobs.commands.answers import summary_of
 
-    summary = summary_of(pipeline, done)
-    if as_json:
-        print(json.dumps(summary.data))
-    else:
-        console.print(summary.text, markup=False)
+    show(summary_of(pipeline, done), as_json)

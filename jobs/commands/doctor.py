@@ -22,7 +22,7 @@ from windowmill.checkpoints.places import local_path
 from windowmill.jobs.spark.jars import DELTA_VERSION, class_archive, damaged_jars, jars_folder
 from windowmill.jobs.spark.java import find_java, java_at
 from windowmill.windowing.errors import MachineError, PluginError
-from windowmill.windowing.plugins import named_plugins
+from windowmill.windowing.plugin_loading import named_plugins
 from windowmill.windowing.registry import all_added
 
 GIB = 1 << 30

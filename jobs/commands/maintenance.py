@@ -18,10 +18,10 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.state.log import compact_log, is_log
 from windowmill.checkpoints.state.slices import compact_slices
-from windowmill.jobs.batch import staging
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.answers import Answer
+from windowmill.jobs.spark import staging
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SinkError, StateError, first_line
 from windowmill.windowing.fixed_grids import Grids

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from windowmill.checkpoints.assembling import Totals
 from windowmill.checkpoints.batches import Batch, RunPlan
 from windowmill.checkpoints.places import Places, local_path
-from windowmill.jobs.batch.alerts import warnings_of
+from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.report import charts, scales
 from windowmill.jobs.report.curves import Curves, View, WindowCurves
 from windowmill.jobs.report.keys import key_text

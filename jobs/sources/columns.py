@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, DecimalType, IntegralType, StructType
 
 from windowmill.windowing.columnar.keyed import live_columns
+from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import SourceSchemaError
@@ -22,8 +23,8 @@ FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
 ADDED = (TIME, FILE, ROW, VERSION, REASON)
 #: Temporary column: URI of the row's file.
 URI = "_uri"
-#: Column names that a source must not have: those above, and those that :mod:`windowmill.jobs.arrival` adds.
-TAKEN = (*ADDED, URI, "_told", "_number", "_until", "_watermark", "_refused", "_block", "_before", "_seen", CLOSED, LATE)
+#: Column names that a source must not have: those above, and those that :mod:`.delta_rows` and :mod:`windowmill.jobs.ways` add.
+TAKEN = (*ADDED, URI, "_told", NUMBER_OF, UNTIL_OF, WATERMARK_OF, "_refused", "_block", "_before", "_seen", CLOSED, LATE)
 #: For each type, the types that can represent all its values.
 _WIDER = {
     "byte": ("short", "integer", "long", "double"),
@@ -41,6 +42,7 @@ class Columns:
 
     @classmethod
     def of(cls, schema_json: str) -> Columns:
+        """The columns of a schema written as the JSON of a Spark ``StructType``."""
         return cls(StructType.fromJson(json.loads(schema_json)))
 
     @property
@@ -49,6 +51,7 @@ class Columns:
         return {field.name: field.type for field in to_arrow_schema(self.struct, timezone="UTC")}
 
     def type_of(self, name: str) -> DataType:
+        """Spark type of the column ``name``."""
         return self.struct[name].dataType
 
     def check(self, pipeline: Pipeline, place: str) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnable: Runnable, *, now_us: int) -> DataFrame:
     """The rows of the files in ``reading``, with the columns of ``ADDED``.
 
-    ``_reason`` is null for a row with a usable event time, else a key of :data:`windowmill.jobs.batch.quarantine.DETAILS`.
+    ``_reason`` is null for a row with a usable event time, else a key of :data:`windowmill.jobs.ways.quarantine.DETAILS`.
     """
     columns = Columns.of(table.schema_json)
     clash = next((name for name in columns.struct.names if name.lower() in TAKEN), None)
@@ -52,7 +52,7 @@ def _unchanging(number: int) -> str:
 
 
 def event_time(pipeline: Pipeline, columns: Columns, latest: str | None) -> tuple[Column, Column]:
-    """A row's event time on the axis, and the reason if it is unusable: a key of :data:`windowmill.jobs.batch.quarantine.DETAILS`.
+    """A row's event time on the axis, and the reason if it is unusable: a key of :data:`windowmill.jobs.ways.quarantine.DETAILS`.
 
     ``latest`` is SQL of the greatest time that is not too far in the future; null if the future is unlimited.
     """

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windowmill.jobs.batch.user_code import module_names, plugin_modules
-from windowmill.windowing.plugins import VARIABLE, named_plugins
+from windowmill.jobs.user_code import module_names, plugin_modules
+from windowmill.windowing.plugin_loading import VARIABLE, named_plugins
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from windowmill.jobs.batch.quarantine import check_bad_rows, set_aside
 from windowmill.jobs.ways.base import Applied, Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.quarantine import check_bad_rows, set_aside
 from windowmill.windowing.errors import WindowmillError
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from windowmill.jobs.batch.staging import Staged
+    from windowmill.jobs.spark.staging import Staged
     from windowmill.jobs.ways.counting import Windows
     from windowmill.jobs.ways.emission import Emission
 

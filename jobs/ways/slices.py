@@ -17,9 +17,9 @@ from windowmill.jobs.ways.balance import settle
 from windowmill.jobs.ways.base import Applied, Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import InProcess
 from windowmill.jobs.ways.slices_on_spark import OnSpark
-from windowmill.jobs.ways.slicing import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.nodes import Nodes, Span
 from windowmill.windowing.ways import Slices

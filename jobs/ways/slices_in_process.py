@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from windowmill.checkpoints.state.slices import SliceTable
     from windowmill.checkpoints.state.wanted import Wanted
     from windowmill.jobs.ways.counting import Windows
+    from windowmill.jobs.ways.slice_stages import Slicing
     from windowmill.jobs.ways.slices_on_spark import LoadedOnSpark
-    from windowmill.jobs.ways.slicing import Slicing
     from windowmill.windowing.axis import Grid
 
 

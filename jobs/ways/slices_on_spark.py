@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from windowmill.checkpoints.state.slices import SliceTable
     from windowmill.checkpoints.state.wanted import Wanted
-    from windowmill.jobs.ways.slicing import Slicing
+    from windowmill.jobs.ways.slice_stages import Slicing
     from windowmill.windowing.columnar.slices import WindowStage
 
 

@@ -136,6 +136,19 @@ def test_no_modules_import_each_other_in_a_circle():
         pytest.fail(f"modules import each other: {' imports '.join(reversed(err.args[1]))}")
 
 
+def test_no_folders_of_jobs_import_each_other_in_a_circle():
+    folders = {path.name: path for path in (ROOT / "jobs").iterdir() if (path / "__init__.py").is_file()}
+    assert {"batch", "ways", "spark"} <= set(folders)
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for name, folder in folders.items():
+        used = {module for path in folder.rglob("*.py") for module in _imported_modules(path)}
+        sorter.add(name, *({module.removeprefix("windowmill.jobs.").partition(".")[0] for module in used} & set(folders) - {name}))
+    try:
+        sorter.prepare()
+    except CycleError as err:
+        pytest.fail(f"folders of jobs/ import each other: {' imports '.join(reversed(err.args[1]))}")
+
+
 def _name(path: Path) -> str:
     return ".".join(["windowmill", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
 

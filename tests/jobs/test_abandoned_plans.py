@@ -69,9 +69,9 @@ def test_a_first_plan_over_a_wrong_source_can_be_corrected(folder):
 
 
 def test_modules_of_a_dropped_plan_bind_nobody(folder, monkeypatch):
-    monkeypatch.setattr("windowmill.jobs.batch.user_code.module_digests", lambda _: {"mine": "edited"})
+    monkeypatch.setattr("windowmill.jobs.user_code.module_digests", lambda _: {"mine": "edited"})
     folder.plan()
-    monkeypatch.setattr("windowmill.jobs.batch.user_code.module_digests", lambda _: {"mine": "as it was"})
+    monkeypatch.setattr("windowmill.jobs.user_code.module_digests", lambda _: {"mine": "as it was"})
     with pytest.raises(CodeChangedError):
         folder.plan()
     folder.abandon()
@@ -79,10 +79,10 @@ def test_modules_of_a_dropped_plan_bind_nobody(folder, monkeypatch):
 
 
 def test_time_zones_are_compared_with_those_of_the_newest_plan(folder, monkeypatch):
-    monkeypatch.setattr("windowmill.jobs.batch.user_code._zones", lambda _: ["Europe/Vienna"])
+    monkeypatch.setattr("windowmill.jobs.user_code._zones", lambda _: ["Europe/Vienna"])
     folder.plan()
     assert folder.plan() == 0
-    monkeypatch.setattr("windowmill.jobs.batch.user_code._zone_digest", lambda *_: "as by other data")
+    monkeypatch.setattr("windowmill.jobs.user_code._zone_digest", lambda *_: "as by other data")
     with pytest.raises(CodeChangedError, match="time zone Europe/Vienna"):
         folder.plan()
     folder.abandon()

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windowmill.jobs.batch.adopting import same_quarantined
-from windowmill.jobs.batch.quarantine import BAD_CONDITION, MOST_BAD_ROWS, check_bad_rows
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways.lateness_in_process import judge, judge_by, seen_after
+from windowmill.jobs.ways.quarantine import BAD_CONDITION, MOST_BAD_ROWS, check_bad_rows
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import TooManyBadRowsError
 from windowmill.windowing.fixed_grids import Grids

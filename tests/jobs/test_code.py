@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints.records import plan
-from windowmill.jobs.batch.user_code import check_modules, check_zones, module_digests, tzdata_version, zone_digests
+from windowmill.jobs.user_code import check_modules, check_zones, module_digests, tzdata_version, zone_digests
 from windowmill.windowing.errors import CodeChangedError
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -18,10 +18,10 @@ from windowmill.checkpoints.features import check_appendable
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_merging import FAN
-from windowmill.jobs.batch import staging
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.answers import history_of, quality_of, status_of
 from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.spark import staging
 from windowmill.windowing.errors import StateCorruptError, StateError
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -117,7 +117,7 @@ MUTANTS = (
     ),
     Mutant(
         "bad-rows-without-limit",
-        "jobs/batch/quarantine.py",
+        "jobs/ways/quarantine.py",
         "    if bad.num_rows > most:",
         "    if False:",
         ("tests/jobs/test_arrival.py::test_a_condition_that_fails_on_a_great_part_of_the_rows_refuses_the_batch",),

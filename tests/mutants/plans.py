@@ -173,7 +173,7 @@ MUTANTS = (
     ),
     Mutant(
         "time-zones-without-their-past",
-        "jobs/batch/user_code.py",
+        "jobs/user_code.py",
         "    for begin in range(0, through, _WEEK_SECONDS):",
         "    for begin in ():",
         ("tests/jobs/test_code.py::test_rules_that_changed_after_the_batch_make_no_difference",),

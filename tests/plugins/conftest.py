@@ -9,7 +9,7 @@ import pytest
 
 from windowmill.jobs.commands import COMMANDS
 from windowmill.jobs.sources.kinds import KINDS
-from windowmill.windowing import plugins
+from windowmill.windowing import plugin_loading
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.engines import ENGINES
 
@@ -24,7 +24,7 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def plug(*modules: str) -> None:
         monkeypatch.setenv("WINDOWMILL_PLUGINS", ",".join(modules))
-        monkeypatch.setattr(plugins, "_imports", plugins._Imports())
+        monkeypatch.setattr(plugin_loading, "_imports", plugin_loading._Imports())
         for registry in REGISTRIES:
             monkeypatch.setattr(registry, "_added", {})
         for module in modules:

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from windowmill import aggregate
-from windowmill.jobs.batch.user_code import module_digests
 from windowmill.jobs.cli import main
 from windowmill.jobs.spark.shipping import ship_modules
+from windowmill.jobs.user_code import module_digests
 from windowmill.testing import check_aggregate, try_pipeline
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.catalogue import parse_aggregate

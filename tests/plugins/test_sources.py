@@ -13,11 +13,11 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
-from windowmill.jobs.batch.user_code import module_digests
 from windowmill.jobs.cli import main
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import Reach, next_reach, reading_of
 from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.user_code import module_digests
 from windowmill.windowing.errors import SourceError
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -8,9 +8,8 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.harness import BASE, MINUTE, Bench
-from windowmill.jobs.batch import quarantine
 from windowmill.jobs.dataframe import aggregate
-from windowmill.jobs.ways import limits
+from windowmill.jobs.ways import limits, quarantine
 from windowmill.windowing.errors import LimitExceededError, TooManyBadRowsError
 
 pytestmark = pytest.mark.spark

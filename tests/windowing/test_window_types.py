@@ -14,10 +14,10 @@ import yaml
 
 from tests.windowing.each_window import Each
 from windowmill.expectations.suites import rules
-from windowmill.jobs.batch.user_code import module_names
 from windowmill.jobs.commands.explain import explain
 from windowmill.jobs.commands.try_command import run_try
 from windowmill.jobs.spec_checks import problems_of
+from windowmill.jobs.user_code import module_names
 from windowmill.windowing.axis import Grid
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.aggregation import Lifted

@@ -72,15 +72,6 @@ def clear_atom(operation: int, i: int, f: int, n_ints: int, n_floats: int, ints:
 
 
 @inner
-def copy_row(from_ints: Ints, from_floats: Floats, source: int, ints: Ints, floats: Floats, row: int) -> None:
-    """Make ``row`` a copy of row ``source`` of other arenas, or of the same."""
-    for column in range(ints.shape[1]):
-        ints[row, column] = from_ints[source, column]
-    for column in range(floats.shape[1]):
-        floats[row, column] = from_floats[source, column]
-
-
-@inner
 def copy_atom(
     i: int, f: int, n_ints: int, n_floats: int, from_ints: Ints, from_floats: Floats, source: int, ints: Ints, floats: Floats, row: int
 ) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.imports import imported_for
 from windowmill.windowing.reference.events import BEFORE, Course, Event, Fired, Span, Tally
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.windows.session import Session
 
 
-class Shape(Protocol):
+class EventWindows(Protocol):
     """The windows of one key, from the events accepted so far."""
 
     def accept(self, event: Event) -> bool:
@@ -172,7 +172,7 @@ class Customs:
     """Windows told by a user's function, which hears each event once, in order, when the watermark has passed it."""
 
     def __init__(self, window: Custom) -> None:
-        self._function: WindowFunction = load(window.function, "function")
+        self._function: WindowFunction = imported_for("function", window.function)
         self._events: list[Event] = []
         self._closed: set[int] = set()
         self._told: float = BEFORE
@@ -218,14 +218,14 @@ class Customs:
         return new.start == old.start and new.end == old.end
 
 
-def event_rows(shape: Shape, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
     """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
     shown: list[Fired] = []  # result rows whose windows still take events
 
     def show(passed: float) -> Iterator[Fired]:
-        complete = [span for span in shape.spans() if shape.complete(span, passed)]
+        complete = [span for span in windows.spans() if windows.complete(span, passed)]
         for span in complete:
-            earlier = [fired for fired in shown if shape.replaces(span, fired.span)]
+            earlier = [fired for fired in shown if windows.replaces(span, fired.span)]
             if not any(_same(span, fired.span) for fired in earlier):
                 fired = Fired((), span, None, 1 + max((fired.revision for fired in earlier), default=-1))
                 shown.append(fired)
@@ -234,7 +234,7 @@ def event_rows(shape: Shape, events: Sequence[Event], tally: Tally, course: Cour
     def settle(passed: float, through: float) -> Iterator[Fired]:
         if course.revise:
             yield from show(passed)
-        for span in shape.close(through):
+        for span in windows.close(through):
             if course.revise:
                 shown[:] = [fired for fired in shown if not _same(span, fired.span)]
             else:
@@ -242,7 +242,7 @@ def event_rows(shape: Shape, events: Sequence[Event], tally: Tally, course: Cour
 
     for event in events:
         yield from settle(event.watermark, event.closed)
-        (tally.counted if shape.accept(event) else tally.refused).add(event.number)
+        (tally.counted if windows.accept(event) else tally.refused).add(event.number)
     yield from settle(course.watermark, course.closed)
 
 
@@ -252,15 +252,3 @@ def _same(one: Span, other: Span) -> bool:
         other.end,
         {event.number for event in other.events},
     )
-
-
-def load(place: str, field: str) -> Any:
-    """The object that ``module:name`` means."""
-    module, _, name = place.partition(":")
-    try:
-        found = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as err:
-        raise SpecError(f"{field}: {place!r} cannot be imported ({err}); put its folder on PYTHONPATH or correct the name") from err
-    return found

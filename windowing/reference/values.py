@@ -15,7 +15,7 @@ from typing import Any
 
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import AggregateOverflowError
-from windowmill.windowing.reference.event_windows import load
+from windowmill.windowing.imports import imported_for
 from windowmill.windowing.reference.events import Span, rank
 from windowmill.windowing.registry import resolve
 
@@ -247,7 +247,7 @@ def _type_of(values: Sequence[Any]) -> str:
 
 
 def _own(place: str, rows: Sequence[tuple[Any, ...]]) -> Any:
-    found = load(place, "use")
+    found = imported_for("use", place)
     own = found() if isinstance(found, type) else found
     lifted = [own.lift(*row) for row in rows]
     if hasattr(own, "identity"):

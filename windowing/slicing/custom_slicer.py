@@ -10,7 +10,6 @@ Carbone, Traub, Katsifodimos, Haridi and Markl (2016), Cutty: aggregate sharing 
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -30,24 +29,6 @@ WindowFunction = Callable[[Any, Mapping[str, Any]], tuple[Any, int, Iterable[int
 _NONE = np.empty(0, np.int64)
 #: Columns of live rows begin so; a user's function does not see them.
 OWN_PREFIX = "_ "
-
-
-def load(place: str) -> Any:
-    """The function that ``module:name`` means.
-
-    Raises
-    ------
-    SpecError
-        If it cannot be imported.
-    """
-    module, _, name = place.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as err:
-        raise SpecError(f"function: {place!r} cannot be imported ({err}); put its folder on PYTHONPATH or correct the name") from err
-    return found
 
 
 @dataclass

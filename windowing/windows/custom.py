@@ -25,11 +25,12 @@ class Custom(Window):
     function: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 
     def slicer(self, pipeline: Pipeline) -> Slicer:
-        from windowmill.windowing.slicing.custom_slicer import CustomSlicer, load
+        from windowmill.windowing.imports import imported_for
+        from windowmill.windowing.slicing.custom_slicer import CustomSlicer
         from windowmill.windowing.slicing.replay import CustomReplay
         from windowmill.windowing.slicing.revised_slicer import RevisedSlicer
 
-        function = load(self.function)
+        function = imported_for("function", self.function)
         if pipeline.emit == "revise":
             return RevisedSlicer(lambda times, cells: CustomReplay(times, function, cells.__getitem__), reads_cells=True)
         return CustomSlicer(function)

@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.batch.staging import Staged
 from windowmill.jobs.conditions.spark import every_condition, failing
 from windowmill.jobs.sources.columns import REASON, VERSION, Columns
+from windowmill.jobs.spark.staging import Staged
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.slices import TIME
 from windowmill.windowing.errors import TooManyBadRowsError
