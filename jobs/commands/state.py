@@ -18,7 +18,7 @@ from rich.text import Text
 
 from windowmill.checkpoints.inspection import LogInspection, SlicesInspection, key_value
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.opening import damage_told
+from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.commands.answers import Answer, bound, titled
@@ -58,7 +58,7 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
     """
     ledger, path = Ledger.open(pipeline), Places.of(pipeline).state
     ledger.check_meaning(pipeline)
-    with damage_told(path):
+    with reporting_damage(path):
         if not DeltaTable.is_deltatable(path):
             if "state" in ledger.written():
                 raise StateMissingError(f"state {path}: there is no table, but committed batches have written to it; {REMEDY}")
