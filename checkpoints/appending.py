@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
 
 #: Up to this many rows of a batch are collected and appended by this process; more are written by Spark's executors.
-LITTLE_ROWS = 100_000
+SMALL_BATCH_ROWS = 100_000
 #: Rows per file that Spark writes, so that a small batch does not leave one file per Spark partition.
 ROWS_PER_FILE = 1_000_000
 
@@ -36,8 +36,8 @@ def append_once(
     widen
         Whether to add columns that the table lacks.
     """
-    told = {} if metadata is None else {"userMetadata": metadata}
-    once = CommitProperties(app_transactions=[Transaction(app_id, version)], custom_metadata=told)
+    properties = {} if metadata is None else {"userMetadata": metadata}
+    once = CommitProperties(app_transactions=[Transaction(app_id, version)], custom_metadata=properties)
     table = _load(path)
     local = local_path(path)
     if table is None and local is not None:
@@ -73,5 +73,5 @@ def _load(path: str) -> DeltaTable | None:
 
 
 def _has(table: DeltaTable, app_id: str, version: int) -> bool:
-    found = table.transaction_version(app_id)
-    return found is not None and found >= version
+    latest = table.transaction_version(app_id)
+    return latest is not None and latest >= version

@@ -61,12 +61,12 @@ def totals_of(batches: Iterable[Batch], before: Totals | None = None) -> Totals:
     return totals
 
 
-def told_totals(records: Sequence[Record], path: str) -> tuple[int, Totals] | None:
+def recorded_totals(records: Sequence[Record], path: str) -> tuple[int, Totals] | None:
     """The batch number and totals of the newest commit among ``records`` that has totals."""
     for record in reversed(records):
         if record.kind == "commit" and record.format >= SUMMED_FORMAT:
-            found = _parsed(record, path).get(TOTALS)
-            return record.batch, _built(Totals, found, record, path)
+            totals = _parsed(record, path).get(TOTALS)
+            return record.batch, _built(Totals, totals, record, path)
     return None
 
 
@@ -158,11 +158,11 @@ def _check_order(last: Batch | None, batch: Batch, path: str) -> None:
         raise _corrupt(
             path, f"batch {batch.number} reads from version {batch.from_version}, but batch {last.number} read to {last.to_version}"
         )
-    told = [(batch.plan.seen, batch.plan.emitted)]
+    watermarks = [(batch.plan.seen, batch.plan.emitted)]
     if batch.status == "committed" and batch.outcome is not None:
-        told.append((batch.outcome.seen, batch.outcome.emitted))
+        watermarks.append((batch.outcome.seen, batch.outcome.emitted))
     # A plan may omit these values; an outcome may not.
-    for later, may_be_null in zip(told, (True, False), strict=False):
+    for later, may_be_null in zip(watermarks, (True, False), strict=False):
         for name, before, after in zip(("seen", "emitted"), (last.outcome.seen, last.outcome.emitted), later, strict=True):
             if before is not None and (after < before if after is not None else not may_be_null):
                 raise _corrupt(path, f"the watermark goes back at batch {batch.number} ({name} {after}, {before} before it)")
@@ -180,17 +180,17 @@ def _parsed(record: Record, path: str) -> dict[str, Any]:
 
 def _built(kind: type, values: Any, record: Record, path: str) -> Any:
     """Build a ``kind`` from ``values``; records of format 1 may lack fields that were added later and have defaults."""
-    told = f"the {record.kind} of batch {record.batch}"
+    subject = f"the {record.kind} of batch {record.batch}"
     if not isinstance(values, dict):
-        raise _corrupt(path, f"{told} has no {kind.__name__.lower()}")
+        raise _corrupt(path, f"{subject} has no {kind.__name__.lower()}")
     chosen = {}
     for name, (fits, required) in _fields(kind).items():
         if name not in values:
             if required or record.format >= SUMMED_FORMAT:
-                raise _corrupt(path, f"{told} has no {name}")
+                raise _corrupt(path, f"{subject} has no {name}")
             continue
         if not fits(values[name]):
-            raise _corrupt(path, f"{told} has a {name} of the wrong type ({type(values[name]).__name__})")
+            raise _corrupt(path, f"{subject} has a {name} of the wrong type ({type(values[name]).__name__})")
         chosen[name] = values[name]
     if "source_schema" in chosen:  # kilobytes, and the same in nearly all batches
         chosen["source_schema"] = sys.intern(chosen["source_schema"])

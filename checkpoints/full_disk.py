@@ -6,7 +6,7 @@ import errno
 import re
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-#: How Rust's and Arrow's messages tell the error of the operating system.
+#: Texts by which messages of Rust and Arrow report the operating system's error.
 _TOLD = re.compile(r"(?:os error|\[errno) (\d+)", re.IGNORECASE)
 
 

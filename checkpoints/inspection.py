@@ -1,6 +1,6 @@
-"""Looking into a state table: what it holds, and what a key's next run would be given. No JVM, and nothing is changed.
+"""Inspects a state table: its content, and what the next run would restore for a key. Read-only; no JVM.
 
-Every question is a query over the columns that it needs, with the key pushed down to the files: tables may be larger than memory.
+Each query reads only the columns that it needs and pushes the key down to the files, so tables may be larger than memory.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from windowmill.windowing.kernels.combine import Ints
 
 
 class _Inspection:
-    """A state table as it stands, seen by the batch ``before_batch``.
+    """A state table at its newest version, as the batch ``before_batch`` would see it.
 
     Parameters
     ----------
     keys
         The pipeline's key columns.
     before_batch
-        The batch that would restore from it; what an attempt at it may have left does not count.
+        The batch that would restore from the table; rows that a failed attempt at it left do not count.
     """
 
     def __init__(self, path: str, keys: Sequence[str], before_batch: int) -> None:
@@ -41,12 +41,12 @@ class _Inspection:
         self.schema = pa.schema(self._table.schema().to_arrow())
 
     def files(self) -> dict[str, int]:
-        """The table's version, its files, and what they come to."""
+        """The table's version, and its numbers of files, bytes and entries."""
         sizes = pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
         return {"version": self._table.version(), "files": len(sizes), "bytes": sum(sizes), "entries": number_of_rows(self._table)}
 
     def largest_keys(self, limit: int) -> list[dict[str, Any]]:
-        """The keys with the most entries; of each its values and ``entries``."""
+        """The ``limit`` keys with the most entries: key columns, and ``entries``."""
         names = ", ".join(map(quoted, self._keys))
         return self._rows(
             f"SELECT {names}, count(*) AS entries FROM state WHERE {BATCH} < {self.before_batch} "
@@ -72,19 +72,19 @@ class _Inspection:
 
 
 class SlicesInspection(_Inspection):
-    """Slices; those that start before ``needed_from`` are never read again (none where that is null)."""
+    """A slice table. No run reads slices that start before ``needed_from`` again; null means that all are needed."""
 
     def __init__(self, path: str, keys: Sequence[str], before_batch: int, needed_from: int | None) -> None:
         super().__init__(path, keys, before_batch)
-        # The first partial of every slice is the number of its rows.
+        # The first partial of every slice is its number of rows.
         self._n_rows = self.schema.names[self.schema.get_field_index(BATCH) + 1]
         self._readable = f"{BATCH} < {before_batch}"
-        # What nodes hold stands in slices too.
+        # Nodes repeat the content of slices.
         self._slices = f"{LEVEL} = 0" if LEVEL in self.schema.names else "true"
         self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"
 
     def summary(self) -> dict[str, Any]:
-        """Keys, entries that are needed, superseded (expired) or of an unfinished batch, and the span of the slices."""
+        """Count keys, and entries that are needed, superseded (expired) or of an unfinished batch; give the span of the slices."""
         counts = self._one(
             f"SELECT count(*) AS entries, min({SLICE}) AS oldest, max({SLICE}) AS newest, "
             f"count(*) FILTER (WHERE {self._needed}) AS entries_needed, count(*) FILTER (WHERE NOT ({self._readable})) AS unfinished, "
@@ -92,74 +92,77 @@ class SlicesInspection(_Inspection):
             "FROM state"
         )
         superseded = counts["entries"] - counts["entries_needed"] - counts["unfinished"]
-        found = {"keys": self._number_of_keys(), "entries_needed": counts["entries_needed"], "entries_superseded": superseded}
+        facts = {"keys": self._number_of_keys(), "entries_needed": counts["entries_needed"], "entries_superseded": superseded}
         if LEVEL in self.schema.names:
-            found["entries_of_nodes"] = counts["nodes"]
-        return found | {"entries_unfinished": counts["unfinished"], "oldest": counts["oldest"], "newest": counts["newest"]}
+            facts["entries_of_nodes"] = counts["nodes"]
+        return facts | {"entries_unfinished": counts["unfinished"], "oldest": counts["oldest"], "newest": counts["newest"]}
 
     def slices_of(self, key: Mapping[str, Any]) -> tuple[Ints, Ints, int]:
-        """Starts of the slices that would be restored, ascending, the rows in each, and the entries that they come from."""
-        found = self._query(
+        """The slices of ``key`` that a run would restore: their starts, ascending, the rows in each, and the number of entries."""
+        slices = self._query(
             f"SELECT {SLICE} AS start, sum({quoted(self._n_rows)}) AS n, count(*) AS entries FROM state "
             f"WHERE {self._needed} AND {self._slices} AND {self._of(key)} GROUP BY {SLICE} ORDER BY {SLICE}"
         )
-        return found.column("start").to_numpy(), found.column("n").to_numpy(), sum(found.column("entries").to_pylist())
+        return slices.column("start").to_numpy(), slices.column("n").to_numpy(), sum(slices.column("entries").to_pylist())
 
     def entries_of(self, key: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
-        """The last entries that would be restored: ``slice``, ``closed``, ``batch``, ``rows``, and the partials by column."""
+        """The last entries of ``key`` that a run would restore: ``slice``, ``closed``, ``batch``, ``rows``, and ``partials`` by column."""
         own = {"slice": SLICE, "closed": CLOSED, "batch": BATCH, "rows": self._n_rows}
-        found = self._rows(
+        entries = self._rows(
             f"SELECT * FROM state WHERE {self._needed} AND {self._slices} AND {self._of(key)} "
             f"ORDER BY {SLICE} DESC, {BATCH} DESC, {CLOSED} DESC LIMIT {limit}"
         )
         other = [name for name in self.schema.names if name not in (*self._keys, *own.values(), LEVEL)]
-        rows = [{name: row[column] for name, column in own.items()} | {"partials": {n: row[n] for n in other}} for row in found]
+        rows = [{name: row[column] for name, column in own.items()} | {"partials": {n: row[n] for n in other}} for row in entries]
         return rows[::-1]
 
 
 class LogInspection(_Inspection):
-    """The log of live rows; ``tables`` are those of the pipeline's windows in it."""
+    """A log of live rows; ``tables`` describe what it stores for each window of the pipeline."""
 
     def __init__(self, path: str, keys: Sequence[str], before_batch: int, tables: Sequence[LogTableOfWindow]) -> None:
         super().__init__(path, keys, before_batch)
         self._tables = tables
 
     def summary(self) -> dict[str, Any]:
-        """Keys, live rows, entries that count, are superseded or of an unfinished batch, and the span of the live rows."""
+        """Count keys, live rows, and entries that are needed, superseded or of an unfinished batch; give the span of the live rows."""
         rows = f"{KIND} = '{ROW}'"
         counts = self._one(
             f"SELECT count(*) FILTER (WHERE {rows}) AS live, count(*) AS needed, "
             f"min({TIME_OF}) FILTER (WHERE {rows}) AS oldest, max({TIME_OF}) FILTER (WHERE {rows}) AS newest FROM ({self._latest()})"
         )
         read = self._one(f"SELECT count(*) AS entries, count(*) FILTER (WHERE {BATCH} < {self.before_batch}) AS read FROM state")
-        found = {"keys": self._number_of_keys(), "live_rows": counts["live"], "entries_needed": counts["needed"]}
-        found |= {"entries_superseded": read["read"] - counts["needed"], "entries_unfinished": read["entries"] - read["read"]}
-        return found | {"oldest": counts["oldest"], "newest": counts["newest"]}
+        facts = {"keys": self._number_of_keys(), "live_rows": counts["live"], "entries_needed": counts["needed"]}
+        facts |= {"entries_superseded": read["read"] - counts["needed"], "entries_unfinished": read["entries"] - read["read"]}
+        return facts | {"oldest": counts["oldest"], "newest": counts["newest"]}
 
     def key(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What would be restored of a key: ``live_rows``, the ``entries`` read, from which watermark it is ``due``; none: no such key."""
-        found = self._one(
+        """What a run would restore for ``key``; none if the log does not have it.
+
+        ``live_rows`` and ``entries`` are numbers, the latter of entries read; ``due`` is the watermark from which the key has work.
+        """
+        counts = self._one(
             f"SELECT max({DUE}) FILTER (WHERE {KIND} = '{KEY_ENTRY}') AS due, "
             f"count(*) FILTER (WHERE {KIND} = '{ROW}') AS live_rows, count(*) AS needed FROM ({self._latest(key)})"
         )
-        if not found["needed"]:
+        if not counts["needed"]:
             return None
         read = self._one(f"SELECT count(*) AS n FROM state WHERE {BATCH} < {self.before_batch} AND {self._of(key)}")["n"]
-        return {"live_rows": found["live_rows"], "entries": read, "due": found["due"]}
+        return {"live_rows": counts["live_rows"], "entries": read, "due": counts["due"]}
 
     def windows_of(self, key: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What each window remembers of a key: its scalars, and how many rows it holds in each way, from when to when."""
+        """What the log stores for ``key`` and each window: scalars, and number and span of the rows that the window holds."""
         [mark] = self._rows(f"SELECT * FROM ({self._latest(key)}) WHERE {KIND} = '{KEY_ENTRY}'")
         spans = self._one(f"SELECT {', '.join(self._spans()) or 'count(*)'} FROM ({self._latest(key)}) WHERE {KIND} = '{ROW}'")
-        found: dict[str, dict[str, Any]] = {}
+        windows: dict[str, dict[str, Any]] = {}
         for table in self._tables:
-            window = found.setdefault(table.window, {"window": table.window, "scalars": {}, "holds": {}})
+            window = windows.setdefault(table.window, {"window": table.window, "scalars": {}, "holds": {}})
             if not table.held:
                 window["scalars"] = {column: mark[label] for column, label in table.columns.items()}
             else:
                 n, oldest, newest = (spans[f"{table.held} {what}"] for what in ("n", "oldest", "newest"))
                 window["holds"][table.name] = {"rows": n, "oldest": oldest, "newest": newest}
-        return list(found.values())
+        return list(windows.values())
 
     def _spans(self) -> Iterable[str]:
         for table in self._tables:
@@ -170,13 +173,13 @@ class LogInspection(_Inspection):
                 yield f"max({TIME_OF}) {held} AS {quoted(f'{table.held} newest')}"
 
     def rows_of(self, key: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
-        """The last live rows: ``number``, ``time``, the ``watermark`` that they met, ``batch`` that last changed them, who holds them."""
-        found = self._rows(f"SELECT * FROM ({self._latest(key)}) WHERE {KIND} = '{ROW}' ORDER BY {NUMBER_OF} DESC LIMIT {limit}")
+        """The last ``limit`` live rows of ``key``, ascending; ``watermark`` is that at arrival, ``batch`` the last that changed the row."""
+        rows = self._rows(f"SELECT * FROM ({self._latest(key)}) WHERE {KIND} = '{ROW}' ORDER BY {NUMBER_OF} DESC LIMIT {limit}")
         own = {"number": NUMBER_OF, "time": TIME_OF, "watermark": WATERMARK_OF, "batch": BATCH}
         return [
             {name: row[column] for name, column in own.items()}
             | {"held_by": [f"{table.window}: {table.name}" for table in self._tables if table.held and row[table.held]]}
-            for row in reversed(found)
+            for row in reversed(rows)
         ]
 
     def _latest(self, key: Mapping[str, Any] | None = None) -> str:
@@ -185,12 +188,15 @@ class LogInspection(_Inspection):
 
 
 def key_value(text: str | None, kind: pa.DataType, name: str) -> Any:
-    """The value of key ``name`` that ``text`` stands for; null stays null, instants are ISO 8601 (UTC unless they say more).
+    """Parse ``text`` as a value of key ``name``; null stays null, instants are ISO 8601 (UTC unless they have an offset).
+
+    >>> key_value("7", pa.int32(), "id"), key_value(None, pa.string(), "name")
+    (7, None)
 
     Raises
     ------
     SpecError
-        If the text is no such value.
+        If ``text`` is not a value of type ``kind``.
     """
     if text is None:
         return None
@@ -214,12 +220,12 @@ _ARROW_NAMES = {
 
 
 def _is(name: str, value: Any, kind: pa.DataType) -> str:
-    """A condition in DataFusion's SQL, as precise as ``kind``: a plain literal would widen the column, or be a text."""
+    """A condition in DataFusion's SQL with a literal of type ``kind``: a plain literal would widen the column, or be a string."""
     column = quoted(name)
     if value is None:
         return f"{column} IS NULL"
     if isinstance(value, float):
-        # State has no −0.0, and files say nothing of NaN in their statistics, by which an equality is looked up.
+        # State has no −0.0. Statistics, which are used to look up an equality, omit NaN.
         value = value + 0.0
         if math.isnan(value):
             return f"isnan({column})"

@@ -19,7 +19,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from windowmill.checkpoints.assembling import FORMAT, STATUS, TOTALS, Totals, assemble, check_joined, told_totals, totals_of
+from windowmill.checkpoints.assembling import FORMAT, STATUS, TOTALS, Totals, assemble, check_joined, recorded_totals, totals_of
 from windowmill.checkpoints.batches import Batch, Commit, Plan, Written
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.places import Places
@@ -69,10 +69,10 @@ class Ledger:
     def batches(self) -> list[Batch]:
         """All batches, oldest first; reads the whole ledger."""
         self._reach(0)
-        told = told_totals(self._records, self.path)
-        if told and told[1] != totals_of(batch for batch in self._batches if batch.number <= told[0]):
+        last = recorded_totals(self._records, self.path)
+        if last and last[1] != totals_of(batch for batch in self._batches if batch.number <= last[0]):
             raise LedgerCorruptError(
-                f"ledger {self.path}: the totals in the commit of batch {told[0]} do not match the batches; restore the folder from a copy"
+                f"ledger {self.path}: the totals in the commit of batch {last[0]} do not match the batches; restore the folder from a copy"
             )
         return list(self._batches)
 
@@ -103,10 +103,10 @@ class Ledger:
     @property
     def totals(self) -> Totals:
         """Sums over all committed batches."""
-        told = told_totals(self._records, self.path)
-        if told is None:  # no commit yet, or only commits of format 1
+        last = recorded_totals(self._records, self.path)
+        if last is None:  # no commit yet, or only commits of format 1
             return totals_of(self.batches())
-        return totals_of((batch for batch in self._batches if batch.number > told[0]), told[1])
+        return totals_of((batch for batch in self._batches if batch.number > last[0]), last[1])
 
     @property
     def newest_kept(self) -> Batch | None:

@@ -1,8 +1,8 @@
-"""Whether the entries of a Delta table's log are whole.
+"""Checks that the entries of a Delta table's log are complete.
 
-A crash of the machine, or a full disk, can leave a log entry that is empty or ends early. Readers take an empty entry, or one cut between
-two lines, for a commit that did less, and pass over lines of a kind that they do not know. But each entry begins with what the commit did:
-how many files it added and removed.
+A machine crash or a full disk can leave a log entry that is empty or truncated. Readers take an empty entry, or one truncated between two
+lines, for a smaller commit, and skip lines of unknown kinds. But each entry begins with the number of files that the commit added and
+removed, so truncation is detected.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from deltalake import DeltaTable
 
 from windowmill.checkpoints.log_files import LAST_CHECKPOINT, actions_of, entry_name, store_of
 
-#: What entries of the pipeline's own tables consist of.
+#: Kinds of actions in the log entries of a pipeline's own tables.
 _KINDS = {"commitInfo", "protocol", "metaData", "add", "remove", "txn", "domainMetadata", "cdc", "checkpointMetadata", "sidecar"}
-#: What writers call the numbers of files that a commit adds and removes: delta-rs, its OPTIMIZE, Spark.
+#: Metrics in which delta-rs, its OPTIMIZE, and Spark record the numbers of files added and removed.
 _ADDED = ("num_added_files", "numFilesAdded", "numFiles", "numAddedFiles")
 _REMOVED = ("num_removed_files", "numFilesRemoved", "numRemovedFiles")
 
 
 def fault_of_log(table: DeltaTable) -> str | None:
-    """What is wrong with an entry of the table's log; none where they are whole, or have given way to a checkpoint.
+    """Describe the fault of an incomplete log entry; none if all entries are complete or replaced by a checkpoint.
 
-    On a local disk each entry since the last checkpoint is looked at, on object storage, which checks what it keeps, the last.
+    On a local disk this checks each entry since the last checkpoint, on object storage, which verifies its content, only the last one.
     """
     local, store = _is_local(table), store_of(table.table_uri)
     first = _last_checkpoint(store) + 1 if local else table.version()
@@ -43,9 +43,9 @@ def fault_of_log(table: DeltaTable) -> str | None:
 
 
 def has_lost_its_beginning(table: DeltaTable) -> bool:
-    """Whether the log's first entries are gone though no checkpoint tells what they did.
+    """Whether the log's first entries are missing and no checkpoint replaces them.
 
-    delta-rs takes the table for what the other entries tell, without the rows of those that are gone.
+    delta-rs would read such a table without the rows that the missing entries added.
     """
     store = store_of(table.table_uri)
     if any(info.type == pa_fs.FileType.File for info in store.get_file_info([entry_name(0), LAST_CHECKPOINT])):
@@ -69,16 +69,16 @@ def _last_checkpoint(store: pa_fs.FileSystem) -> int:
 def _fault(name: str, entry: bytes) -> str | None:
     try:
         actions = actions_of(entry)
-        told = next(action["commitInfo"] for action in actions if "commitInfo" in action)
-        metrics = told.get("operationMetrics") or {}
-        strange = {kind for action in actions for kind in action} - _KINDS
-        if strange:
-            return f"{name} holds {min(strange)!r}, which no commit of this table has"
+        info = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+        metrics = info.get("operationMetrics") or {}
+        unknown = {kind for action in actions for kind in action} - _KINDS
+        if unknown:
+            return f"{name} holds {min(unknown)!r}, which no commit of this table has"
         for kind, names in (("add", _ADDED), ("remove", _REMOVED)):
-            expected, found = _number(metrics, names), sum(kind in action for action in actions)
-            if expected is not None and expected != found:
-                return f"{name} should {kind} {expected} files, and has {found}"
-        if _is_batch(told) and not any("txn" in action for action in actions):
+            expected, listed = _number(metrics, names), sum(kind in action for action in actions)
+            if expected is not None and expected != listed:
+                return f"{name} should {kind} {expected} files, and has {listed}"
+        if _is_batch(info) and not any("txn" in action for action in actions):
             return f"{name} lacks the transaction of its batch"
     except (ValueError, TypeError, AttributeError, StopIteration):
         return f"{name} is cut or damaged ({len(entry):,} bytes)"
@@ -86,13 +86,13 @@ def _fault(name: str, entry: bytes) -> str | None:
 
 
 def _number(metrics: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    found = next((metrics[name] for name in names if name in metrics), None)
-    return None if found is None else int(found)
+    number = next((metrics[name] for name in names if name in metrics), None)
+    return None if number is None else int(number)
 
 
-def _is_batch(told: Mapping[str, Any]) -> bool:
-    # Compactions have none of this, and bring none.
+def _is_batch(info: Mapping[str, Any]) -> bool:
+    # A compaction has neither metadata nor a transaction.
     try:
-        return "batch" in json.loads(told.get("userMetadata") or "{}")
+        return "batch" in json.loads(info.get("userMetadata") or "{}")
     except (TypeError, ValueError):
         return False

@@ -36,7 +36,7 @@ def open_state(path: str, *, left_at: int | None) -> RowCheck:
     StateError
         If its format is newer.
     """
-    with damage_told(path):
+    with reporting_damage(path):
         try:
             table = newest(path)
         except TableNotFoundError as err:
@@ -53,7 +53,7 @@ def open_state(path: str, *, left_at: int | None) -> RowCheck:
 
 
 @contextmanager
-def damage_told(path: str) -> Iterator[None]:
+def reporting_damage(path: str) -> Iterator[None]:
     """Raise errors of libraries that read the state at ``path`` as ``StateMissingError`` or ``StateCorruptError``."""
     try:
         yield
@@ -65,14 +65,14 @@ def damage_told(path: str) -> Iterator[None]:
         raise StateMissingError(f"state {path}: a file is gone ({first_line(err)}); {REMEDY}") from err
     except Exception as err:
         if _MISSING.search(str(err)):
-            raise StateMissingError(f"state {path}: a file is gone ({_brief(err)}); {REMEDY}") from err
-        raise StateCorruptError(f"state {path}: cannot be read ({_brief(err)}); {REMEDY}") from err
+            raise StateMissingError(f"state {path}: a file is gone ({_excerpt(err)}); {REMEDY}") from err
+        raise StateCorruptError(f"state {path}: cannot be read ({_excerpt(err)}); {REMEDY}") from err
     except BaseException as err:
         # A Rust panic is not an ``Exception``.
         if type(err).__name__ == "PanicException":
-            raise StateCorruptError(f"state {path}: cannot be read ({_brief(err)}); {REMEDY}") from err
+            raise StateCorruptError(f"state {path}: cannot be read ({_excerpt(err)}); {REMEDY}") from err
         raise
 
 
-def _brief(err: BaseException) -> str:
+def _excerpt(err: BaseException) -> str:
     return first_line(err)[:300]

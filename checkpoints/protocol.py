@@ -220,8 +220,8 @@ class Attempt:
     def metadata(self, **more: str) -> str:
         """The ``userMetadata`` of this attempt's commits; ids only, since it stays in the table's history."""
         plan = self.plan
-        told = {"pipeline": self._pipeline, "generation": plan.generation, "batch": plan.batch, "attempt": self.id}
-        return json.dumps(told | more)
+        metadata = {"pipeline": self._pipeline, "generation": plan.generation, "batch": plan.batch, "attempt": self.id}
+        return json.dumps(metadata | more)
 
     def landed(self, role: str) -> Landed | None:
         """The commit of this batch in the table of this role, by this or another attempt; none if it has not landed."""

@@ -40,8 +40,8 @@ def read_whole(table: DeltaTable, files: Sequence[Mapping[str, Any]], schema: pa
         If a file cannot be read.
     """
     store = pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri))
-    found = [_rows_of(store, table.table_uri, file, schema).filter(where) for file in files]
-    return pa.concat_tables(found) if found else schema.empty_table()
+    parts = [_rows_of(store, table.table_uri, file, schema).filter(where) for file in files]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
 def _rows_of(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
@@ -66,9 +66,9 @@ def _rows_of(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any], schema:
     return rows
 
 
-def _same(uri: str, path: str, what: str, found: Any, told: Any) -> None:
-    if told is not None and found != told:
-        raise StateCorruptError(f"state {uri}: {path} has {found} {what}, by the table's log {told}; {REMEDY}")
+def _same(uri: str, path: str, what: str, actual: Any, logged: Any) -> None:
+    if logged is not None and actual != logged:
+        raise StateCorruptError(f"state {uri}: {path} has {actual} {what}, by the table's log {logged}; {REMEDY}")
 
 
 def require_columns(path: str, found: Collection[str], wanted: Collection[str]) -> None:

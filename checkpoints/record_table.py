@@ -77,10 +77,10 @@ class DeltaRecords:
                 self._table, self._files, self._newest = None, [], None
                 return []
             self._files = _listed(self._table, self._path)
-            told = _told_count(self._table, self._path)
-        if told is not None and told != self._count:
+            recorded = _recorded_count(self._table, self._path)
+        if recorded is not None and recorded != self._count:
             raise LedgerCorruptError(
-                f"ledger {self._path}: its last commit left {told} records, its log lists {self._count}; restore the folder from a copy"
+                f"ledger {self._path}: its last commit left {recorded} records, its log lists {self._count}; restore the folder from a copy"
             )
         batches = max((file.last for file in self._files), default=-1) + 1
         first = max(0, batches - TAIL_BATCHES)
@@ -96,10 +96,10 @@ class DeltaRecords:
     def read(self, first: int, before: int) -> list[Record]:
         """As :meth:`RecordStore.read`; raises as :meth:`load`."""
         wanted = [file for file in self._files if file.last >= first and file.first < before]
-        found = self._records(wanted)
+        by_file = self._records(wanted)
         if any(file is self._files[-1] for file in wanted):
-            self._decoded = dict(list(found.items())[-2 * FAN :])
-        records = ordered([record for part in found.values() for record in part if first <= record.batch < before])
+            self._decoded = dict(list(by_file.items())[-2 * FAN :])
+        records = ordered([record for part in by_file.values() for record in part if first <= record.batch < before])
         for one, later in pairwise(records):
             if one.number is not None and later.number != one.number + 1:
                 raise LedgerCorruptError(
@@ -112,12 +112,12 @@ class DeltaRecords:
         """As :meth:`RecordStore.append`."""
         count = self._count
         numbered = sealed(record, count)
-        told = {"kind": record.kind, "batch": str(record.batch), "attempt": record.attempt}
+        properties = {"kind": record.kind, "batch": str(record.batch), "attempt": record.attempt}
         file, content = packed([numbered], 0)
         for _ in range(_ATTEMPTS):
             version = self._version
             try:
-                self._commit([(file, content)], [], told, data_change=True)
+                self._commit([(file, content)], [], properties, data_change=True)
                 break
             except _FAILURES as err:
                 if self._has_landed(file, record, count, version, err):
@@ -152,9 +152,9 @@ class DeltaRecords:
         if self._table is None:
             return 0
         with _readable(self._path):
-            told = CommitProperties(custom_metadata={"records": str(self._count)})
+            properties = CommitProperties(custom_metadata={"records": str(self._count)})
             removed = self._table.vacuum(
-                RETENTION_HOURS, dry_run=False, enforce_retention_duration=False, commit_properties=told, full=True
+                RETENTION_HOURS, dry_run=False, enforce_retention_duration=False, commit_properties=properties, full=True
             )
         return len(removed)
 
@@ -170,9 +170,9 @@ class DeltaRecords:
         if self._table is None:
             return {}
         with _readable(self._path):
-            place = _filesystem(self._table)
+            store = _filesystem(self._table)
             return {
-                file.path: self._decoded.get(file.path) or decoded(read_bytes(place, file, self._path), file, self._path) for file in files
+                file.path: self._decoded.get(file.path) or decoded(read_bytes(store, file, self._path), file, self._path) for file in files
             }
 
     def _check_absent(self) -> None:
@@ -193,18 +193,18 @@ class DeltaRecords:
             ) from failure
         if self._version != version:
             return False  # a merge or vacuum: the records are the ones this writer has read
-        told = f"ledger {self._path}: the {record.kind} of batch {record.batch} could not be written ({first_line(failure)})"
+        failed = f"ledger {self._path}: the {record.kind} of batch {record.batch} could not be written ({first_line(failure)})"
         if is_disk_full(failure):
-            raise StorageFullError(f"{told}: the disk is full or a quota is used up; free some space, and run again") from failure
-        raise LedgerError(f"{told}; nothing has been changed, check the folder and run again") from failure
+            raise StorageFullError(f"{failed}: the disk is full or a quota is used up; free some space, and run again") from failure
+        raise LedgerError(f"{failed}; nothing has been changed, check the folder and run again") from failure
 
     def _commit(
-        self, added: Sequence[tuple[RecordFile, bytes]], removed: Sequence[RecordFile], told: dict[str, str], *, data_change: bool
+        self, added: Sequence[tuple[RecordFile, bytes]], removed: Sequence[RecordFile], properties: dict[str, str], *, data_change: bool
     ) -> None:
         table = self._opened()
-        place = _filesystem(table)
+        store = _filesystem(table)
         for file, content in added:
-            with place.open_output_stream(file.path, buffer_size=1 << 16) as stream:  # deltalake takes no unbuffered pyarrow writes
+            with store.open_output_stream(file.path, buffer_size=1 << 16) as stream:  # deltalake takes no unbuffered pyarrow writes
                 stream.write(content)
         now = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
@@ -213,7 +213,7 @@ class DeltaRecords:
         actions += [RemoveAction(file.path, data_change, now, file.size_bytes) for file in removed]
         count = self._count + sum(file.records for file, _ in added) - sum(file.records for file in removed)
         # No retries: a retry would rebase onto the other writer's record, and both would have planned or committed the same batch.
-        fence = CommitProperties(max_commit_retries=0, custom_metadata=told | {"records": str(count)})
+        fence = CommitProperties(max_commit_retries=0, custom_metadata=properties | {"records": str(count)})
         table.create_write_transaction(actions, "append", table.schema(), commit_properties=fence)
 
     def _opened(self) -> DeltaTable:
@@ -267,7 +267,7 @@ def _listed(table: DeltaTable, path: str) -> list[RecordFile]:
     return sorted(files, key=lambda file: (file.first, file.last, file.path))
 
 
-def _told_count(table: DeltaTable, path: str) -> int | None:
+def _recorded_count(table: DeltaTable, path: str) -> int | None:
     """Number of records after the newest commit, as the commit recorded it; only this shows that its own file is missing from the log."""
     name = entry_name(table.version())
     try:

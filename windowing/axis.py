@@ -75,27 +75,27 @@ class Edges:
     """The instants at which a window of any grid begins or ends: the edges of the slices that the grids share.
 
     A slice is the span between two neighbouring edges, so no window ever cuts one. This is the shared form of pairs: each
-    (period, phase) is a train of edges phase + k·period. Fewer slices than panes of the greatest common divisor whenever size is not a
-    multiple of hop.
+    (period, phase) is a sequence of edges phase + k·period. There are fewer slices than panes of width gcd(size, hop) whenever size is
+    not a multiple of hop.
 
     References
     ----------
     Krishnamurthy, Wu and Franklin (2006), On-the-fly sharing for streamed aggregation, section 3 (paired windows).
     """
 
-    trains: tuple[tuple[int, int], ...]
+    sequences: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, grids: Iterable[Grid]) -> Edges:
-        """The edges of all ``grids``; trains that only repeat another's edges are left out."""
-        trains = {(grid.hop, phase % grid.hop) for grid in grids for phase in (grid.origin, grid.origin + grid.size)}
+        """The edges of all ``grids``; omits sequences whose edges another one contains."""
+        sequences = {(grid.hop, phase % grid.hop) for grid in grids for phase in (grid.origin, grid.origin + grid.size)}
         needed = [
             (period, phase)
-            for period, phase in trains
-            if not any((p, q) != (period, phase) and period % p == 0 and (phase - q) % p == 0 for p, q in trains)
+            for period, phase in sequences
+            if not any((p, q) != (period, phase) and period % p == 0 and (phase - q) % p == 0 for p, q in sequences)
         ]
         return cls(tuple(sorted(needed)))
 
     def slice_start(self, t: int) -> int:
         """Start of the slice that holds ``t``: the greatest edge not after ``t``."""
-        return max(t - (t - phase) % period for period, phase in self.trains)
+        return max(t - (t - phase) % period for period, phase in self.sequences)

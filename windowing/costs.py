@@ -105,13 +105,13 @@ def count_slices(edges: Edges, grid: Grid) -> tuple[int, float]:
     >>> count_slices(Edges.of(grids), grids[0])
     (5, 3.0)
     """
-    cycle = math.lcm(grid.hop, *(period for period, _ in edges.trains))
-    if max(grid.size, cycle) // min(period for period, _ in edges.trains) > _COUNTED_EDGES:
-        densities = sum(1 / period for period, _ in edges.trains)
+    cycle = math.lcm(grid.hop, *(period for period, _ in edges.sequences))
+    if max(grid.size, cycle) // min(period for period, _ in edges.sequences) > _COUNTED_EDGES:
+        densities = sum(1 / period for period, _ in edges.sequences)
         return math.ceil(grid.size * densities), grid.hop * densities
 
     def between(start: int, stop: int) -> int:
-        return len({t for period, phase in edges.trains for t in range(start + (phase - start) % period, stop, period)})
+        return len({t for period, phase in edges.sequences for t in range(start + (phase - start) % period, stop, period)})
 
     windows = range(min(cycle // grid.hop, _WINDOWS))
     return max(between(grid.start(k), grid.end(k)) for k in windows), between(0, cycle) * grid.hop / cycle

@@ -88,11 +88,11 @@ class Nodes:
     @classmethod
     def of(cls, grids: Sequence[Grid], many: int = MANY_SLICES) -> Nodes | None:
         """The nodes over ``grids``; none if no window has ``many`` slices, or the grids hardly ever meet."""
-        trains = Edges.of(grids).trains
-        period = math.lcm(*(length for length, _ in trains))
-        if sum(period // length for length, _ in trains) > MOST_EDGES:
+        sequences = Edges.of(grids).sequences
+        period = math.lcm(*(length for length, _ in sequences))
+        if sum(period // length for length, _ in sequences) > MOST_EDGES:
             return None
-        edges = sorted({edge for length, phase in trains for edge in range(phase % length, period, length)})
+        edges = sorted({edge for length, phase in sequences for edge in range(phase % length, period, length)})
         whole = cls(tuple(grids), period, tuple(edges), 0)
         longest = 0
         for grid in grids:

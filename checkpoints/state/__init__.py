@@ -1,1 +1,1 @@
-"""State tables: of slices, or of live rows; the only modules that read and write them for runs."""
+"""State tables of slices and of live rows; runs read and write state only through these modules."""

@@ -1,4 +1,4 @@
-"""What both kinds of state table have in common: rows that batches append, each batch once, and never change."""
+"""The base of both kinds of state table: batches append rows, each batch once, and never change them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.appending import LITTLE_ROWS, append_once, landed, writer_once
+from windowmill.checkpoints.appending import SMALL_BATCH_ROWS, append_once, landed, writer_once
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.formats import nullable, ours, prepare
 from windowmill.checkpoints.quoting import backquoted
@@ -18,16 +18,16 @@ from windowmill.windowing.errors import StateError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Properties of commits that rewrite rows which are there already.
+#: Commit properties of a rewrite of existing rows.
 REWRITE = ours("maintenance")
 
 
 class StateTable:
-    """Rows that batches append and never change."""
+    """A table to which batches append rows that never change."""
 
-    #: Whether a batch may bring columns that those before it had not.
+    #: Whether a batch may add columns to the table.
     _widens = False
-    #: Columns in whose order a batch's rows are written.
+    #: Columns by which a batch's rows are sorted when written.
     _order: Sequence[str] = ()
 
     def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
@@ -36,11 +36,11 @@ class StateTable:
         self._exists = DeltaTable.is_deltatable(path)
 
     def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, batch: int, metadata: str) -> int:
-        """Append a batch's rows in one commit and give the table's version; a repeated batch changes nothing."""
+        """Append a batch's ``count`` rows in one commit and return the table's version; a repeated batch changes nothing."""
         if not self._exists:
             prepare(self._path, nullable(self._schema), "state")
             self._exists = True
-        if count <= LITTLE_ROWS and delta_rs_can_write(self._path):
+        if count <= SMALL_BATCH_ROWS and delta_rs_can_write(self._path):
             few = (rows if isinstance(rows, pa.Table) else rows.toArrow()).select(self._schema.names)
             few = few.sort_by([(name, "ascending") for name in self._order]) if self._order else few
             append_once(self._path, few, app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
@@ -55,15 +55,15 @@ class StateTable:
         return version
 
     def _on_spark(self) -> DataFrame:
-        """The table; damaged pages of its files are told by Spark's reader."""
+        """The table as a DataFrame; Spark's reader verifies page checksums and reports damaged pages."""
         return self._spark.read.format("delta").option("parquet.page.verify-checksum.enabled", "true").load(self._path)
 
 
 def files_of(table: DeltaTable) -> list[dict[str, Any]]:
-    """What the Delta log says of each file of ``table``: sizes, rows and statistics."""
+    """The Delta log's entry of each file of ``table``: size, number of rows and statistics. Reads no data file."""
     return list(pa.table(table.get_add_actions(flatten=True)).to_pylist())
 
 
 def number_of_rows(table: DeltaTable) -> int:
-    """Rows of ``table``, by its log."""
+    """Number of rows of ``table``, from its log."""
     return sum(file["num_records"] for file in files_of(table))

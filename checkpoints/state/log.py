@@ -1,4 +1,4 @@
-"""The state table of live rows: a log of entries per key, of which later ones supersede earlier ones."""
+"""The state table of live rows: a log of entries per key, in which later entries supersede earlier ones."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from windowmill.windowing.columnar.slices import BATCH
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: A log is read whole at every batch: so many entries, and so many files, are no burden.
+#: Every batch reads the log whole; up to this many superseded entries, or this many files, that is cheap.
 FEW_ENTRIES, FEW_FILES = 100_000, 64
-#: Bytes of files up to which a log is compacted in memory without being asked.
+#: Size of the files in bytes up to which a log is compacted in memory without a request.
 COMPACTED_BYTES = 1 << 30
 
 
@@ -33,10 +33,10 @@ class LogTable(StateTable):
     Parameters
     ----------
     may_lack
-        Columns that the table gets with the first batch that brings them.
+        Columns that the table lacks until a batch adds them.
     """
 
-    # A function of the user's is told all columns of the source, and the source may get more of them.
+    # A user's function sees all columns of the source, and the source may gain columns.
     _widens = True
 
     def __init__(
@@ -46,16 +46,16 @@ class LogTable(StateTable):
         self._may_lack = may_lack
 
     def restore(self, touched: DataFrame | None, keys: Mapping[str, str], *, before_batch: int, watermark: int) -> DataFrame | None:
-        """All entries of the keys that are ``touched`` or due by ``watermark``, as the batches before ``before_batch`` left them.
+        """All entries of the keys that are in ``touched`` or due by ``watermark``, as of the batches before ``before_batch``.
 
-        Entries have their checksums, which whoever works on them verifies.
+        The caller verifies the checksums of the entries. A run reads the whole log once.
 
         Parameters
         ----------
         touched
-            New rows, if there are any.
+            New rows; null for none.
         keys
-            Column of the log by key column of the new rows.
+            The log's column for each key column of the new rows.
         """
         if not self._exists:
             return None
@@ -80,30 +80,31 @@ class LogTable(StateTable):
 
 
 def is_log(path: str) -> bool:
-    """Whether the state table at ``path`` is a log of live rows; else it holds slices."""
+    """Whether the state table at ``path`` is a log of live rows; otherwise it holds slices."""
     return KIND in DeltaTable(path).schema().to_arrow().names
 
 
 def is_overgrown(path: str) -> bool:
-    """Whether the log at ``path`` has grown so far since it was last compacted that doing it again pays. From the Delta log alone.
+    """Whether the log at ``path`` has grown enough since its last compaction to be compacted again. Reads only the Delta log.
 
-    An entry supersedes one older entry at most, and what has come since is more than what was left then: each entry's share of all
-    compactions is constant, and at least every other entry that a batch reads is state, those few aside.
+    It has if the entries appended since outnumber those that the compaction left by more than ``FEW_ENTRIES``. So compaction costs
+    amortised constant time per entry. An entry supersedes at most one older entry, so at least half of the entries read are live,
+    apart from ``FEW_ENTRIES``.
     """
     files = files_of(DeltaTable(path))
     spans = [(file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")) for file in files]
     first = min((low for low, _ in spans if low is not None), default=None)
-    # A compaction leaves files of several batches; the first batch superseded nothing.
+    # A compacted file spans several batches. The first batch supersedes nothing.
     left = sum(file["num_records"] for file, (low, high) in zip(files, spans, strict=True) if low == first or low != high)
-    every = sum(file["num_records"] for file in files)
-    return (every - left > left + FEW_ENTRIES or len(files) > FEW_FILES) and sum(file["size_bytes"] for file in files) <= COMPACTED_BYTES
+    total = sum(file["num_records"] for file in files)
+    return (total - left > left + FEW_ENTRIES or len(files) > FEW_FILES) and sum(file["size_bytes"] for file in files) <= COMPACTED_BYTES
 
 
 def compact_log(path: str, before_batch: int) -> int:
-    """Rewrite the log at ``path`` without what later entries have superseded, in one commit; how many entries went. No JVM.
+    """Rewrite the log at ``path`` without superseded entries, in one commit; returns the number of entries removed. No JVM.
 
-    Entries of ``before_batch`` itself, which an attempt that died may have left, stay as they are; so does a table whose features delta-rs
-    does not write.
+    Entries of ``before_batch`` itself, which a failed attempt may have left, stay. A table with features that delta-rs cannot write
+    is left as it is.
     """
     table = DeltaTable(path)
     if not delta_rs_can_write(table):
@@ -117,14 +118,14 @@ def compact_log(path: str, before_batch: int) -> int:
     """
     kept = QueryBuilder().register("log", table).execute(query)
     before = number_of_rows(table)
-    # On the version that was read: entries that another has appended since would be lost.
+    # Write to the version that was read: otherwise entries that another writer has appended since would be lost.
     write_deltalake(table, kept, mode="overwrite", commit_properties=REWRITE)
     return before - number_of_rows(DeltaTable(path))
 
 
 def latest_entries(log: str, keys: Sequence[str], where: str) -> str:
-    """A query for those entries of the table ``log`` that no later ones supersede, among those where ``where`` holds."""
-    # Rows are told apart by their numbers, keys by their columns: each partition of the window holds the entries of one of them.
+    """The SQL query for the entries of ``log`` that satisfy ``where`` and are not superseded by later ones that do."""
+    # Row numbers identify rows, and key columns identify keys: each partition of the window holds the entries of one row or key.
     by = ", ".join([f"CASE WHEN {KIND} = '{KEY_ENTRY}' THEN -1 ELSE {NUMBER_OF} END", *map(quoted, keys)])
     ages = f"SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) AS age FROM {log} WHERE {where}"
     return f"SELECT * FROM ({ages}) WHERE age = 1"

@@ -1,6 +1,6 @@
-"""The state table of slices: partials per key and slice, appended by every batch, read back for the windows still to come.
+"""The state table of slices: every batch appends partials per key and slice, which later batches read for their windows.
 
-A row per key, slice and batch that touched it; readers combine them. Nodes over slices are rows of the same table.
+There is one row per key, slice and batch that touched the slice; readers combine them. Nodes over slices are rows of the same table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.kept_tables import newest
-from windowmill.checkpoints.opening import damage_told
+from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import WHOLE_BYTES, read_whole, require_columns
 from windowmill.checkpoints.state.base import REWRITE, StateTable, files_of, number_of_rows
@@ -25,21 +25,22 @@ from windowmill.windowing.kernels.layout import Layout
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Rows and bytes of a file that successive batches' slices are merged into: they are sorted in memory.
+#: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.
 SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
 
 
 def state_schema(keys: dict[str, pa.DataType], layout: Layout, *, nodes: bool = False) -> pa.Schema:
-    """Columns of the state table: keys, start of the slice, ``_closed`` (windows that end later count it; null: all), batch, partials.
+    """Schema of the state table: keys, start of the slice, ``_closed``, batch, partials.
 
-    With ``nodes`` also ``_level``: rows where it is not 0 are nodes, see :mod:`windowmill.windowing.nodes`.
+    Only windows that end after ``_closed`` count the slice; null means all. ``nodes`` adds ``_level``, which is 0 for slices; other rows
+    are nodes, see :mod:`windowmill.windowing.nodes`.
     """
     own = [(SLICE, pa.int64()), *([(LEVEL, pa.int64())] if nodes else []), (CLOSED, pa.int64()), (BATCH, pa.int64())]
     return pa.schema([*keys.items(), *own, *((stored.name, stored.type) for stored in layout.fields)])
 
 
 class SliceTable(StateTable):
-    """The slices of one pipeline at ``path``."""
+    """The table at ``path`` of one pipeline's slices."""
 
     def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
         super().__init__(spark, path, schema, check)
@@ -47,10 +48,10 @@ class SliceTable(StateTable):
             self._order = _reading_order(schema.names)
 
     def restore(self, wanted: Wanted, *, before_batch: int) -> DataFrame | None:
-        """The ``wanted`` rows as the batches before ``before_batch`` left them, in Spark; none where there is no table yet.
+        """The ``wanted`` rows of the batches before ``before_batch``, as a DataFrame; none if there is no table yet.
 
-        An attempt that died after remembering left rows of ``before_batch`` itself: they are not read, and the retry's are the same.
-        Rows have their checksums, which whoever packs them verifies.
+        A failed attempt may have left rows of ``before_batch`` itself. They are not read; the retry computes the same rows. The caller
+        verifies the checksums.
         """
         if not self._exists:
             return None
@@ -59,10 +60,10 @@ class SliceTable(StateTable):
         return rows.where(condition(wanted, before_batch=before_batch).sql).select(*map(backquoted, self._schema.names))
 
     def read(self, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
-        """As :meth:`restore`, but read by this process and verified; none where that exceeds the ``limit``."""
+        """As :meth:`restore`, but this process reads and verifies the rows; none if they exceed ``limit``."""
         if not self._exists:
             return self._schema.empty_table()
-        with damage_told(self._path):
+        with reporting_damage(self._path):
             table = newest(self._path)
             files = files_of(table)
             if limit.is_exceeded(wanted, [file for file in files if may_hold(file, wanted)]):
@@ -70,11 +71,11 @@ class SliceTable(StateTable):
             return self._read(table, files, condition(wanted, before_batch=before_batch), limit.rows)
 
     def files_with(self, wanted: Wanted) -> list[dict[str, Any]]:
-        """What the table's log says of each file that may hold any of what is ``wanted``."""
+        """The log's entry of each file that may hold ``wanted`` rows."""
         return [file for file in files_of(newest(self._path)) if may_hold(file, wanted)]
 
     def _read(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], wanted: Condition, most_rows: int) -> pa.Table | None:
-        """The rows that are ``wanted``, verified; none if they are more than ``most_rows``. ``files`` are all of the table's."""
+        """The ``wanted`` rows, verified; none if there are more than ``most_rows``. ``files`` are all files of the table."""
         if sum(file["size_bytes"] for file in files) <= WHOLE_BYTES:
             rows = read_whole(table, files, self._schema, wanted.expression)
         else:
@@ -87,37 +88,37 @@ class SliceTable(StateTable):
         return rows.drop_columns([SUM])
 
     def _queried(self, table: DeltaTable, where: str, most_rows: int) -> pa.Table:
-        """The rows where a condition holds; not many more than ``most_rows``."""
+        """The rows for which the SQL condition ``where`` holds; stops soon after ``most_rows`` rows."""
         require_columns(self._path, pa.schema(table.schema().to_arrow()).names, self._schema.names)
         names = ", ".join(map(quoted, self._schema.names))
-        found = pa.RecordBatchReader.from_stream(
+        reader = pa.RecordBatchReader.from_stream(
             QueryBuilder().register("state", table).execute(f"SELECT {names} FROM state WHERE {where}")
         )
         batches, rows = [], 0
-        for batch in found:
+        for batch in reader:
             batches.append(batch)
             rows += batch.num_rows
             if rows > most_rows:
                 break
-        return pa.Table.from_batches(batches, found.schema).cast(self._schema)
+        return pa.Table.from_batches(batches, reader.schema).cast(self._schema)
 
 
 def has_nodes(path: str) -> bool:
-    """Whether the state table at ``path`` holds nodes beside slices; a table keeps the form that it was made in."""
+    """Whether the state table at ``path`` also holds nodes; this is fixed when the table is created."""
     return LEVEL in DeltaTable(path).schema().to_arrow().names
 
 
 def _reading_order(columns: Sequence[str]) -> list[str]:
-    """What slices and nodes are sorted by: a reader of few of them then leaves out most pages of a file by their statistics."""
+    """The sort order of slices and nodes: with it, statistics exclude most pages of a file from a read of few rows."""
     return [LEVEL, SLICE] if LEVEL in columns else [SLICE]
 
 
 def compact_slices(path: str, needed_from: int | None) -> int:
-    """Merge the files of successive batches at ``path``, and drop the rows that start before ``needed_from``; how many went. No JVM.
+    """Merge the files of successive batches at ``path`` and drop rows that start before ``needed_from``; returns their number. No JVM.
 
-    A file gets at most ``SORTED_ROWS`` and ``SORTED_BYTES``, in the order of level and start. Files of distant batches never meet in one:
-    a file's statistics span little of the axis. Where a batch wrote more at once, its files stay, without what is dropped. A table whose
-    features delta-rs does not write stays as it is.
+    A merged file holds at most ``SORTED_ROWS`` rows and ``SORTED_BYTES`` bytes, sorted by level and start. Only successive batches share
+    a file, so its statistics span a short stretch of the axis. The files of a larger batch are not merged, only stripped of dropped rows.
+    A table with features that delta-rs cannot write is left as it is.
     """
     if not delta_rs_can_write(path):
         return 0
@@ -134,20 +135,20 @@ def compact_slices(path: str, needed_from: int | None) -> int:
             kept = within if needed_from is None else f"{within} AND {SLICE} >= {needed_from}"
             query = f"SELECT {', '.join(map(quoted, columns))} FROM state WHERE {kept} ORDER BY {', '.join(_reading_order(columns))}"
             rows = QueryBuilder().register("state", table).execute(query)
-            # On the version that was read: rows that another has appended since would be lost.
+            # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
             write_deltalake(table, rows, mode="overwrite", predicate=within, commit_properties=REWRITE)
     return rows_before - number_of_rows(DeltaTable(path))
 
 
 def _spans_of_batches(files: Sequence[dict[str, Any]]) -> list[tuple[int, int, list[dict[str, Any]]]]:
-    """First and last batch, and the files, of spans of batches that share no file; spans that fit into one file together are one."""
+    """Group ``files`` into spans of batches (first batch, last batch, files) that share no file; merges spans that fit into one file."""
     spans = [(*_batches(file), [file]) for file in files]
     spans.sort(key=lambda span: span[:2])
-    for belong in (lambda span, other: other[0] <= span[1], lambda span, other: _fit([*span[2], *other[2]])):
+    for joins in (lambda span, other: other[0] <= span[1], lambda span, other: _fit([*span[2], *other[2]])):
         merged = spans[:1]
         for other in spans[1:]:
             first, last, together = merged[-1]
-            if belong(merged[-1], other):
+            if joins(merged[-1], other):
                 merged[-1] = (first, max(last, other[1]), [*together, *other[2]])
             else:
                 merged.append(other)
@@ -156,7 +157,7 @@ def _spans_of_batches(files: Sequence[dict[str, Any]]) -> list[tuple[int, int, l
 
 
 def _batches(file: Mapping[str, Any]) -> tuple[int, int]:
-    """First and last batch of which a file has rows; any, where there are no statistics."""
+    """First and last batch with rows in ``file``; the whole range if there are no statistics."""
     low, high = file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")
     return (0, (1 << 63) - 1) if low is None or high is None else (low, high)
 

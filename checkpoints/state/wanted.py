@@ -1,6 +1,6 @@
-"""Which rows of a table of slices a batch wants: as a condition, by the statistics of its files, and up to which limit.
+"""Selects the rows of a slice table that a batch needs: by condition, by file statistics, and up to a limit.
 
-Conditions are SQL, which Spark and DataFusion read alike, and an Arrow expression for rows in memory.
+A condition is both SQL, which Spark and DataFusion evaluate alike, and an Arrow expression for rows in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Wanted = Span | Selection
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on rows, told twice."""
+    """One condition on rows in two forms."""
 
     sql: str
     expression: pc.Expression
@@ -29,16 +29,16 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class ReadLimit:
-    """Up to how much of the state table this process reads by itself.
+    """Limits on what this process reads of the state table without Spark.
 
     Attributes
     ----------
     span_bytes
-        Of the files that may hold a span of slices; most of them is read.
+        Size of the files that may hold a span of slices; a read takes most of them.
     searched_bytes
-        Of the files that are searched for nodes; little of them is read, since a level's rows lie together.
+        Size of the files that are searched for nodes; a read takes little of them, because a level's rows are stored together.
     rows
-        Of what is read, or of the files that may hold a span.
+        Number of rows read, or of rows in the files that may hold a span.
     """
 
     span_bytes: int
@@ -46,7 +46,7 @@ class ReadLimit:
     rows: int
 
     def is_exceeded(self, wanted: Wanted, files: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether ``files``, all that may hold what is ``wanted``, are too much."""
+        """Whether ``files``, which are all files that may hold ``wanted`` rows, exceed the limits."""
         size = sum(int(file["size_bytes"]) for file in files)
         if isinstance(wanted, Selection):
             return size > self.searched_bytes
@@ -54,7 +54,7 @@ class ReadLimit:
 
 
 def condition(wanted: Wanted, *, before_batch: int) -> Condition:
-    """The rows that are ``wanted``, of the batches before ``before_batch``."""
+    """The condition for the ``wanted`` rows of the batches before ``before_batch``."""
     within = _selected(wanted) if isinstance(wanted, Selection) else _starting_in(wanted)
     return Condition(f"{BATCH} < {before_batch} AND {within.sql}", (pc.field(BATCH) < before_batch) & within.expression)
 
@@ -74,7 +74,7 @@ def _selected(wanted: Selection) -> Condition:
 
 
 def condition_of(wanted: Selection) -> str:
-    """The rows that are ``wanted``, as a condition in SQL."""
+    """The SQL condition for the ``wanted`` rows."""
     spans = [f"({SLICE} >= {low} AND {SLICE} < {high})" for low, high in wanted.slices]
     late = f"({CLOSED} > {wanted.late_after} AND {SLICE} >= {wanted.late_from})"
     slices = f"({LEVEL} = 0 AND ({' OR '.join([*spans, late])}))"
@@ -83,7 +83,7 @@ def condition_of(wanted: Selection) -> str:
 
 
 def may_hold(file: Mapping[str, Any], wanted: Wanted) -> bool:
-    """Whether a file may have rows that are ``wanted``, by its statistics."""
+    """Whether the statistics of ``file`` allow ``wanted`` rows in it."""
     if isinstance(wanted, Span):
         low, high = file.get(f"min.{SLICE}"), file.get(f"max.{SLICE}")
         return low is None or high is None or (low < wanted.high and high >= wanted.low)
@@ -92,7 +92,7 @@ def may_hold(file: Mapping[str, Any], wanted: Wanted) -> bool:
         return True
     if lowest == 0:
         latest = file.get(f"max.{CLOSED}")
-        some_late = file.get(f"null_count.{CLOSED}") != file["num_records"] and (latest is None or latest > wanted.late_after)
-        if (some_late and last >= wanted.late_from) or any(low <= last and high > first for low, high in wanted.slices):
+        has_late = file.get(f"null_count.{CLOSED}") != file["num_records"] and (latest is None or latest > wanted.late_after)
+        if (has_late and last >= wanted.late_from) or any(low <= last and high > first for low, high in wanted.slices):
             return True
     return any(lowest <= level <= highest and any(first <= start <= last for start in starts) for level, starts in wanted.nodes)

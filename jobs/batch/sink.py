@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.appending import LITTLE_ROWS, append_once, writer_once
+from windowmill.checkpoints.appending import SMALL_BATCH_ROWS, append_once, writer_once
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.windowing.axis import from_us
@@ -51,7 +51,7 @@ def publish(
 
 def takes_table(path: str, count: int, replaces: tuple[int, int] | None) -> bool:
     """Whether :func:`publish` takes ``count`` rows as a table: a commit without Spark, which creates no sink and replaces no rows."""
-    return replaces is None and count <= LITTLE_ROWS and DeltaTable.is_deltatable(path) and delta_rs_can_write(path)
+    return replaces is None and count <= SMALL_BATCH_ROWS and DeltaTable.is_deltatable(path) and delta_rs_can_write(path)
 
 
 def _as_wide_as(path: str, rows: pa.Table) -> pa.Table:

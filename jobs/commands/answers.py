@@ -1,4 +1,4 @@
-"""What ``status``, ``history``, ``quality`` and a run's summary say, as data and as text. No JVM."""
+"""Answers of ``status``, ``history`` and ``quality``, and the summary of a run, each as data and as text. No JVM."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from windowmill.windowing.spec import Pipeline
 
 @dataclass(frozen=True)
 class Answer:
-    """The same answer twice: JSON values, and what a terminal shows."""
+    """One answer in two forms: JSON values in ``data``, and in ``text`` what a terminal shows (a string or a rich table)."""
 
     data: Any
     text: Any
 
 
 def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:
-    """What a run did."""
+    """Summarize a run: a line of text, and in ``data`` the counts of each batch that it committed; ``seconds`` are wall-clock time."""
     instants = pipeline.time.unit is None
     batches = [_summary(batch, instants=instants) for batch in done]
     data = {"pipeline": pipeline.pipeline, "status": "committed" if done else "nothing new", "batches": batches}
@@ -51,7 +51,7 @@ def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:
 
 
 def status_of(pipeline: Pipeline) -> Answer:
-    """Where the pipeline stands: last batch, progress on the axis, versions that wait."""
+    """Report the pipeline's last batch, its progress along the axis, and the number of source versions not yet read."""
     ledger, places = Ledger.open(pipeline), Places.of(pipeline)
     last, open_batch, totals = ledger.last_commit, ledger.open_batch, ledger.totals
     data = {
@@ -86,7 +86,7 @@ def status_of(pipeline: Pipeline) -> Answer:
 
 
 def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
-    """The last batches."""
+    """List the ``last`` batches, newest last; with ``timings`` the text shows the seconds of each step."""
     batches = Ledger.open(pipeline).recent(last)
     data = [
         {
@@ -133,7 +133,7 @@ def _timings(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
 
 
 def titled(title: str, columns: Sequence[str]) -> Table:
-    """A table as all commands show them; ``columns`` are aligned to the right."""
+    """Make a table in the style of all commands; ``columns`` are right-aligned."""
     table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
         table.add_column(name, justify="right")
@@ -141,7 +141,7 @@ def titled(title: str, columns: Sequence[str]) -> Table:
 
 
 def quality_of(pipeline: Pipeline, last: int) -> Answer:
-    """Validation results of the last batches."""
+    """List the validation results of the ``last`` batches, one row per rule and batch."""
     from windowmill.expectations.history import newest_batches, read
 
     path = Places.of(pipeline).quality
@@ -186,7 +186,11 @@ def _summary(done: Done, *, instants: bool) -> dict[str, Any]:
 
 
 def bound(t: int | None, instants: bool) -> str | int | None:
-    """An instant of the axis as the commands tell it: as text where the axis is time."""
+    """Convert a point of the axis for output: ISO 8601 text if the axis is time (``t`` in microseconds since 1970), else ``t``.
+
+    >>> bound(1_500_000, True), bound(7, False)
+    ('1970-01-01T00:00:01.500000Z', 7)
+    """
     return _text(from_us(t)) if instants and t is not None else t
 
 

@@ -39,7 +39,7 @@ def run(
     pipeline = load_pipeline(spec)
     accepted = Accepted(changes=accept_changes, code=accept_code)
     done = loop.run(pipeline, Progress(errors), max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted)
-    _tell(pipeline, done, as_json)
+    _show_summary(pipeline, done, as_json)
 
 
 def backfill(
@@ -63,7 +63,7 @@ def backfill(
     if first >= last:
         raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
     accepted = Accepted(changes=accept_changes, code=accept_code)
-    _tell(pipeline, [loop.backfill(pipeline, Progress(errors), begin=first, end=last, arrival=arrival, accepted=accepted)], as_json)
+    _show_summary(pipeline, [loop.backfill(pipeline, Progress(errors), begin=first, end=last, arrival=arrival, accepted=accepted)], as_json)
 
 
 def release(spec: Spec, accept_changes: AcceptChanges = False, accept_code: AcceptCode = False, as_json: AsJson = False) -> None:
@@ -94,7 +94,7 @@ def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, as_json: boo
     from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
-    _tell(pipeline, loop.run(pipeline, Progress(errors), ruling=ruling, accepted=Accepted(changes=changes, code=code)), as_json)
+    _show_summary(pipeline, loop.run(pipeline, Progress(errors), ruling=ruling, accepted=Accepted(changes=changes, code=code)), as_json)
 
 
 def _instant(option: str, text: str, pipeline: Pipeline) -> int:
@@ -107,7 +107,7 @@ def _instant(option: str, text: str, pipeline: Pipeline) -> int:
         raise SpecError(f"{option}: got {text!r}; expected {wanted}") from err
 
 
-def _tell(pipeline: Pipeline, done: list[Done], as_json: bool) -> None:
+def _show_summary(pipeline: Pipeline, done: list[Done], as_json: bool) -> None:
     from windowmill.jobs.commands.answers import summary_of
 
     show(summary_of(pipeline, done), as_json)

@@ -235,9 +235,9 @@ def check_plugins() -> list[Check]:
     except PluginError as problem:
         what, _, advice = str(problem).partition("; ")
         return [Check("Plugins", False, what, advice)]
-    told = [f"{plugin.module} (named by {plugin.named_by})" for plugin in plugins]
+    modules = [f"{plugin.module} (named by {plugin.named_by})" for plugin in plugins]
     things = [f"{kind} {name} of {module}" for kind, name, module in added]
-    return [Check("Plugins", True, f"{', '.join(told)}: {', '.join(things) or 'nothing added'}")]
+    return [Check("Plugins", True, f"{', '.join(modules)}: {', '.join(things) or 'nothing added'}")]
 
 
 def _master() -> str:

@@ -9,7 +9,6 @@ from windowmill.jobs.commands.output import console
 
 def doctor() -> None:
     """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports."""
-    from windowmill.jobs.commands.doctor import examine
-    from windowmill.jobs.commands.doctor import report as tell
+    from windowmill.jobs.commands.doctor import examine, report
 
-    raise typer.Exit(tell(examine(), console))
+    raise typer.Exit(report(examine(), console))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -29,7 +29,7 @@ from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TableMaintenance:
     """The result of maintenance on one table."""
 
     table: str
@@ -57,11 +57,11 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
             with progress.step("ledger", f"tidy {places.ledger}"):
                 done.append(_tidy_ledger(places.ledger))
     lines = [
-        f"{kept.table}: {kept.rows_expired:,} rows expired, {kept.files_before} files now {kept.files_after}, "
-        f"{kept.files_vacuumed} old files removed"
-        for kept in done
+        f"{each.table}: {each.rows_expired:,} rows expired, {each.files_before} files now {each.files_after}, "
+        f"{each.files_vacuumed} old files removed"
+        for each in done
     ]
-    data = [{field: getattr(kept, field) for field in Kept.__slots__} for kept in done]
+    data = [asdict(each) for each in done]
     return Answer(data, "\n".join(lines) or f"{pipeline.pipeline}: no tables yet, nothing to tidy")
 
 
@@ -105,20 +105,20 @@ def _compact(path: str) -> int:
     return 0
 
 
-def _tidy(name: str, path: str, compact: Callable[[str], int]) -> Kept:
+def _tidy(name: str, path: str, compact: Callable[[str], int]) -> TableMaintenance:
     """Compact, vacuum and shorten the log of one table; ``compact`` rewrites its files and returns how many rows expired."""
     before = len(DeltaTable(path).file_uris())
     rows = compact(path)
     removed = upkeep.vacuum(path)
     upkeep.shorten_log(path)
-    return Kept(name, rows, before, len(DeltaTable(path).file_uris()), removed)
+    return TableMaintenance(name, rows, before, len(DeltaTable(path).file_uris()), removed)
 
 
-def _tidy_ledger(path: str) -> Kept:
+def _tidy_ledger(path: str) -> TableMaintenance:
     """Maintain the ledger. Only its own merge may rewrite files, because their names contain checksums."""
     records = DeltaRecords(path)
     before = len(DeltaTable(path).file_uris())
     records.merge()
     removed = records.vacuum()
     upkeep.shorten_log(path)
-    return Kept("ledger", 0, before, len(DeltaTable(path).file_uris()), removed)
+    return TableMaintenance("ledger", 0, before, len(DeltaTable(path).file_uris()), removed)

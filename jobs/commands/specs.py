@@ -25,7 +25,7 @@ def validate(
     pipeline = read.pipeline
     problems = problems_of(pipeline) or (list(source_problems(pipeline)) if source else [])
     if problems:
-        raise SpecError("\n".join(read.problem(field, told) for field, told in problems))
+        raise SpecError("\n".join(read.problem(field, text) for field, text in problems))
     missing = [name for name in ("source", "sink") if getattr(pipeline, name) is None]
     note = f"; without {' and '.join(missing)} it serves `windowmill try` only" if missing else ""
     console.print(
@@ -36,9 +36,9 @@ def validate(
 
 def explain(spec: Spec, as_json: AsJson = False) -> None:
     """Explain how the spec is computed: slices, engines and why, their cost, what is stored; starts nothing."""
-    from windowmill.jobs.commands.explain import explain as tell
+    from windowmill.jobs.commands.explain import explain as explanation_of
 
-    show(tell(load_pipeline(spec)), as_json)
+    show(explanation_of(load_pipeline(spec)), as_json)
 
 
 def try_(

@@ -1,4 +1,4 @@
-"""``windowmill state``: what a pipeline remembers, and of one key what the next run would restore for which windows. No JVM."""
+"""``windowmill state``: a summary of the stored state and, for one key, what the next run would restore for which windows. No JVM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from windowmill.checkpoints.inspection import LogInspection, SlicesInspection, key_value
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.opening import damage_told
+from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.commands.answers import Answer, bound, titled
@@ -33,19 +33,19 @@ from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
 
-#: Characters of a remembered value that a table shows.
+#: Number of characters of a stored value that a table shows.
 _SHOWN = 40
 
 
 def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
-    """What the state holds; of one key in detail when it is given, or when the pipeline has no keys.
+    """Summarize the stored state; show one key in detail if ``key`` is given or the pipeline has no keys.
 
     Parameters
     ----------
     key
         ``NAME=VALUE`` for each key column; ``NAME`` alone stands for null.
     limit
-        Lines of each list.
+        Greatest number of lines of each list.
 
     Raises
     ------
@@ -58,16 +58,16 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
     """
     ledger, path = Ledger.open(pipeline), Places.of(pipeline).state
     ledger.check_meaning(pipeline)
-    with damage_told(path):
+    with reporting_damage(path):
         if not DeltaTable.is_deltatable(path):
             if "state" in ledger.written():
                 raise StateMissingError(f"state {path}: there is no table, but committed batches have written to it; {REMEDY}")
             return Answer({"pipeline": pipeline.pipeline, "state": None}, f"{pipeline.pipeline}: no state yet; the first run makes it")
         view = (_LiveRows if is_log(path) else _Slices)(pipeline, ledger, path, limit)
-        return _told(view, key)
+        return _answer(view, key)
 
 
-def _told(view: _View, key: Sequence[str]) -> Answer:
+def _answer(view: _View, key: Sequence[str]) -> Answer:
     pipeline = view.pipeline
     data: dict[str, Any] = {"pipeline": pipeline.pipeline, "state": view.summary()}
     parts: list[RenderableType] = [] if key else list(view.show_summary(data["state"]))
@@ -80,7 +80,7 @@ def _told(view: _View, key: Sequence[str]) -> Answer:
 
 
 class _View(ABC):
-    """What both kinds of state have in common: the next batch, how instants are told, and how many lines."""
+    """What both kinds of state share: the number of the next batch, the form of instants, and the limit of lines."""
 
     inspection: SlicesInspection | LogInspection
 
@@ -105,7 +105,7 @@ class _View(ABC):
         return [{name: _value(value) for name, value in row.items()} for row in self.inspection.largest_keys(self.limit)]
 
     def instant(self, t: int | None) -> str | int | None:
-        """``t`` as other commands tell it; null for an instant that never comes."""
+        """``t`` in the form of the other commands; null for an instant that never comes."""
         return None if t is None or t in (BEFORE, AFTER) else bound(t, self.pipeline.time.unit is None)
 
     def show_summary(self, data: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -140,13 +140,13 @@ class _Slices(_View):
         self.inspection: SlicesInspection = SlicesInspection(path, pipeline.keys, self.next_batch, self._needed_from)
 
     def summary(self) -> dict[str, Any]:
-        found = self.inspection.summary()
-        spans = {"oldest_slice": self.instant(found.pop("oldest")), "newest_slice": self.instant(found.pop("newest"))}
-        found |= spans | {"emitted_through": self.instant(self.emitted), "needed_from": self.instant(self._needed_from)}
-        return {"kind": "slices", "next_batch": self.next_batch} | self.inspection.files() | found | {"largest_keys": self._largest()}
+        facts = self.inspection.summary()
+        spans = {"oldest_slice": self.instant(facts.pop("oldest")), "newest_slice": self.instant(facts.pop("newest"))}
+        facts |= spans | {"emitted_through": self.instant(self.emitted), "needed_from": self.instant(self._needed_from)}
+        return {"kind": "slices", "next_batch": self.next_batch} | self.inspection.files() | facts | {"largest_keys": self._largest()}
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """The entries that would be restored, and the windows to come that they are in."""
+        """The entries that the next run would restore, and the windows still to come that contain them."""
         starts, n_rows, entries = self.inspection.slices_of(key)
         listed = self.inspection.entries_of(key, self.limit)
         for entry in listed:
@@ -161,7 +161,7 @@ class _Slices(_View):
         }
 
     def _windows(self, starts: Ints, n_rows: Ints) -> Iterator[dict[str, Any]]:
-        """Of each window of the spec the first that are still to come and hold one of the slices."""
+        """For each window of the spec, the first windows that are still to come and contain a slice; at most ``limit`` each."""
         rows_before = np.append(0, np.cumsum(n_rows))
         for name, grid in self._grids.named:
             for end in self._ends(grid, starts)[: self.limit].tolist():
@@ -181,7 +181,7 @@ class _Slices(_View):
         return len(self._ends(grid, starts))
 
     def _ends(self, grid: Grid, starts: Ints) -> Ints:
-        """Ends of the windows that hold one of the slices and have not been emitted, ascending."""
+        """Ends of the windows that contain a slice and have not been emitted, ascending."""
         if not len(starts):
             return np.empty(0, np.int64)
         first = grid.first_end_after(int(starts[0]) if self.emitted is None else max(self.emitted, int(starts[0])))
@@ -215,16 +215,16 @@ class _LiveRows(_View):
         self._labels = log.keys
 
     def summary(self) -> dict[str, Any]:
-        found = self.inspection.summary()
-        spans = {"oldest_row": self.instant(found.pop("oldest")), "newest_row": self.instant(found.pop("newest"))}
-        found |= spans | {"emitted_through": self.instant(self.emitted)}
-        return {"kind": "live rows", "next_batch": self.next_batch} | self.inspection.files() | found | {"largest_keys": self._largest()}
+        facts = self.inspection.summary()
+        spans = {"oldest_row": self.instant(facts.pop("oldest")), "newest_row": self.instant(facts.pop("newest"))}
+        facts |= spans | {"emitted_through": self.instant(self.emitted)}
+        return {"kind": "live rows", "next_batch": self.next_batch} | self.inspection.files() | facts | {"largest_keys": self._largest()}
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """The live rows that would be restored, and what each window remembers beside them."""
+        """The live rows that the next run would restore, and each window's stored numbers."""
         key = {self._labels[name]: value for name, value in key.items()}
-        found = self.inspection.key(key)
-        if found is None:
+        restored = self.inspection.key(key)
+        if restored is None:
             return {"restored": {"live_rows": 0, "entries": 0, "due": None}, "windows": [], "rows": []}
         rows = self.inspection.rows_of(key, self.limit)
         for row in rows:
@@ -234,10 +234,10 @@ class _LiveRows(_View):
             window["scalars"] = {name: self._remembered(value) for name, value in window["scalars"].items()}
             for span in window["holds"].values():
                 span |= {"oldest": self.instant(span["oldest"]), "newest": self.instant(span["newest"])}
-        return {"restored": found | {"due": self.instant(found["due"])}, "windows": windows, "rows": rows}
+        return {"restored": restored | {"due": self.instant(restored["due"])}, "windows": windows, "rows": rows}
 
     def _remembered(self, value: Any) -> Any:
-        """``value``, of a list its length and last items."""
+        """``value`` for output; a list is given as its length and last items."""
         if isinstance(value, list):
             return {"items": len(value), "last": [_value(item) for item in value[-self.limit :]]}
         return None if isinstance(value, int) and value in (BEFORE, AFTER) else _value(value)
@@ -274,7 +274,7 @@ def _as_stored(key: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    """``value`` as JSON has it."""
+    """Convert ``value`` to its JSON form."""
     if isinstance(value, datetime | date):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, bytes):

@@ -66,6 +66,6 @@ def report(
 def maintain(spec: Spec, as_json: AsJson = False) -> None:
     """Drop expired slices, compact and vacuum the pipeline's own tables."""
     from windowmill.jobs.batch.progress import Progress
-    from windowmill.jobs.commands.maintenance import maintain as keep
+    from windowmill.jobs.commands.maintenance import maintain as maintain_tables
 
-    show(keep(load_pipeline(spec), Progress(errors)), as_json)
+    show(maintain_tables(load_pipeline(spec), Progress(errors)), as_json)

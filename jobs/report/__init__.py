@@ -22,8 +22,8 @@ __all__ = ["write_report"]
 def write_report(pipeline: Pipeline, *, out: str | None = None) -> str:
     """Write the report page of ``pipeline`` and return its path.
 
-    Tables that do not exist yet leave their section saying so. The page stays below 3 MB, and the memory taken grows with the number
-    of distinct keys, not with the rows.
+    The section of a table that does not exist yet says so. The page stays below 3 MB. Memory grows with the number of distinct keys,
+    not with the number of rows.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def write_report(pipeline: Pipeline, *, out: str | None = None) -> str:
     Raises
     ------
     ReportError
-        If a table is there but cannot be read, or the page cannot be written; a page written before stays as it is.
+        If a table exists but cannot be read, or the page cannot be written; an earlier page then stays as it is.
     """
     places = Places.of(pipeline)
     ledger = Ledger.open(pipeline)

@@ -1,7 +1,7 @@
 """Geometry of the report's charts: lines over an axis, stacked bars per batch.
 
-Only positions are computed here; the template draws them. Plots stretch to any width (``preserveAspectRatio="none"``) while labels
-stand beside them as text at percentages, so that a phone and a printer show the same type size.
+This module computes positions; the template draws them. Plots stretch to any width (``preserveAspectRatio="none"``). Labels are text at
+percentages beside them, so that a phone and a printer show the same type size.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from windowmill.jobs.report import scales
 
-#: Units of a plot's box. Fine enough that reading a point back for a tooltip is off by less than a pixel's worth of the axis.
+#: Units of a plot's box: a tooltip reads a point back with an error below one pixel.
 WIDTH, HEIGHT = 20_000, 5_000
-#: Lone peaks are cut off this many widths of the middle 98 percent outside it, if what is left then gets half as much room again.
+#: The scale ends this many widths of the middle 98 % outside it, if that shrinks the scale by the second factor or more.
 _CUT, _WORTH_CUTTING = 1.2, 1.5
 
 Point = tuple[int, float]
@@ -31,9 +31,9 @@ class ValueScale:
     ticks
         Height above the bottom in percent, and label.
     beyond
-        Points outside; they are drawn at the edge.
+        Number of points outside the scale; they are drawn at its edge.
     greatest, least
-        The extremes of all points, cut off or not.
+        The extremes of all points, also of those outside.
     """
 
     low: float
@@ -46,7 +46,7 @@ class ValueScale:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One series: ``slot`` is its colour, ``path`` an SVG path in the plot's box, ``dots`` one through its lone points only."""
+    """One series: ``slot`` selects its colour, ``path`` is an SVG path in the plot's box, and ``dots`` a path of its isolated points."""
 
     slot: int
     label: str
@@ -68,7 +68,7 @@ class LinePlot:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A rectangle in percent of the plot; ``words`` say what it stands for."""
+    """A rectangle in percent of the plot; ``words`` is its tooltip."""
 
     x: float
     y: float
@@ -89,7 +89,7 @@ class BarPlot:
 
 
 def value_scale(values: Sequence[float]) -> ValueScale | None:
-    """An axis for ``values``: from zero where zero is near, without lone peaks; None if there is nothing to show."""
+    """Choose a vertical scale for ``values``: it starts at zero if zero is near, and omits outliers. None for no values; O(n log n)."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -113,7 +113,7 @@ def value_scale(values: Sequence[float]) -> ValueScale | None:
 
 
 def draw_line(slot: int, label: str, points: Sequence[Point], scale: ValueScale, start: int, end: int, gap: float) -> Line:
-    """The line through ``points`` (ascending in time); a point more than ``gap`` after its neighbour begins anew."""
+    """The line through ``points``, ascending in time; a point more than ``gap`` after the one before starts a new segment."""
     across, up = WIDTH / max(end - start, 1), HEIGHT / (scale.high - scale.low)
     runs: list[list[str]] = []
     before: int | None = None
@@ -124,22 +124,22 @@ def draw_line(slot: int, label: str, points: Sequence[Point], scale: ValueScale,
         elif runs[-1][-1] != at:
             runs[-1].append(at)
         before = t
-    # A stroke of no length still shows, as a dot, thanks to its round cap.
+    # A stroke of length zero is drawn as a dot, because its cap is round.
     dots = "".join(f"M{run[0]}h0" for run in runs if len(run) == 1)
     return Line(slot, label, "".join("M" + "L".join(run) for run in runs), dots)
 
 
 def axis_ticks(start: int, end: int, *, integer_axis: bool) -> scales.Ticks:
-    """Ticks over the axis in percent of its width; those too near to an edge for their label are left out."""
+    """Ticks of the axis, in percent of its width; omits those whose label would not fit at an edge."""
     ticks = scales.integer_ticks(start, end, 4) if integer_axis else scales.time_ticks(start, end, 4)
     placed = [(100 * (tick - start) / max(end - start, 1), label) for tick, label in ticks]
     return [(at, label) for at, label in placed if 3 <= at <= 97]
 
 
 def stacked_bars(labels: Sequence[str], stacks: Mapping[str, tuple[str, Sequence[float]]], words: str) -> BarPlot | None:
-    """One bar a label, split as ``stacks`` says: slot -> (name, a value for each label).
+    """One bar per label, split into ``stacks``: slot -> (name, one value per label). None if every value is zero.
 
-    ``words`` is a format with {label}, {name}, {value}; None if every value is zero.
+    ``words`` formats a bar's tooltip from {label}, {name} and {value}.
     """
     totals = [sum(values[i] for _, values in stacks.values()) for i in range(len(labels))]
     top = max(totals, default=0)

@@ -1,6 +1,6 @@
-"""Results over time, read for charts: which aggregates and keys to draw, and at most a few hundred points a line.
+"""Reads results over time for charts: chooses aggregates and keys, and thins each line to a few hundred points.
 
-The table is never loaded: DataFusion scans it and answers with the extremes of each stretch of time, which are real rows.
+The table is never loaded whole: DataFusion scans it and returns the extremes of each stretch of time, which are actual rows.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.spec import Pipeline
 
 _WINDOWS_SHOWN, _AGGREGATES_SHOWN = 6, 3
-#: Points of the whole page, about 11 bytes each: what keeps it far below 3 MB.
+#: Limit on points of the whole page; at about 11 bytes each they keep it far below 3 MB.
 _POINTS = 120_000
 _POINTS_A_LINE = (40, 500)
 #: The near view shows this many steps of a window, or four of its lengths if that is longer.
 _NEAR_STEPS, _NEAR_SIZES = 96, 4
-#: A line is interrupted where this many steps of a window in a row have no row.
+#: A line breaks where this many consecutive steps of a window have no row.
 _GAP_STEPS = 4
-#: Most telling first; functions not named here are drawn only for want of these. ``arg_*`` gives a name or a number, not a course.
-_TELLING = (
+#: Families of functions to draw, most informative first; other functions are drawn only if too few of these are present.
+_FAMILIES = (
     ("mean", "weighted_mean", "time_weighted_mean", "geometric_mean"),
     ("count",),
     ("quantile", "max"),
     ("sum", "count_distinct", "approx_distinct"),
     ("stddev_samp", "stddev_pop", "min", "range", "var_samp", "var_pop"),
 )
-_NOT_A_COURSE = ("arg_min", "arg_max", "max_count", "min_count")
+#: Functions whose results do not form a curve.
+_NOT_A_CURVE = ("arg_min", "arg_max", "max_count", "min_count")
 _NUMERIC = {"byte", "short", "integer", "long", "float", "double"}
 
 
@@ -48,22 +49,22 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class WindowCurves:
-    """What is drawn of one window.
+    """The curves of one window.
 
     Attributes
     ----------
     rows, keys
-        Of the whole window, drawn or not; more keys than 100,000 are counted to within a few percent.
+        Numbers for the whole window, drawn or not; above 100,000 keys the count is approximate, to a few percent.
     facets
-        Values of the first key, a panel each; one empty key if there are fewer than two key columns.
+        Values of the first key column, one panel each; one empty key if there are fewer than two key columns.
     series
-        The rest of the key, a colour each.
+        Values of the other key columns, one colour each.
     step
-        Distance of window ends on their grid; None where they follow the data.
+        Distance between window ends on their grid; None if the data determine the ends.
     overlapping
-        Whether neighbours share events.
+        Whether neighbouring windows share events.
     latest
-        The newest row of each key drawn, if it is in the near view: key, window end, values of the aggregates drawn.
+        Newest row of each drawn key, if it is in the near view: key, window end, values of the drawn aggregates.
     """
 
     name: str
@@ -90,24 +91,24 @@ class Curves:
 
 
 def drawable_aggregates(pipeline: Pipeline, table: DeltaTable) -> tuple[list[str], list[str]]:
-    """Aggregates to draw, most telling first, and those left out: not numeric, or beyond the limit."""
+    """Choose the aggregates to draw, most informative first; returns them and the rest, which is not numeric or beyond the limit."""
     numeric = {
         field.name
         for field in table.schema().fields
         if isinstance(field.type, PrimitiveType) and (field.type.type in _NUMERIC or field.type.type.startswith("decimal"))
     }
-    candidates = [name for name, aggregate in pipeline.aggregates.items() if name in numeric and aggregate.function not in _NOT_A_COURSE]
+    candidates = [name for name, aggregate in pipeline.aggregates.items() if name in numeric and aggregate.function not in _NOT_A_CURVE]
     chosen: list[str] = []
-    for family in (*_TELLING, None):
+    for family in (*_FAMILIES, None):
         if len(chosen) < _AGGREGATES_SHOWN:
-            # One of each family before a second of any: a mean, a count and a maximum tell more than three means.
-            found = (name for name in candidates if name not in chosen and (family is None or pipeline.aggregates[name].function in family))
-            chosen += list(found)[: 1 if family else _AGGREGATES_SHOWN - len(chosen)]
+            # One of each family before a second of any: a mean, a count and a maximum are more informative than three means.
+            fit = (name for name in candidates if name not in chosen and (family is None or pipeline.aggregates[name].function in family))
+            chosen += list(fit)[: 1 if family else _AGGREGATES_SHOWN - len(chosen)]
     return chosen, [name for name in pipeline.aggregates if name not in chosen]
 
 
 def read_curves(pipeline: Pipeline, table: DeltaTable) -> Curves:
-    """Lines for each window of ``pipeline`` that the sink ``table`` has rows of."""
+    """Read the curves of each window of ``pipeline`` that has rows in the sink ``table``."""
     drawn, left_out = drawable_aggregates(pipeline, table)
     ranked = rank_keys(pipeline, table)
     names = [window.name for window in pipeline.windows if window.name in ranked]
@@ -147,14 +148,14 @@ def _read_window(pipeline: Pipeline, ranked: Ranked, picked: Picked, selection: 
 
 
 def _grid(pipeline: Pipeline, name: str) -> tuple[str, int | None, int | None]:
-    """A window in words, its length and the distance of its ends, both None where they follow the data."""
+    """A window in words, its length and the distance between its ends; both are None if the data determine them."""
     window = next(window for window in pipeline.windows if window.name == name)
     spacing = window.spacing()
     return spacing.words, _ticks(spacing.size), _ticks(spacing.step)
 
 
 def _ticks(length: Duration | None) -> int | None:
-    """Length along the axis; a month counts as the mean one, which is near enough to place lines."""
+    """Length along the axis; a month counts as a mean month, which is exact enough for drawing."""
     return None if length is None else length.ticks + length.days * DAY_US + round(length.months * 30.436875 * DAY_US)
 
 

@@ -1,4 +1,4 @@
-"""Which keys to draw: those with most result rows."""
+"""Chooses the keys to draw: those with the most result rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windowmill.jobs.report.tables import clipped, literal, query
 from windowmill.windowing.spec import Pipeline
 
 _FACETS_SHOWN, _SERIES_SHOWN = 4, 6
-#: More keys than this are counted approximately.
+#: Above this number, keys are counted approximately.
 _KEYS_COUNTED = 100_000
 
 #: The values of the key columns, as text; None is null.
@@ -21,13 +21,17 @@ Key = tuple[str | None, ...]
 
 
 def key_text(key: Key) -> str:
-    """A key in words; ``null`` stands for a null value."""
+    """A key as text of at most 60 characters; ``null`` stands for a null value.
+
+    >>> key_text(("JFK", None))
+    'JFK · null'
+    """
     return clipped(" · ".join("null" if part is None else part for part in key), 60)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A window's rows, number of keys, first and last window end; its keys with most rows, most first."""
+    """Numbers of rows and keys of a window, its first and last window end, and its keys by descending number of rows."""
 
     rows: int
     keys_count: int
@@ -37,12 +41,12 @@ class Ranked:
 
 
 def text_of(column: str) -> str:
-    """SQL of a key column as text."""
+    """The SQL expression for a key column as text."""
     return f"CAST({quoted(column)} AS VARCHAR)"
 
 
 def rank_keys(pipeline: Pipeline, table: DeltaTable, limit: int = 200) -> dict[str, Ranked]:
-    """Rows and extent of each window, and its ``limit`` keys with most rows."""
+    """Rank the keys of each window: its extent, and the ``limit`` keys with the most rows. Scans ``table`` two or three times."""
     names = [f"k{i}" for i in range(len(pipeline.keys))]
     keys = "".join(f", {text_of(key)} AS {name}" for key, name in zip(pipeline.keys, names, strict=True))
     rows = f"SELECT \"window\" AS w, arrow_cast(window_end, 'Int64') AS e{keys} FROM t"
@@ -50,11 +54,10 @@ def rank_keys(pipeline: Pipeline, table: DeltaTable, limit: int = 200) -> dict[s
     extents = query(
         table, f"SELECT w, count(*) AS n, min(e) AS low, max(e) AS high, approx_distinct({whole}) AS keys FROM ({rows}) GROUP BY w"
     ).to_pylist()
-    found = {row["w"]: Ranked(row["n"], row["keys"], row["low"], row["high"], []) for row in extents}
-    many = max((ranked.keys_count for ranked in found.values()), default=0) > _KEYS_COUNTED
+    windows = {row["w"]: Ranked(row["n"], row["keys"], row["low"], row["high"], []) for row in extents}
+    many = max((ranked.keys_count for ranked in windows.values()), default=0) > _KEYS_COUNTED
     if many:
-        # Counting each of very many keys takes memory for each. Keys with many rows fall into bins with many rows, so only the
-        # fullest bins are looked into.
+        # Exact counts take memory per key. Keys with many rows fall into bins with many rows, so only the fullest bins are counted.
         rows = f"SELECT *, substr(md5({whole}), 1, 3) AS bin FROM ({rows})"
         bins = query(table, f"SELECT bin FROM ({rows}) GROUP BY bin ORDER BY count(*) DESC, bin LIMIT 40").column("bin").to_pylist()
         rows = f"SELECT * FROM ({rows}) WHERE bin IN ({', '.join(literal(bin_) for bin_ in bins)})"
@@ -62,16 +65,16 @@ def rank_keys(pipeline: Pipeline, table: DeltaTable, limit: int = 200) -> dict[s
     ranks = f"SELECT *, row_number() OVER (PARTITION BY w ORDER BY n DESC, {by_key}) AS place, count(*) OVER (PARTITION BY w) AS keys"
     counted = f"{ranks} FROM (SELECT {by_key}, count(*) AS n FROM ({rows}) GROUP BY {by_key})"
     for row in query(table, f"SELECT * FROM ({counted}) WHERE place <= {limit} ORDER BY w, place").to_pylist():
-        ranked = found[row["w"]]
+        ranked = windows[row["w"]]
         ranked.keys.append((tuple(row[name] for name in names), row["n"]))
         if not many:
-            found[row["w"]] = replace(ranked, keys_count=row["keys"])
-    return found
+            windows[row["w"]] = replace(ranked, keys_count=row["keys"])
+    return windows
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """Keys to draw: a panel for each facet (values of the first key column), a colour for each of the series (the rest)."""
+    """Keys to draw: one panel per facet (a value of the first key column), one colour per series (values of the others)."""
 
     facets: list[Key]
     series: list[Key]
@@ -79,9 +82,9 @@ class Picked:
 
 
 def pick(ranked: Iterable[list[tuple[Key, int]]]) -> Picked:
-    """The keys with most rows over all windows, a facet for each value of the first of several key columns.
+    """Choose the keys with the most rows over all windows; each value of the first of several key columns is a facet.
 
-    One choice for all windows, in the order of the names: a colour means the same key wherever it is seen.
+    All windows share the choice, ordered by name, so that a colour means the same key in every chart.
     """
     rows: Counter[Key] = Counter()
     for counted in ranked:
@@ -95,7 +98,7 @@ def pick(ranked: Iterable[list[tuple[Key, int]]]) -> Picked:
 
 
 def _with_most_rows(rows: Counter[Key], part: slice, limit: int) -> list[Key]:
-    """The ``limit`` values of one part of the key that have most rows, by name."""
+    """The ``limit`` values of one part of the key that have the most rows, ordered by name."""
     by_part: Counter[Key] = Counter()
     for key, n in rows.items():
         by_part[key[part]] += n

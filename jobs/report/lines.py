@@ -1,4 +1,4 @@
-"""The SQL of the curves: a window's rows of the keys drawn, thinned out to a few hundred points a line."""
+"""The SQL of the curves: selects a window's rows of the drawn keys and thins them to a few hundred points per line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Lines = dict[Key, list[Point]]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows to draw: of one window, some keys, some aggregates.
+    """Rows to draw: those of one window and some keys, with some aggregates.
 
     Its SQL names the columns k0… (key as text), e (window end as an integer), g (trigger), v0… (aggregates, finite or null).
     """
@@ -40,7 +40,7 @@ class Selection:
         values = [_finite(aggregate, f"v{i}") for i, aggregate in enumerate(self.aggregates)]
         columns = ", ".join(["arrow_cast(window_end, 'Int64') AS e", '"trigger" AS g', "revision AS r", *keys, *values])
         instant = str(start) if self.pipeline.time.unit else f"arrow_cast({start}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
-        # Compared as it is stored, so that files of earlier times are not even opened.
+        # Compare the stored type: then statistics exclude the files of earlier times.
         where = f'"window" = {literal(self.window)} AND window_end >= {instant} AND ({" OR ".join(map(self._is, self.keys))})'
         rows = f"SELECT {columns} FROM t WHERE {where}"
         if self.pipeline.emit == "final":
@@ -54,10 +54,10 @@ class Selection:
         return "(" + (" AND ".join(f"({text_of(column)} IS NOT DISTINCT FROM {literal(part)})" for column, part in parts) or "true") + ")"
 
     def lines(self, start: int, end: int, buckets: int) -> dict[str, Lines]:
-        """Points by aggregate and key from ``start`` to ``end``, at most two for each of ``buckets`` stretches.
+        """Points by aggregate and key from ``start`` to ``end``, at most two for each of ``buckets`` buckets. One scan.
 
-        They are the least and the greatest row of each stretch, at their own times: a line through them covers what one through all
-        rows covers.
+        They are the least and the greatest row of each bucket, at their own times: the line through them spans the same area as a line
+        through all rows.
         """
         extremes = [
             f"min(v{i}) AS low{i}, max(v{i}) AS high{i}, first_value(e ORDER BY v{i} ASC NULLS LAST, e) AS low_at{i}, "
@@ -69,18 +69,18 @@ class Selection:
         by = ", ".join([*self._key_names, "bucket"])
         answer = query(self.table, f"SELECT {columns} FROM ({self._sql(start)}) GROUP BY {by} ORDER BY {by}").to_pydict()
         keys = list(zip(*(answer[name] for name in self._key_names), strict=True)) or [()] * len(answer["bucket"])
-        found: dict[str, Lines] = {}
+        by_aggregate: dict[str, Lines] = {}
         for i, aggregate in enumerate(self.aggregates):
             lines: Lines = defaultdict(list)
             lows, highs = (zip(answer[f"{name}_at{i}"], answer[f"{name}{i}"], strict=True) for name in ("low", "high"))
             for key, low, high in zip(keys, lows, highs, strict=True):
                 if low[1] is not None:
                     lines[key] += sorted({low, high})
-            found[aggregate] = dict(lines)
-        return found
+            by_aggregate[aggregate] = dict(lines)
+        return by_aggregate
 
     def latest(self, start: int) -> list[tuple[Key, int, list[float | None]]]:
-        """Each key's newest row, of those from ``start`` on: key, window end, values of the aggregates."""
+        """Each key's newest row from ``start`` on: key, window end, values of the aggregates."""
         newest = [f"last_value(v{i} ORDER BY e, g) AS v{i}" for i in range(len(self.aggregates))]
         names = ", ".join(self._key_names)
         by = f" GROUP BY {names} ORDER BY {names}" if names else ""
@@ -92,5 +92,5 @@ class Selection:
 
 def _finite(aggregate: str, name: str) -> str:
     value = f"CAST({quoted(aggregate)} AS DOUBLE)"
-    # Comparison is by total order, in which NaN is greater than any number: this drops NaN and both infinities.
+    # Comparisons use a total order in which NaN is greater than any number, so this excludes NaN and both infinities.
     return f"CASE WHEN {value} BETWEEN -1e300 AND 1e300 THEN {value} END AS {name}"

@@ -1,4 +1,4 @@
-"""The page: facts put into words, figures and chart geometry, then into the template."""
+"""Renders the page: turns facts into texts, figures and chart geometry, and fills the template."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ OUTCOMES = {"passed": "✓", "warned": "!", "failed": "✕", "broken": "?"}
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that the page tells of."""
+    """Everything that the page shows."""
 
     pipeline: Pipeline
     places: Places
-    #: The newest ones, which the page shows.
+    #: The newest batches, oldest first.
     batches: list[Batch]
     last_advance: Batch | None
     totals: Totals
@@ -59,7 +59,7 @@ class Facts:
 
 
 def render(facts: Facts, target: str) -> str:
-    """The page as it will stand at ``target``, which its links start from."""
+    """Render the HTML page for the path ``target``; links to local files are relative to it."""
     environment = Environment(
         loader=PackageLoader("windowmill.jobs.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -95,13 +95,13 @@ def render(facts: Facts, target: str) -> str:
 
 def _about(pipeline: Pipeline) -> list[tuple[str, str]]:
     schedule = pipeline.schedule
-    told = [
+    facts = [
         ("Keys", ", ".join(pipeline.keys) or "none: one global group"),
         ("Windows", ", ".join(window.name for window in pipeline.windows)),
         ("Event time", pipeline.time.column),
         ("Schedule", f"asset {schedule.asset}" if isinstance(schedule, AssetSchedule) else schedule or "on demand"),
     ]
-    return [(name, clipped(text, 160)) for name, text in told]
+    return [(name, clipped(text, 160)) for name, text in facts]
 
 
 def _verdict(batches: Sequence[Batch]) -> tuple[str, str]:
@@ -130,7 +130,7 @@ def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
 
 
 def _totals(facts: Facts) -> dict[str, int]:
-    """What all batches came to; one that has begun counts among the runs or backfills, and adds no rows yet."""
+    """Totals over all batches; a batch in progress counts as a run or backfill, but its rows do not count yet."""
     totals = facts.totals
     begun = [batch for batch in facts.batches if batch.status != "committed"]
     counts = {name: getattr(totals, f"rows_{name}") for name in ("read", "applied", "late", "quarantined", "published")}
@@ -207,7 +207,7 @@ def _rows_plot(shown: Sequence[Batch], quarantine: Quarantine) -> charts.BarPlot
     stacks: dict[str, tuple[str, Sequence[float]]] = {"late": ("late, still counted", [batch.rows_late for batch in shown])}
     for slot, reason in enumerate(named):
         stacks[f"q{slot}"] = (f"quarantined: {reason}", [quarantine.by_batch[reason].get(batch.number, 0) for batch in shown])
-    # The ledger has the truth on how many; the quarantine table only says why.
+    # The ledger's counts are authoritative; the quarantine table supplies only the reasons.
     explained = [sum(quarantine.by_batch[reason].get(batch.number, 0) for reason in named) for batch in shown]
     others = [max(batch.rows_quarantined - known, 0) for batch, known in zip(shown, explained, strict=True)]
     if any(others):
@@ -222,7 +222,7 @@ def _timings_plot(shown: Sequence[Batch]) -> charts.BarPlot | None:
 
 
 def _timings(shown: Sequence[Batch]) -> list[tuple[str, float, float, float]]:
-    """Step, median, longest and sum of its seconds over the batches shown; the whole in the last row."""
+    """Step, median, maximum and sum of its seconds over the batches shown; the last row is the whole run."""
     timed = [batch.timings for batch in shown if batch.timings]
     if not timed:
         return []
@@ -251,7 +251,7 @@ def _links(facts: Facts, target: str) -> list[dict[str, str]]:
 
 
 def _href(place: str, target: str) -> str:
-    """A link relative to the page, so that the folder can be moved or served as a whole; none to what is not a file that is there."""
+    """A link relative to the page, so that the folder can be moved or served as a whole; empty unless ``place`` exists locally."""
     path, page = local_path(place), local_path(target)
     if path is None or page is None or not path.exists():
         return ""

@@ -1,4 +1,4 @@
-"""The quality table, read for the report: rules by batches, and what was found last."""
+"""Reads the quality table for the report: outcomes by rule and batch, and the latest failures."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from deltalake import DeltaTable
 
 from windowmill.jobs.report.tables import clipped, literal, named, open_table, query
 
-#: Older batches and further rules are in the table.
+#: Limits of the page; the table holds older batches and further rules.
 _BATCHES_SHOWN, _RULES_SHOWN, _FAILURES_SHOWN = 40, 80, 12
-#: What makes a rule the same rule in the next batch; its position in the suite changes as rules come and go.
+#: Columns that identify a rule across batches; its position in the suite changes when rules are added or removed.
 _RULE = 'origin, type, "column", arguments'
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule's row of the matrix: its outcome (passed, failed, warned, broken) by column, newest wording."""
+    """One rule's row of the matrix: its outcome (passed, failed, warned, broken) by column, with its newest wording."""
 
     title: str
     column: str
@@ -33,7 +33,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A rule that did not pass, as it was last told; ``earlier`` times before that among the batches shown."""
+    """The latest failure of a rule; ``earlier`` counts its other failures in the batches shown."""
 
     batch: int
     at: datetime | None
@@ -48,7 +48,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Rules by batches, the latest failures, and what did not fit."""
+    """Outcomes by rule and batch, the latest failures, and the number of rules left out."""
 
     columns: list[tuple[str, int]] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Quality:
 
 
 def read_quality(path: str, first_batch: int = 0) -> Quality:
-    """The newest batches of the quality table, each by its last attempt; none before ``first_batch``."""
+    """Read the newest batches from ``first_batch`` on, of each its last attempt. The answer is small whatever the table's size."""
     table = open_table(path)
     if table is None:
         return Quality()
@@ -72,7 +72,7 @@ def read_quality(path: str, first_batch: int = 0) -> Quality:
     columns = [(row["generation"], row["batch"]) for row in reversed(newest)]
     attempts = _last_attempts(columns)
     wanted = f"generation, batch, severity, outcome, {_RULE}"
-    # A rule has one row a batch; the limit only guards against a table that somebody else has written to.
+    # A rule has one row per batch; the limit only guards against a table that other programs have written to.
     limit = 4 * _BATCHES_SHOWN * _RULES_SHOWN
     rows = query(table, f"SELECT {wanted} FROM ({attempts}) ORDER BY at DESC, rule LIMIT {limit}").to_pylist()
     rules: dict[tuple[str | None, ...], Rule] = {}
@@ -86,7 +86,7 @@ def read_quality(path: str, first_batch: int = 0) -> Quality:
 
 
 def _last_attempts(columns: Sequence[tuple[str, int]]) -> str:
-    """SQL of the rows of these batches that their last attempt wrote."""
+    """The SQL query for the rows that the last attempt at each of these batches wrote."""
     chosen = " OR ".join(f"(generation = {literal(generation)} AND batch = {int(batch)})" for generation, batch in columns)
     timed = f"SELECT *, max(at) OVER (PARTITION BY generation, batch, attempt) AS ended FROM t WHERE {chosen}"
     ranked = f"SELECT *, rank() OVER (PARTITION BY generation, batch ORDER BY ended DESC) AS attempts_later FROM ({timed})"
@@ -96,8 +96,8 @@ def _last_attempts(columns: Sequence[tuple[str, int]]) -> str:
 def _failures(table: DeltaTable, attempts: str) -> list[Failure]:
     wanted = f"batch, at, rule, severity, outcome, unexpected, {_RULE}"
     texts = "substr(message, 1, 600) AS message, substr(observed, 1, 20000) AS observed, substr(examples, 1, 4000) AS examples"
-    places = f"row_number() OVER (PARTITION BY {_RULE} ORDER BY at DESC) AS place, count(*) OVER (PARTITION BY {_RULE}) AS times"
-    ranked = f"SELECT {wanted}, {texts}, {places} FROM ({attempts}) WHERE outcome <> 'passed'"
+    ranks = f"row_number() OVER (PARTITION BY {_RULE} ORDER BY at DESC) AS place, count(*) OVER (PARTITION BY {_RULE}) AS times"
+    ranked = f"SELECT {wanted}, {texts}, {ranks} FROM ({attempts}) WHERE outcome <> 'passed'"
     rows = query(table, f"SELECT * FROM ({ranked}) WHERE place = 1 ORDER BY at DESC, severity, rule LIMIT {_FAILURES_SHOWN}").to_pylist()
     return [
         Failure(
@@ -131,12 +131,12 @@ def _arguments(text: str | None) -> str:
         return clipped(text, 200)
     if not isinstance(values, dict):
         return clipped(values, 200)
-    told = {name.replace("_", " "): ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in values.items()}
-    return clipped(", ".join(f"{name} {value}" for name, value in told.items() if value is not None and name != "column"), 200)
+    texts = {name.replace("_", " "): ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in values.items()}
+    return clipped(", ".join(f"{name} {value}" for name, value in texts.items() if value is not None and name != "column"), 200)
 
 
 def _observed(row: dict[str, Any]) -> str:
-    """The error of a broken rule, or a statistic; other things observed may be values of rows."""
+    """The error of a broken rule, or a statistic; omits other observations, which may be values of rows."""
     try:
         observed = json.loads(row["observed"] or "null")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Axes and numbers as people read them: round ticks, short figures, instants in UTC."""
+"""Formats axes and numbers for readers: round ticks, short figures, instants in UTC."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windowmill.windowing.axis import from_us, to_us
 from windowmill.windowing.durations import DAY_US, SECOND_US
 
 _MINUTE_US, _HOUR_US = 60 * SECOND_US, 3_600 * SECOND_US
-#: Distances between time ticks, microseconds; months and years are counted in calendar months below.
+#: Distances between time ticks in microseconds, and in calendar months.
 _STEPS_US = [n * SECOND_US for n in (1, 5, 15, 30)] + [n * _MINUTE_US for n in (1, 5, 15, 30)]
 _STEPS_US += [n * _HOUR_US for n in (1, 3, 6, 12)] + [n * DAY_US for n in (1, 2, 7, 14)]
 _STEPS_MONTHS = (1, 3, 6, 12, 24, 60, 120, 600, 1200, 6000)
@@ -21,7 +21,11 @@ Ticks = list[tuple[float, str]]
 
 
 def instant(t_us: int) -> datetime:
-    """``t_us`` microseconds after the epoch; clipped to the years that a datetime can hold."""
+    """The instant ``t_us`` microseconds after the epoch, clipped to the range of ``datetime``.
+
+    >>> instant(1_000_000)
+    datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.timezone.utc)
+    """
     try:
         return from_us(t_us)
     except OverflowError:
@@ -88,14 +92,18 @@ def _month_ticks(low_us: int, high_us: int, wanted: float) -> Ticks:
 
 
 def integer_ticks(low: int, high: int, count: int = 5) -> Ticks:
-    """Round whole numbers inside [low, high], for an integer axis."""
+    """About ``count`` round integers inside [low, high], for an integer axis.
+
+    >>> integer_ticks(0, 3)
+    [(0.0, '0'), (1.0, '1'), (2.0, '2'), (3.0, '3')]
+    """
     if high - low < count:
         return [(float(tick), moment(tick)) for tick in range(low, high + 1)]
     return [(tick, moment(int(tick))) for tick, _ in value_ticks(low, high, count)]
 
 
 def short(value: float, digits: int | None = None) -> str:
-    """A figure in little room; ``digits`` after the point if given.
+    """A figure in few characters, with ``digits`` decimals if given.
 
     Examples
     --------
@@ -115,7 +123,11 @@ def short(value: float, digits: int | None = None) -> str:
 
 
 def moment(at: datetime | int | None, *, seconds: bool = False) -> str:
-    """An instant or a point of an integer axis in words; a dash for none."""
+    """An instant in UTC, or a point of an integer axis, as text; a dash for none.
+
+    >>> moment(1234), moment(None)
+    ('1,234', '–')
+    """
     if at is None:
         return "–"
     if not isinstance(at, datetime):
@@ -125,7 +137,7 @@ def moment(at: datetime | int | None, *, seconds: bool = False) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """A length of time in words.
+    """A duration as text; one unit, rounded.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What the report reads beside the ledger: Delta tables through DataFusion, no JVM. Every answer is small whatever the table's size."""
+"""Queries Delta tables for the report through DataFusion; no JVM. Answers stay small whatever the table's size."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from windowmill.windowing.errors import WindowmillError
 
-#: Columns of the charts and of the quality matrix; older batches are in the tables.
+#: Greatest number of batches in a chart; the tables hold older ones.
 BATCHES_SHOWN = 60
 _REASONS_SHOWN = 20
 _TEXT_SHOWN = 400
 
 
 class ReportError(WindowmillError):
-    """A table that the report reads is there but cannot be read."""
+    """A table of the report exists but cannot be read."""
 
 
 def open_table(path: str) -> DeltaTable | None:
@@ -35,7 +35,7 @@ def open_table(path: str) -> DeltaTable | None:
 
 
 def query(table: DeltaTable, sql: str) -> pa.Table:
-    """The answer to ``sql``, in which the table is called ``t``."""
+    """Run ``sql``, in which the table is called ``t``."""
     try:
         return pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
     except Exception as err:  # deltalake raises a bare one where a data file is gone
@@ -48,26 +48,38 @@ def _unreadable(path: str, err: Exception) -> ReportError:
 
 
 def literal(text: str | None) -> str:
-    """A string or null as SQL takes it."""
+    """A string or null as an SQL literal.
+
+    >>> literal("it's"), literal(None)
+    ("'it''s'", 'NULL')
+    """
     return "NULL" if text is None else "'" + text.replace("'", "''") + "'"
 
 
 def clipped(text: object, limit: int = _TEXT_SHOWN) -> str:
-    """``text`` in at most ``limit`` characters."""
+    """``text`` cut to at most ``limit`` characters, the last of which is then an ellipsis.
+
+    >>> clipped("abcdef", 4)
+    'abc…'
+    """
     words = "" if text is None else str(text)
     return words if len(words) <= limit else words[: limit - 1] + "…"
 
 
 def named(values: Mapping[str, object]) -> str:
-    """Columns and their values in one line."""
+    """Columns and their values in one line.
+
+    >>> named({"a": 1, "b": None})
+    'a=1, b=null'
+    """
     return ", ".join(f"{name}={'null' if value is None else value}" for name, value in values.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why rows were never applied: how many, in how many batches, and the keys and time of the latest.
+    """A reason for quarantine: its numbers of rows and batches, and the keys and time of its latest row.
 
-    No other value of a row comes onto a page that is made to be passed around; the quarantine table has them all.
+    The page is made to be shared, so it shows no other value of a row; the quarantine table holds them all.
     """
 
     reason: str
@@ -82,18 +94,18 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Rows never applied: by reason, and by reason and batch for the batches shown."""
+    """Quarantined rows by reason, and their counts by reason and batch for the batches shown."""
 
     reasons: list[Reason] = field(default_factory=list)
     by_batch: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
 def read_quarantine(path: str, first_batch: int, identity: Sequence[str]) -> Quarantine:
-    """Counts of the quarantine table; ``by_batch`` from ``first_batch`` on, examples by their columns ``identity`` only."""
+    """Count the quarantine table's rows; ``by_batch`` starts at ``first_batch``, examples show only the columns ``identity``."""
     table = open_table(path)
     if table is None:
         return Quarantine()
-    # A reason is one of a handful of words, but the table is anyone's to write to: hence the limit.
+    # There are only a few reasons, but other programs may have written to the table: hence the limit.
     counts = "count(*) AS n, count(DISTINCT batch) AS batches, max(batch) AS last_batch"
     events = "min(event_time) AS first_event, max(event_time) AS last_event"
     latest = 'last_value(detail ORDER BY batch) AS detail, substr(last_value("row" ORDER BY batch), 1, 65536) AS example'

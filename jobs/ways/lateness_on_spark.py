@@ -172,7 +172,7 @@ def _greatest(columns: list[Column]) -> Column:
 
 def slice_start(edges: Edges, time: Column) -> Column:
     """:meth:`windowmill.windowing.axis.Edges.slice_start` in Spark SQL."""
-    return _greatest([time - F.pmod(time - F.lit(phase), F.lit(period)) for period, phase in edges.trains])
+    return _greatest([time - F.pmod(time - F.lit(phase), F.lit(period)) for period, phase in edges.sequences])
 
 
 def first_end_after(grid: Grid, time: Column) -> Column:

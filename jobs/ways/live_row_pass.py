@@ -25,7 +25,7 @@ from windowmill.jobs.ways.counting import Windows
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import FRESH, KIND, NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
 from windowmill.windowing.columnar.output import result_schema
-from windowmill.windowing.columnar.share import Share, Worked
+from windowmill.windowing.columnar.partition_task import PartitionResult, PartitionTask
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import Clock
 
@@ -86,8 +86,8 @@ class LiveRows:
         told = fresh.drop(WATERMARK_OF) if self.pipeline.time.end is not None else fresh.drop(WATERMARK_OF, UNTIL_OF)
         same = self._same_in_every_row(batch)
         varying = pa.schema([field for field in self.schema if field.name not in same])
-        share = Share(self.pipeline, self.log, varying, clock, batch, keep=False, final=True)
-        rows = self._by_key(told, partitions).mapInArrow(partial(_windows, share), from_arrow_schema(varying))
+        task = PartitionTask(self.pipeline, self.log, varying, clock, batch, keep=False, final=True)
+        rows = self._by_key(told, partitions).mapInArrow(partial(_windows, task), from_arrow_schema(varying))
         cells = {name: F.col(backquoted(name)) for name in varying.names} | same
         return rows.select(*(cells[field.name].cast(field.dataType).alias(field.name) for field in from_arrow_schema(self.schema)))
 
@@ -124,20 +124,20 @@ class LiveRows:
         Parameters
         ----------
         clock
-            As of :class:`windowmill.windowing.columnar.share.Share`, and likewise ``batch``, ``keep`` and ``final``.
+            As of :class:`windowmill.windowing.columnar.partition_task.PartitionTask`, and likewise ``batch``, ``keep`` and ``final``.
         ends
             Only windows that end in this range (begin, end] are given.
         check
             How ``entries`` are verified.
         """
-        share = Share(self.pipeline, self.log, self.schema, clock, batch, keep=keep, final=final)
+        task = PartitionTask(self.pipeline, self.log, self.schema, clock, batch, keep=keep, final=final)
         if entries is None:
             assert fresh is not None
             both = fresh
         else:
             both = entries if fresh is None else entries.unionByName(fresh.withColumn(KIND, F.lit(FRESH)), allowMissingColumns=True)
         return self._by_key(both, partitions).mapInArrow(
-            partial(_work, share, self.out_schema, ends, check), from_arrow_schema(self.out_schema)
+            partial(_work, task, self.out_schema, ends, check), from_arrow_schema(self.out_schema)
         )
 
     @property
@@ -168,28 +168,28 @@ def count(worked: DataFrame) -> tuple[Windows, dict[str, int]]:
     return counting.count(worked, totals, rows_in=f"{RESULT}.")
 
 
-def _windows(share: Share, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _windows(task: PartitionTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor over the fresh rows of one Spark partition."""
-    worked = _worked(share, batches)
+    worked = _worked(task, batches)
     for rows in worked.results() if worked is not None else ():
         yield from rows.to_batches(_CHUNK_ROWS)
 
 
-def _worked(share: Share, batches: Iterator[pa.RecordBatch], check: RowCheck | None = None) -> Worked | None:
+def _worked(task: PartitionTask, batches: Iterator[pa.RecordBatch], check: RowCheck | None = None) -> PartitionResult | None:
     arrived = [batch for batch in batches if batch.num_rows]
     if not arrived:
         return None
-    log = share.log
+    log = task.log
     table = pa.Table.from_batches(arrived)
     del arrived
     if KIND not in table.column_names:
-        return share.work(log.schema.empty_table(), _as(log.fresh_schema, _told(table)))
+        return task.work(log.schema.empty_table(), _as(log.fresh_schema, _told(table)))
     table = _as(log.schema, table)
     fresh = pc.equal(table.column(KIND), FRESH)
     stored = table.filter(pc.invert(fresh))
     if check is not None:
         check.verify(stored)
-    return share.work(stored, table.filter(fresh).select(log.fresh_schema.names))
+    return task.work(stored, table.filter(fresh).select(log.fresh_schema.names))
 
 
 def _told(fresh: pa.Table) -> pa.Table:
@@ -207,10 +207,10 @@ def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
 
 
 def _work(
-    share: Share, schema: pa.Schema, ends: tuple[int, int] | None, check: RowCheck | None, batches: Iterator[pa.RecordBatch]
+    task: PartitionTask, schema: pa.Schema, ends: tuple[int, int] | None, check: RowCheck | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Runs in an executor over the entries and fresh rows of one Spark partition, in any order."""
-    worked = _worked(share, batches, check)
+    worked = _worked(task, batches, check)
     if worked is None:
         return
     for rows in worked.results():

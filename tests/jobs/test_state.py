@@ -25,7 +25,7 @@ from windowmill.jobs.cli import main
 from windowmill.jobs.commands.state import state_of
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.output import result_schema
-from windowmill.windowing.columnar.share import Share
+from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.errors import SpecChangedError, SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import Clock
@@ -230,8 +230,8 @@ def live(tmp_path) -> Pipeline:
                 fresh.append({"_number": number, "_time": t, "_until": t, "_watermark": None} | own)
                 number += 1
         clock, _ = clock.arrive(pa.array(times).to_numpy(), pa.array([True] * len(times)).to_numpy(zero_copy_only=False))
-        share = Share(pipeline, log, result_schema(pipeline, types), clock, batch)
-        worked = share.work(entries, pa.Table.from_pylist(fresh, schema=log.fresh_schema))
+        task = PartitionTask(pipeline, log, result_schema(pipeline, types), clock, batch)
+        worked = task.work(entries, pa.Table.from_pylist(fresh, schema=log.fresh_schema))
         clock = clock.passed()
         assert worked.changes is not None
         write_deltalake(Places.of(pipeline).state, worked.changes, mode="append")

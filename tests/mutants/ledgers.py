@@ -6,8 +6,8 @@ MUTANTS = (
     Mutant(
         "ledger-without-its-fence",
         "checkpoints/record_table.py",
-        "        fence = CommitProperties(max_commit_retries=0, custom_metadata=told |",
-        "        fence = CommitProperties(custom_metadata=told |",
+        "        fence = CommitProperties(max_commit_retries=0, custom_metadata=properties |",
+        "        fence = CommitProperties(custom_metadata=properties |",
         (
             "tests/checkpoints/test_ledger.py::test_of_two_attempts_that_read_the_same_ledger_one_is_fenced",
             "tests/checkpoints/test_ledger.py::test_many_attempts_at_once_leave_one_plan",

@@ -41,8 +41,8 @@ def test_a_slice_begins_at_the_last_edge_of_any_window(several, t):
 
 def test_trains_that_repeat_another_are_left_out():
     hour, half, quarter = Grid(60, 60), Grid(1440, 30), Grid(10080, 360)
-    assert Edges.of([hour, half, quarter]).trains == ((30, 0),)
-    assert Edges.of([Grid(10, 3)]).trains == ((3, 0), (3, 1))
+    assert Edges.of([hour, half, quarter]).sequences == ((30, 0),)
+    assert Edges.of([Grid(10, 3)]).sequences == ((3, 0), (3, 1))
 
 
 def test_instants_round_trip_before_and_after_1970():

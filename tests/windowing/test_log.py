@@ -20,7 +20,7 @@ from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
 from windowmill.windowing.columnar.log import BATCH, DUE, GONE, KIND, ROW, StateLog
 from windowmill.windowing.columnar.output import result_schema
-from windowmill.windowing.columnar.share import Share
+from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
@@ -60,18 +60,18 @@ class Logged:
             for (number, row), watermark in zip(usable, met.tolist(), strict=True)
         ]
         fresh = pa.Table.from_pylist(own, schema=self.log.fresh_schema)
-        self._work(fresh, Share(self.spec, self.log, result_schema(self.spec, TYPES), self.clock, self.batches, final=final))
+        self._work(fresh, PartitionTask(self.spec, self.log, result_schema(self.spec, TYPES), self.clock, self.batches, final=final))
         self.clock = self.clock.passed()
         self.batches += 1
 
-    def _work(self, fresh: pa.Table, share: Share) -> None:
+    def _work(self, fresh: pa.Table, task: PartitionTask) -> None:
         touched = set(map(repr, fresh.column("k").to_pylist()))
         due: dict[str, int] = {}
         for entry in self.entries.filter(pc.equal(self.entries.column(KIND), "key")).select(["k", BATCH, DUE]).to_pylist():
             due[repr(entry["k"])] = entry[DUE]
-        chosen = touched | {key for key, at in due.items() if at <= share.clock.watermark or share.final}
+        chosen = touched | {key for key, at in due.items() if at <= task.clock.watermark or task.final}
         mask = pa.array([repr(key) in chosen for key in self.entries.column("k").to_pylist()], pa.bool_())
-        worked = share.work(self.entries.filter(mask), fresh)
+        worked = task.work(self.entries.filter(mask), fresh)
         assert worked.changes is not None
         self.entries = pa.concat_tables([self.entries, worked.changes])
         self.results += worked.results()
@@ -178,7 +178,7 @@ def kept_sessions(types: dict[str, pa.DataType], batches: list[list[dict[str, An
             own[-1] |= {label: row.get(name) for name, label in log.columns_of_fresh()}
             number += 1
         clock, _ = clock.arrive(np.array([row["t"] for row in rows], np.int64), np.ones(len(rows), np.bool_))
-        worked = Share(spec, log, schema, clock, batch).work(entries, pa.Table.from_pylist(own, schema=log.fresh_schema))
+        worked = PartitionTask(spec, log, schema, clock, batch).work(entries, pa.Table.from_pylist(own, schema=log.fresh_schema))
         assert worked.changes is not None
         entries, clock = pa.concat_tables([entries, worked.changes]), clock.passed()
         results += [row for table in worked.results() for row in table.to_pylist()]

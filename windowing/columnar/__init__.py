@@ -1,4 +1,4 @@
-"""A pipeline over batches of columns: judge arrivals, cut rows into windows, combine them by the kernels, print rows in order."""
+"""Runs a pipeline over batches of columns: judges arrivals, assigns rows to windows, aggregates them by the kernels, orders results."""
 
 from windowmill.windowing.columnar.engine import ColumnarEngine, Found
 from windowmill.windowing.columnar.results import ResultTable

@@ -1,4 +1,4 @@
-"""The aggregates of a spec over windows: numbers by the kernels, objects beside them."""
+"""Computes the aggregates of a spec over windows: numeric partials by the kernels, Python objects one by one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Aggregation:
         self.objects = {name: ObjectColumn(spec, [types[column] for column in spec.columns]) for name, spec in objects.items()}
 
     def over(self, leaves: Leaves) -> Lifted:
-        """``leaves`` lifted, once for all windows of a batch."""
+        """Lift ``leaves``, once for all windows of a batch; O(n) in leaves."""
         objects = {name: column.lift(leaves) for name, column in self.objects.items()}
         return Lifted(self, leaves, *lift(self.layout, leaves.table), objects)
 
@@ -53,7 +53,7 @@ class Lifted:
     objects: Mapping[str, Sequence[Any]]
 
     def combine(self, windows: Windows) -> tuple[dict[str, Column], Ints]:
-        """Every aggregate of each window, and the flips that :func:`~windowmill.windowing.kernels.two_stacks.fifo_ranges` tells of."""
+        """Compute all aggregates of each window; also returns the flips of :func:`~windowmill.windowing.kernels.two_stacks.fifo_ranges`."""
         aggregation, flips = self.aggregation, windows.middles
         out_ints = np.empty((len(windows), self.ints.shape[1]), np.int64)
         out_floats = np.empty((len(windows), self.floats.shape[1]), np.float64)

@@ -1,8 +1,8 @@
-"""A checksum for each row of stored state, made with the row and compared when the row is read back.
+"""A checksum for each row of stored state: computed when the row is written, verified when it is read.
 
-It is the sum of a hash of each cell, seeded by the column's name: independent of the order of columns, of how Arrow holds a column
-(chunks, offsets, small or large strings), and of what stores do to floats (NaN's bits, the sign of zero). A null adds nothing, so that a
-column that a table gets later changes no older row's checksum.
+It is the sum of a hash of each cell, seeded by the column's name. So it does not depend on the order of columns, on Arrow's representation
+of a column (chunks, offsets, small or large strings), or on what stores do to floats (NaN's bits, the sign of zero). A null adds nothing,
+so adding a column to a table changes no older row's checksum.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from windowmill.windowing.kernels.checksums import Words, add_bytes, add_floats,
 from windowmill.windowing.kernels.columns import valid_of
 from windowmill.windowing.kernels.combine import Bools
 
-#: Columns of a stored row: its checksum, and the batch that it came with.
+#: Columns of a stored row: its checksum, and the batch that wrote it.
 SUM, BATCH = "_sum", "_batch"
 _ALL_VALID: Bools = np.empty(0, np.bool_)
-#: What rows start from; a list's null item counts as an item, as does an empty struct.
+#: Start value of a row's sum, and the hash of a list's null item, so that null items and empty structs count.
 _START, _NULL_ITEM = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 REMEDY = "nothing was written; restore the folder from a copy, or backfill into a new sink"
 
 
 def row_checksums(table: pa.Table) -> pa.Array:
-    """The checksum of each row over all columns but ``SUM``; int64. About 2 ns a number, 1 ns a byte of text."""
+    """The checksum of each row over all columns but ``SUM``; int64, shape (n_rows,). About 2 ns per number, 1 ns per byte of text."""
     sums = np.full(table.num_rows, _START, np.uint64)
     for name, column in zip(table.column_names, table.columns, strict=True):
         if name != SUM:
@@ -43,21 +43,21 @@ def row_checksums(table: pa.Table) -> pa.Array:
 
 
 def with_checksums(table: pa.Table) -> pa.Table:
-    """``table`` with the column ``SUM`` at its end, or in its place where it has one already."""
+    """``table`` with a computed column ``SUM``: at the end, or where the table already has it."""
     at, sums = table.schema.get_field_index(SUM), row_checksums(table)
     return table.append_column(SUM, sums) if at < 0 else table.set_column(at, SUM, sums)
 
 
 @dataclass(frozen=True)
 class RowCheck:
-    """How rows of a state table are checked; small and picklable.
+    """Verifies rows of a state table; small and picklable.
 
     Attributes
     ----------
     table
         Path of the table, for messages.
     unchecked_through
-        Rows of batches up to this one may have no checksum: they were written before there were any. −1: no row may.
+        Rows of batches up to this one may lack a checksum, because an older release wrote them. −1: none may.
     """
 
     table: str
@@ -69,7 +69,7 @@ class RowCheck:
         Raises
         ------
         StateCorruptError
-            If a row is not the one that was written, or has no checksum and should.
+            If a row differs from what was written, or lacks a checksum that it should have.
         """
         if not rows.num_rows:
             return
@@ -118,7 +118,7 @@ def _add(sums: Words, column: pa.Array, seed: np.uint64) -> None:
 
 
 def _add_texts(sums: Words, column: pa.Array, valid: Bools, seed: np.uint64) -> None:
-    """Strings or bytes, however their lengths are stored."""
+    """Add strings or bytes with offsets of any width."""
     kind = column.type
     large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
     if not large and not pa.types.is_string(kind) and not pa.types.is_binary(kind):
@@ -137,7 +137,7 @@ def _add_struct(sums: Words, column: pa.StructArray, valid: Bools, seed: np.uint
 
 
 def _add_lists(sums: Words, column: pa.Array, valid: Bools, seed: np.uint64) -> None:
-    """Lists of any kind; a map is a list of pairs."""
+    """Add lists of any kind; a map counts as a list of pairs."""
     kind = column.type
     if pa.types.is_fixed_size_list(kind):
         bounds, items = (np.arange(len(column) + 1) + column.offset) * kind.list_size, column.values
@@ -145,19 +145,19 @@ def _add_lists(sums: Words, column: pa.Array, valid: Bools, seed: np.uint64) -> 
         bounds = column.offsets.to_numpy().astype(np.int64)
         items = pa.StructArray.from_arrays([column.keys, column.items], names=["key", "value"]) if pa.types.is_map(kind) else column.values
     first = int(bounds[0])
-    found = np.full(int(bounds[-1]) - first, _NULL_ITEM, np.uint64)
-    _add(found, items.slice(first, len(found)), seed)
-    add_lists(sums, _fixed(found), _fixed(bounds - first), valid, seed)
+    hashes = np.full(int(bounds[-1]) - first, _NULL_ITEM, np.uint64)
+    _add(hashes, items.slice(first, len(hashes)), seed)
+    add_lists(sums, _fixed(hashes), _fixed(bounds - first), valid, seed)
 
 
 def _words(column: pa.Array) -> Words:
-    """A column of eight-byte values as words, those of nulls undefined."""
+    """A column of eight-byte values as words; the words of nulls are undefined."""
     words = np.frombuffer(column.buffers()[1], np.uint64)[column.offset : column.offset + len(column)]
     return _fixed(words)
 
 
 def _fixed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A read-only view: kernels are compiled once, for arrays as Arrow's buffers give them."""
+    """A read-only view: kernels are compiled only for read-only arrays, which Arrow's buffers give."""
     view = values.view()
     view.flags.writeable = False
     return view

@@ -1,4 +1,4 @@
-"""One run of a pipeline over an input fed in batches."""
+"""Runs a pipeline in memory over an input that arrives in batches."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from windowmill.windowing.watermark import AFTER, Clock
 
 @dataclass
 class Found:
-    """Results so far: windows with their aggregates, and (number of the row, reason) of quarantined rows."""
+    """Results so far: windows with their aggregates, and (row number, reason) of each quarantined row."""
 
     chunks: list[Chunk] = field(default_factory=list)
     quarantined: list[tuple[int, str]] = field(default_factory=list)
 
 
 class ColumnarEngine:
-    """The kernels' engine: batches in, result rows out at the end.
+    """The engine built on the kernels: takes batches, and returns the result rows at the end.
 
-    Between batches it holds live rows and a few numbers a key and window, all of which :meth:`snapshot` gives as tables; an engine
-    made anew and given them by :meth:`restore` goes on as if nothing had happened.
+    Between batches it holds live rows and a few numbers per key and window. :meth:`snapshot` returns all of them as tables; a new engine
+    continues from them after :meth:`restore`.
 
     Parameters
     ----------
     latest
-        The greatest event time that is accepted, where the pipeline bounds it.
+        Greatest accepted event time, if the pipeline bounds it.
     found
-        Where results are gathered; an engine that goes on for another is given its.
+        Collects results; an engine that continues another one shares its collection.
     """
 
     def __init__(self, pipeline: Pipeline, latest: float = math.inf, found: Found | None = None) -> None:
@@ -52,7 +52,7 @@ class ColumnarEngine:
         self._found = found if found is not None else Found()
 
     def feed(self, rows: pa.Table, conditions: Mapping[str, pa.BooleanArray]) -> None:
-        """Take the next rows in the order of arrival, with the truth of each condition of the spec."""
+        """Take the next rows, in order of arrival, with the value of each condition of the spec for them."""
         columns = {name: plain(rows.column(name)) for name in rows.column_names}
         time, until, usable = self._usable(columns)
         self._clock, watermark = self._clock.arrive(time, usable)
@@ -75,7 +75,7 @@ class ColumnarEngine:
         self._advance(fresh, first_new)
 
     def finish(self, *, final: bool) -> tuple[ResultTable, list[tuple[int, str]]]:
-        """Every row that the input has brought, and (number, reason) of those quarantined; ``final`` ends the input first."""
+        """All result rows, and (row number, reason) of each quarantined row; with ``final``, first move the watermark to infinity."""
         if final:
             self._clock = self._clock.end()
             self._advance(None, self._fed)
@@ -84,7 +84,7 @@ class ColumnarEngine:
         return ordered(self._found.chunks, names, list(self._pipeline.aggregates), keys), sorted(self._found.quarantined)
 
     def _usable(self, columns: Mapping[str, pa.Array]) -> tuple[Ints, Ints, Bools]:
-        """Start and end of each row's event, and which rows are events; quarantines the others."""
+        """Start and end of each row's event, and a mask of valid rows; quarantines the others."""
         time_column = columns[self._pipeline.time.column]
         until_column = columns[self._pipeline.time.end] if self._pipeline.time.end else time_column
         time, until = int64_of(time_column), int64_of(until_column)
@@ -105,12 +105,12 @@ class ColumnarEngine:
         self._found.quarantined += [(int(number), "too_late") for number in step.refused]
 
     def snapshot(self) -> dict[str, pa.Table]:
-        """All that later batches depend on, as tables by name; none before the first batch."""
+        """The state as tables by name; empty before the first batch."""
         tables = self._windows.snapshot()
         return {**tables, "progress": pa.table({"seen": [self._clock.seen], "fed": [self._fed]})} if tables else {}
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
-        """Take over what :meth:`snapshot` gave.
+        """Continue from the tables of :meth:`snapshot`.
 
         Raises
         ------

@@ -1,6 +1,6 @@
-"""The windows of a pipeline over the live rows of some keys: new rows in, windows that are complete out.
+"""The windows of a pipeline over the live rows of some keys: takes new rows, returns complete windows.
 
-Keys do not know of each other, so that any share of them may be worked on alone, wherever its rows are.
+Keys are independent, so any subset of them can be processed alone, on any machine.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from windowmill.windowing.slicing.leaves import Applied
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, Clock
 
-#: Leaves from which windows are worth a thread each: kernels run without the interpreter's lock.
+#: Number of leaves from which each window gets a thread; kernels release the interpreter's lock.
 _THREAD_LEAVES = 50_000
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Step:
-    """What new rows, or a later watermark, have brought.
+    """The effect of new rows or of a later watermark.
 
     Attributes
     ----------
     chunks
-        Windows that are complete, with their aggregates.
+        Complete windows with their aggregates.
     refused
         Numbers of the new rows that no window took.
     due
-        For each key the watermark from which on it has work to do though no row of its arrives; ``AFTER`` if never.
+        For each key, the watermark from which it has work even if none of its rows arrive; ``AFTER`` for never.
     """
 
     chunks: list[Chunk]
@@ -48,10 +48,9 @@ class Step:
 
 
 class KeyedWindows:
-    """Live rows and what each window remembers of each key.
+    """Live rows, and the state of each window and key.
 
-    All of it is what :meth:`snapshot` gives as tables; windows made anew and given them by :meth:`restore` go on as if nothing had
-    happened.
+    :meth:`snapshot` returns all of it as tables; a new object continues from them after :meth:`restore`.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -62,21 +61,21 @@ class KeyedWindows:
         self.keys: Keys | None = None
 
     def learn(self, columns: Mapping[str, pa.Array], n_rows: int) -> Ints:
-        """Index of each row's key; ``columns`` are the key columns of the rows, by name."""
+        """Index of each row's key, int64, shape (n_rows,); adds new keys. ``columns`` are the key columns of the rows, by name."""
         if self.keys is None:
             self.keys = Keys(pa.table({name: column[:0] for name, column in columns.items()}))
         return self.keys.learn(columns, n_rows)
 
     def advance(self, fresh: pa.Table | None, first_new: int, clock: Clock) -> Step:
-        """Take ``fresh`` rows in and the windows out that are complete by ``clock``.
+        """Add ``fresh`` rows and return the windows that are complete at ``clock``; O(n log n) in live rows.
 
         Parameters
         ----------
         fresh
-            Live columns, conditions and :data:`~windowmill.windowing.columnar.rows.OWN` columns, in the order of arrival; their keys are
-            learnt.
+            Live columns, conditions and :data:`~windowmill.windowing.columnar.rows.OWN` columns, in order of arrival; their keys are
+            known from :meth:`learn`.
         first_new
-            Smallest number of a fresh row; those that stay from before have smaller ones.
+            Smallest number of a fresh row; all older rows have smaller ones.
         """
         if fresh is not None:
             self._rows = fresh if self._rows is None else pa.concat_tables([self._rows, fresh])
@@ -88,9 +87,9 @@ class KeyedWindows:
         lifted = self._aggregation.over(leaves)
         live, counted, refused = (np.zeros(len(leaves), np.bool_) for _ in range(3))
         due = np.full(leaves.n_keys, AFTER, np.int64)
-        found: list[Chunk] = []
+        complete: list[Chunk] = []
 
-        def one(index: int) -> tuple[Applied, Ints, list[Chunk]]:
+        def advance_one(index: int) -> tuple[Applied, Ints, list[Chunk]]:
             slicer, chunks = self._slicers[index], []
             applied = slicer.apply(leaves, clock)
             for windows in applied.windows:
@@ -100,29 +99,29 @@ class KeyedWindows:
                     chunks.append(Chunk(index, windows, values))
             return applied, slicer.due(leaves, applied, clock), chunks
 
-        for applied, next_due, chunks in self._each_window(one, len(leaves)):
+        for applied, next_due, chunks in self._each_window(advance_one, len(leaves)):
             live |= applied.kept
             counted |= applied.counted
             refused |= applied.refused
             due = np.minimum(due, next_due)
-            found += chunks
+            complete += chunks
         self._rows = kept(self._rows, leaves, live)
-        return Step(found, leaves.number[refused & ~counted], due)
+        return Step(complete, leaves.number[refused & ~counted], due)
 
-    def _each_window(self, one: Callable[[int], _T], n_leaves: int) -> Iterable[_T]:
-        """``one`` of each window's index, in order; at the same time where that is worth a thread and no user's code runs."""
+    def _each_window(self, call: Callable[[int], _T], n_leaves: int) -> Iterable[_T]:
+        """Results of ``call`` for each window's index, in order; in threads if there are many leaves and no user code runs."""
         own_code = any(window.functions() for window in self._pipeline.windows) or any(
             spec.use for spec in self._pipeline.aggregates.values()
         )
         if own_code or n_leaves < _THREAD_LEAVES or len(self._slicers) == 1:
-            return map(one, range(len(self._slicers)))
+            return map(call, range(len(self._slicers)))
         with ThreadPoolExecutor(min(len(self._slicers), os.cpu_count() or 1)) as threads:
-            return list(threads.map(one, range(len(self._slicers))))
+            return list(threads.map(call, range(len(self._slicers))))
 
     def snapshot(self) -> dict[str, pa.Table]:
-        """``rows``, ``keys``, and each window's tables as ``window <index> <table>``; nothing before the first row.
+        """The tables ``rows``, ``keys``, and each window's as ``window <index> <table>``; empty before the first row.
 
-        Of a window's tables, ``keys`` has a row for each key, in order; the others tell of live rows, by their ``number``.
+        A window's table ``keys`` has one row per key, in key order. Its other tables hold facts about live rows, by their ``number``.
         """
         if self._rows is None or self.keys is None:
             return {}
@@ -132,7 +131,7 @@ class KeyedWindows:
         return tables
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
-        """Take over what :meth:`snapshot` gave.
+        """Continue from the tables of :meth:`snapshot`.
 
         Raises
         ------
@@ -149,7 +148,7 @@ class KeyedWindows:
 
 
 def live_columns(pipeline: Pipeline, columns: Iterable[str]) -> list[str]:
-    """Those of the source's ``columns`` that windows and aggregates look at again after a row has arrived."""
+    """The source's ``columns`` that windows and aggregates still read after a row has arrived."""
     if any(window.reads_whole_rows for window in pipeline.windows):
         return list(columns)
     names = [*pipeline.time.tie_break, *(name for spec in pipeline.aggregates.values() for name in spec.columns)]

@@ -1,14 +1,14 @@
-"""State as rows of an append-only log: what a store of typed columns keeps of windows over live rows.
+"""State of windows over live rows as an append-only log of typed columns.
 
 ::
 
-    kind  says                                                      the last of them counts by
-    key   what each window remembers of a key, and when it is due    key
-    row   a live row, and how each window holds it                   number
-    gone  the row of this number is live no more                     number
+    kind  holds                                          identified by; the last entry counts
+    key   the state of each window, and the due watermark    key
+    row   a live row, and how each window holds it           number
+    gone  nothing: the row is no longer live                 number
 
-A batch adds what it has changed and nothing else: rows that came, rows that went, keys that were touched. Whoever reads the log gets
-the state of any batch by leaving out what later ones have added.
+A batch appends only its changes: rows added, rows removed, keys changed. A reader obtains the state after any batch by ignoring the
+entries of later ones.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
 
-#: Columns of every entry: what it is, the batch that added it, from which watermark on its key has work to do.
+#: Columns of every entry: its kind, the batch that appended it, the watermark from which its key has work.
 KIND, BATCH, DUE = "_kind", "_batch", "_due"
-#: Columns of a row: its number in the order of arrival, its event, the watermark that it met.
+#: Columns of a row: its number in order of arrival, its event, the watermark at its arrival.
 _OWN = {NUMBER: "_number", TIME: "_time", UNTIL: "_until", WATERMARK: "_watermark"}
-#: … one by one.
+#: The same columns, one by one.
 NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF = _OWN.values()
 ROW, GONE, KEY_ENTRY = "row", "gone", "key"
-#: An entry that is no state yet: a row that has just arrived.
+#: Kind of a row that has just arrived and is not yet part of the state.
 FRESH = "fresh"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """State of some keys as it was read: tables as of :meth:`.KeyedWindows.snapshot`, and due watermarks."""
+    """State of some keys as read from the log: the tables of :meth:`.KeyedWindows.snapshot`, and the keys' due watermarks."""
 
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     due: Ints = field(default_factory=lambda: np.empty(0, np.int64))
@@ -53,18 +53,18 @@ class Stored:
 
 @dataclass(frozen=True)
 class LogTableOfWindow:
-    """A table of a window's: of keys, or of the rows that it holds in one way.
+    """One table of a window's state: of its keys, or of the rows that it holds in one role.
 
     Attributes
     ----------
     window, name
         Name of the window, and of the table among the window's.
     place
-        Its name among the tables of a snapshot.
+        Name of the table in a snapshot.
     held
-        Column of the log that says which rows it tells of; empty for a table of keys.
+        Boolean column of the log that marks the table's rows; empty for a table of keys.
     columns
-        Column of the log by column, beside the number of a row.
+        The log's column for each column of the table but ``number``.
     """
 
     window: str
@@ -87,14 +87,14 @@ class StateLog:
     Attributes
     ----------
     schema
-        Of an entry.
+        Schema of an entry.
     tables
-        What the windows remember, in their order.
+        Tables of the windows' state, in order of the windows.
 
     Raises
     ------
     SpecError
-        If two columns of the log would have one name.
+        If two columns of the log would have the same name.
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str]) -> None:
@@ -127,47 +127,47 @@ class StateLog:
             )
 
     def columns_of_fresh(self) -> list[tuple[str, str]]:
-        """(source column, column of the log) of what a fresh row brings beside its own columns; keys come first."""
+        """(source column, log column) pairs that a fresh row fills from the source; keys come first."""
         return list((self._keys | self._live).items())
 
     @property
     def keys(self) -> Mapping[str, str]:
-        """Column of the log by key."""
+        """The log's column for each key column."""
         return self._keys
 
     @property
     def conditions(self) -> Mapping[str, str]:
-        """Column of the log by the condition's column among live rows."""
+        """The log's column for each condition column of live rows."""
         return self._conditions
 
     @property
     def columns_of_rows(self) -> list[str]:
-        """Columns of the log that are the source's own, beside the keys."""
+        """Columns of the log that hold columns of the source other than keys."""
         return list(self._live.values())
 
     def key_columns(self, entries: pa.Table) -> dict[str, pa.Array]:
-        """The key columns of ``entries``, as windows take them."""
+        """The key columns of ``entries``, by their names in the source."""
         return {name: plain(entries.column(label)) for name, label in self._keys.items()}
 
     def rows(self, entries: pa.Table, key: Ints) -> pa.Table:
-        """``entries`` that are rows, in the order of arrival, as live rows; ``key`` are the indices of their keys."""
+        """Convert ``entries`` of rows, in order of arrival, to live rows; ``key`` holds the indices of their keys."""
         live = {name: plain(entries.column(label)) for name, label in self._live.items()}
         live |= {name: plain(entries.column(label)) for name, label in self._conditions.items()}
         return pa.table({**live, KEY: key, **{name: plain(entries.column(label)) for name, label in _OWN.items()}})
 
     @property
     def fresh_schema(self) -> pa.Schema:
-        """Columns of the schema that fresh rows fill, ``KIND`` left out."""
+        """Columns of the schema that fresh rows fill, without ``KIND``."""
         filled = {*self._keys.values(), *self._live.values(), *self._conditions.values(), *_OWN.values()}
         return pa.schema([field for field in self.schema if field.name in filled])
 
     def read(self, entries: pa.Table) -> Stored:
-        """The state that ``entries`` tell of, in any order, all of them of each of their keys.
+        """The state that ``entries`` describe: all entries of some keys, in any order. O(n log n) in entries.
 
         Raises
         ------
         StateError
-            If a key has rows and nothing that says what windows remember of it.
+            If a key has rows but no entry of its own.
         """
         if not entries.num_rows:
             return Stored()
@@ -190,34 +190,34 @@ class StateLog:
         return Stored(tables, of_keys.column(DUE).to_numpy())
 
     def changes(self, before: Stored, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
-        """The entries that lead from ``before`` to ``after``; columns as ``schema``.
+        """The entries that turn the state ``before`` into ``after``, with the columns of ``schema``; O(n log n) in live rows.
 
         Parameters
         ----------
         after
-            As of :meth:`~windowmill.windowing.columnar.keyed.KeyedWindows.snapshot`; its keys begin with those of ``before``.
+            Tables of :meth:`~windowmill.windowing.columnar.keyed.KeyedWindows.snapshot`; its keys begin with those of ``before``.
         due
-            For each key of ``after`` the watermark from which on it has work to do.
+            For each key of ``after``, the watermark from which it has work.
         """
         rows, old = after["rows"], before.tables.get("rows")
-        found = [self._key_entries(before, after, due, batch)]
+        parts = [self._key_entries(before, after, due, batch)]
         held = self._held(after, rows.column(NUMBER).to_numpy())
         changed = np.ones(rows.num_rows, np.bool_)
         if old is not None:
             was = self._held(before.tables, old.column(NUMBER).to_numpy())
-            place, known = _find(old.column(NUMBER).to_numpy(), rows.column(NUMBER).to_numpy())
+            index, known = _find(old.column(NUMBER).to_numpy(), rows.column(NUMBER).to_numpy())
             changed = ~known
             for label, column in held.items():
-                changed[known] |= _differ(column.filter(pa.array(known)), was[label].take(pa.array(place[known])))
+                changed[known] |= _differ(column.filter(pa.array(known)), was[label].take(pa.array(index[known])))
             gone = np.flatnonzero(~_find(rows.column(NUMBER).to_numpy(), old.column(NUMBER).to_numpy())[1])
             going = old.take(pa.array(gone))
-            found.append(self._entries(GONE, batch, self._cells(after, going.column(KEY)) | {_OWN[NUMBER]: going.column(NUMBER)}))
+            parts.append(self._entries(GONE, batch, self._cells(after, going.column(KEY)) | {_OWN[NUMBER]: going.column(NUMBER)}))
         chosen = pa.array(np.flatnonzero(changed))
         kept = rows.take(chosen)
         cells = {label: kept.column(name) for name, label in (*self._live.items(), *self._conditions.items(), *_OWN.items())}
         cells |= {label: column.take(chosen) for label, column in held.items()}
-        found.append(self._entries(ROW, batch, cells | self._cells(after, kept.column(KEY))))
-        return with_checksums(pa.concat_tables(found))
+        parts.append(self._entries(ROW, batch, cells | self._cells(after, kept.column(KEY))))
+        return with_checksums(pa.concat_tables(parts))
 
     def _key_entries(self, before: Stored, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
         cells: dict[str, pa.Array] = {DUE: pa.array(due)}
@@ -233,16 +233,16 @@ class StateLog:
         return self._entries(KEY_ENTRY, batch, {label: column.take(chosen) for label, column in cells.items()} | self._cells(after, chosen))
 
     def _held(self, tables: Mapping[str, pa.Table], numbers: Ints) -> dict[str, pa.Array]:
-        """How windows hold the rows with these ``numbers``, by column of the log."""
-        found: dict[str, pa.Array] = {}
+        """The log's columns on how windows hold the rows with these ``numbers``."""
+        columns: dict[str, pa.Array] = {}
         for table in self.tables:
             if table.held:
                 holding = tables[table.place]
                 at, known = _find(holding.column("number").to_numpy(), numbers)
-                found[table.held] = pa.array(known)
+                columns[table.held] = pa.array(known)
                 index = pa.array(at, mask=~known)
-                found |= {label: holding.column(column).combine_chunks().take(index) for column, label in table.columns.items()}
-        return found
+                columns |= {label: holding.column(column).combine_chunks().take(index) for column, label in table.columns.items()}
+        return columns
 
     def _cells(self, after: Mapping[str, pa.Table], key: pa.ChunkedArray | pa.Array) -> dict[str, pa.Array]:
         return {label: after["keys"].column(name).combine_chunks().take(plain(key)) for name, label in self._keys.items()}
@@ -258,16 +258,19 @@ class StateLog:
 
 
 def _label(name: str) -> str:
-    """The log's name of a source's column: one that any Parquet reader takes, and that does not begin as ours do.
+    """The log's name for a source column: valid for any Parquet reader, and without the leading underscore of our own columns.
 
-    It depends on nothing else: what later columns are called must not move those that are stored already.
+    It depends only on ``name``: a column that is added later must not rename stored ones.
+
+    >>> _label("price"), _label("_id")
+    ('price', 'id_6641c530')
     """
     label = re.sub(r"\W", "_", name).lstrip("_")
     return name if label == name else f"{label or 'column'}_{crc32(name.encode()):08x}"
 
 
 def _condition_label(condition: str, conditions: Sequence[str]) -> str:
-    """The log's name of a condition: it does not depend on the order in which the spec writes them."""
+    """The log's name for a condition; independent of the order of conditions in the spec."""
     return "_where_0" if len(conditions) == 1 else f"_where_{hashlib.sha256(condition.encode()).hexdigest()[:12]}"
 
 
@@ -275,24 +278,24 @@ def _equal(column: pa.ChunkedArray, value: str) -> Bools:
     return np.asarray(pc.equal(column, value).to_numpy(), np.bool_)
 
 
-def _latest(places: Ints, by: Ints, batch: Ints) -> Ints:
-    """Of those ``places`` that agree in ``by`` the one of the latest batch; in ascending order of ``by``."""
-    order = places[np.lexsort((batch[places], by[places]))]
+def _latest(entries: Ints, by: Ints, batch: Ints) -> Ints:
+    """For each value of ``by``, ascending, the index of its entry of the latest batch, among the indices ``entries``."""
+    order = entries[np.lexsort((batch[entries], by[entries]))]
     ordered = by[order]
     return order[np.append(ordered[1:] != ordered[:-1], True)] if len(order) else order
 
 
 def _find(among: Ints, wanted: Ints) -> tuple[Ints, Bools]:
-    """Where each of ``wanted`` stands ``among`` different numbers, and whether it does."""
+    """Index of each of ``wanted`` in ``among``, whose numbers are distinct, and whether it is there; O((n + m) log n)."""
     if not len(among):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     order = np.argsort(among, kind="stable")
-    place = np.minimum(np.searchsorted(among[order], wanted), len(among) - 1)
-    return order[place], among[order][place] == wanted
+    rank = np.minimum(np.searchsorted(among[order], wanted), len(among) - 1)
+    return order[rank], among[order][rank] == wanted
 
 
 def _differ(new: pa.Array, old: pa.Array) -> Bools:
-    """Where two columns of one length differ; null equals null, and a float equals the one with the same bits."""
+    """Mask of the rows in which two columns of equal length differ; nulls are equal, floats are compared bitwise."""
     if pa.types.is_nested(new.type):
         return np.array([a != b for a, b in zip(new.to_pylist(), old.to_pylist(), strict=True)], np.bool_)
     if pa.types.is_floating(new.type):

@@ -1,4 +1,4 @@
-"""Aggregates whose partials are Python objects: the kernels' shape, over the same ranges, one combine at a time."""
+"""Aggregates whose partials are Python objects: the kernels' algorithms over the same ranges, one Python combine at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from windowmill.windowing.slicing.leaves import Leaves, Ring, Windows
 
 
 def value_type(kind: pa.DataType) -> str:
-    """What the catalogue's builders call a column's type."""
+    """The catalogue's name for a column's type.
+
+    >>> value_type(pa.int32()), value_type(pa.date32())
+    ('int64', 'any')
+    """
     named = {
         "bool": pa.types.is_boolean,
         "int64": pa.types.is_integer,
@@ -28,28 +32,28 @@ def value_type(kind: pa.DataType) -> str:
 
 
 class ObjectColumn:
-    """One aggregate of the spec over objects."""
+    """One aggregate of the spec whose partials are objects."""
 
     def __init__(self, spec: AggregateSpec, types: Sequence[pa.DataType]) -> None:
         self._spec = spec
         self._aggregate: Aggregate[Any] = aggregate_for(spec, [value_type(kind) for kind in types])
 
     def lift(self, leaves: Leaves) -> list[Any]:
-        """A partial for each leaf; its place among the leaves is its position."""
+        """Lift each leaf to a partial; a leaf's index is its position."""
         lift, identity = self._aggregate.lift, self._aggregate.identity
         columns = [leaves.table.column(name).to_pylist() for name in self._spec.columns]
         rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True)) if columns else [()] * len(leaves)
         if self._spec.where is None:
-            return [lift(row, (place, ())) for place, row in enumerate(rows)]
+            return [lift(row, (index, ())) for index, row in enumerate(rows)]
         holds = leaves.table.column(condition_column(self._spec.where)).to_pylist()
-        return [lift(row, (place, ())) if true else identity for place, (row, true) in enumerate(zip(rows, holds, strict=True))]
+        return [lift(row, (index, ())) if true else identity for index, (row, true) in enumerate(zip(rows, holds, strict=True))]
 
     def compute(self, partials: Sequence[Any], windows: Windows) -> list[Any]:
-        """The result of each window, where leaf i has ``partials[i]``."""
+        """The result of each window; ``partials[i]`` belongs to leaf i."""
         aggregate = self._aggregate
         if windows.ring is not None:
             return [aggregate.lower(partial) for partial in _trees(aggregate, partials, windows.ring)]
-        found = _ranges(aggregate, partials, windows)
+        totals = _ranges(aggregate, partials, windows)
         offsets, members = windows.member_offsets.tolist(), windows.members.tolist()
         if members:
             any_order = aggregate.positioned or aggregate.commutative
@@ -57,20 +61,20 @@ class ObjectColumn:
             for window in range(len(windows)):
                 held = members[offsets[window] : offsets[window + 1]]
                 if held and any_order:
-                    found[window] = aggregate.fold([found[window], *(partials[leaf] for leaf in held)])
+                    totals[window] = aggregate.fold([totals[window], *(partials[leaf] for leaf in held)])
                 elif held:
                     whole = sorted(held + sequence[lo[window] : hi[window]].tolist())
-                    found[window] = aggregate.fold(partials[leaf] for leaf in whole)
-        return [aggregate.lower(partial) for partial in found]
+                    totals[window] = aggregate.fold(partials[leaf] for leaf in whole)
+        return [aggregate.lower(partial) for partial in totals]
 
 
 def _ranges(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows) -> list[Any]:
-    """Two stacks, exactly as :func:`windowmill.windowing.kernels.two_stacks.fifo_ranges` has them."""
+    """Two stacks, combining in exactly the order of :func:`windowmill.windowing.kernels.two_stacks.fifo_ranges`."""
     combine, identity = aggregate.combine, aggregate.identity
     leaves = [partials[leaf] for leaf in windows.sequence.tolist()]
     bounds = list(zip(windows.lo.tolist(), windows.hi.tolist(), strict=True))
     offsets, middles = windows.group_offsets.tolist(), windows.middles.tolist()
-    found: list[Any] = [identity] * len(bounds)
+    totals: list[Any] = [identity] * len(bounds)
     for key, known_middle in enumerate(middles):
         middle = known_middle
         base = low = reached = -1
@@ -81,26 +85,26 @@ def _ranges(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows
             if first >= stop:
                 continue
             if first < low or stop < reached or (base < 0 <= middle and stop < middle):
-                found[window] = aggregate.fold(leaves[first:stop])
+                totals[window] = aggregate.fold(leaves[first:stop])
                 continue
             low = first
             if first >= middle or base < 0:
                 middle = max(middle, stop) if first >= middle else middle
                 base, reached, back = first, middle, identity
                 front = _suffixes(combine, leaves[first:middle])
-            for place in range(reached, stop):
-                back = combine(back, leaves[place])
-            found[window] = front[first - base] if stop == middle else combine(front[first - base], back)
+            for leaf in leaves[reached:stop]:
+                back = combine(back, leaf)
+            totals[window] = front[first - base] if stop == middle else combine(front[first - base], back)
             reached = stop
-    return found
+    return totals
 
 
 def _trees(aggregate: Aggregate[Any], partials: Sequence[Any], ring: Ring) -> list[Any]:
-    """FlatFAT on the slots that :func:`windowmill.windowing.kernels.flatfat.tree_windows` uses; here the order round the ring counts."""
+    """FlatFAT on the slots of :func:`windowmill.windowing.kernels.flatfat.tree_windows`, but combined in the order around the ring."""
     offsets = ring.change_offsets.tolist()
     slots, leaves = ring.slots.tolist(), ring.leaves.tolist()
     tree: FlatFat[Any] = FlatFat(aggregate.combine, [None])
-    found = []
+    totals = []
     shapes = zip(*(column.tolist() for column in (ring.capacity, ring.front, ring.span, ring.fresh)), strict=True)
     for window, (capacity, front, span, fresh) in enumerate(shapes):
         if fresh:
@@ -111,12 +115,12 @@ def _trees(aggregate: Aggregate[Any], partials: Sequence[Any], ring: Ring) -> li
             total = tree.aggregate()
         else:
             total = aggregate.combine(tree.suffix(front), tree.prefix(front + span - 1 - capacity))
-        found.append(aggregate.identity if total is None else total)
-    return found
+        totals.append(aggregate.identity if total is None else total)
+    return totals
 
 
 def _suffixes(combine: Any, leaves: list[Any]) -> list[Any]:
     suffixes = leaves[:]
-    for place in range(len(leaves) - 2, -1, -1):
-        suffixes[place] = combine(leaves[place], suffixes[place + 1])
+    for index in range(len(leaves) - 2, -1, -1):
+        suffixes[index] = combine(leaves[index], suffixes[index + 1])
     return suffixes

@@ -1,4 +1,4 @@
-"""Result rows with the columns and types of a sink."""
+"""Builds result rows with the columns and types of a sink."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from windowmill.windowing.slicing.leaves import NO_START, NO_TRIGGER
 from windowmill.windowing.spec import Pipeline
 
 _NAMED = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
-#: A user's aggregate that does not say what it gives (attribute ``result``) gives JSON text.
+#: Result type of a user's aggregate that does not declare one (attribute ``result``): JSON text.
 _ANYTHING = pa.string()
 
 
 def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Arrow type of each aggregate over source columns of ``types``.
+    """Arrow type of each aggregate, given the ``types`` of the source's columns.
 
     Raises
     ------
@@ -31,13 +31,13 @@ def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[s
         If a column does not exist or has a type that the aggregate cannot take.
     """
     where = f"pipeline {pipeline.pipeline}: aggregates"
-    found = {result.name: result.type for result in Layout.over_rows(pipeline.aggregates, types, where).results}
+    result_type = {result.name: result.type for result in Layout.over_rows(pipeline.aggregates, types, where).results}
     for name, spec in pipeline.aggregates.items():
         missing = next((column for column in spec.columns if column not in types), None)
         if missing is not None:
             raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
         if spec.declaration.partial == "none":
-            found[name] = pa.float64()
+            result_type[name] = pa.float64()
         elif spec.declaration.partial == "objects":
             kinds = [types[column] for column in spec.columns]
             result = aggregate_for(spec, [value_type(kind) for kind in kinds]).result
@@ -46,8 +46,8 @@ def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[s
                     f"{where}.{name}: {spec.function} gives {result!r}, of which no column is made; let its algebra give one of "
                     f"{', '.join(_NAMED)}, same, or list<…> of one"
                 )
-            found[name] = _type(result, kinds)
-    return {name: found[name] for name in pipeline.aggregates}
+            result_type[name] = _type(result, kinds)
+    return {name: result_type[name] for name in pipeline.aggregates}
 
 
 def _type(result: str, kinds: list[pa.DataType]) -> pa.DataType:
@@ -57,7 +57,7 @@ def _type(result: str, kinds: list[pa.DataType]) -> pa.DataType:
 
 
 def gives_json(spec: AggregateSpec) -> bool:
-    """Whether the aggregate's results are JSON texts, since nothing says of which type they are."""
+    """Whether the aggregate's results are JSON texts, because it declares no result type."""
     return spec.use is not None and own.load(spec.use).result not in _NAMED
 
 
@@ -70,7 +70,7 @@ def result_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Sc
 
 
 def result_rows(chunk: Chunk, pipeline: Pipeline, keys: pa.Table, schema: pa.Schema, batch: int) -> pa.Table:
-    """The rows of ``chunk``, as far as ``schema`` has their columns; ``keys`` are the key columns by key index."""
+    """The rows of ``chunk`` with the columns of ``schema``; row k of ``keys`` holds the key of index k."""
     return pa.table([_cells(field, chunk, pipeline, keys, batch).cast(field.type) for field in schema], schema=schema)
 
 
@@ -108,7 +108,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """As what objects of a column's type come back: instants are integers along the axis."""
+    """The type of a column's values as Python objects: instants are integers along the axis."""
     if pa.types.is_list(kind):
         return pa.list_(_plain(kind.value_type))
     return pa.int64() if pa.types.is_timestamp(kind) else kind

@@ -1,8 +1,8 @@
-"""Slices packed for the shuffle: many of a key in one row, which Spark copies whole.
+"""Packs slices for the shuffle: many slices of a key in one row, which Spark copies whole.
 
-The numbers of a row's slices are one *block* of bytes (:mod:`windowmill.windowing.kernels.blocks`); a list Spark would copy element by
-element, three times between one Python pass and the next. Columns that are not 64-bit numbers are lists beside the block. So are all of
-them in *listed* rows, which leave for the state: Spark makes a row a slice of them without Python.
+The numbers of a row's slices form one *block* of bytes (:mod:`windowmill.windowing.kernels.blocks`). Spark would copy a list element by
+element, three times between two Python passes. Columns that are not 64-bit numbers are stored as lists. *Listed* rows, which go to the
+state, store all columns as lists: Spark explodes them into one row per slice without Python.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from windowmill.windowing.kernels.blocks import damaged, decode, encode
 from windowmill.windowing.kernels.columns import valid_of
 from windowmill.windowing.kernels.combine import Ints
 
-#: Columns of a packed row beside the keys and lists: its place among those of its key; rows lifted and late ones among them; numbers.
+#: Columns of a packed row beside keys and lists: its rank among its key's rows; numbers of lifted and of late rows; the block.
 PLACE, ROWS, LATE_ROWS, BLOCK = "_place", "_rows", "_late_rows", "_block"
-#: Slices of a packed row: Spark holds it in one piece of memory, and hands 10,000 of them to Python at once.
+#: Greatest number of slices in a packed row: Spark allocates a row in one piece, and sends 10,000 rows to Python at a time.
 MAX_PACKED = 512
-#: Columns of a block at most: a slice has a bit for each in a word that tells which are null.
+#: Greatest number of columns in a block: one word per slice has a null bit for each.
 MAX_BLOCK_COLUMNS = 64
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How slices of given columns are packed.
+    """Packs and unpacks slices of a given schema.
 
     Attributes
     ----------
     schema
-        Columns of a slice, the ``keys`` among them.
+        Columns of a slice, including the ``keys``.
     """
 
     keys: tuple[str, ...]
@@ -43,59 +43,59 @@ class Packing:
 
     @cached_property
     def packed_schema(self) -> pa.Schema:
-        """Columns of packed slices."""
+        """Schema of packed rows."""
         own = [(PLACE, pa.int64()), (ROWS, pa.int64()), (LATE_ROWS, pa.int64()), (BLOCK, pa.binary())]
         beside = [field for field in self.lists if field.name not in self.numbers]
         return pa.schema([*(self.schema.field(key) for key in self.keys), *own, *beside])
 
     @cached_property
     def numbers(self) -> list[str]:
-        """The columns in a block."""
-        found = [field.name for field in self.schema if field.name not in self.keys and field.type in (pa.int64(), pa.float64())]
-        return found[:MAX_BLOCK_COLUMNS]
+        """Names of the columns in a block."""
+        names = [field.name for field in self.schema if field.name not in self.keys and field.type in (pa.int64(), pa.float64())]
+        return names[:MAX_BLOCK_COLUMNS]
 
     @cached_property
     def lists(self) -> list[pa.Field]:
-        """The columns of listed slices beside the keys."""
+        """Columns of listed slices other than the keys."""
         return [pa.field(field.name, pa.list_(field.type)) for field in self.schema if field.name not in self.keys]
 
     def pack(self, slices: pa.Table, offsets: Ints, place: int, lifted: Ints | None, late: int) -> pa.Table:
-        """A row for each key's slices ``offsets[k]:offsets[k + 1]``, or several for a key of very many.
+        """Pack the slices ``offsets[k]:offsets[k + 1]`` of each key k into one row, or several if there are more than ``MAX_PACKED``.
 
         Parameters
         ----------
         place
-            Of these rows among those of their keys.
+            Rank of these rows among those of their keys.
         lifted
-            Rows lifted into each slice; null: none was.
+            Number of rows lifted into each slice; null if none were.
         late
-            Rows lifted that came late.
+            Number of late rows among those.
         """
         offsets = _cut(offsets)
         n = len(offsets) - 1
         columns = self._beside(slices, offsets, [field for field in self.lists if field.name not in self.numbers])
         words, bounds = encode(self._columns_of(slices), offsets)
         columns[BLOCK] = pa.Array.from_buffers(pa.binary(), n, [None, pa.array(bounds * 8, pa.int32()).buffers()[1], pa.py_buffer(words)])
-        # Counts stand in one packed row each: their sum counts every row once.
+        # Each count is stored in one packed row only, so that their sum counts every row once.
         columns[ROWS] = pa.array(np.zeros(n, np.int64) if lifted is None or not n else np.add.reduceat(lifted, offsets[:-1]))
         columns[LATE_ROWS] = pa.array(np.append([late], np.zeros(max(n - 1, 0), np.int64))[:n].astype(np.int64))
         columns[PLACE] = pa.repeat(place, n)
         return pa.table([columns[field.name] for field in self.packed_schema], schema=self.packed_schema)
 
     def listed(self, slices: pa.Table, offsets: Ints) -> pa.Table:
-        """Rows as of :meth:`pack`, but lists and keys only."""
+        """The rows of :meth:`pack` without blocks: keys, and all other columns as lists."""
         return pa.table(self._beside(slices, _cut(offsets), self.lists))
 
     def unpack(self, packed: pa.Table) -> tuple[pa.Table, Ints]:
-        """The slices of ``packed`` rows without their keys, and how many each row holds.
+        """The slices of ``packed`` rows without keys, and the number in each row, int64, shape (n_packed,). O(n) in slices.
 
         Raises
         ------
         StateCorruptError
-            If a block is not as it was packed.
+            If a block has changed since it was packed.
         """
         chunks = list(_words(packed.column(BLOCK)))
-        # Concatenated even if there is one: numba would compile a kernel anew for a read-only view.
+        # Concatenate even a single chunk: for a read-only view numba would compile the kernel again.
         words = np.concatenate([words for words, _ in chunks])
         before = np.cumsum([0, *(len(words) for words, _ in chunks)])
         bounds = np.concatenate([*(bounds[:-1] + base for (_, bounds), base in zip(chunks, before, strict=False)), before[-1:]])
@@ -103,12 +103,12 @@ class Packing:
             raise StateCorruptError(
                 f"{wrong} of {packed.num_rows} packed rows differ from what was packed (faulty memory or disk); run again"
             )
-        found = decode(words, bounds, 1 + len(self.numbers))
-        nulls, anywhere = found[0], int(np.bitwise_or.reduce(found[0]))
+        decoded = decode(words, bounds, 1 + len(self.numbers))
+        nulls, any_nulls = decoded[0], int(np.bitwise_or.reduce(decoded[0]))
         columns = {}
         for bit, name in enumerate(self.numbers):
-            missing = (nulls >> bit) & 1 != 0 if anywhere >> bit & 1 else None
-            columns[name] = pa.array(found[1 + bit].view(self.schema.field(name).type.to_pandas_dtype()), mask=missing)
+            missing = (nulls >> bit) & 1 != 0 if any_nulls >> bit & 1 else None
+            columns[name] = pa.array(decoded[1 + bit].view(self.schema.field(name).type.to_pandas_dtype()), mask=missing)
         for field in self.lists:
             if field.name not in columns:
                 columns[field.name] = packed.column(field.name).combine_chunks().flatten()
@@ -120,7 +120,7 @@ class Packing:
         return columns | {field.name: pa.ListArray.from_arrays(bounds, slices.column(field.name).combine_chunks()) for field in lists}
 
     def _columns_of(self, slices: pa.Table) -> Ints:
-        """Shape (1 + n_columns, n_slices): bit c of the first word says that column c is null."""
+        """The words of a block, shape (1 + n_columns, n_slices); bit c of row 0 marks column c as null."""
         columns = np.zeros((1 + len(self.numbers), slices.num_rows), np.int64)
         for bit, name in enumerate(self.numbers):
             column = slices.column(name).combine_chunks()
@@ -132,12 +132,12 @@ class Packing:
 
 
 def count_slices(packed: pa.Table | pa.RecordBatch) -> int:
-    """Slices in all of the ``packed`` rows."""
+    """Number of slices in all ``packed`` rows."""
     return sum(int(words[bounds[:-1]].sum()) for words, bounds in _words(packed.column(BLOCK)))
 
 
 def _words(blocks: pa.ChunkedArray | pa.BinaryArray) -> Iterator[tuple[Ints, Ints]]:
-    """Words of the blocks, a chunk of them at a time, and where each begins."""
+    """For each chunk of blocks: its words, and the offset of each block in them, shape (n_blocks + 1,)."""
     for chunk in [blocks] if isinstance(blocks, pa.Array) else blocks.chunks:
         bounds = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset : chunk.offset + len(chunk) + 1].astype(np.int64) // 8
         data = chunk.buffers()[2]
@@ -145,7 +145,7 @@ def _words(blocks: pa.ChunkedArray | pa.BinaryArray) -> Iterator[tuple[Ints, Int
 
 
 def _cut(offsets: Ints) -> Ints:
-    """``offsets`` and others between them, so that none is more than ``MAX_PACKED`` from the next."""
+    """``offsets`` with others inserted, so that neighbours differ by at most ``MAX_PACKED``."""
     if len(offsets) > 1 and np.diff(offsets).max() > MAX_PACKED:
         return np.append(np.concatenate([np.arange(a, b, MAX_PACKED) for a, b in pairwise(offsets)]), offsets[-1])
     return offsets

@@ -1,4 +1,4 @@
-"""Result rows as columns, put into their order at the end."""
+"""Result rows as columns, sorted at the end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ResultTable(Sequence[Mapping[str, Any]]):
 
 @dataclass(frozen=True)
 class Chunk:
-    """Windows of one window of the spec that came together, and their aggregates."""
+    """Windows of one window of the spec that were computed together, with their aggregates."""
 
     window: int
     windows: Windows
@@ -57,7 +57,7 @@ class Chunk:
 
 
 def ordered(chunks: Sequence[Chunk], names: Sequence[str], aggregates: Sequence[str], keys: pa.Table) -> ResultTable:
-    """The rows of all ``chunks``; ``names`` are the spec's windows, ``keys`` the key columns by key index."""
+    """The rows of all ``chunks``, sorted; ``names`` are the spec's windows, row k of ``keys`` is the key of index k. O(n log n)."""
     chunks = [chunk for chunk in chunks if len(chunk.windows)]
     if not chunks:
         return ResultTable({}, 0)
@@ -68,10 +68,10 @@ def ordered(chunks: Sequence[Chunk], names: Sequence[str], aggregates: Sequence[
     key, start, end, trigger, revision = (gather(name) for name in ("key", "start", "end", "trigger", "revision"))
     window = np.concatenate([np.full(len(chunk.windows), chunk.window) for chunk in chunks])
     by_name = np.argsort(np.argsort(np.array(names)))
-    # Without key columns all rows are of one group.
-    place = (key_ranks(keys)[key] if keys.num_columns else key) * len(names) + by_name[window]
+    # Without key columns all rows belong to one group.
+    group = (key_ranks(keys)[key] if keys.num_columns else key) * len(names) + by_name[window]
     sorting = [column for column in (start, revision, trigger) if len(column) and (column != column[0]).any()]
-    order = np.lexsort((*sorting, end, place))
+    order = np.lexsort((*sorting, end, group))
     columns: dict[str, Column] = {name: keys.column(name).combine_chunks().take(pa.array(key[order])) for name in keys.column_names}
     columns["window"] = pa.array(names).take(pa.array(window[order]))
     columns["window_start"] = pa.array(start[order], mask=start[order] == NO_START)
@@ -91,7 +91,7 @@ def _gathered(parts: list[Column], order: Ints) -> Column:
 
 
 def key_ranks(keys: pa.Table) -> Ints:
-    """Place of each key in the order of keys: nulls first, NaN last."""
+    """Rank of each key in key order: nulls first, NaN last; int64, shape (n_keys,)."""
     sorting: list[Ints] = []
     for name in reversed(keys.column_names):
         column = keys.column(name).combine_chunks()

@@ -1,4 +1,4 @@
-"""The live rows of a run, and its keys."""
+"""Live rows and keys of a run."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from windowmill.windowing.kernels.columns import int64_of, order_key, valid_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.slicing.leaves import Leaves
 
-#: Columns of live rows beside those of the source, told from them by how they begin.
+#: Columns of live rows that are not the source's; their prefix distinguishes them.
 KEY, NUMBER, TIME, UNTIL, WATERMARK = "_ key", "_ number", "_ time", "_ until", "_ watermark"
 OWN = (KEY, NUMBER, TIME, UNTIL, WATERMARK)
 
 
 def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """One array; instants as integers along the axis, −0.0 as it is."""
+    """``column`` as one array, with instants as integers along the axis; −0.0 is unchanged."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return whole.cast(pa.int64()) if pa.types.is_timestamp(whole.type) else whole
 
 
 class Keys:
-    """Every key met, by index in the order of first appearance; nulls are one key, NaN is one, −0.0 is 0.0."""
+    """All keys seen, indexed in order of first appearance; all nulls are equal, all NaN are equal, and −0.0 equals 0.0."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
 
     def __len__(self) -> int:
-        # Without key columns all rows are one group, and Arrow would count no rows.
+        # Without key columns all rows form one group, and Arrow would report zero rows.
         return self.table.num_rows if self.table.num_columns else 1
 
     def learn(self, columns: Mapping[str, pa.Array], n_rows: int) -> Ints:
-        """Index of each row's key; ``columns`` are the key columns of the rows."""
+        """Index of each row's key, int64, shape (n_rows,); adds new keys. O(n + m) for n known keys and m rows."""
         if not columns:
             return np.zeros(n_rows, np.int64)
         both = pa.concat_tables([self.table, pa.table(columns)])
@@ -46,31 +46,34 @@ class Keys:
 
 
 def key_codes(columns: Sequence[pa.ChunkedArray | pa.Array], n_rows: int) -> tuple[Ints, int]:
-    """A number for each row's key, counted by first appearance, and how many keys there are; without columns all rows are of one."""
+    """Code of each row's key in order of first appearance, and the number of keys; without columns all rows have one key."""
     codes = _codes([as_key(plain(column)) for column in columns]) if columns else np.zeros(n_rows, np.int64)
     return codes, int(codes.max()) + 1 if n_rows else 0
 
 
 def as_key(column: pa.Array) -> pa.Array:
-    """Equal keys as equal bits: −0.0 is 0.0, and there is one NaN."""
+    """Normalize a key column so that equal keys have equal bits: −0.0 becomes 0.0, and every NaN the same one."""
     if not pa.types.is_floating(column.type):
         return column
     return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), pc.add(column, pa.scalar(0.0, column.type)))
 
 
 def _codes(columns: list[pa.Array]) -> Ints:
-    """A number for each different row, counted by first appearance."""
+    """Code of each row in order of first appearance; equal rows have equal codes."""
     codes = np.zeros(len(columns[0]), np.int64)
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         encoded = column.dictionary_encode(null_encoding="encode")
         codes = codes * max(1, len(encoded.dictionary)) + np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
-        if place:
+        if index:
             codes = np.asarray(pa.array(codes).dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
     return codes
 
 
 def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) -> Leaves:
-    """``table``, whose rows stand in the order of arrival, as leaves."""
+    """Sort ``table``, whose rows are in order of arrival, into leaves; O(n log n).
+
+    Rows whose number is at least ``first_new`` are new.
+    """
     key, time, number = (table.column(name).to_numpy() for name in (KEY, TIME, NUMBER))
     order = np.arange(len(number))
     for tie in reversed(ties):
@@ -78,7 +81,7 @@ def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) 
         for ranks in (order_key(column), valid_of(column)):
             order = order[np.argsort(ranks[order], kind="stable")]
     order = order[np.argsort(time[order], kind="stable")]
-    # Few different keys sort by their digits, which is five times as fast.
+    # 16-bit keys are radix-sorted, which is five times as fast.
     narrow = key.astype(np.uint16 if n_keys <= 1 << 16 else np.int64)
     order = order[np.argsort(narrow[order], kind="stable")]
     sorted_table = table.take(pa.array(order))
@@ -97,7 +100,7 @@ def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) 
 
 
 def kept(table: pa.Table, leaves: Leaves, live: Bools) -> pa.Table:
-    """The rows of ``table`` whose ``leaves`` are ``live``, in the order of arrival."""
+    """The rows of ``table`` whose ``leaves`` are ``live``, in order of arrival; O(n)."""
     if live.all():
         return table
     mask = np.empty(len(live), np.bool_)

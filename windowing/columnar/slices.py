@@ -1,12 +1,12 @@
-"""Rows into slices, slices into windows, both over whole columns: what an executor does between Spark's scan, shuffle and sink.
+"""Lifts rows into slices and combines slices into windows, over whole columns: an executor's work between Spark's scan, shuffle and sink.
 
 ::
 
     rows ─ lift ─▶ slices ─ pack ─▶ │ shuffle by key │ ─ unpack, merge ─▶ slices of whole keys ─▶ windows
                                                                              └─▶ the batch's own slices, for the state
 
-A *packed* row holds many slices of a key (:mod:`windowmill.windowing.columnar.packing`): a shuffle moves and sorts thousands of rows, not
-millions.
+A *packed* row holds many slices of a key (:mod:`windowmill.windowing.columnar.packing`), so that a shuffle moves and sorts thousands of
+rows instead of millions.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ from windowmill.windowing.kernels.slices import along_axis, by_key, combine_runs
 from windowmill.windowing.nodes import Nodes
 from windowmill.windowing.slicing.leaves import runs as equal_runs
 
-#: Columns of a row to be lifted, beside those of the source: its event time; the instant through which windows were closed to it, or null;
-#: whether it came behind the watermark.
+#: Columns of a row to lift, beside those of the source: its event time; the instant through which windows were closed at its arrival, or
+#: null; whether it is late.
 TIME, CLOSED, LATE = "_time", "_closed", "_late"
-#: Columns of a slice beside the keys, ``CLOSED`` and the partials: its start, and the batch that it came with.
+#: Columns of a slice beside the keys, ``CLOSED`` and the partials: its start, and its batch.
 SLICE, BATCH = "_slice", "_batch"
-#: Where nodes are stored beside slices: a node's level; 0 for a slice.
+#: Level of a node, 0 for a slice; only where nodes are stored.
 LEVEL = "_level"
 
-#: Column of a bare result row: the number of its grid in the stage. Beside it stand the keys, the window's end and the aggregates.
+#: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates.
 GRID = "_ grid"
 
-#: Rows lifted together. Many, so that rows of a slice meet; what they take in memory is about 150 bytes each.
+#: Number of rows lifted together; many, so that the rows of a slice meet. They take about 150 bytes each in memory.
 CHUNK_ROWS = 1_000_000
-#: Slices gathered before windows are computed: enough to make a call's fixed cost vanish.
+#: Number of slices gathered before windows are computed; large enough to amortise a call's fixed cost.
 CHUNK_SLICES = 200_000
-#: Rows, or slices, of an Arrow batch that goes out.
+#: Greatest number of rows, or slices, in an output Arrow batch.
 BATCH_ROWS = 200_000
 
 
 @dataclass(frozen=True)
 class SliceStage:
-    """How a pipeline's rows become slices; small and picklable.
+    """Settings for lifting a pipeline's rows into slices; small and picklable.
 
     Attributes
     ----------
     schema
-        Columns of a slice: the keys, ``SLICE``, ``LEVEL`` where nodes are stored, ``CLOSED``, ``BATCH``, the partials.
+        Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``CLOSED``, ``BATCH``, the partials.
     check
-        How slices that come from the state are verified; none where there is no state.
+        Verifies slices read from the state; none if there is no state.
     """
 
     keys: tuple[str, ...]
@@ -76,23 +76,23 @@ class SliceStage:
 
     @cached_property
     def packing(self) -> Packing:
-        """How slices are packed."""
+        """Packs slices for the shuffle."""
         return Packing(self.keys, self.schema)
 
     @cached_property
     def storing(self) -> Packing:
-        """How slices are listed for the state: each with its checksum."""
+        """Lists slices for the state, each with its checksum."""
         return Packing(self.keys, self.schema.append(pa.field(SUM, pa.int64())))
 
 
 @dataclass(frozen=True)
 class NodeStage:
-    """Which nodes a batch stores; small and picklable.
+    """Settings for the nodes that a batch stores; small and picklable.
 
     Attributes
     ----------
     before, through
-        Windows were emitted through ``before``, and are through ``through`` with this batch.
+        Instants through which windows had been emitted before this batch, and are with it.
     """
 
     nodes: Nodes
@@ -102,18 +102,18 @@ class NodeStage:
 
 @dataclass(frozen=True)
 class WindowStage:
-    """How slices become result rows; small and picklable.
+    """Settings for combining slices into result rows; small and picklable.
 
     Attributes
     ----------
     after, through
-        Windows that end in (after, through] are wanted.
+        The batch emits the windows that end in (after, through].
     keep_from
-        The batch's slices from here on are wanted for the state; null: none.
+        The state keeps the batch's slices that start at or after this instant; null for none.
     schema
         Columns of a result row.
     nodes
-        The nodes that are wanted for the state beside slices; null: none.
+        Nodes that the state keeps beside slices; null for none.
     """
 
     slices: SliceStage
@@ -126,23 +126,24 @@ class WindowStage:
 
     @cached_property
     def bare_schema(self) -> pa.Schema:
-        """Columns of a result row without those that follow from its grid or are the same in all."""
+        """Columns of a result row without those that its grid implies or that are constant."""
         implied = ("window", "window_start", "trigger", "revision", "batch")
         return pa.schema([(GRID, pa.int32()), *(field for field in self.schema if field.name not in implied)])
 
 
 @dataclass(frozen=True)
 class Combined:
-    """What packed slices of some whole keys came to.
+    """The result of combining all packed slices of some keys.
 
     Attributes
     ----------
     windows
-        Bare result rows, a table a window of the spec.
+        Bare result rows, one table per window of the spec.
     slices, offsets
-        The batch's slices and nodes for the state, each with its checksum, key by key, and where each key's begin; none unless wanted.
+        The batch's slices and nodes for the state, with checksums, grouped by key; key k's are ``offsets[k]:offsets[k + 1]``. None if the
+        state keeps none.
     rows, late_rows, n_slices
-        Rows lifted, those of them that came late, and the slices that they are in, with the nodes for the state.
+        Numbers of lifted rows, of late rows among them, and of the batch's slices and new nodes.
     """
 
     windows: list[pa.Table]
@@ -154,7 +155,7 @@ class Combined:
 
 
 def lifted(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
-    """Rows in, packed slices out; ``first_place`` orders them among those of other callers."""
+    """Lift rows into packed slices; ``first_place`` ranks them among those of other callers. O(n log n) in rows."""
     for place, table in enumerate(_chunks(batches), first_place):
         late = pc.sum(table.column(LATE)).as_py() if LATE in table.column_names else 0
         slices, offsets = _lift(stage, table)
@@ -163,7 +164,7 @@ def lifted(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: in
 
 
 def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
-    """Slices in, as the state has them, packed slices out; raises ``StateCorruptError`` where one differs from what was stored."""
+    """Verify and pack slices read from the state; raises ``StateCorruptError`` if one differs from what was stored."""
     for place, table in enumerate(_chunks(batches), first_place):
         if stage.check is not None and SUM in table.column_names:
             stage.check.verify(table)
@@ -186,12 +187,12 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
-    """Slices in (key, start, closed) order, and where each key's begin."""
+    """Lift ``rows`` into slices in (key, start, closed) order; key k's are ``offsets[k]:offsets[k + 1]``."""
     if any(atom.ordered for atom in stage.layout.atoms):
         rows = rows.take(pa.array(_by_time(rows, stage.ties)))
     codes, n_keys = key_codes([rows.column(key) for key in stage.keys], rows.num_rows)
-    trains = np.array(stage.edges.trains, np.int64).reshape(-1, 2)
-    starts = slice_starts(int64_of(rows.column(TIME).combine_chunks()), trains[:, 0].copy(), trains[:, 1].copy())
+    sequences = np.array(stage.edges.sequences, np.int64).reshape(-1, 2)
+    starts = slice_starts(int64_of(rows.column(TIME).combine_chunks()), sequences[:, 0].copy(), sequences[:, 1].copy())
     closed = _closed_of(rows)
     order, offsets = by_key(codes, n_keys)
     starts, closed = starts[order], closed[order]
@@ -210,14 +211,14 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
 
 
 def _lifted_columns(stage: SliceStage) -> list[str]:
-    """Columns of a row that partials are made of; one at least, since a table without columns does not know how many rows it has."""
+    """Columns that the partials read; at least one, because a table without columns has no number of rows."""
     atoms = stage.layout.atoms
     names = [name for atom in atoms for name in atom.columns] + [condition_column(atom.where) for atom in atoms if atom.where]
     return list(dict.fromkeys([*names, *((TIME, *stage.ties) if any(atom.ordered for atom in atoms) else ())])) or [TIME]
 
 
 def _by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
-    """Rows in (time, tie_break, arrival) order, nulls first."""
+    """Indices of ``rows`` in (time, tie_break, arrival) order, nulls first."""
     order = np.arange(rows.num_rows)
     for tie in reversed(ties):
         column = rows.column(tie).combine_chunks()
@@ -227,7 +228,7 @@ def _by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
 
 
 def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Combined]:
-    """Packed slices, sorted by key and ``PLACE``, in; what whole keys came to out."""
+    """Combine packed slices, sorted by key and ``PLACE``, into windows and slices for the state; no key is split between results."""
     for table in _whole_keys(batches, stage.slices):
         yield _combine(stage, table)
 
@@ -279,7 +280,7 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
 
 @dataclass(frozen=True)
 class _Partials:
-    """Partials of keys, in the order of keys and starts: each one's key, by its index, where it starts, and what it holds."""
+    """Partials sorted by key index and start; one element or row per partial."""
 
     keys: Ints
     starts: Ints
@@ -292,22 +293,22 @@ class _Partials:
 
 
 def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: _Partials, own: npt.NDArray[np.bool_]) -> list[tuple[int, _Partials]]:
-    """By level the nodes that this batch makes whole, and for those that were whole already what came to them since.
+    """By level, the nodes that this batch completes, and increments for nodes completed before.
 
-    ``leaves`` are all that was restored, coarse or not, and the batch's own slices.
+    ``leaves`` are the restored slices and nodes and the batch's own slices.
     """
     assert stage.keep_from is not None
     counted = leaves.closed <= wanted.through
-    # What counts only in windows that ended by now had to wait for them.
+    # Late slices join a node once the windows that do not count them have ended.
     fresh = counted & (own | (leaves.closed > wanted.before))
     first, before, now = (wanted.nodes.number(t) for t in (stage.keep_from, wanted.before, wanted.through))
-    found = []
+    nodes = []
     for rows, whole, until in ((counted, before, now), (fresh, None, before)):
         level_below = leaves.at(rows)
         number = wanted.nodes.numbers(level_below.starts)
         for level in range(1, wanted.nodes.top + 1):
             number = number >> level << level
-            # A node is left out that begins before what is needed or ends after what is whole: so do those above it.
+            # Skip a node that begins before the needed range or ends after the complete one: the nodes above it do so too.
             inside = (number >= first) & (number + (1 << level) <= until)
             number, level_below = number[inside], level_below.at(inside)
             if not len(number):
@@ -319,14 +320,14 @@ def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: _Partials, own: 
             never = np.full(len(number), NEVER_CLOSED, np.int64)
             level_below = _Partials(keys[bounds[:-1]], wanted.nodes.starts(number), never, ints, floats)
             now_whole = np.ones(len(number), np.bool_) if whole is None else number + (1 << level) > whole
-            found.append((level, level_below.at(now_whole)))
-    return found
+            nodes.append((level, level_below.at(now_whole)))
+    return nodes
 
 
 def _kept(
     stage: SliceStage, of_key: Mapping[str, pa.Array], slices: pa.Table, stored_rows: Sequence[tuple[int, _Partials]]
 ) -> tuple[pa.Table, Ints]:
-    """Slices and nodes as the state holds them, and where each key's begin; ``of_key`` are the key columns by key index."""
+    """Slices and nodes with the state's columns, grouped by key, and each key's offset; ``of_key`` holds key columns by key index."""
     parts = [partials for _, partials in stored_rows]
     keys, starts, closed = (np.concatenate([getattr(part, name) for part in parts]) for name in ("keys", "starts", "closed"))
     ints, floats = np.concatenate([part.ints for part in parts]), np.concatenate([part.floats for part in parts])
@@ -342,7 +343,7 @@ def _kept(
 
 
 def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:
-    """``bare`` rows of one window with all columns of ``stage.schema``."""
+    """Complete the ``bare`` rows of one window to all columns of ``stage.schema``."""
     name, grid = stage.grids[bare.column(GRID)[0].as_py()]
     n, ends = bare.num_rows, int64_of(bare.column("window_end").combine_chunks())
     columns = {field.name: bare.column(field.name) for field in bare.schema}
@@ -352,7 +353,7 @@ def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:
 
 
 def _whole_keys(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterator[pa.Table]:
-    """Gather packed slices into tables that never cut a key's in two."""
+    """Gather packed slices into tables that never split a key."""
     waiting: list[pa.RecordBatch] = []
     gathered = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""A batch's work on a share of the keys: entries of the state's log and fresh rows in, result rows and new entries out."""
+"""The work of a batch on the keys of one Spark partition: takes log entries and fresh rows, returns result rows and new entries."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from windowmill.windowing.watermark import BEFORE, Clock
 
 
 @dataclass(frozen=True)
-class Share:
-    """What every share of a batch's keys is worked on by; small, and the same for all of them.
+class PartitionTask:
+    """Settings of one Spark partition's work; small, and equal for all partitions of a batch.
 
     Attributes
     ----------
     schema
-        Of result rows; it may have less than all of their columns.
+        Schema of result rows; it may omit some of their columns.
     clock
-        As the batch leaves it; ``since`` is the watermark as the batch found it.
+        The clock after the batch; ``since`` is the watermark before it.
     batch
         Number of the batch.
     keep
-        Whether later batches go on from this one's state.
+        Whether later batches continue from this one's state.
     final
         Whether the input ends with the batch.
     """
@@ -44,15 +44,15 @@ class Share:
     keep: bool = True
     final: bool = False
 
-    def work(self, entries: pa.Table, fresh: pa.Table) -> Worked:
-        """Apply ``fresh`` rows to the state that ``entries`` tell of.
+    def work(self, entries: pa.Table, fresh: pa.Table) -> PartitionResult:
+        """Apply ``fresh`` rows to the state in ``entries``; O(n log n) in live rows.
 
         Parameters
         ----------
         entries
-            All that the log has of some keys; columns as ``log.schema``.
+            All log entries of some keys, with the columns of ``log.schema``.
         fresh
-            Rows that have arrived, in any order; columns as ``log.fresh_schema``.
+            New rows in any order, with the columns of ``log.fresh_schema``.
         """
         windows = KeyedWindows(self.pipeline)
         stored = self.log.read(entries)
@@ -67,32 +67,32 @@ class Share:
             changes = self.log.changes(stored, windows.snapshot(), step.due, self.batch)
         taken = ~np.isin(rows.column(NUMBER).to_numpy(), step.refused)
         late = _late(rows) & taken
-        return Worked(self, step, keys, changes, int(taken.sum()), int(late.sum()))
+        return PartitionResult(self, step, keys, changes, int(taken.sum()), int(late.sum()))
 
     def _arrived(self, fresh: pa.Table, windows: KeyedWindows) -> pa.Table:
-        """``fresh`` as live rows in the order of arrival; a watermark that is not told is at least that of the row before."""
+        """``fresh`` as live rows in order of arrival; a null watermark becomes that of the row before."""
         fresh = fresh.sort_by("_number")
         rows = self.log.rows(fresh, windows.learn(self.log.key_columns(fresh), fresh.num_rows))
-        told = pc.fill_null(rows.column(WATERMARK), BEFORE).to_numpy()
-        met = np.maximum.accumulate(np.concatenate(([self.clock.since], told)))[1:]
-        return rows.set_column(rows.schema.get_field_index(WATERMARK), WATERMARK, pa.array(met))
+        known = pc.fill_null(rows.column(WATERMARK), BEFORE).to_numpy()
+        watermark_at_arrival = np.maximum.accumulate(np.concatenate(([self.clock.since], known)))[1:]
+        return rows.set_column(rows.schema.get_field_index(WATERMARK), WATERMARK, pa.array(watermark_at_arrival))
 
 
 @dataclass(frozen=True)
-class Worked:
-    """What a share of the keys has come to.
+class PartitionResult:
+    """The result of a partition's work.
 
     Attributes
     ----------
     keys
-        Key columns by key index.
+        Key columns; row k is the key of index k.
     changes
-        Entries for the log; none where no state is kept.
+        Entries for the log; none if no state is kept.
     applied, late
-        How many fresh rows were not refused, and how many of those were behind the watermark.
+        Number of fresh rows that were not refused, and of those behind the watermark among them.
     """
 
-    share: Share
+    task: PartitionTask
     step: Step
     keys: pa.Table
     changes: pa.Table | None
@@ -100,9 +100,9 @@ class Worked:
     late: int
 
     def results(self) -> Iterator[pa.Table]:
-        """Result rows, in pieces."""
+        """Result rows, one table per chunk of windows."""
         for chunk in self.step.chunks:
-            yield result_rows(chunk, self.share.pipeline, self.keys, self.share.schema, self.share.batch)
+            yield result_rows(chunk, self.task.pipeline, self.keys, self.task.schema, self.task.batch)
 
     @property
     def refused(self) -> Ints:
