@@ -19,13 +19,15 @@ from windowmill.windowing.slicing.calendars import zone_named
 from windowmill.windowing.spec import Pipeline
 
 _WEEK_SECONDS = 7 * 86_400
+#: Its own modules change with its release, which plans record.
+_PACKAGE = "windowmill"
 
 
 def module_names(pipeline: Pipeline) -> list[str]:
-    """User modules that the spec depends on: those that it names (``module`` of each ``module:name``), and plugins."""
+    """User modules that the spec depends on: those that it names (``module`` of each ``module:name``), and plugins with those they name."""
     functions = [place for window in pipeline.windows for place in window.functions().values()]
     functions += [spec.use for spec in pipeline.aggregates.values() if spec.use is not None]
-    return sorted({place.partition(":")[0] for place in functions} | plugin_modules(pipeline))
+    return sorted({place.partition(":")[0] for place in functions} | plugin_modules(pipeline) | part_modules(pipeline))
 
 
 def plugin_modules(pipeline: Pipeline) -> set[str]:
@@ -34,6 +36,18 @@ def plugin_modules(pipeline: Pipeline) -> set[str]:
     if pipeline.source is not None:
         modules.add(KINDS.module_of(pipeline.source.format))
     return {module for module in modules if module is not None and module != RUNNING}
+
+
+def part_modules(pipeline: Pipeline) -> set[str]:
+    """Modules that plugins name in what they have registered and runs of the spec use (``module`` of each ``"module:name"``)."""
+    parts: list[object] = []
+    for spec in pipeline.aggregates.values():
+        if spec.use is None and DECLARED.module_of(spec.function) is not None:
+            parts += [spec.declaration.algebra, spec.declaration.recipe]
+    if pipeline.source is not None and KINDS.module_of(pipeline.source.format) is not None:
+        parts.append(KINDS[pipeline.source.format].open)
+    named = {part.partition(":")[0] for part in parts if isinstance(part, str)}
+    return {module for module in named if module.partition(".")[0] != _PACKAGE}
 
 
 def module_digests(pipeline: Pipeline) -> dict[str, str]:

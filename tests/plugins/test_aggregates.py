@@ -14,18 +14,21 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from tests.checkpoints.records import plan
 from windowmill import aggregate
-from windowmill.jobs.batch.user_code import module_digests
+from windowmill.jobs.batch.user_code import check_modules, module_digests
 from windowmill.jobs.cli import main
 from windowmill.jobs.spark.shipping import ship_modules
 from windowmill.testing import check_aggregate, try_pipeline
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.catalogue import parse_aggregate
-from windowmill.windowing.errors import PluginError, SpecError
+from windowmill.windowing.errors import CodeChangedError, PluginError, SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
 TOYS = "tests.plugins.toys.aggregates"
+#: What they name in ``recipe``.
+RECIPES = "tests.plugins.toys.recipe"
 SPEC: dict[str, Any] = {
     "pipeline": "prices",
     "keys": ["shop"],
@@ -156,8 +159,42 @@ def test_its_laws_are_tried(plug):
 
 def test_its_module_is_part_of_what_a_batch_depends_on(plug):
     plug(TOYS)
-    assert list(module_digests(parse_pipeline(SPEC))) == [TOYS]
+    assert list(module_digests(parse_pipeline(SPEC))) == [TOYS, RECIPES]
     assert module_digests(parse_pipeline(SPEC | {"aggregates": {"n": {"count": "*"}}})) == {}
+
+
+ALIAS = """
+from windowmill.plugins import Declaration, register_aggregate
+
+register_aggregate(Declaration("average", "windowmill.windowing.aggregates.sums:build_mean", "{recipes}:MEAN", takes="number"))
+"""
+
+
+@pytest.fixture
+def average(plug, tmp_path, monkeypatch):
+    """A pipeline with an aggregate that two modules may register; its recipe is in a module beside them."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mean_recipes.py").write_text("from windowmill.windowing.kernels.recipes import MEAN\n")
+    for module in ("means_one", "means_two"):
+        (tmp_path / f"{module}.py").write_text(ALIAS.format(recipes="mean_recipes"))
+    plug("means_one")
+    return parse_pipeline(SPEC | {"aggregates": {"x": {"average": "price"}}})
+
+
+def test_an_edited_recipe_is_refused(average, tmp_path):
+    planned = plan(3, modules=module_digests(average))
+    check_modules(average, planned)
+    with (tmp_path / "mean_recipes.py").open("a") as file:
+        file.write("# edited\n")
+    with pytest.raises(CodeChangedError, match="module mean_recipes is not the one that batch 3 ran"):
+        check_modules(average, planned)
+
+
+def test_workers_elsewhere_get_the_module_of_a_recipe(average):
+    shipped: list[str] = []
+    context = SimpleNamespace(master="spark://elsewhere:7077", environment={}, addPyFile=lambda path: shipped.append(Path(path).name))
+    ship_modules(SimpleNamespace(sparkContext=context), average)
+    assert shipped == ["mean_recipes.py", "means_one.py"]
 
 
 def test_workers_elsewhere_get_all_plugins_and_are_told_of_them(plug):
