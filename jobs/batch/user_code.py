@@ -62,8 +62,15 @@ def module_digests(pipeline: Pipeline) -> dict[str, str]:
 
 def check_modules(pipeline: Pipeline, plan: Plan) -> None:
     """Refuse modules that differ from those of ``plan``; raises ``CodeChangedError``."""
-    now = module_digests(pipeline)
+    now, named = module_digests(pipeline), module_names(pipeline)
     for name, digest in plan.modules.items():
+        # The spec is the one that the plan was made for: only what plugins have registered can come from elsewhere.
+        if name not in named:
+            raise CodeChangedError(
+                f"pipeline {pipeline.pipeline}: module {name}, which batch {plan.batch} ran, no longer registers what the spec names, so "
+                "results might be inconsistent with the stored state; put the old one back, give the new one its own sink and backfill it "
+                "there, or, if it computes the same, run once with --accept-code"
+            )
         if name in now and now[name] != digest:
             raise CodeChangedError(
                 f"pipeline {pipeline.pipeline}: module {name} is not the one that batch {plan.batch} ran (digest {now[name]} instead of "

@@ -190,6 +190,13 @@ def test_an_edited_recipe_is_refused(average, tmp_path):
         check_modules(average, planned)
 
 
+def test_an_aggregate_that_another_module_registers_now_is_refused(plug, average):
+    planned = plan(3, modules=module_digests(average))
+    plug("means_two")
+    with pytest.raises(CodeChangedError, match="module means_one, which batch 3 ran, no longer registers what the spec names"):
+        check_modules(average, planned)
+
+
 def test_workers_elsewhere_get_the_module_of_a_recipe(average):
     shipped: list[str] = []
     context = SimpleNamespace(master="spark://elsewhere:7077", environment={}, addPyFile=lambda path: shipped.append(Path(path).name))
