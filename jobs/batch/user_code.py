@@ -47,14 +47,17 @@ def part_modules(pipeline: Pipeline) -> set[str]:
     if pipeline.source is not None and KINDS.module_of(pipeline.source.format) is not None:
         parts.append(KINDS[pipeline.source.format].open)
     named = {part.partition(":")[0] for part in parts if isinstance(part, str)}
-    return {module for module in named if module.partition(".")[0] != _PACKAGE}
+    return {module for module in named if module and module.partition(".")[0] != _PACKAGE}
 
 
 def module_digests(pipeline: Pipeline) -> dict[str, str]:
     """SHA-256 of the file of each of these modules, 16 hexadecimal digits; modules without a file are omitted."""
     found = {}
     for name in module_names(pipeline):
-        origin = importlib.util.find_spec(name)
+        try:
+            origin = importlib.util.find_spec(name)
+        except ModuleNotFoundError:  # its package; what is wrong is told where it is to be used
+            continue
         if origin is not None and origin.origin is not None and Path(origin.origin).is_file():
             found[name] = hashlib.sha256(Path(origin.origin).read_bytes()).hexdigest()[:16]
     return found

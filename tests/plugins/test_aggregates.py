@@ -197,6 +197,26 @@ def test_an_aggregate_that_another_module_registers_now_is_refused(plug, average
         check_modules(average, planned)
 
 
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ("nowhere.at_all:MEAN", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("windowmill.windowing.kernels.recipes:MEEN", "AttributeError: .* has no attribute 'MEEN'"),
+        ("windowmill.windowing.kernels.recipes", "AttributeError"),
+        (":MEAN", "ValueError: Empty module name"),
+    ],
+)
+def test_a_recipe_that_is_not_there_is_told(plug, part, why):
+    from windowmill.plugins import Declaration, register_aggregate
+    from windowmill.windowing.kernels.layout import Layout
+
+    register_aggregate(Declaration("average", "windowmill.windowing.aggregates.sums:build_mean", part))
+    pipeline = parse_pipeline(SPEC | {"aggregates": {"x": {"average": "price"}}})
+    module_digests(pipeline)
+    with pytest.raises(PluginError, match=f"'{part}' cannot be imported \\({why}.*correct it where the plugin registers it"):
+        Layout.of(pipeline, {"shop": pa.string(), "at": pa.int64(), "price": pa.float64()})
+
+
 def test_workers_elsewhere_get_the_module_of_a_recipe(average):
     shipped: list[str] = []
     context = SimpleNamespace(master="spark://elsewhere:7077", environment={}, addPyFile=lambda path: shipped.append(Path(path).name))
