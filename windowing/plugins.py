@@ -76,6 +76,9 @@ def import_plugins() -> None:
                     _import(plugin)
             except PluginError as err:
                 _imports.failure = err
+            except KeyboardInterrupt:
+                _imports.failure = PluginError("the import of plugins was interrupted, and some are missing; start this process again")
+                raise
         if _imports.failure is not None:
             raise _imports.failure
 

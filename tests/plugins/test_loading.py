@@ -132,6 +132,16 @@ def test_a_cell_of_a_notebook_may_run_again(plug):
     assert DECLARED.module_of("average") == "__main__"
 
 
+def test_an_interrupted_import_does_not_pass_for_a_whole_one(plug, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_averages.py").write_text("raise KeyboardInterrupt")
+    plug("slow_averages")
+    with pytest.raises(KeyboardInterrupt):
+        list(DECLARED)
+    with pytest.raises(PluginError, match="the import of plugins was interrupted, and some are missing; start this process again"):
+        list(DECLARED)
+
+
 def test_doctor_lists_them(plug):
     assert check_plugins() == []
     plug("tests.plugins.toys.engine", "tests.plugins.toys.command")
