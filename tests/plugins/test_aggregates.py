@@ -241,3 +241,12 @@ def test_a_name_that_it_cannot_have_is_refused(plug, name):
 
     with pytest.raises(PluginError, match=f"plugin 'tests.plugins.test_aggregates'.*{name!r}.* (another name|choose letters)"):
         register_aggregate(Declaration(name, "nowhere:build"))
+
+
+@pytest.mark.parametrize(("columns", "option"), [(("x", "y"), "q"), (("value",), "q"), (("column",), "column")])
+def test_columns_that_no_spec_can_write_beside_options_are_refused(plug, columns, option):
+    from windowmill.plugins import Declaration, Option, register_aggregate
+
+    options = {option: Option(lambda value: True, {})}
+    with pytest.raises(PluginError, match=r"'two_at' has options beside columns .*: leave columns out"):
+        register_aggregate(Declaration("two_at", "nowhere:build", columns=columns, options=options))
