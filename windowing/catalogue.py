@@ -205,8 +205,21 @@ class AggregateSpec(BaseModel):
 
     @property
     def declaration(self) -> Declaration:
-        """What holds of the function."""
-        return _OWN if self.use is not None else DECLARED[self.function]
+        """What holds of the function.
+
+        Raises
+        ------
+        PluginError
+            If it is not registered in this process: a worker of Spark, where a notebook has registered it.
+        """
+        if self.use is not None:
+            return _OWN
+        if self.function not in DECLARED:
+            raise PluginError(
+                f"the aggregate {self.function!r} is not registered in this process; register it in a module that WINDOWMILL_PLUGINS "
+                "names: workers of Spark cannot import a notebook or the script that is running"
+            )
+        return DECLARED[self.function]
 
 
 def parse_aggregate(value: object) -> AggregateSpec:

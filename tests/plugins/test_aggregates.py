@@ -250,3 +250,14 @@ def test_columns_that_no_spec_can_write_beside_options_are_refused(plug, columns
     options = {option: Option(lambda value: True, {})}
     with pytest.raises(PluginError, match=r"'two_at' has options beside columns .*: leave columns out"):
         register_aggregate(Declaration("two_at", "nowhere:build", columns=columns, options=options))
+
+
+def test_one_that_only_another_process_knows_is_told(plug):
+    """As in a worker of Spark, to which a pipeline comes with the name of what a notebook has registered."""
+    from windowmill.plugins import Declaration, register_aggregate
+
+    register_aggregate(Declaration("average", "windowmill.windowing.aggregates.sums:build_mean"))
+    pipeline = parse_pipeline(SPEC | {"aggregates": {"x": {"average": "price"}}})
+    plug()
+    with pytest.raises(PluginError, match="the aggregate 'average' is not registered in this process; register it in a module"):
+        aggregate_for(pipeline.aggregates["x"], ["float64"])
