@@ -83,7 +83,8 @@ def _guarded(action: Callable[[], Any]) -> int:
         ours = raised_in_worker(err)
         errors.print(f"windowmill: {redacted(explain(err)) if ours is None else ours}", markup=False)
         return 1 if ours is None else ours.exit_code
-    return result if isinstance(result, int) else 0
+    # A truth is no exit code: True would be 1, a failure.
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
 if __name__ == "__main__":

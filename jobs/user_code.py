@@ -19,13 +19,15 @@ from windowmill.windowing.slicing.calendars import zone_named
 from windowmill.windowing.spec import Pipeline
 
 _WEEK_SECONDS = 7 * 86_400
+#: Its own modules change with its release, which plans record.
+_PACKAGE = "windowmill"
 
 
 def module_names(pipeline: Pipeline) -> list[str]:
-    """User modules that the spec depends on: those that it names (``module`` of each ``module:name``), and plugins."""
+    """User modules that the spec depends on: those that it names (``module`` of each ``module:name``), and plugins with those they name."""
     functions = [place for window in pipeline.windows for place in window.functions().values()]
     functions += [spec.use for spec in pipeline.aggregates.values() if spec.use is not None]
-    return sorted({place.partition(":")[0] for place in functions} | plugin_modules(pipeline))
+    return sorted({place.partition(":")[0] for place in functions} | plugin_modules(pipeline) | part_modules(pipeline))
 
 
 def plugin_modules(pipeline: Pipeline) -> set[str]:
@@ -36,11 +38,26 @@ def plugin_modules(pipeline: Pipeline) -> set[str]:
     return {module for module in modules if module is not None and module != RUNNING}
 
 
+def part_modules(pipeline: Pipeline) -> set[str]:
+    """Modules that plugins name in what they have registered and runs of the spec use (``module`` of each ``"module:name"``)."""
+    parts: list[object] = []
+    for spec in pipeline.aggregates.values():
+        if spec.use is None and DECLARED.module_of(spec.function) is not None:
+            parts += [spec.declaration.algebra, spec.declaration.recipe]
+    if pipeline.source is not None and KINDS.module_of(pipeline.source.format) is not None:
+        parts.append(KINDS[pipeline.source.format].open)
+    named = {part.partition(":")[0] for part in parts if isinstance(part, str)}
+    return {module for module in named if module and module.partition(".")[0] != _PACKAGE}
+
+
 def module_digests(pipeline: Pipeline) -> dict[str, str]:
     """SHA-256 of the file of each of these modules, 16 hexadecimal digits; modules without a file are omitted."""
     found = {}
     for name in module_names(pipeline):
-        origin = importlib.util.find_spec(name)
+        try:
+            origin = importlib.util.find_spec(name)
+        except ModuleNotFoundError:  # its package; what is wrong is told where it is to be used
+            continue
         if origin is not None and origin.origin is not None and Path(origin.origin).is_file():
             found[name] = hashlib.sha256(Path(origin.origin).read_bytes()).hexdigest()[:16]
     return found
@@ -48,8 +65,15 @@ def module_digests(pipeline: Pipeline) -> dict[str, str]:
 
 def check_modules(pipeline: Pipeline, plan: Plan) -> None:
     """Refuse modules that differ from those of ``plan``; raises ``CodeChangedError``."""
-    now = module_digests(pipeline)
+    now, named = module_digests(pipeline), module_names(pipeline)
     for name, digest in plan.modules.items():
+        # The spec is the one that the plan was made for: only what plugins have registered can come from elsewhere.
+        if name not in named:
+            raise CodeChangedError(
+                f"pipeline {pipeline.pipeline}: module {name}, which batch {plan.batch} ran, no longer registers what the spec names, so "
+                "results might be inconsistent with the stored state; put the old one back, give the new one its own sink and backfill it "
+                "there, or, if it computes the same, run once with --accept-code"
+            )
         if name in now and now[name] != digest:
             raise CodeChangedError(
                 f"pipeline {pipeline.pipeline}: module {name} is not the one that batch {plan.batch} ran (digest {now[name]} instead of "

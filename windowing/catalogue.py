@@ -59,7 +59,7 @@ class Declaration:
     form
         How its argument is written, for messages.
     columns
-        Its argument columns, by position or name.
+        Its argument columns, by position; with ``options`` it has one, by the name ``column``.
     options
         Its further arguments, by name.
     star
@@ -163,12 +163,17 @@ def register_aggregate(declaration: Declaration, module: str) -> None:
     Raises
     ------
     PluginError
-        If its name is taken, or is none that a spec can write.
+        If its name is taken, or it has a name or columns that no spec can write.
     """
     if not declaration.name.isidentifier() or declaration.name in ("use", "args", "where"):
         raise PluginError(
             f"plugin {module!r}: no aggregate can be named {declaration.name!r}; choose letters, digits and underscores, but not use, args "
             "or where, which are fields of every aggregate"
+        )
+    if declaration.options and (declaration.columns != ("column",) or "column" in declaration.options):
+        raise PluginError(
+            f"plugin {module!r}: the aggregate {declaration.name!r} has options beside columns {list(declaration.columns)}; with options, "
+            "specs write {column: …, <option>: …}: leave columns out, and name no option column"
         )
     DECLARED.register(declaration.name, declaration, module)
 
@@ -200,8 +205,21 @@ class AggregateSpec(BaseModel):
 
     @property
     def declaration(self) -> Declaration:
-        """What holds of the function."""
-        return _OWN if self.use is not None else DECLARED[self.function]
+        """What holds of the function.
+
+        Raises
+        ------
+        PluginError
+            If it is not registered in this process: a worker of Spark, where a notebook has registered it.
+        """
+        if self.use is not None:
+            return _OWN
+        if self.function not in DECLARED:
+            raise PluginError(
+                f"the aggregate {self.function!r} is not registered in this process; register it in a module that WINDOWMILL_PLUGINS "
+                "names: workers of Spark cannot import a notebook or the script that is running"
+            )
+        return DECLARED[self.function]
 
 
 def parse_aggregate(value: object) -> AggregateSpec:

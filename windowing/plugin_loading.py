@@ -53,8 +53,10 @@ def _named() -> Iterator[Plugin]:
     for name in os.environ.get(VARIABLE, "").split(","):
         if name.strip():
             yield Plugin(name.strip(), VARIABLE)
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.module):
-        yield Plugin(point.module, f"the distribution {point.dist.name}" if point.dist else f"the entry points {GROUP}")
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.value):
+        # A value that names no module has none to give; importing it says so, and whose it is.
+        module = point.module if point.pattern.match(point.value) else point.value
+        yield Plugin(module, f"the distribution {point.dist.name}" if point.dist else f"the entry points {GROUP}")
 
 
 def import_plugins() -> None:
@@ -74,6 +76,9 @@ def import_plugins() -> None:
                     _import(plugin)
             except PluginError as err:
                 _imports.failure = err
+            except KeyboardInterrupt:
+                _imports.failure = PluginError("the import of plugins was interrupted, and some are missing; start this process again")
+                raise
         if _imports.failure is not None:
             raise _imports.failure
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from windowmill.windowing.errors import PluginError
+from windowmill.windowing.errors import PluginError, first_line
 from windowmill.windowing.imports import imported
 from windowmill.windowing.plugin_loading import import_plugins
 
@@ -90,10 +90,22 @@ def all_added() -> list[tuple[str, str, str]]:
 
 
 def resolve(part: T | str) -> T:
-    """``part`` itself, or the object that ``"module:name"`` names, imported now."""
+    """``part`` itself, or the object that ``"module:name"`` names, imported now.
+
+    Raises
+    ------
+    PluginError
+        If there is no such module, or no such name in it.
+    """
     if not isinstance(part, str):
         return part
-    found: T = imported(part)
+    try:
+        found: T = imported(part)
+    except (ImportError, AttributeError, ValueError) as err:
+        raise PluginError(
+            f"{part!r} cannot be imported ({type(err).__name__}: {first_line(err)}); correct it where the plugin registers it, as in "
+            '"module:name", or put its folder on PYTHONPATH'
+        ) from err
     return found
 
 

@@ -79,7 +79,7 @@ def register_aggregate(declaration: Declaration) -> Declaration:
     Raises
     ------
     PluginError
-        If the name is taken, or is none that a spec can write.
+        If the name is taken, or it has a name or columns that no spec can write.
     """
     from windowmill.windowing import catalogue
 

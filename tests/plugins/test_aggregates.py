@@ -14,18 +14,21 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from tests.checkpoints.records import plan
 from windowmill import aggregate
 from windowmill.jobs.cli import main
 from windowmill.jobs.spark.shipping import ship_modules
-from windowmill.jobs.user_code import module_digests
+from windowmill.jobs.user_code import check_modules, module_digests
 from windowmill.testing import check_aggregate, try_pipeline
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.catalogue import parse_aggregate
-from windowmill.windowing.errors import PluginError, SpecError
+from windowmill.windowing.errors import CodeChangedError, PluginError, SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
 TOYS = "tests.plugins.toys.aggregates"
+#: What they name in ``recipe``.
+RECIPES = "tests.plugins.toys.recipe"
 SPEC: dict[str, Any] = {
     "pipeline": "prices",
     "keys": ["shop"],
@@ -156,8 +159,69 @@ def test_its_laws_are_tried(plug):
 
 def test_its_module_is_part_of_what_a_batch_depends_on(plug):
     plug(TOYS)
-    assert list(module_digests(parse_pipeline(SPEC))) == [TOYS]
+    assert list(module_digests(parse_pipeline(SPEC))) == [TOYS, RECIPES]
     assert module_digests(parse_pipeline(SPEC | {"aggregates": {"n": {"count": "*"}}})) == {}
+
+
+ALIAS = """
+from windowmill.plugins import Declaration, register_aggregate
+
+register_aggregate(Declaration("average", "windowmill.windowing.aggregates.sums:build_mean", "{recipes}:MEAN", takes="number"))
+"""
+
+
+@pytest.fixture
+def average(plug, tmp_path, monkeypatch):
+    """A pipeline with an aggregate that two modules may register; its recipe is in a module beside them."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mean_recipes.py").write_text("from windowmill.windowing.kernels.recipes import MEAN\n")
+    for module in ("means_one", "means_two"):
+        (tmp_path / f"{module}.py").write_text(ALIAS.format(recipes="mean_recipes"))
+    plug("means_one")
+    return parse_pipeline(SPEC | {"aggregates": {"x": {"average": "price"}}})
+
+
+def test_an_edited_recipe_is_refused(average, tmp_path):
+    planned = plan(3, modules=module_digests(average))
+    check_modules(average, planned)
+    with (tmp_path / "mean_recipes.py").open("a") as file:
+        file.write("# edited\n")
+    with pytest.raises(CodeChangedError, match="module mean_recipes is not the one that batch 3 ran"):
+        check_modules(average, planned)
+
+
+def test_an_aggregate_that_another_module_registers_now_is_refused(plug, average):
+    planned = plan(3, modules=module_digests(average))
+    plug("means_two")
+    with pytest.raises(CodeChangedError, match="module means_one, which batch 3 ran, no longer registers what the spec names"):
+        check_modules(average, planned)
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ("nowhere.at_all:MEAN", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("windowmill.windowing.kernels.recipes:MEEN", "AttributeError: .* has no attribute 'MEEN'"),
+        ("windowmill.windowing.kernels.recipes", "AttributeError"),
+        (":MEAN", "ValueError: Empty module name"),
+    ],
+)
+def test_a_recipe_that_is_not_there_is_told(plug, part, why):
+    from windowmill.plugins import Declaration, register_aggregate
+    from windowmill.windowing.kernels.layout import Layout
+
+    register_aggregate(Declaration("average", "windowmill.windowing.aggregates.sums:build_mean", part))
+    pipeline = parse_pipeline(SPEC | {"aggregates": {"x": {"average": "price"}}})
+    module_digests(pipeline)
+    with pytest.raises(PluginError, match=f"'{part}' cannot be imported \\({why}.*correct it where the plugin registers it"):
+        Layout.of(pipeline, {"shop": pa.string(), "at": pa.int64(), "price": pa.float64()})
+
+
+def test_workers_elsewhere_get_the_module_of_a_recipe(average):
+    shipped: list[str] = []
+    context = SimpleNamespace(master="spark://elsewhere:7077", environment={}, addPyFile=lambda path: shipped.append(Path(path).name))
+    ship_modules(SimpleNamespace(sparkContext=context), average)
+    assert shipped == ["mean_recipes.py", "means_one.py"]
 
 
 def test_workers_elsewhere_get_all_plugins_and_are_told_of_them(plug):
@@ -177,3 +241,23 @@ def test_a_name_that_it_cannot_have_is_refused(plug, name):
 
     with pytest.raises(PluginError, match=f"plugin 'tests.plugins.test_aggregates'.*{name!r}.* (another name|choose letters)"):
         register_aggregate(Declaration(name, "nowhere:build"))
+
+
+@pytest.mark.parametrize(("columns", "option"), [(("x", "y"), "q"), (("value",), "q"), (("column",), "column")])
+def test_columns_that_no_spec_can_write_beside_options_are_refused(plug, columns, option):
+    from windowmill.plugins import Declaration, Option, register_aggregate
+
+    options = {option: Option(lambda value: True, {})}
+    with pytest.raises(PluginError, match=r"'two_at' has options beside columns .*: leave columns out"):
+        register_aggregate(Declaration("two_at", "nowhere:build", columns=columns, options=options))
+
+
+def test_one_that_only_another_process_knows_is_told(plug):
+    """As in a worker of Spark, to which a pipeline comes with the name of what a notebook has registered."""
+    from windowmill.plugins import Declaration, register_aggregate
+
+    register_aggregate(Declaration("average", "windowmill.windowing.aggregates.sums:build_mean"))
+    pipeline = parse_pipeline(SPEC | {"aggregates": {"x": {"average": "price"}}})
+    plug()
+    with pytest.raises(PluginError, match="the aggregate 'average' is not registered in this process; register it in a module"):
+        aggregate_for(pipeline.aggregates["x"], ["float64"])

@@ -32,6 +32,12 @@ def test_it_runs_with_its_arguments_and_exit_code(plug, spec, capsys):
     assert main(["keys", spec(keys=[])]) == 4
 
 
+@pytest.mark.parametrize(("returned", "code"), [(True, 0), (False, 0), ("text", 0), (None, 0), (5, 5)])
+def test_only_a_whole_number_is_an_exit_code(plug, returned, code):
+    register_command("answer")(lambda: returned)
+    assert main(["answer"]) == code
+
+
 def test_errors_are_told_as_those_of_any_command(plug, spec, capsys):
     plug(TOY)
     assert main(["keys", "nowhere.yaml"]) == 2

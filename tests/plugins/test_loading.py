@@ -42,13 +42,25 @@ def test_a_module_of_the_working_directory_is_found(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_an_installed_distribution_names_one(tmp_path):
-    installed = tmp_path / "site"
+def install(folder: Path, entry_point: str) -> tuple[Path, str]:
+    """A distribution with a plugin, as ``pip install`` leaves it: its folder, and a PYTHONPATH with it."""
+    installed = folder / "site"
     (installed / "shop-1.0.dist-info").mkdir(parents=True)
     (installed / "shop-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
-    (installed / "shop-1.0.dist-info" / "entry_points.txt").write_text("[windowmill.plugins]\nshop = shop_windows\n")
+    (installed / "shop-1.0.dist-info" / "entry_points.txt").write_text(f"[windowmill.plugins]\nshop = {entry_point}\n")
     (installed / "shop_windows.py").write_text(ALIAS.format(name="average"))
-    path = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
+    return installed, os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
+
+
+def test_an_entry_point_that_names_no_module_is_told(tmp_path):
+    _, path = install(tmp_path, "shop windows")
+    done = validate(tmp_path, "average", PYTHONPATH=path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("windowmill: plugin 'shop windows', named by the distribution shop, cannot be imported (")
+
+
+def test_an_installed_distribution_names_one(tmp_path):
+    installed, path = install(tmp_path, "shop_windows")
     assert validate(tmp_path, "average", PYTHONPATH=path).returncode == 0
     (installed / "shop_windows.py").write_text("1 / 0")
     done = validate(tmp_path, "average", PYTHONPATH=path)
@@ -120,6 +132,16 @@ def test_a_cell_of_a_notebook_may_run_again(plug):
     for _ in range(2):
         exec(ALIAS.format(name="average"), {"__name__": "__main__"})
     assert DECLARED.module_of("average") == "__main__"
+
+
+def test_an_interrupted_import_does_not_pass_for_a_whole_one(plug, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_averages.py").write_text("raise KeyboardInterrupt")
+    plug("slow_averages")
+    with pytest.raises(KeyboardInterrupt):
+        list(DECLARED)
+    with pytest.raises(PluginError, match="the import of plugins was interrupted, and some are missing; start this process again"):
+        list(DECLARED)
 
 
 def test_doctor_lists_them(plug):
