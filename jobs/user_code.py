@@ -17,6 +17,7 @@ from windowmill.windowing.errors import CodeChangedError
 from windowmill.windowing.registry import RUNNING
 from windowmill.windowing.slicing.calendars import zone_named
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.windows.registry import TYPES
 
 _WEEK_SECONDS = 7 * 86_400
 #: Its own modules change with its release, which plans record.
@@ -33,6 +34,7 @@ def module_names(pipeline: Pipeline) -> list[str]:
 def plugin_modules(pipeline: Pipeline) -> set[str]:
     """Modules of plugins that have registered what the spec names. A notebook is none: it has no file to compare or to bring elsewhere."""
     modules = {DECLARED.module_of(spec.function) for spec in pipeline.aggregates.values() if spec.use is None}
+    modules |= {TYPES.module_of(window.type) for window in pipeline.windows}
     if pipeline.source is not None:
         modules.add(KINDS.module_of(pipeline.source.format))
     return {module for module in modules if module is not None and module != RUNNING}

@@ -1,4 +1,4 @@
-"""Finding and importing plugins: modules that add aggregates, engines, source kinds and commands of their own.
+"""Finding and importing plugins: modules that add aggregates, window types, engines, source kinds and commands of their own.
 
 They are named by installed distributions (entry points of the group ``windowmill.plugins``) and by the environment variable
 ``WINDOWMILL_PLUGINS``. A registry (:mod:`windowmill.windowing.registry`) imports them when it is asked for something that is not built in.

@@ -47,6 +47,18 @@ class Registry(Mapping[str, T], Generic[T]):
             raise PluginError(f"plugin {module!r}: the {self.kind} {name!r} is registered by {owner} already; give it another name")
         self._added[name] = thing, module
 
+    def build_in(self, name: str, thing: T) -> None:
+        """Add one of windowmill's own, as its module is imported."""
+        self._built_in[name] = thing
+
+    def built_in(self) -> Mapping[str, T]:
+        """Windowmill's own; no plugin is imported."""
+        return self._built_in
+
+    def imported(self) -> tuple[str, ...]:
+        """The names known so far; no plugin is imported."""
+        return (*self._built_in, *self._added)
+
     def module_of(self, name: str) -> str | None:
         """The module that has registered ``name``; none if it is built in or unknown."""
         if name in self._built_in:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import holds_credentials, redacted
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.windows.registry import window_type, window_types
+from windowmill.windowing.windows.registry import TYPES
 from windowmill.windowing.yamltext import MAX_DEPTH, SpecLoader
 
 MAX_BYTES = 1 << 20
@@ -261,7 +261,7 @@ def _describe(error: Any, name: str, lines: Mapping[_Path, int], written: Any) -
     # pydantic puts the tag of a union's chosen member into the path; the spec has no such level.
     path: list[str | int] = []
     for index, step in enumerate(error["loc"]):
-        of_union = step in _UNION_STEPS or (index and isinstance(error["loc"][index - 1], int) and step in window_types())
+        of_union = step in _UNION_STEPS or (index and isinstance(error["loc"][index - 1], int) and step in TYPES.imported())
         if not of_union and step != "[key]":
             path.append(step)
     where = _where(name, tuple(path), lines)
@@ -280,7 +280,7 @@ def _describe(error: Any, name: str, lines: Mapping[_Path, int], written: Any) -
         expected = context.get("expected_tags") or context.get("expected")
         return f"{where}: got {shown(value.get('type') if isinstance(value, Mapping) else value)}; expected one of {expected}"
     if kind == "union_tag_not_found":
-        return f"{where}: got {shown(value)}; expected a mapping with a type, one of {', '.join(sorted(window_types()))}"
+        return f"{where}: got {shown(value)}; expected a mapping with a type, one of {', '.join(sorted(TYPES.imported()))}"
     message = redacted(error["msg"].removeprefix("Value error, "))
     if not path and (named := _FIELD.match(message)):
         # A rule about several fields begins with the one to look at.
@@ -327,8 +327,8 @@ def _fields_at(location: _Path) -> list[str]:
             continue
         if step in model.model_fields:
             model = _model_in(model.model_fields[step].annotation)
-        elif step in window_types():
-            model = window_type(step)
+        elif step in TYPES.imported():
+            model = TYPES[step]
     return list(model.model_fields) if model else []
 
 

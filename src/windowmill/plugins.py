@@ -1,4 +1,4 @@
-"""Adding aggregates, engines, source kinds and commands to windowmill from outside.
+"""Adding aggregates, window types, engines, source kinds and commands to windowmill from outside.
 
 A plugin is a module that calls the functions below when it is imported. It is named in the environment variable ``WINDOWMILL_PLUGINS``
 (names of modules, separated by commas, found in the working directory too), or by an installed distribution::
@@ -7,7 +7,7 @@ A plugin is a module that calls the functions below when it is imported. It is n
     shop = "shop.windows"
 
 Every process of windowmill imports it by itself when it is needed: command line, notebook, Airflow task, Python worker of Spark
-(docs/contributing.md shows each of the four; docs/decisions/0008 says why it is so).
+(docs/contributing.md shows each of the five; docs/decisions/0008 says why it is so).
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from windowmill.windowing.engines.base import Combines, Engine, Setting
     from windowmill.windowing.kernels.lower import Partials
     from windowmill.windowing.kernels.recipes import Atom, Recipe, numeric
+    from windowmill.windowing.windows.base import Window
 
 F = TypeVar("F", bound="Callable[..., Any]")
 E = TypeVar("E", bound="type[Engine[Any]]")
+W = TypeVar("W", bound="Window")
 
 __all__ = [
     "AddedFile",
@@ -48,11 +50,13 @@ __all__ = [
     "Setting",
     "SourceKind",
     "SourceTable",
+    "Window",
     "numeric",
     "register_aggregate",
     "register_command",
     "register_engine",
     "register_source",
+    "register_window",
 ]
 
 _HOMES = {
@@ -63,6 +67,7 @@ _HOMES = {
     **dict.fromkeys(("AddedFile", "LoggedVersion", "Reading", "SourceTable"), "windowmill.jobs.sources.base"),
     "Partials": "windowmill.windowing.kernels.lower",
     "SourceKind": "windowmill.jobs.sources.kinds",
+    "Window": "windowmill.windowing.windows.base",
 }
 
 
@@ -125,6 +130,21 @@ def register_source(kind: SourceKind) -> SourceKind:
 
     KINDS.register(kind.name, kind, calling_module())
     return kind
+
+
+def register_window(kind: type[W]) -> type[W]:
+    """Let specs name a type of windows; a decorator of its class, a :class:`Window` with all of its abstract methods.
+
+    Raises
+    ------
+    TypeError
+        If the class leaves a method out, or does not say what specs call it.
+    PluginError
+        If the name is taken.
+    """
+    from windowmill.windowing.windows.registry import register
+
+    return register(kind)
 
 
 def register_command(name: str) -> Callable[[F], F]:

@@ -12,10 +12,11 @@ from windowmill.jobs.sources.kinds import KINDS
 from windowmill.windowing import plugin_loading
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.engines import ENGINES
+from windowmill.windowing.windows.registry import TYPES
 
 #: The plugins must not be imported but as plugins.
 collect_ignore = ["toys"]
-REGISTRIES = (COMMANDS, DECLARED, ENGINES, KINDS)
+REGISTRIES = (COMMANDS, DECLARED, ENGINES, KINDS, TYPES)
 
 
 @pytest.fixture

@@ -1,38 +1,26 @@
-"""A type of windows is one module and its registration: each has all of its facts, and a new one is all that it takes."""
+"""A type of windows is one module and its registration: each has all of its facts."""
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
-import yaml
 
-from tests.windowing.each_window import Each
-from windowmill.expectations.suites import rules
-from windowmill.jobs.commands.explain import explain
-from windowmill.jobs.commands.try_command import run_try
-from windowmill.jobs.spec_checks import problems_of
-from windowmill.jobs.user_code import module_names
 from windowmill.windowing.axis import Grid
-from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.aggregation import Lifted
 from windowmill.windowing.columnar.engine import ColumnarEngine
 from windowmill.windowing.costs import Shape
-from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.windowing.errors import PluginError, SpecError, UnsupportedError
 from windowmill.windowing.planner import plan
-from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.reference.events import Course, Tally
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.windows import registry
 from windowmill.windowing.windows.base import ColumnUse, Spacing, Window
-from windowmill.windowing.windows.registry import register, window_type, window_types
+from windowmill.windowing.windows.registry import TYPES, register, window_type
+from windowmill.windowing.windows.session import Session
 
 PAIRS = "tests.windowing.test_columnar:pairs"
 #: Each type in every form that it has.
@@ -59,7 +47,7 @@ def pipeline_of(window: dict[str, Any], **others: Any) -> Pipeline:
 
 
 def test_every_type_is_tested_in_its_forms():
-    assert tuple(FORMS) == window_types()
+    assert tuple(FORMS) == tuple(TYPES)
 
 
 @pytest.mark.parametrize("emit", ["final", "revise"])
@@ -162,64 +150,15 @@ def test_a_type_that_leaves_something_out_is_not_registered():
     with pytest.raises(TypeError, match=r"Half: lacks reach, reference_rows, shape, slicer; implement them as .*base\.Window says"):
         register(Half)
 
-    class Nameless(Each):
+    class Nameless(Session):
         type: str
 
     with pytest.raises(TypeError, match=r"Nameless: type: got .*; expected the name that specs give it"):
         register(Nameless)
 
-    class Again(Each):
-        type: Literal["session"]
+    class Again(Session):
+        type: Literal["hopping"]
 
-    with pytest.raises(ValueError, match=r"Again: type: 'session' is taken by windowmill\.windowing\.windows\.session\.Session"):
+    with pytest.raises(PluginError, match="the window type 'hopping' is registered by windowmill itself already"):
         register(Again)
-    assert tuple(FORMS) == window_types()
-
-
-@pytest.fixture
-def each() -> Iterator[None]:
-    register(Each)
-    yield
-    del registry._TYPES["each"]
-
-
-ROWS = [{"k": "a", "t": 1}, {"k": "b", "t": 1}, {"k": "a", "t": 9}, {"k": "a", "t": 2}, {"k": "b", "t": 8}, {"k": "a", "t": 30}]
-EACH = {"type": "each"}
-
-
-def test_a_new_type_is_parsed_checked_and_explained(each):
-    pipeline = pipeline_of(EACH)
-    assert type(pipeline.windows[0]) is Each
-    assert parse_pipeline(pipeline.model_dump(mode="json")) == pipeline
-    assert "Each" in Pipeline.model_json_schema()["$defs"]
-    with pytest.raises(SpecError, match=r"windows\.0\.size: unknown field; known here are name, output, empty, type"):
-        pipeline_of(EACH | {"size": 3})
-    assert accepted_times(pipeline) == (1 - (1 << 62), (1 << 62) - 1)
-    assert problems_of(pipeline) == []
-    assert module_names(pipeline) == []
-    assert rules(pipeline)
-    found = plan(pipeline)
-    assert found.windows[0].what == "each: one event"
-    assert found.why == ("windows.0: each windows are no fixed grid",)
-    assert "each: one event" in json.dumps(explain(pipeline).data)
-
-
-@pytest.mark.parametrize("batch_rows", [None, 1, 2])
-@pytest.mark.parametrize("engine", ["kernel", "reference"])
-def test_a_new_type_is_computed(each, tmp_path, engine, batch_rows):
-    pipeline = pipeline_of(EACH, time={"column": "t", "unit": "none", "disorder": 2, "lateness": 3})
-    outcome = evaluate(pipeline, [Record(row) for row in ROWS])
-    assert [(row["k"], row["window_start"], row["n"]) for row in outcome.rows] == [
-        ("a", 1, 1), ("a", 9, 1), ("a", 30, 1), ("b", 1, 1), ("b", 8, 1),
-    ]  # fmt: skip
-    assert outcome.quarantined == [(3, "too_late")]
-    (tmp_path / "p.yaml").write_text(yaml.safe_dump(pipeline.model_dump(mode="json", exclude_defaults=True)))
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    out, err = io.StringIO(), io.StringIO()
-    done = run_try(tmp_path / "p.yaml", tmp_path / "rows.jsonl", batch_rows=batch_rows, engine=engine, final=True, stdout=out, stderr=err)
-    assert done == 0
-    rows = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [(row["k"], row["window_start"], row["window_end"]) for row in rows] == [
-        (row["k"], row["window_start"], row["window_end"]) for row in outcome.rows
-    ]
-    assert "too_late" in err.getvalue()
+    assert tuple(FORMS) == tuple(TYPES)

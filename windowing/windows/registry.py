@@ -1,7 +1,8 @@
-"""The types of windows by the names that specs give them."""
+"""The types of windows by the names that specs give them: windowmill's own, and those of plugins."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache, reduce
 from inspect import isabstract
 from operator import or_
@@ -12,10 +13,11 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.registry import Registry
 from windowmill.windowing.windows.base import Window
 
 #: In the order of registration, which messages and the JSON schema follow.
-_TYPES: dict[str, type[Window]] = {}
+TYPES: Registry[type[Window]] = Registry("window type", {})
 _W = TypeVar("_W", bound=Window)
 
 
@@ -26,7 +28,7 @@ def register(kind: type[_W]) -> type[_W]:
     ------
     TypeError
         If the class leaves a method out, or does not say what specs call it.
-    ValueError
+    PluginError
         If another class has the name.
     """
     place = f"{kind.__module__}.{kind.__qualname__}"
@@ -37,43 +39,42 @@ def register(kind: type[_W]) -> type[_W]:
     if get_origin(annotation) is not Literal:
         raise TypeError(f'window type {place}: type: got {annotation}; expected the name that specs give it, as in Literal["session"]')
     [name] = get_args(annotation)
-    if name in _TYPES:
-        taken = _TYPES[name]
-        raise ValueError(f"window type {place}: type: {name!r} is taken by {taken.__module__}.{taken.__qualname__}; choose another name")
-    _TYPES[name] = kind
+    if kind.__module__.startswith(f"{__package__}."):
+        TYPES.build_in(name, kind)
+    else:
+        TYPES.register(name, kind, kind.__module__)
     return kind
-
-
-def window_types() -> tuple[str, ...]:
-    """Names of all types, in the order of registration."""
-    return tuple(_TYPES)
 
 
 def window_type(name: str) -> type[Window]:
     """The type that specs call ``name``; raises ``SpecError`` if there is none."""
-    if name not in _TYPES:
-        raise SpecError(f"type: got {name!r}; expected one of {', '.join(map(repr, _TYPES))}")
-    return _TYPES[name]
+    if name not in TYPES:
+        raise SpecError(f"type: got {name!r}; expected one of {', '.join(map(repr, TYPES))}")
+    return TYPES[name]
 
 
 class ByType:
     """Marks a field of a spec that holds a window of any type.
 
-    Types are looked up when a spec is read, so that one may be registered after the model that holds the field was built.
+    Types are looked up when a spec is read, so that one may be registered after the model that holds the field was built. A window of one
+    of windowmill's own types imports no plugin.
     """
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(lambda value: _any_type().validate_python(value))
+        return core_schema.no_info_plain_validator_function(lambda value: _adapter(_candidates(value)).validate_python(value))
 
     def __get_pydantic_json_schema__(self, _schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return handler(_any_type().core_schema)
+        return handler(_adapter(tuple(TYPES.values())).core_schema)
 
 
-def _any_type() -> TypeAdapter[Window]:
-    return _adapter(tuple(_TYPES.values()))
+def _candidates(value: object) -> tuple[type[Window], ...]:
+    """The types of which ``value`` may be one."""
+    name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
+    own = TYPES.built_in()
+    return tuple((own if name in own else TYPES).values())
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _adapter(types: tuple[type[Window], ...]) -> TypeAdapter[Window]:
     union: Any = reduce(or_, types)
     return TypeAdapter(Annotated[union, Field(discriminator="type")])

@@ -8,15 +8,16 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from windowmill.plugins import Window, register_window
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.reference.events import Course, Event, Fired, Span, Tally
 from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import Clock
-from windowmill.windowing.windows.base import Window
 
 
+@register_window
 class Each(Window):
     """Each event is a window of its own."""
 
