@@ -29,7 +29,7 @@ class Computed:
     rows_applied, rows_late
         Number of rows that count in a window, and of late ones among them.
     new_state
-        Number of slices or log entries that the batch wrote.
+        Number of slices or log entries that the batch touched.
     judged
         New rows, including all that were not applied, which have a reason; none if all were applied.
     cached

@@ -22,7 +22,7 @@ from windowmill.windowing.kernels.lift import condition_column
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Column of counts beside ``ROWS`` and ``LATE_ROWS``: number of slices that the batch wrote.
+#: Column of counts beside ``ROWS`` and ``LATE_ROWS``: number of slices that the batch touched.
 SLICES = "_slices"
 
 

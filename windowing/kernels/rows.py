@@ -19,7 +19,7 @@ class Rows(NamedTuple):
     time, stop
         Start and end of each row; shape (n_rows,).
     number
-        Rank of each row in order of arrival over all batches; shape (n_rows,).
+        Number of each row, ascending in order of arrival over all batches; shape (n_rows,).
     """
 
     offsets: Ints

@@ -30,8 +30,8 @@ class Leaves:
     offsets
         Key k's rows are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
     key, number, time, until, watermark
-        Key index; rank in order of arrival over all batches; start and end along the axis, equal for a point; watermark at arrival. int64,
-        shapes (n_rows,).
+        Key index; a number that ascends in order of arrival over all batches; start and end along the axis, equal for a point; watermark
+        at arrival. int64, shapes (n_rows,).
     new
         Mask of this batch's rows; shape (n_rows,).
     arrival
