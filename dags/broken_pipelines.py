@@ -1,6 +1,6 @@
-"""Raises what is wrong with the specs in the configured folders, for Airflow to show as an import error; holds no DAG itself.
+"""Raises the problems of specs in the configured folders, for Airflow to show as an import error; defines no DAG.
 
-Apart from pipelines.py because an import error takes all DAGs of its own file off the schedule: here it has none to take along.
+This file is separate from pipelines.py, because an import error takes all DAGs of its file off the schedule.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from windowmill.windowing.errors import SpecError
 
 
 def unregistered_dags_of(spec: Path) -> list[DAG]:
-    """Both DAGs of a pipeline, built only to see whether they can be."""
+    """Build both DAGs of a pipeline, unregistered, to find their problems."""
     conn_id = os.environ.get("WINDOWMILL_SPARK_CONN_ID")
     return [build_dag(spec, conn_id=conn_id, auto_register=False), build_maintenance_dag(spec, auto_register=False)]
 
 
-if get_parsing_context().dag_id is None:  # a task that starts has no use for this file
+if get_parsing_context().dag_id is None:  # a starting task does not need this file
     problems = build_all(unregistered_dags_of).problems
     if problems:
         raise SpecError("\n".join(problems))

@@ -1,4 +1,4 @@
-"""From an Airflow run to the windowmill command that it stands for."""
+"""Derives the windowmill command of an Airflow run."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from windowmill.dags.process import JobHeldError, JobRefusedError
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
 
-#: What a manual run may be told; anything else in ``dag_run.conf`` is refused.
+#: Parameters of a manual run; any other name in ``dag_run.conf`` is refused.
 PARAMS = ("from", "to", "max_batches")
 
 
 def command_of(context: Mapping[str, Any], *, vouches: bool = False) -> list[str]:
-    """The windowmill command (without spec) that a DAG run stands for.
+    """The windowmill command (without spec) for a DAG run.
 
-    A run of type backfill recomputes its data interval, a manual one with ``from`` and ``to`` that range. Every other run advances the
-    pipeline by its ledger, whatever interval Airflow has in mind: what has been done already is not done again.
+    A run of type backfill recomputes its data interval, and a manual run with ``from`` and ``to`` recomputes that range. Every other run
+    advances the pipeline from its ledger, whatever its data interval, so no batch is repeated.
 
     Parameters
     ----------
     context
-        Of the task; keys that belong to an interval are absent in runs without one.
+        The task's context; runs without a data interval lack its keys.
     vouches
         Whether the end of the data interval is the watermark (``time.watermark: data_interval_end``).
 
     Raises
     ------
     SpecError
-        When ``dag_run.conf`` or the params hold what no run understands.
+        If ``dag_run.conf`` or the params are invalid.
     """
     dag_run, params = context["dag_run"], context.get("params") or {}
     unknown = sorted(set(dag_run.conf or {}) - set(PARAMS))
     if unknown:
         raise SpecError(f"dag_run.conf: unknown {', '.join(map(repr, unknown))}; known are {', '.join(PARAMS)}")
     start, end, max_batches = (params.get(name) for name in PARAMS)
-    # An enum or its value, depending on who made the context.
+    # An enum or its value, depending on the origin of the context.
     if getattr(dag_run.run_type, "value", dag_run.run_type) == "backfill":
         if not (start is end is max_batches is None):
             raise SpecError("dag_run.conf: a backfill recomputes each run's own data interval; leave from, to and max_batches out")
@@ -62,11 +62,11 @@ def command_of(context: Mapping[str, Any], *, vouches: bool = False) -> list[str
 
 @contextmanager
 def failing_fast() -> Iterator[None]:
-    """Turn what no retry can mend into the exception that Airflow does not retry."""
+    """Raise errors that no retry can fix as the exception that Airflow does not retry."""
     try:
         yield
     except (JobHeldError, JobRefusedError, SpecError) as err:
-        # Without its cause, whose message would stand in the log a second time.
+        # Without the cause, which would repeat the message in the log.
         raise AirflowFailException(redacted(str(err))) from None
 
 

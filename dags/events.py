@@ -30,8 +30,8 @@ def announced_through(events: Iterable[Mapping[str, Any] | None], generation: st
     generation
         Identity of the ledger.
     """
-    told = [extra["batches"][-1] for extra in events if extra and extra.get("generation") == generation and extra.get("batches")]
-    return max(told, default=-1)
+    numbers = [extra["batches"][-1] for extra in events if extra and extra.get("generation") == generation and extra.get("batches")]
+    return max(numbers, default=-1)
 
 
 def unannounced(batches: Iterable[Batch], through: int) -> list[Batch]:

@@ -1,4 +1,4 @@
-"""From a pipeline's spec to its DAG."""
+"""Builds the DAG of a pipeline from its spec."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import MASK, redacted
 from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline, Table
 
-#: Long past, and the same at every parse; with ``catchup`` off it means "from the coming interval on".
+#: In the past, and equal at every parse; without ``catchup`` it means "from the next interval on".
 START = datetime(2020, 1, 1, tzinfo=UTC)
 
-#: A task created inside the DAG by a call (a function under ``@task``, for example), or an operator made beforehand.
+#: A function that creates a task inside the DAG (one under ``@task``, for example), or an existing operator.
 Step = Callable[[], Any] | BaseOperator
 
 
@@ -35,27 +35,27 @@ def build_dag(
     submit: Mapping[str, Any] | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
-    """The DAG of a pipeline: ``[before…] → micro_batch → [quality_report, announce]``.
+    """Build the DAG of a pipeline: ``[before…] → micro_batch → [quality_report, announce]``.
 
     Parameters
     ----------
     spec
         Path of the pipeline's YAML file, or the pipeline itself.
     start_date
-        Start of the first data interval. Only with ``catchup=True`` do intervals before now get runs.
+        Start of the first data interval. Intervals before now get runs only with ``catchup=True``.
     before
-        Steps that have to succeed before the micro-batch starts, such as landing its data.
+        Steps that must succeed before the micro-batch starts, such as landing its data.
     conn_id
-        Airflow connection of type Spark. Given, the micro-batch is sent by spark-submit to that master; else Spark runs in the task.
+        Airflow connection of type Spark; spark-submit then sends the micro-batch to its master. Without it, Spark runs in the task.
     submit
         Further arguments of ``SparkSubmitOperator`` (``conf``, ``jars``, ``deploy_mode`` …); only with ``conn_id``.
     **dag_kwargs
-        Anything ``DAG`` takes; these win over what is set here. ``default_args`` are merged.
+        Further arguments of ``DAG``; they override those set by this function. ``default_args`` are merged.
 
     Raises
     ------
     SpecError
-        With file, line and field of what is wrong. In a DAG file this becomes its import error.
+        With file, line and field of each problem. In a DAG file it becomes the import error.
     """
     pipeline = read_pipeline(spec)
     if pipeline.sink is None:
@@ -65,7 +65,7 @@ def build_dag(
     arguments = _arguments(spec, pipeline, pipeline.sink) | {"start_date": start_date} | dag_kwargs
     arguments["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
     with DAG(**arguments) as dag:
-        # Above maintenance, which waits for the same pool.
+        # Higher priority than maintenance, which uses the same pool.
         common: dict[str, Any] = {"task_id": "micro_batch", "pool": pool_of(pipeline.pipeline), "priority_weight": 10, "spec": spec}
         if conn_id is None:
             batch: BaseOperator = MicroBatchOperator(**common)
@@ -74,27 +74,27 @@ def build_dag(
 
             batch = SubmittedBatchOperator(**common, conn_id=conn_id, **dict(submit or {}))
         for step in before:
-            _placed(step, dag) >> batch
-        # Also after a held batch: that is when the report is wanted most.
+            _added(step, dag) >> batch
+        # Also after a held batch, when the report is needed most.
         batch >> QualityReportOperator(task_id="quality_report", spec=spec, trigger_rule="all_done")
         batch >> AnnounceOperator(task_id="announce", spec=spec, asset=sink_asset(pipeline))
     return dag
 
 
 def sink_asset(pipeline: Pipeline) -> Asset:
-    """The asset that stands for the pipeline's sink: named like the pipeline, so that ``schedule: {asset: <pipeline>}`` follows it."""
+    """The asset of the pipeline's sink, named like the pipeline, so that ``schedule: {asset: <pipeline>}`` follows it."""
     sink = pipeline.sink
     if sink is None:
         raise SpecError(f"{pipeline.pipeline}: sink: missing; without a table there is nothing to follow")
     if sink.path is None:
         return Asset(name=pipeline.pipeline, uri=f"windowmill:{sink.table}", group="windowmill")
-    # A credential is no part of a table's identity.
+    # A credential is not part of a table's identity.
     uri = redacted(sink.path).replace(f"{MASK}@", "") if "://" in sink.path else Path(sink.path).absolute().as_uri()
     return Asset(name=pipeline.pipeline, uri=uri, group="windowmill")
 
 
 def _arguments(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, sink: Table) -> dict[str, Any]:
-    """What ``DAG`` takes, as far as the pipeline says it."""
+    """Arguments of ``DAG`` that follow from the pipeline."""
     with redacting():
         schedule = _schedule(spec, pipeline)
     return {
@@ -102,7 +102,7 @@ def _arguments(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, sink
         "description": redacted(f"Sliding-window aggregates of {pipeline.source.place if pipeline.source else 'no source'}"),
         "schedule": schedule,
         "catchup": False,
-        # Batches of one pipeline follow each other; the pool also keeps backfills out, which Airflow counts apart.
+        # Batches of a pipeline run one at a time; the pool also excludes backfills, which Airflow counts separately.
         "max_active_runs": 1,
         "params": _params(),
         "doc_md": _doc(pipeline, sink),
@@ -116,13 +116,13 @@ def _schedule(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline) -> An
         return None
     if not isinstance(schedule, str):
         return [Asset.ref(name=schedule.asset)]
-    # Airflow looks at the expression only when it stores the DAG, and then blames the whole file instead of this field.
+    # Airflow checks the expression only when it stores the DAG, and then reports the whole file instead of this field.
     if schedule not in SCHEDULE_WORDS and not (croniter.is_valid(schedule) and len(schedule.split()) == 5):
         raise SpecError(
             f"{_name(spec)}: schedule: got {schedule!r}; expected five cron fields such as '*/30 * * * *', "
             f"one of {', '.join(sorted(SCHEDULE_WORDS))}, or {{asset: name}}"
         )
-    # The only timetable that gives scheduled, manual and backfill runs the same aligned intervals; a bare cron string has empty ones.
+    # Only this timetable gives scheduled, manual and backfill runs the same aligned intervals; a plain cron string gives empty ones.
     return CronDataIntervalTimetable(schedule, timezone="UTC")
 
 
@@ -136,7 +136,7 @@ def _params() -> dict[str, Param]:
     }
 
 
-def _placed(step: Step, dag: DAG) -> Any:
+def _added(step: Step, dag: DAG) -> Any:
     if isinstance(step, BaseOperator):
         dag.add_task(step)
         return step

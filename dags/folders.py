@@ -1,4 +1,4 @@
-"""Where the specs of an installation are, and the DAGs and problems they come to.
+"""Finds the specs of an installation, and builds their DAGs or reports their problems.
 
 ``WINDOWMILL_PIPELINES`` names the folders of ``*.yaml`` files; the default is ``pipelines/`` beside Airflow's ``dags_folder``.
 """
@@ -25,12 +25,12 @@ VARIABLE = "WINDOWMILL_PIPELINES"
 
 
 def spec_files() -> list[Path]:
-    """All ``*.yaml`` files, folder by folder, by name.
+    """All ``*.yaml`` files, by folder and name.
 
     Raises
     ------
     SpecError
-        When a folder that ``WINDOWMILL_PIPELINES`` names does not exist; the default folder may be missing.
+        If a folder in ``WINDOWMILL_PIPELINES`` does not exist; the default folder may be missing.
     """
     named = os.environ.get(VARIABLE)
     if not named:
@@ -45,21 +45,21 @@ def spec_files() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The DAGs of all specs that can be read, by id, and a line for each thing that is wrong with the others."""
+    """The DAGs of all valid specs, by id, and one line for each problem of the others."""
 
     dags: dict[str, DAG]
     problems: tuple[str, ...]
 
 
 def build_all(build: Callable[[Path], Sequence[DAG]], wanted: str | None = None) -> Built:
-    """Build the DAGs of every spec; one that cannot be built leaves the others alone.
+    """Build the DAGs of every spec; a spec that fails does not affect the others.
 
     Parameters
     ----------
     build
-        From a spec's file to its DAGs.
+        Builds the DAGs of a spec's file.
     wanted
-        Only the DAG of this id is needed, so files that do not mention its pipeline are left unread.
+        Id of the only DAG that is needed; files that do not mention its pipeline are skipped.
     """
     dags: dict[str, DAG] = {}
     owners: dict[str, Path] = {}
@@ -77,11 +77,11 @@ def build_all(build: Callable[[Path], Sequence[DAG]], wanted: str | None = None)
                 raise SpecError(f"{path}: pipeline: {name!r} is also the id in {owners[name]}; each pipeline needs its own")
             built = build(path)
             for dag in built:
-                # Airflow does so too, but then blames the file and every DAG in it.
+                # Airflow validates too, but reports a failure for the file and every DAG in it.
                 dag.validate()  # type: ignore[no-untyped-call]  # Airflow has no types for it
         except SpecError as err:
             problems.append(str(err))
-        except Exception as err:  # noqa: BLE001 - whatever one spec does, the other pipelines keep their DAGs; it is shown, not swallowed
+        except Exception as err:  # noqa: BLE001 - no spec may cost other pipelines their DAGs; the error is reported
             problems.append(redacted(f"{path}: {type(err).__name__}: {err}"))
         else:
             owners[name] = path

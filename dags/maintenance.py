@@ -1,4 +1,4 @@
-"""The DAG that keeps a pipeline's tables small: compaction, vacuum, slices that no window needs any more."""
+"""Builds the DAG that maintains a pipeline's tables: compaction, vacuum, removal of expired slices."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from windowmill.windowing.spec import Pipeline
 
 
 def build_maintenance_dag(spec: str | os.PathLike[str] | Pipeline, *, schedule: str | None = "@daily", **dag_kwargs: Any) -> DAG:
-    """The maintenance DAG ``<pipeline>__maintenance``; its one task takes turns with the pipeline's runs through their pool.
+    """Build the DAG ``<pipeline>__maintenance``; its only task shares the pool of the pipeline's runs, so they never overlap.
 
     Parameters
     ----------
     spec
         Path of the pipeline's YAML file, or the pipeline itself.
     schedule
-        When, as a cron expression in UTC; none: only when triggered.
+        A cron expression in UTC; none: only when triggered.
     **dag_kwargs
-        Anything ``DAG`` takes; these win over what is set here. ``default_args`` are merged.
+        Further arguments of ``DAG``; they override those set by this function. ``default_args`` are merged.
     """
     pipeline = read_pipeline(spec)
     arguments: dict[str, Any] = {

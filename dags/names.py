@@ -1,4 +1,4 @@
 """Names that several DAGs share."""
 
-#: What the id of a pipeline's maintenance DAG ends with.
+#: Suffix of the id of a pipeline's maintenance DAG.
 MAINTENANCE = "__maintenance"

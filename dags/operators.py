@@ -1,4 +1,4 @@
-"""The tasks of a pipeline's DAGs, to be placed by the factory or by hand. None of them has template fields: a spec is never rendered."""
+"""The tasks of a pipeline's DAGs, for the factory and for hand-written DAGs. They have no template fields: a spec is never rendered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PipelineOperator(BaseOperator):
-    """Base of the tasks that run a windowmill command in a process of its own.
+    """Base of the tasks that run a windowmill command in a child process.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class PipelineOperator(BaseOperator):
         return self._job.run(self.log.info)
 
     def on_kill(self) -> None:
-        """Called when the task is cleared, marked or timed out while it runs."""
+        """Stop the command; Airflow calls this if the running task is cleared, marked or timed out."""
         if self._job is not None:
             self._job.stop()
 
@@ -52,9 +52,9 @@ class MicroBatchOperator(PipelineOperator):
     Raises
     ------
     JobFailedError
-        A conflict or a crash, worth a retry.
+        After a conflict or a crash; Airflow retries the task.
     AirflowFailException
-        Not worth one: a quality rule holds the batch, or the arguments or the spec are wrong.
+        If a quality rule holds the batch, or the arguments or the spec are wrong; Airflow does not retry.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class MicroBatchOperator(PipelineOperator):
 
 
 class MaintainOperator(PipelineOperator):
-    """Compacts and cleans the pipeline's tables; never what a later run may still need."""
+    """Compacts and vacuums the pipeline's tables; keeps everything that a later run may need."""
 
     def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow passes it
         with failing_fast(), self.spec.file() as path:
@@ -72,10 +72,10 @@ class MaintainOperator(PipelineOperator):
 
 
 class QualityReportOperator(PipelineOperator):
-    """Writes the pipeline's report page and tells how its last batch went; after good and held batches alike."""
+    """Writes the pipeline's report page and returns a summary of its last batch, whether published or held."""
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow passes it
-        from windowmill.checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
+        from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
         from windowmill.checkpoints.places import Places
 
         pipeline = self.spec.read()
@@ -99,28 +99,27 @@ class QualityReportOperator(PipelineOperator):
 
 
 class AnnounceOperator(BaseOperator):
-    """Sends the sink's asset event for all batches committed since the last one; is skipped, and sends none, when there is nothing to tell.
+    """Sends the sink's asset event for all batches committed since the last event; is skipped if there is nothing to announce.
 
-    A task of its own because Airflow sends an event for every outlet of every task that succeeds, and a micro-batch with
-    nothing to publish succeeds too. What to tell is read from the ledger, not from the micro-batch's summary: an attempt that
-    died after its commit has left none.
+    This is a separate task because Airflow sends an event for every outlet of a successful task, and a micro-batch that publishes nothing
+    succeeds too. It reads the ledger instead of the micro-batch's summary, because an attempt that died after its commit returned none.
 
     Parameters
     ----------
     spec
         Path of the pipeline's YAML file, as each worker sees it, or the pipeline itself.
     asset
-        Of the pipeline's sink.
+        Asset of the pipeline's sink.
     """
 
     def __init__(self, *, spec: str | os.PathLike[str] | Pipeline, asset: Asset, **kwargs: Any) -> None:
-        # An inlet, too: the earlier events of the asset say what has been told.
+        # Also an inlet, to read the asset's earlier events.
         super().__init__(inlets=[asset], outlets=[asset], **kwargs)
         self.spec = Spec.of(spec)
         self.asset = asset
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from windowmill.checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
+        from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
 
         pipeline = self.spec.read()
         with redacting():

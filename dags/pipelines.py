@@ -1,4 +1,4 @@
-"""The file that Airflow loads: a DAG, and one for maintenance, for every pipeline in the configured folders (see dags/folders.py).
+"""The DAG file that Airflow loads: both DAGs of every pipeline in the configured folders (see dags/folders.py).
 
 A spec that cannot be read is reported by broken_pipelines.py: Airflow stops scheduling every DAG of a file that has an import error.
 
@@ -19,13 +19,13 @@ from windowmill.windowing.errors import SpecError
 
 
 def dags_of(spec: Path) -> list[DAG]:
-    """Both DAGs of a pipeline."""
+    """Build the DAG of a pipeline's runs and that of its maintenance."""
     return [build_dag(spec, conn_id=os.environ.get("WINDOWMILL_SPARK_CONN_ID")), build_maintenance_dag(spec)]
 
 
 wanted = get_parsing_context().dag_id
 built = build_all(dags_of, wanted)
 if wanted is not None and wanted not in built.dags and built.problems:
-    # A task is about to start and its spec has become unreadable: say so in its log.
+    # A task is starting but its spec has become unreadable: report this in its log.
     raise SpecError("\n".join(built.problems))
 globals().update(built.dags)

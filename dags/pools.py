@@ -1,6 +1,6 @@
-"""The one-slot pools that keep runs, backfills and maintenance of a pipeline from overlapping.
+"""Creates the one-slot pools that keep runs, backfills and maintenance of a pipeline from overlapping.
 
-A pool lives in Airflow's database, which a DAG file must not touch, and a task whose pool is missing waits for ever. So creating them is a
+Pools are stored in Airflow's database, which a DAG file must not access, and a task without its pool waits forever. So creating pools is a
 step of deployment: ``python -m windowmill.dags.pools SPEC…``, or without arguments for all pipelines that dags/pipelines.py finds.
 Repeating it is harmless.
 """
@@ -26,21 +26,21 @@ def pool_of(pipeline: str) -> str:
 
 
 def create_pools(pipelines: Iterable[str], settings: Mapping[str, str] | None = None) -> list[str]:
-    """Create (or reset to one slot) the pools of ``pipelines`` in Airflow's database; returns their names.
+    """Create the pools of ``pipelines`` in Airflow's database, or reset them to one slot; returns their names.
 
     Parameters
     ----------
     pipelines
         Names of the pipelines.
     settings
-        Environment variables that say which Airflow, on top of this process' own.
+        Environment variables that select the Airflow installation, in addition to this process' own.
     """
     pools = {pool_of(name): {"slots": 1, "description": f"Runs of {name}, one at a time", "include_deferred": True} for name in pipelines}
     if pools:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "pools.json"
             file.write_text(json.dumps(pools), encoding="utf-8")
-            # By Airflow's own command: its models are not for others to import.
+            # Use Airflow's command, because its models are not a public interface.
             done = subprocess.run(
                 [sys.executable, "-m", "airflow", "pools", "import", str(file)],
                 env={**os.environ, **(settings or {})},
@@ -58,7 +58,7 @@ def create_pools(pipelines: Iterable[str], settings: Mapping[str, str] | None = 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns its exit code."""
+    """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m windowmill.dags.pools", description="Create the Airflow pools of pipelines.")
     parser.add_argument(
         "specs", nargs="*", metavar="SPEC", help="a pipeline's YAML file (default: all in the folders of WINDOWMILL_PIPELINES)"

@@ -1,6 +1,6 @@
-"""One windowmill command as a child process: its messages line by line, its summary at the end, its death with its parent's.
+"""Runs a windowmill command as a child process: forwards its messages, returns its summary, and ends it with its parent.
 
-A process of its own keeps the JVM and hundreds of megabytes of libraries out of the orchestrator's task, and can be killed for sure.
+A separate process keeps the JVM and hundreds of megabytes of libraries out of the orchestrator's task, and can be killed reliably.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import IO, Any
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.redaction import redacted
 
-#: The module that ``python -m`` starts; its arguments and exit codes are those of the command ``windowmill``.
+#: The module for ``python -m``; it has the arguments and exit codes of the command ``windowmill``.
 COMMAND = "windowmill.jobs.cli"
 
-#: Airflow follows SIGTERM by SIGKILL after 5 s; the child has to be gone before, or its task cannot say so.
+#: Airflow sends SIGKILL 5 s after SIGTERM; the child must have ended before, so that the task can report it.
 GRACE_SECONDS = 3.0
 
 _PR_SET_PDEATHSIG = 1
@@ -48,7 +48,7 @@ class JobHeldError(WindowmillError):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a command ended: its exit code (negative: killed by that signal), last line of stdout, last line of stderr."""
+    """Result of a command: exit code (negative: killed by that signal), last line of stdout, last line of stderr."""
 
     code: int
     output: str
@@ -61,7 +61,7 @@ class Job:
     Parameters
     ----------
     arguments
-        What follows ``windowmill`` on the command line. They reach the program as they are: there is no shell.
+        Arguments of ``windowmill``, passed without a shell.
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ class Job:
         self._stopped = False
 
     def run(self, log: Callable[[str], None]) -> Finished:
-        """Run to the end, handing each line of stderr to ``log``."""
+        """Run the command to its end; passes each line of stderr to ``log``."""
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             child = self._child = subprocess.Popen(
                 [sys.executable, "-m", COMMAND, *self.arguments],
@@ -82,7 +82,7 @@ class Job:
                 start_new_session=True,
                 preexec_fn=tie_to_parent(os.getpid()),  # noqa: PLW1509 - one call of prctl, which needs no lock
             )
-            if self._stopped:  # told to stop before there was a child
+            if self._stopped:  # stopped before the child started
                 self.stop()
             try:
                 message = _forward(child.stderr, log)
@@ -94,7 +94,7 @@ class Job:
             return Finished(code, _last_line(output), message)
 
     def stop(self) -> None:
-        """Ask the child to end (SIGTERM) and see to it (SIGKILL to its whole session after ``GRACE_SECONDS``); returns at once."""
+        """Send SIGTERM to the child, and SIGKILL to its whole session after ``GRACE_SECONDS``; returns immediately."""
         self._stopped = True
         child = self._child
         if child is None or child.poll() is not None:
@@ -105,19 +105,19 @@ class Job:
         reaper.start()
 
     def _kill(self) -> None:
-        # The whole session, also when the child itself is gone: a JVM that outlives it would keep stderr open, and us waiting.
+        # Kill the whole session even if the child has ended: a surviving JVM would keep stderr open and block this process.
         if self._child is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
 
 
 def summary_of(command: str, finished: Finished) -> dict[str, Any]:
-    """The JSON summary of a command that was run with ``--json``.
+    """Parse the JSON summary of a command that was run with ``--json``.
 
     Raises
     ------
     JobFailedError, JobRefusedError, JobHeldError
-        When the command did not end with 0; the message is its own last line.
+        If the exit code is not 0; the message is the command's last line.
     """
     raise_for(command, finished)
     try:
@@ -132,7 +132,7 @@ def summary_of(command: str, finished: Finished) -> dict[str, Any]:
 
 
 def raise_for(command: str, finished: Finished) -> None:
-    """Raise the error that belongs to the exit code; nothing for 0."""
+    """Raise the error for the exit code; none for 0."""
     if finished.code == 0:
         return
     reason = finished.message or "no message"
@@ -146,17 +146,17 @@ def raise_for(command: str, finished: Finished) -> None:
 
 
 def tie_to_parent(parent: int) -> Callable[[], None] | None:
-    """What the child does first: have the kernel kill it when ``parent`` dies, even by SIGKILL (Linux only).
+    """A function for the child to run first: has the kernel kill it when ``parent`` dies, even by SIGKILL (Linux only).
 
-    Without it a restarted worker leaves its Spark application alive beside the retry of its own task.
+    Otherwise, after a worker restarts, its Spark application would run beside the retry of its task.
     """
     if sys.platform != "linux":
         return None
-    libc = ctypes.CDLL(None)  # loaded before the fork: the child should do nothing but call
+    libc = ctypes.CDLL(None)  # loaded before the fork: the child should only call it
 
     def tie() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died between fork and prctl
+        if os.getppid() != parent:  # the parent died between fork and prctl
             os._exit(1)
 
     return tie
@@ -165,7 +165,7 @@ def tie_to_parent(parent: int) -> Callable[[], None] | None:
 def _forward(lines: IO[str] | None, log: Callable[[str], None]) -> str:
     last = ""
     for line in lines or ():
-        # Libraries quote the addresses that they cannot reach.
+        # Libraries quote unreachable addresses, which may contain credentials.
         if text := redacted(line.rstrip()):
             log(text)
             last = text

@@ -1,4 +1,4 @@
-"""What is tried again: conflicts and crashes; never a wrong spec, nor a batch that a quality rule holds."""
+"""The retry policy: retries conflicts and crashes, but never a wrong spec or a batch that a quality rule holds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 def retrying() -> dict[str, Any]:
     """Default arguments of all tasks.
 
-    A held batch and a refused command raise ``AirflowFailException``, which Airflow never retries; a spec that a task itself
-    cannot read is the policy's business.
+    A held batch and a refused command raise ``AirflowFailException``, which Airflow never retries. The policy covers a spec that the task
+    itself cannot read.
     """
     return {
         "owner": "windowmill",

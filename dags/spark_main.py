@@ -1,8 +1,8 @@
-"""What spark-submit starts: the windowmill command."""
+"""Entry point for spark-submit: runs the windowmill command."""
 
 import sys
 
-# Python puts this file's folder first; its modules are not for import by bare names such as `process`.
+# Python puts this file's folder first on the path; its modules must not be importable by bare names such as `process`.
 sys.path.pop(0)
 
 from windowmill.jobs.cli import main

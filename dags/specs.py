@@ -1,7 +1,7 @@
-"""A spec on its way from the DAG file to a worker: the path of its file, or its fields when the pipeline was written in Python.
+"""Passes a spec from the DAG file to a worker: as the path of its file, or as its fields if the pipeline is written in Python.
 
-Airflow shows import errors and task logs to everyone who may see the DAG, so no message about a spec or its tables leaves here with a
-credential in it.
+Airflow shows import errors and task logs to everyone who may see the DAG, so this module removes credentials from all messages about a spec
+or its tables.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
 
 def read_pipeline(spec: str | os.PathLike[str] | Pipeline) -> Pipeline:
-    """The pipeline of a YAML file, or the one given.
+    """Read the pipeline of a YAML file; returns a ``Pipeline`` unchanged.
 
     Raises
     ------
     SpecError
-        With file, line and field of what is wrong.
+        With file, line and field of each problem.
     """
     if isinstance(spec, Pipeline):
         return spec
@@ -36,30 +36,30 @@ def read_pipeline(spec: str | os.PathLike[str] | Pipeline) -> Pipeline:
 
 @contextmanager
 def redacting() -> Iterator[None]:
-    """Take credentials out of the message of an error of ours."""
+    """Remove credentials from messages of windowmill's own errors."""
     try:
         yield
     except WindowmillError as err:
-        # Without its cause: a trace would show the text as it was.
+        # Without the cause, because a traceback would show the original text.
         raise type(err)(redacted(str(err))) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One of the two: ``path``, as every worker sees it, or ``fields``, a JSON text."""
+    """A spec as ``path``, valid on every worker, or as ``fields``, a JSON text; the other one is null."""
 
     path: str | None = None
     fields: str | None = None
 
     @classmethod
     def of(cls, spec: str | os.PathLike[str] | Pipeline) -> Spec:
-        """The spec of a pipeline, or of the YAML file that holds it."""
+        """Make a spec from a pipeline or from the path of its YAML file."""
         if isinstance(spec, Pipeline):
             return cls(fields=json.dumps(spec.model_dump(mode="json", exclude_unset=True)))
         return cls(path=str(Path(spec).absolute()))
 
     def read(self) -> Pipeline:
-        """The pipeline, read anew: here and now the file and the environment decide."""
+        """Read the pipeline again, with the current file and environment."""
         if self.path is not None:
             return read_pipeline(self.path)
         with redacting():
@@ -67,7 +67,7 @@ class Spec:
 
     @contextmanager
     def file(self) -> Iterator[str]:
-        """Path of a file that holds the spec, there as long as the block runs."""
+        """Path of a file with the spec; exists while the block runs."""
         if self.path is not None:
             yield self.path
             return

@@ -1,4 +1,4 @@
-"""The micro-batch by spark-submit, to the master of an Airflow connection."""
+"""Runs the micro-batch by spark-submit on the master of an Airflow connection."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _EXIT_CODE = re.compile(r"Error code is: (\d+)")
 
 
 class SubmittedBatchOperator(SparkSubmitOperator):
-    """What ``MicroBatchOperator`` does, with the driver started by spark-submit.
+    """As ``MicroBatchOperator``, but spark-submit starts the driver.
 
-    The outcome is read from the ledger, which this worker must be able to reach as the driver does: a driver on the cluster has no
-    other way to tell. Delta's jars and settings are added unless the arguments name others.
+    The operator reads the outcome from the ledger, which this worker must be able to reach like the driver: a driver on the cluster cannot
+    report it in another way. Delta's jars and settings are added unless the arguments name others.
 
     Parameters
     ----------
     spec
-        Path of the pipeline's YAML file, as the driver sees it, or the pipeline itself (client mode only: it travels by a local file).
+        Path of the pipeline's YAML file, as the driver sees it, or the pipeline itself (client mode only: it is passed as a local file).
     **kwargs
         Arguments of ``SparkSubmitOperator``.
     """
@@ -45,13 +45,13 @@ class SubmittedBatchOperator(SparkSubmitOperator):
         super().__init__(**kwargs)
         self.spec = Spec.of(spec)
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # Airflow keeps whatever a task returns
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # Airflow stores any value that a task returns
         from windowmill.jobs.spark.jars import jar_paths
         from windowmill.jobs.spark.session import DELTA_CONF
 
         if not (self.jars or self.packages):
             self.jars = ",".join(map(str, jar_paths()))
-        # Spark tells hundreds of lines at INFO, all of which the hook puts into the task's log.
+        # At INFO, Spark logs hundreds of lines, all of which the hook copies to the task's log.
         quiet = {"spark.log.level": "WARN"}
         self.conf = {**DELTA_CONF, **quiet, "spark.pyspark.python": sys.executable, **(self.conf or {})}
         with failing_fast(), self.spec.file() as path:
@@ -62,25 +62,25 @@ class SubmittedBatchOperator(SparkSubmitOperator):
                 super().execute(context)
             except AirflowException as err:
                 if code := _EXIT_CODE.search(str(err)):
-                    # The driver's own message stands in the log above, where the hook has put its output.
+                    # The hook has already logged the driver's own message.
                     raise_for(command[0], Finished(int(code[1]), "", "see the driver's last line above"))
                 raise
             return {
                 "pipeline": self.spec.read().pipeline,
-                "batches": [_told(batch) for batch in self._ledger().since(first_new) if batch.status == "committed"],
+                "batches": [_summary(batch) for batch in self._ledger().since(first_new) if batch.status == "committed"],
             }
 
     def _ledger(self) -> Any:
-        from windowmill.checkpoints.ledger import Ledger  # deltalake is for the run, not for parsing
+        from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
 
         pipeline = self.spec.read()
         with redacting():
             return Ledger.open(pipeline)
 
 
-def _told(batch: Any) -> dict[str, Any]:
+def _summary(batch: Any) -> dict[str, Any]:
     columns = ("action", "verdict", "rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
-    told = {"batch": batch.number, **{name: getattr(batch, name) for name in columns}}
+    summary = {"batch": batch.number, **{name: getattr(batch, name) for name in columns}}
     if batch.outcome is not None:
-        told["windows"] = batch.outcome.windows
-    return told
+        summary["windows"] = batch.outcome.windows
+    return summary

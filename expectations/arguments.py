@@ -1,4 +1,4 @@
-"""Arguments of a rule that no row, or every row, could meet: patterns that are none, bounds the wrong way round."""
+"""Finds arguments of a rule that no row or every row would satisfy: invalid patterns, reversed bounds."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any
 
-#: Has its bounds in ``quantile_ranges``.
+#: This type has its bounds in ``quantile_ranges``.
 _QUANTILES = "expect_column_quantile_values_to_be_between"
 
 
 def argument_problems(rule_type: str, written: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """(argument, what is wrong and what to do) of the arguments ``written`` for a rule of ``rule_type``."""
+    """Problems of the arguments ``written`` for a rule of ``rule_type``, as pairs (argument, problem and remedy)."""
     for name in ("regex", "regex_list"):
         patterns = written.get(name)
-        for place, pattern in enumerate(patterns if isinstance(patterns, list) else [patterns]):
+        for index, pattern in enumerate(patterns if isinstance(patterns, list) else [patterns]):
             problem = _pattern_problem(pattern) if isinstance(pattern, str) else None
             if problem:
-                yield (f"{name}.{place}" if isinstance(patterns, list) else name), problem
+                yield (f"{name}.{index}" if isinstance(patterns, list) else name), problem
     yield from _bound_problems(written.get("min_value"), written.get("max_value"), "min_value")
     ranges = written.get("quantile_ranges")
     listed = ranges.get("value_ranges") if isinstance(ranges, Mapping) else None
-    for place, pair in enumerate(listed if isinstance(listed, list) else ()):
+    for index, pair in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(pair, list) and len(pair) == 2:
             low, high = pair
-            yield from _bound_problems(low, high, f"quantile_ranges.value_ranges.{place}")
+            yield from _bound_problems(low, high, f"quantile_ranges.value_ranges.{index}")
     bounded = rule_type.endswith("_to_be_between") and rule_type != _QUANTILES
     if bounded and written.get("min_value") is None and written.get("max_value") is None:
         yield "min_value", f"missing, and so is max_value; {rule_type} needs one of them"

@@ -1,4 +1,4 @@
-"""Data Docs: a page per validation as Great Expectations renders it, and an index; readable without a network."""
+"""Writes Data Docs: a page per validation, rendered by Great Expectations, and an index; readable without a network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windowmill.expectations.engine import load
 from windowmill.expectations.gate import RuleResult, Verdict
 from windowmill.expectations.pages import names, remove, write_page
 
-#: Failing rows named on a page; the quality table has more.
+#: Greatest number of failing rows on a page; the quality table has more.
 _EXAMPLES = 20
 _STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)\d{6}Z")
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
@@ -23,18 +23,18 @@ _PAGE = re.compile(r"batch-(?P<batch>\d+)-(?P<at>\d{8}T\d{6}\d{6}Z)-(?P<status>p
 
 
 def write_docs(folder: str | os.PathLike[str], verdict: Verdict, *, pipeline: str, batch: int, at: datetime, keep: int = 200) -> str:
-    """Write the page of a verdict and the index of all pages; returns the place of the index.
+    """Write the page of a verdict and the index of all pages; returns the path or URI of the index.
 
     Pages show counts, statistics and the keys of failing rows, never other values of a row.
 
     Parameters
     ----------
     folder
-        Of one pipeline's Data Docs, a local path or a URI of object storage; made when absent.
+        Folder of one pipeline's Data Docs, a local path or a URI of object storage; created if missing.
     at
-        When the rows were validated; with a time zone.
+        Time of the validation; with a time zone.
     keep
-        How many pages stay; the oldest go.
+        Greatest number of pages; the oldest are removed.
 
     Raises
     ------
@@ -46,13 +46,13 @@ def write_docs(folder: str | os.PathLike[str], verdict: Verdict, *, pipeline: st
     page = f"batch-{batch:08d}-{instant:%Y%m%dT%H%M%S%fZ}-{verdict.status}.html"
     write_page(f"{place}/{page}", _page(verdict, pipeline, batch, instant))
 
-    # Sorted by time, since a batch that was held may be validated again after later ones.
-    pages = sorted((found["at"], name, found) for name in names(place) if (found := _PAGE.fullmatch(name)))
+    # Sort by time, because a held batch may be validated again after later ones.
+    pages = sorted((match["at"], name, match) for name in names(place) if (match := _PAGE.fullmatch(name)))
     for _, name, _ in pages[:-keep]:
         remove(place, name)
     listed = [
-        {"file": name, "batch": int(found["batch"]), "at": _STAMP.sub(r"\1-\2-\3 \4:\5:\6", stamp), "status": found["status"]}
-        for stamp, name, found in reversed(pages[-keep:])
+        {"file": name, "batch": int(match["batch"]), "at": _STAMP.sub(r"\1-\2-\3 \4:\5:\6", stamp), "status": match["status"]}
+        for stamp, name, match in reversed(pages[-keep:])
     ]
     index = f"{place}/index.html"
     write_page(index, _template().render(title=f"Data Docs of {pipeline}", pages=listed))
@@ -85,47 +85,47 @@ def _page(verdict: Verdict, pipeline: str, batch: int, at: datetime) -> str:
         sections=sections,
         renderer_type="ValidationResultsPageRenderer",
     )
-    # A few rules draw charts by scripts of a public network; without them they would be dead text.
+    # Some rules draw charts with scripts from the network; without the network they would show as dead text.
     return _SCRIPT.sub("", html).replace("Sampled Unexpected Values", "Rows that break the rule, by key")
 
 
 def _as_gx(result: RuleResult) -> Any:
-    """The result in Great Expectations' own form, without values of rows other than their keys."""
+    """Convert the result to Great Expectations' own form, without values of rows other than their keys."""
     from great_expectations.core.expectation_validation_result import ExpectationValidationResult
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
     from great_expectations.expectations.metadata_types import FailureSeverity
 
-    found: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     if result.type == "expect_table_columns_to_match_ordered_list":
-        found = {
+        shown = {
             "observed_value": [escape(str(name)) for name in result.observed or ()]
-        }  # the page's renderer reads the order of its sections here
+        }  # the page's renderer orders its sections by this value
     elif result.elements is not None and result.unexpected is not None:
         percent = 100 * result.unexpected / result.elements if result.elements else 0.0
-        # Great Expectations puts these into the page as they are.
+        # Great Expectations does not escape these.
         named = [escape(", ".join(f"{name}={value}" for name, value in row.items())) for row in result.examples[:_EXAMPLES]]
-        found = {"element_count": result.elements, "unexpected_count": result.unexpected, "unexpected_percent": percent, "missing_count": 0}
-        found |= {"unexpected_percent_total": percent, "partial_unexpected_list": named}
+        shown = {"element_count": result.elements, "unexpected_count": result.unexpected, "unexpected_percent": percent, "missing_count": 0}
+        shown |= {"unexpected_percent_total": percent, "partial_unexpected_list": named}
     elif isinstance(result.observed, int | float):
-        found = {"observed_value": result.observed}
+        shown = {"observed_value": result.observed}
     raised = result.outcome == "broken"
     severity = FailureSeverity(result.severity)
     configuration = ExpectationConfiguration(type=result.type, kwargs=dict(result.arguments), severity=severity)
     if rates.is_rate(result):
-        # The page's renderers know the types of Great Expectations alone; they show a description in the place of the type.
-        told = f"At most {result.arguments['max_value']:.2%} of the rows read may be quarantined."
+        # The page's renderers know only the types of Great Expectations; they show a description in place of the type.
+        description = f"At most {result.arguments['max_value']:.2%} of the rows read may be quarantined."
         configuration = ExpectationConfiguration(
-            type="expect_table_row_count_to_be_between", kwargs={}, severity=severity, description=told
+            type="expect_table_row_count_to_be_between", kwargs={}, severity=severity, description=description
         )
     return ExpectationValidationResult(
         success=result.outcome == "passed",
         expectation_config=configuration,
-        result=found,
+        result=shown,
         exception_info={"raised_exception": raised, "exception_message": result.message if raised else "", "exception_traceback": ""},
     )
 
 
-@cache  # its templates are compiled once in a process: 0.15 s
+@cache  # compiling its templates takes 0.15 s
 def _template() -> Any:
     load()
     from great_expectations.render.view.view import DefaultJinjaPageView

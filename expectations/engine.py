@@ -1,4 +1,4 @@
-"""Great Expectations itself: the one module that imports it, always inside a function, since its import takes about 3 s of CPU."""
+"""Runs Great Expectations. Only this module imports it, always inside a function, because the import takes about 3 s of CPU."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 
 from windowmill.expectations.rule import Rule
 
-#: Rows named per failed rule.
+#: Greatest number of rows named per failed rule.
 MAX_EXAMPLES = 1_000
-#: Counts only: with sampled values every rule, even a passing one, is one more Spark job.
+#: Counts only: with sampled values every rule, even a passing one, would cost another Spark job.
 _COUNTS = {"result_format": "BASIC", "partial_unexpected_count": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What Great Expectations says of one rule, in plain Python values.
+    """Great Expectations' result for one rule, in plain Python values.
 
     Attributes
     ----------
     success
-        Whether the rule holds; ``False`` with an ``error`` when it could not be evaluated.
+        Whether the rule holds; ``False`` with an ``error`` if it could not be evaluated.
     error
-        What was raised, one line; may quote values of the rows.
+        The exception in one line; may quote values of the rows.
     result
         Great Expectations' own result mapping.
     rows
@@ -41,15 +41,15 @@ class Finding:
 
 
 def load() -> Any:
-    """Import Great Expectations, once, without its analytics."""
+    """Import Great Expectations with its analytics disabled; later calls return the same module."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     return importlib.import_module("great_expectations")
 
 
 def preload() -> threading.Thread:
-    """Import Great Expectations in the background, while the JVM starts; whoever needs it earlier waits for the import.
+    """Import Great Expectations in the background while the JVM starts; an earlier use waits for the import.
 
-    Call it after pyspark has been imported, which it imports too.
+    Call this after importing pyspark, which Great Expectations imports too.
     """
     thread = threading.Thread(target=load, name="import great_expectations", daemon=True)
     thread.start()
@@ -57,12 +57,12 @@ def preload() -> threading.Thread:
 
 
 def build(rule: Rule, arguments: Mapping[str, Any] | None = None) -> Any:
-    """The expectation object of a rule; raises ``ValueError`` where Great Expectations refuses the arguments."""
+    """Build the expectation object of a rule; raises ``ValueError`` if Great Expectations refuses the arguments."""
     load()
     from great_expectations.expectations.metadata_types import FailureSeverity
     from great_expectations.expectations.registry import get_expectation_impl
 
-    # Results come back in another order (broken rules first), so each carries the index of its rule.
+    # Results are returned in another order (broken rules first), so each carries the index of its rule.
     severity = FailureSeverity(rule.severity)
     return get_expectation_impl(rule.type)(**(arguments or rule.arguments), severity=severity, meta={"rule": rule.index})
 
@@ -78,21 +78,21 @@ def build_problem(rule: Rule) -> str | None:
 
 
 def evaluate(frame: Any, suite: Sequence[tuple[Rule, Mapping[str, Any]]], identity: Sequence[str], *, spark: bool) -> dict[int, Finding]:
-    """Evaluate rules over a pandas or Spark frame, in two passes: counts of all, then the rows of those that failed.
+    """Evaluate rules over a pandas or Spark frame in two passes: counts for all rules, then the rows that break failed ones.
 
     Parameters
     ----------
     frame
         A pandas DataFrame, or a Spark one that the caller has cached.
     suite
-        Rules, each with its arguments as they are for this frame.
+        Rules, each with its arguments for this frame.
     identity
-        Columns by which failing rows are named.
+        Columns that identify failing rows.
 
     Returns
     -------
     dict
-        By the rule's index; a rule that Great Expectations gives no result for is missing.
+        Findings by rule index; omits rules for which Great Expectations returns no result.
     """
     gx = load()
     context = gx.get_context(mode="ephemeral")
@@ -109,15 +109,15 @@ def evaluate(frame: Any, suite: Sequence[tuple[Rule, Mapping[str, Any]]], identi
             findings[rule.index] = Finding(success=False, error=_one_line(str(err)))
     with _all_cached_rows(frame) if spark else contextlib.nullcontext():
         findings |= _run(gx, batch, built, _COUNTS)
-        failed = {index: built[index] for index, found in findings.items() if not found.success and found.result.get("unexpected_count")}
-        for index, found in _run(gx, batch, failed, _rows_of(identity)).items():
-            findings[index] = replace(findings[index], rows=found.rows)
+        failed = {i: built[i] for i, finding in findings.items() if not finding.success and finding.result.get("unexpected_count")}
+        for index, finding in _run(gx, batch, failed, _rows_of(identity)).items():
+            findings[index] = replace(findings[index], rows=finding.rows)
     return findings
 
 
 @contextlib.contextmanager
 def _all_cached_rows(frame: Any) -> Iterator[None]:
-    """Keep Spark from skipping cached rows by their column statistics, which leave NaN out (SPARK-58482): NaN > 3 would find none."""
+    """Keep Spark from skipping cached rows by column statistics, which omit NaN (SPARK-58482): NaN > 3 would match no rows."""
     setting, configuration = "spark.sql.inMemoryColumnarStorage.partitionPruning", frame.sparkSession.conf
     before = configuration.get(setting)
     configuration.set(setting, "false")
@@ -128,7 +128,7 @@ def _all_cached_rows(frame: Any) -> Iterator[None]:
 
 
 def _rows_of(identity: Sequence[str]) -> dict[str, Any]:
-    # SUMMARY is the only format that limits the rows on Spark's side; COMPLETE would collect every failing row to the driver.
+    # Only SUMMARY limits the rows within Spark; COMPLETE would collect every failing row to the driver.
     names = {"unexpected_index_column_names": list(identity), "exclude_unexpected_values": True}
     return {"result_format": "SUMMARY", "partial_unexpected_count": MAX_EXAMPLES} | names
 
@@ -147,7 +147,7 @@ def _finding(result: Any) -> Finding:
 
 
 def _rows(part: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of one mapping from each identity column to its values, the form that excluding unexpected values brings."""
+    """Rows from a mapping of identity columns to lists of values, the form of results without unexpected values."""
     return [dict(zip(part, values, strict=True)) for values in zip(*part.values(), strict=True)]
 
 

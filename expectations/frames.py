@@ -1,4 +1,4 @@
-"""The rows of a batch as an engine of Great Expectations wants them: columns converted, bounds typed like their columns."""
+"""Converts a batch's rows, and the bounds of rules, to the types that an engine of Great Expectations compares."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     import pyarrow
     import pyspark.sql
 
-#: What a column's values are on the time axis: an instant, an instant without a zone, a calendar day; absent: neither.
+#: Time type of a column: instant, instant without a zone, or calendar day. Other columns are absent.
 Kinds = Mapping[str, Literal["instant", "wall", "day"]]
 _BOUNDS = ("min_value", "max_value", "value_set")
 
 
 def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
-    """Convert without loss: integers with nulls stay integers, and NaN stays apart from null as it does in Spark."""
+    """Convert without loss: integers with nulls stay integers, and NaN stays distinct from null, as in Spark; O(n)."""
     import pandas as pd
 
     return pd.DataFrame({name: _series(column) for name, column in zip(table.column_names, table.columns, strict=True)})
 
 
 def columns_with_nan(table: pyarrow.Table) -> set[str]:
-    """Floating-point columns with a NaN, which Spark orders above every number and pandas nowhere."""
+    """Names of floating-point columns with a NaN, which Spark orders above every number and pandas does not order."""
     return {name for name, column in zip(table.column_names, table.columns, strict=True) if _has_nan(column)}
 
 
@@ -54,16 +54,16 @@ def _series(column: pyarrow.ChunkedArray) -> pandas.Series:
 
 
 def kinds_of_table(schema: pyarrow.Schema) -> Kinds:
-    """Time columns of an Arrow table; one without a zone is read as UTC, as :func:`to_pandas` does."""
+    """Time columns of an Arrow table; timestamps without a zone count as UTC, as in :func:`to_pandas`."""
     import pyarrow as pa
 
-    found: dict[str, Literal["instant", "wall", "day"]] = {}
+    kinds: dict[str, Literal["instant", "wall", "day"]] = {}
     for field in schema:
         if pa.types.is_timestamp(field.type):
-            found[field.name] = "instant"
+            kinds[field.name] = "instant"
         elif pa.types.is_date(field.type):
-            found[field.name] = "day"
-    return found
+            kinds[field.name] = "day"
+    return kinds
 
 
 def kinds_of_frame(frame: pyspark.sql.DataFrame) -> Kinds:
@@ -73,12 +73,20 @@ def kinds_of_frame(frame: pyspark.sql.DataFrame) -> Kinds:
 
 
 def spark_names(columns: Sequence[str]) -> dict[str, str]:
-    """New names for the columns whose own Great Expectations would hand to Spark as a path or as broken quoting."""
-    return {name: f"column_{place}" for place, name in enumerate(columns) if "." in name or "`" in name}
+    """New names for columns whose names Spark would parse as a path or as quoting, because Great Expectations does not quote them.
+
+    >>> spark_names(["a", "b.c"])
+    {'b.c': 'column_1'}
+    """
+    return {name: f"column_{index}" for index, name in enumerate(columns) if "." in name or "`" in name}
 
 
 def renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """Arguments of a rule, or names in its result, with columns renamed wherever they are named."""
+    """Rename columns in ``value``, a rule's arguments or part of its result, at any depth.
+
+    >>> renamed({"column": "b.c"}, {"b.c": "column_1"})
+    {'column': 'column_1'}
+    """
     if isinstance(value, Mapping):
         return {name: renamed(part, names) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -87,12 +95,12 @@ def renamed(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def typed(rule_type: str, arguments: Mapping[str, Any], kinds: Kinds, *, spark: bool) -> dict[str, Any]:
-    """Give the bounds of a time column the type that the engine compares it with; bounds without a zone are UTC."""
+    """Convert the bounds of a time column to the type that the engine compares; bounds without a zone are UTC."""
     column = arguments.get("column")
     kind = kinds.get(column) if isinstance(column, str) else None
     if kind is None or not any(name in arguments for name in _BOUNDS):
         return dict(arguments)
-    # Spark hands extremes back without a zone: instants in this process' zone, zoneless ones as they are.
+    # Spark returns extremes without a zone: instants in this process' zone, zoneless ones unchanged.
     plain_utc = kind == "wall" and rule_type in ("expect_column_max_to_be_between", "expect_column_min_to_be_between")
 
     def convert(bound: Any) -> Any:
@@ -123,7 +131,7 @@ def _instant(bound: Any) -> datetime | None:
 
 
 def zoned(value: Any) -> Any:
-    """Give zoneless instants a zone: Spark hands rows over in this process' local time."""
+    """Convert instants without a zone to UTC: Spark returns rows in this process' local time."""
     if isinstance(value, Mapping):
         return {name: zoned(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -132,7 +140,11 @@ def zoned(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it; instants in UTC."""
+    """Convert a value to its JSON form; instants are in UTC.
+
+    >>> plain([Decimal("1.50"), float("nan"), None])
+    ['1.50', 'nan', None]
+    """
     if isinstance(value, Mapping):
         return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

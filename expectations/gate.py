@@ -1,4 +1,4 @@
-"""The gate between computing rows and publishing them: evaluates a pipeline's rules and says held, warned or passed."""
+"""The gate between computing and publishing rows: evaluates a pipeline's rules and returns held, warned or passed."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Status = Literal["passed", "warned", "held"]
 
 @dataclass(frozen=True, kw_only=True)
 class RuleResult(Rule):
-    """A rule and what became of it.
+    """A rule with its result.
 
     Attributes
     ----------
     outcome
-        ``broken`` when it could not be evaluated, which weighs as much as ``failed``.
+        ``broken`` if it could not be evaluated, which counts like ``failed``.
     observed
-        What was seen, in JSON values: a statistic, a list of columns; of a broken rule the error. May hold values of the
-        rows, so it belongs into the quality table and not into logs.
+        The observation in JSON values: a statistic, a list of columns, or the error of a broken rule. It may contain values of the
+        rows, so it is stored in the quality table and never logged.
     elements, unexpected
-        Rows looked at, and those of them that break the rule; ``None`` for rules about a statistic.
+        Number of rows checked, and of those that break the rule; ``None`` for rules about a statistic.
     message
-        One line without any value of the rows.
+        One line without values of the rows.
     examples
         Identity columns of rows that break the rule.
     """
@@ -51,7 +51,7 @@ class RuleResult(Rule):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to happen with a batch: ``held`` is not published, ``warned`` is published and flagged."""
+    """The decision on a batch: ``held`` is not published, ``warned`` is published and flagged."""
 
     status: Status
     results: tuple[RuleResult, ...]
@@ -84,18 +84,18 @@ def validate(
     Parameters
     ----------
     rows
-        An Arrow table (no Spark job; for what fits the driver) or a Spark frame that is cached, since it is read several times.
+        An Arrow table, if the rows fit the driver (no Spark job), or a cached Spark frame, which is read several times.
     columns
-        The result's columns in their order, as in :func:`windowmill.expectations.suites.sink_columns`.
+        The result's columns in order, as in :func:`windowmill.expectations.suites.sink_columns`.
     count
-        How many rows a Spark frame has, when the caller knows; spares a job.
+        Number of rows of a Spark frame, if known; saves a job.
     rows_read, rows_quarantined
-        What the batch read of its source, and what of it was set aside.
+        Numbers of rows that the batch read from its source, and that were quarantined.
     """
     suite = rules(pipeline, columns)
-    told = [_rate(rule, rows_read, rows_quarantined) for rule in suite if rates.is_rate(rule)]
+    of_rates = [_rate(rule, rows_read, rows_quarantined) for rule in suite if rates.is_rate(rule)]
     others = _over_rows(rows, [rule for rule in suite if not rates.is_rate(rule)], pipeline, count)
-    return verdict(tuple(sorted([*told, *others], key=lambda result: result.index)))
+    return verdict(tuple(sorted([*of_rates, *others], key=lambda result: result.index)))
 
 
 def _over_rows(
@@ -132,7 +132,7 @@ def _findings(rows: pa.Table | pyspark.sql.DataFrame, suite: Sequence[Rule], ide
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()
-    # With a session at hand a NaN is judged as it would be in a large batch.
+    # If there is a session, NaN is judged as in a large batch.
     unordered = frames.columns_with_nan(rows) if session else set()
     remote = [rule for rule in suite if needs_spark(rule) or rule.arguments.get("column") in unordered]
     kinds, local = frames.kinds_of_table(rows.schema), [rule for rule in suite if rule not in remote]
@@ -152,18 +152,18 @@ def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], ident
     typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=True)) for rule in suite]
     names = frames.spark_names(rows.columns)
     if names:
-        # SQL text names columns itself, as they are; what else names them takes the new names.
+        # SQL text uses the original column names; all other arguments use the new ones.
         texts = [(rule, arguments) for rule, arguments in typed if rule.type == "unexpected_rows_expectation"]
         others = [(rule, _with_columns(arguments, names)) for rule, arguments in typed if rule.type != "unexpected_rows_expectation"]
-        found = evaluate(rows.toDF(*frames.renamed(rows.columns, names)), others, frames.renamed(identity, names), spark=True)
-        found |= evaluate(rows, texts, identity, spark=True) if texts else {}
+        findings = evaluate(rows.toDF(*frames.renamed(rows.columns, names)), others, frames.renamed(identity, names), spark=True)
+        findings |= evaluate(rows, texts, identity, spark=True) if texts else {}
     else:
-        found = evaluate(rows, typed, identity, spark=True)
-    return {index: _as_it_was(finding, {new: old for old, new in names.items()}) for index, finding in found.items()}
+        findings = evaluate(rows, typed, identity, spark=True)
+    return {index: _as_it_was(finding, {new: old for old, new in names.items()}) for index, finding in findings.items()}
 
 
 def _as_it_was(finding: Finding, names: Mapping[str, str]) -> Finding:
-    """Undo what the way through Spark does to names and instants."""
+    """Restore the names and instants that Spark changed."""
     rows = [{names.get(name, name): frames.zoned(value) for name, value in row.items()} for row in finding.rows]
     return replace(finding, result=frames.zoned(_with_columns(finding.result, names)), rows=rows)
 
@@ -182,25 +182,25 @@ def _fields(rule: Rule) -> dict[str, Any]:
     return {name: getattr(rule, name) for name in Rule.__dataclass_fields__}
 
 
-def _result(rule: Rule, found: Finding | None, identity: Sequence[str]) -> RuleResult:
-    if found is None:
+def _result(rule: Rule, finding: Finding | None, identity: Sequence[str]) -> RuleResult:
+    if finding is None:
         return _unevaluated(rule, "broken", "Great Expectations gave no result for this rule")
-    if found.error is not None:
+    if finding.error is not None:
         message = "could not be evaluated; the error is in the quality table, column observed"
-        return _unevaluated(rule, "broken", message, observed=found.error)
-    result = found.result
+        return _unevaluated(rule, "broken", message, observed=finding.error)
+    result = finding.result
     observed, elements, unexpected = result.get("observed_value"), result.get("element_count"), result.get("unexpected_count")
     if rule.type == "unexpected_rows_expectation":
         unexpected = observed
     return RuleResult(
         **_fields(rule),
-        outcome="passed" if found.success else "failed",
+        outcome="passed" if finding.success else "failed",
         observed=frames.plain(observed),
         elements=elements,
         unexpected=unexpected,
-        message=_message(rule, found.success, elements, unexpected),
+        message=_message(rule, finding.success, elements, unexpected),
         # Great Expectations adds the checked column's own value to each row that it names.
-        examples=tuple({name: frames.plain(row[name]) for name in identity if name in row} for row in found.rows),
+        examples=tuple({name: frames.plain(row[name]) for name in identity if name in row} for row in finding.rows),
     )
 
 

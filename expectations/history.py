@@ -1,4 +1,4 @@
-"""The quality table: a Delta table with a row per rule and validation, written and read without a JVM."""
+"""The quality table: a Delta table with one row per rule and validation, written and read without a JVM."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
 )
 #: Columns that hold JSON text.
 JSON_COLUMNS = ("arguments", "observed", "examples")
-#: Longest JSON text kept of what a rule observed; a rule about distinct values observes all of them.
+#: Greatest length of a stored observation; a rule about distinct values observes all of them.
 _OBSERVED_CHARACTERS = 10_000
 
 
@@ -52,25 +52,25 @@ def record(
     app_id: str | None = None,
     metadata: str | None = None,
 ) -> bool:
-    """Append a verdict's results in one commit; the table is made when there is none.
+    """Append a verdict's results in one commit; creates the table if it does not exist.
 
     Parameters
     ----------
     path
-        Of the quality table.
+        Path or URI of the quality table.
     attempt
-        Of the batch; each attempt is recorded once, however often this is called for it.
+        Attempt at the batch; repeated calls for an attempt record it once.
     at
-        When the rows were validated; with a time zone.
+        Time of the validation; with a time zone.
     app_id
-        Name of the Delta transaction; by default made of pipeline, generation and attempt.
+        Application id of the Delta transaction; by default built from pipeline, generation and attempt.
     metadata
         The commit's ``userMetadata``.
 
     Returns
     -------
     bool
-        Whether anything was written: ``False`` when this attempt's results are already there.
+        Whether rows were written: ``False`` if the table already has this attempt's results.
     """
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
@@ -89,17 +89,17 @@ def record(
         "status": verdict.status,
     }
     rows = pa.Table.from_pylist([shared | _row(result) for result in verdict.results], schema=SCHEMA)
-    told = {} if metadata is None else {"userMetadata": metadata}
-    once = CommitProperties(app_transactions=[Transaction(application, batch)], custom_metadata=told)
-    # The table as it was asked: were it loaded anew to be written, the same results of another process would go unnoticed.
+    properties = {} if metadata is None else {"userMetadata": metadata}
+    once = CommitProperties(app_transactions=[Transaction(application, batch)], custom_metadata=properties)
+    # Write to the table object that was checked: after a reload, a commit of the same results in between would not be noticed.
     write_deltalake(table or place, rows, mode="append", commit_properties=once)
     return True
 
 
 def read(path: str | os.PathLike[str], last: int | None = None, first_batch: int = 0) -> list[dict[str, Any]]:
-    """Rule results, oldest first, JSON columns decoded; of the ``last`` validations only, or of all. Empty where no table is.
+    """Rule results of the ``last`` validations, or of all, oldest first, with decoded JSON columns; empty if there is no table.
 
-    Files without batches from ``first_batch`` on are not read: the log's statistics tell which those are.
+    The log's statistics exclude files that hold only batches before ``first_batch``.
     """
     from deltalake import DeltaTable, QueryBuilder
 
@@ -107,8 +107,8 @@ def read(path: str | os.PathLike[str], last: int | None = None, first_batch: int
     if not DeltaTable.is_deltatable(place):
         return []
     # Not `to_pyarrow_table`: it leaves threads behind that abort the interpreter at its exit (deltalake 1.6.6, exit code 134).
-    found = QueryBuilder().register("quality", DeltaTable(place)).execute(f"SELECT * FROM quality WHERE batch >= {first_batch:d}")
-    table = pa.table(found.read_all()).cast(SCHEMA)
+    reader = QueryBuilder().register("quality", DeltaTable(place)).execute(f"SELECT * FROM quality WHERE batch >= {first_batch:d}")
+    table = pa.table(reader.read_all()).cast(SCHEMA)
     if last is not None:
         instants = sorted(set(table["at"].to_pylist()))[-last:] if last > 0 else []
         table = table.filter(pc.is_in(table["at"], pa.array(instants, table["at"].type)))
@@ -117,7 +117,7 @@ def read(path: str | os.PathLike[str], last: int | None = None, first_batch: int
 
 
 def newest_batches(path: str | os.PathLike[str], count: int) -> list[int]:
-    """Numbers of the ``count`` newest batches that have been validated, ascending; batches without a rule have no rows."""
+    """Numbers of the ``count`` newest validated batches, ascending; batches without rules have no rows."""
     from deltalake import DeltaTable, QueryBuilder
 
     place = os.fspath(path)
@@ -130,9 +130,9 @@ def newest_batches(path: str | os.PathLike[str], count: int) -> list[int]:
     span = 2 * count
     while True:
         query = f"SELECT DISTINCT batch FROM quality WHERE batch > {highest - span:d} ORDER BY batch DESC LIMIT {count:d}"
-        found = pa.table(builder.execute(query).read_all())["batch"].to_pylist()
-        if len(found) == count or span > highest:
-            return sorted(found)
+        numbers = pa.table(builder.execute(query).read_all())["batch"].to_pylist()
+        if len(numbers) == count or span > highest:
+            return sorted(numbers)
         span *= 8
 
 

@@ -1,4 +1,4 @@
-"""HTML pages beside a pipeline's tables: in a local folder, or on object storage through pyarrow's file systems."""
+"""Writes HTML pages beside a pipeline's tables: to a local folder, or to object storage through pyarrow's file systems."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pyarrow import fs
 
 
 def write_page(place: str, html: str) -> None:
-    """Replace the page at ``place``, a local path or a URI; local folders are made.
+    """Replace the page at ``place``, a local path or a URI; creates local folders.
 
     Raises
     ------
     OSError, pyarrow.ArrowException
-        If the place cannot be written, or no file system of pyarrow knows its scheme.
+        If ``place`` cannot be written, or pyarrow has no file system for its scheme.
     """
     if "://" in place:
         filesystem, path = fs.FileSystem.from_uri(place)
-        # One request to object storage; a reader sees the old page or the new one.
+        # A single request to object storage: a reader sees the old page or the new one.
         with filesystem.open_output_stream(path) as stream:
             stream.write(html.encode())
         return
     page = Path(place)
     page.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into place: whoever has the page open never loads half of it.
+    # Written to a temporary file and renamed, so that no reader loads half a page.
     part = page.with_name(f".{page.name}.{os.getpid()}")
     try:
         part.write_text(html, encoding="utf-8")
@@ -34,14 +34,14 @@ def write_page(place: str, html: str) -> None:
 
 
 def names(folder: str) -> list[str]:
-    """Names of the files in ``folder``; none where it does not exist."""
+    """Names of the files in ``folder``; empty if it does not exist."""
     filesystem, path = _filesystem(folder)
     listed = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
     return [info.base_name for info in listed if info.type == fs.FileType.File]
 
 
 def remove(folder: str, name: str) -> None:
-    """Remove a file of ``folder``, if it is still there."""
+    """Remove the file ``name`` from ``folder``, if it exists."""
     filesystem, path = _filesystem(folder)
     if filesystem.get_file_info(f"{path}/{name}").type == fs.FileType.File:
         filesystem.delete_file(f"{path}/{name}")

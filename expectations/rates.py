@@ -30,5 +30,9 @@ def problems(written: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def quarantined_rate(rows_read: int, rows_quarantined: int) -> float:
-    """The share of the rows read that were quarantined; 0 if none were read."""
+    """The share of the rows read that were quarantined; 0 if none were read.
+
+    >>> quarantined_rate(200, 3)
+    0.015
+    """
     return rows_quarantined / rows_read if rows_read else 0.0

@@ -17,15 +17,15 @@ class Rule:
     Attributes
     ----------
     index
-        Position in the suite; of a rule of the spec, its position under ``expectations``.
+        Position in the suite; for a rule of the spec, also its position under ``expectations``.
     origin
-        ``spec``, or ``always`` for the ones that every pipeline gets.
+        ``spec``, or ``always`` for rules that every pipeline has.
     type
         Its snake_case name in Great Expectations.
     column
-        The columns it is about, separated by commas; ``None`` for rules about the whole batch.
+        Columns that it checks, separated by commas; ``None`` for rules about the whole batch.
     arguments
-        Its arguments as Great Expectations names them, the columns among them.
+        Arguments by their names in Great Expectations, including columns.
     severity
         ``critical`` holds the batch, ``warning`` flags it, ``info`` is recorded.
     """

@@ -1,6 +1,6 @@
-"""The rules of a pipeline: those of its spec and those that every pipeline gets, checked without starting anything.
+"""The rules of a pipeline, those of its spec and those that every pipeline has, and their static checks.
 
-Great Expectations takes seconds to import, so rules are checked against the JSON schemas that its package carries.
+Great Expectations takes seconds to import, so rules are checked against the JSON schemas in its package.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from windowmill.windowing.windows.base import Window
 
 #: Arguments that name one column each.
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B")
-#: What the gate sets on every rule, or what has no meaning for a batch of rows in memory.
+#: Arguments that the gate sets on every rule, or that have no meaning for a batch in memory.
 _NOT_ARGUMENTS = {"batch_id", "catch_exceptions", "id", "meta", "metadata", "rendered_content", "result_format", "severity", "windows"}
 _SECOND_SOURCE = {"expect_query_results_to_match_comparison", "expect_table_row_count_to_equal_other_table"}
-#: Great Expectations has these but no schema of them; their own arguments are checked when they are built.
+#: Arguments common to the types without a schema; their other arguments are checked when a rule is built.
 _COMMON_ARGUMENTS = {"column", "condition_parser", "description", "mostly", "notes", "row_condition"}
-#: Great Expectations' own condition text, which every engine understands; what else is written is Spark SQL.
+#: Great Expectations' own condition syntax, which every engine supports; any other text is Spark SQL.
 _CONDITION = re.compile(
     r"""\s*col\("(?P<column>[^"]+)"\)\s*
     (?: \.not[nN]ull\(\)
@@ -40,12 +40,12 @@ _CONDITION = re.compile(
 
 
 def sink_columns(pipeline: Pipeline) -> tuple[str, ...]:
-    """Columns of the pipeline's result table in their order."""
+    """Columns of the pipeline's result table, in order."""
     return (*pipeline.keys, "window", "window_start", "window_end", "trigger", "revision", *pipeline.aggregates, "batch")
 
 
 def identity_columns(pipeline: Pipeline) -> tuple[str, ...]:
-    """Columns that together name one result row."""
+    """Columns that together identify a result row."""
     columns = [*pipeline.keys, "window", "window_end"]
     if any(window.ends_can_coincide for window in pipeline.windows):
         columns.insert(-1, "window_start")
@@ -57,7 +57,7 @@ def identity_columns(pipeline: Pipeline) -> tuple[str, ...]:
 
 
 def rules(pipeline: Pipeline, columns: Sequence[str] | None = None) -> tuple[Rule, ...]:
-    """The whole suite of a pipeline; ``columns`` are those of its result, :func:`sink_columns` unless given."""
+    """The suite of a pipeline; ``columns`` are those of its result, by default :func:`sink_columns`."""
     written: list[tuple[Origin, str, dict[str, Any], Severity]] = [
         ("spec", expectation.type, _with_condition(expectation.arguments), expectation.severity) for expectation in pipeline.expectations
     ]
@@ -81,7 +81,7 @@ def needs_spark(rule: Rule) -> bool:
 
 
 def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = False) -> list[str]:
-    """What is wrong with the spec's rules, a line each: field path, value, what is known.
+    """Problems of the spec's rules, one line each: field path, value, known alternatives.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = Fal
     for rule in rules(pipeline, columns):
         if rule.origin == "spec":
             where = f"expectations.{rule.index}"
-            found = list(_problems(rule, pipeline.expectations[rule.index].arguments, columns))
-            if build and not found and not rates.is_rate(rule):
+            problems_of_rule = list(_problems(rule, pipeline.expectations[rule.index].arguments, columns))
+            if build and not problems_of_rule and not rates.is_rate(rule):
                 from windowmill.expectations.engine import build_problem  # takes seconds to import
 
-                found = [("", problem)] if (problem := build_problem(rule)) else []
-            problems += [f"{where}{f'.{field}' if field else ''}: {problem}" for field, problem in found]
+                problems_of_rule = [("", problem)] if (problem := build_problem(rule)) else []
+            problems += [f"{where}{f'.{field}' if field else ''}: {problem}" for field, problem in problems_of_rule]
     return problems
 
 
@@ -123,7 +123,7 @@ def _always(pipeline: Pipeline, columns: list[str]) -> Iterable[tuple[str, dict[
 
 
 def _only(windows: Sequence[Window], pipeline: Pipeline) -> dict[str, Any]:
-    """A row condition for the rows of ``windows``; none when these are all."""
+    """A row condition for the rows of ``windows``; empty if these are all windows."""
     if len(windows) == len(pipeline.windows):
         return {}
     names = [window.name for window in windows]
@@ -131,19 +131,19 @@ def _only(windows: Sequence[Window], pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _with_condition(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments with a condition's text taken apart; Great Expectations has deprecated the text and its ``condition_parser``."""
+    """Arguments with a parsed condition; Great Expectations has deprecated condition text and its ``condition_parser``."""
     condition = arguments.get("row_condition")
     if not isinstance(condition, str):
         return arguments
-    found = _CONDITION.fullmatch(condition)
-    column = {"name": found["column"]} if found else None
-    if found is None:
+    match = _CONDITION.fullmatch(condition)
+    column = {"name": match["column"]} if match else None
+    if match is None:
         parsed: dict[str, Any] = {"type": "pass_through", "pass_through_filter": condition}
-    elif found["operator"] is None:
+    elif match["operator"] is None:
         parsed = {"type": "nullity", "column": column, "is_null": False}
     else:
-        value = found["text"] if found["number"] is None else json.loads(found["number"].lstrip("+"))
-        parsed = {"type": "comparison", "column": column, "operator": found["operator"], "parameter": value}
+        value = match["text"] if match["number"] is None else json.loads(match["number"].lstrip("+"))
+        parsed = {"type": "comparison", "column": column, "operator": match["operator"], "parameter": value}
     return {name: value for name, value in arguments.items() if name != "condition_parser"} | {"row_condition": parsed}
 
 
@@ -176,7 +176,7 @@ def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) ->
     for name in (schema or {}).get("required", ["column"]):
         if name not in written:
             yield name, f"missing; {rule.type} needs it"
-    if arguments.issuperset(written):  # else a bound that seems to be missing may only be misspelt
+    if arguments.issuperset(written):  # otherwise a bound that seems to be missing may be misspelt
         yield from argument_problems(rule.type, written)
     yield from _unknown_columns(written, columns)
     yield from _condition_problems(written, columns)
@@ -188,7 +188,7 @@ def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) ->
 def _unknown_columns(written: Mapping[str, Any], columns: Sequence[str]) -> Iterable[tuple[str, str]]:
     listed = written.get("column_list", ())
     named = [(name, written[name]) for name in _COLUMN_ARGUMENTS if name in written]
-    named += [(f"column_list.{place}", name) for place, name in enumerate(listed if isinstance(listed, list) else ())]
+    named += [(f"column_list.{index}", name) for index, name in enumerate(listed if isinstance(listed, list) else ())]
     for field, column in named:
         if isinstance(column, str) and column not in columns:
             yield field, f"got {column!r}, which is not a column of the result; {_near_column(column, columns)}"
@@ -201,13 +201,13 @@ def _condition_problems(written: Mapping[str, Any], columns: Sequence[str]) -> I
     condition = written.get("row_condition")
     if not isinstance(condition, str):
         return
-    found = _CONDITION.fullmatch(condition)
-    if found is None and condition.lstrip().startswith("col("):
+    match = _CONDITION.fullmatch(condition)
+    if match is None and condition.lstrip().startswith("col("):
         yield "row_condition", f"got {condition!r}; expected {form}"
-    elif found and found["column"] not in columns:
+    elif match and match["column"] not in columns:
         yield (
             "row_condition",
-            f"got {condition!r}; {found['column']!r} is not a column of the result; {_near_column(found['column'], columns)}",
+            f"got {condition!r}; {match['column']!r} is not a column of the result; {_near_column(match['column'], columns)}",
         )
 
 
@@ -229,7 +229,7 @@ def _schema_folder() -> Path:
 
 @functools.cache
 def _known_types() -> dict[str, str | None]:
-    """Schema file of each expectation, by its snake_case name; ``None`` for the few that have none."""
+    """Schema file of each expectation by snake_case name; ``None`` for those without one."""
     index = json.loads((_schema_folder() / "index.json").read_bytes())
     return {name: entry["schema_file"] for name, entry in index["expectations"].items()} | dict.fromkeys(index["documented_absent"])
 
@@ -240,10 +240,10 @@ def _schema(file: str | None) -> dict[str, Any] | None:
 
 
 def _expected(schema: Mapping[str, Any], name: str, value: Any) -> str | None:
-    """In words, what the schema wants of an argument that does not fit it."""
+    """Describe the values that the schema allows for an argument; ``None`` if ``value`` is one of them."""
     import jsonschema
 
-    # 0.07 is no multiple of 0.01 in floating point, which is how Great Expectations bounds `mostly`.
+    # Great Expectations requires `mostly` to be a multiple of 0.01, which 0.07 is not in floating point.
     wanted = {key: part for key, part in schema["properties"][name].items() if key != "multipleOf"}
     checker = jsonschema.FormatChecker(())
     for form, read in (("date", date.fromisoformat), ("date-time", datetime.fromisoformat)):
@@ -252,7 +252,7 @@ def _expected(schema: Mapping[str, Any], name: str, value: Any) -> str | None:
     if validator.is_valid(json.loads(json.dumps(value, default=lambda part: part.isoformat() if isinstance(part, date) else str(part)))):
         return None
     forms = [_form(part) for part in wanted.get("anyOf", [wanted])]
-    # An object stands for a run-time parameter of a Great Expectations checkpoint, which a gate has none of.
+    # An object is a run-time parameter of a Great Expectations checkpoint, which a gate does not have.
     return " or ".join(dict.fromkeys(str(form) for form in forms if form not in (None, "object"))) or "another value"
 
 

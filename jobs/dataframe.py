@@ -1,4 +1,4 @@
-"""Windows over any Spark DataFrame: runs over a bounded input, without tables."""
+"""Computes windows over any Spark DataFrame as a bounded input, without tables."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from windowmill.windowing.ways import Slices, slices_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Bits of a row's number that count the rows of a Spark partition.
+#: Number of low bits of a row's number that count rows within a Spark partition.
 _ROW_BITS = 33
-#: Partitions of live rows as a multiple of those of slices where the number of rows is unknown: a worker holds one partition at a time.
+#: Partition multiplier when the row count is unknown: a worker holds one partition at a time.
 _PARTITIONS_OF_UNKNOWN = 4
 
 
 def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, object] | str | os.PathLike[str], *, arrival: str | None = None) -> DataFrame:
-    """The result rows of ``spec`` over the rows of ``df``, as a DataFrame; computed when an action is called on it.
+    """The result rows of ``spec`` over the rows of ``df``, as a DataFrame; lazily evaluated.
 
-    ``df`` is all there is: at its end every window is complete. A DataFrame has no order of its own (Spark reads the parts of a file in
-    any order), so no row of it is late, unless ``arrival`` says in what order they came. Rows without a usable event time count nowhere.
+    ``df`` is the whole input: at its end every window is complete. A DataFrame has no order (Spark reads the parts of a file in any
+    order), so no row is late unless ``arrival`` gives an order of arrival. Rows without a usable event time do not count.
 
     Parameters
     ----------
@@ -56,15 +56,15 @@ def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, object] | str | os.Pa
     spec
         A pipeline, the same as nested mappings, or the path of its YAML file. Its source, sink, expectations and schedule are not used.
     arrival
-        A column by which rows are put into the order of their arrival. Rows that come later than the spec's ``disorder`` and ``lateness``
-        allow then count in no closed window, as in runs and in ``windowmill try``. To see whether there are any, the call itself sorts
-        the rows and looks at their times; if there are, Spark keeps the sorted rows until the result is no longer referenced.
+        A column that gives the order of arrival. Rows later than the spec's ``disorder`` and ``lateness`` allow then count in no closed
+        window, as in runs and in ``windowmill try``. To detect them, the call itself sorts the rows and reads their times. If there are
+        late rows, Spark keeps the sorted rows until the result is no longer referenced.
 
     Returns
     -------
     DataFrame
         The key columns, ``window``, ``window_start``, ``window_end``, ``trigger``, ``revision``, the aggregates in the spec's order,
-        ``batch`` (always 0: the input is one batch). In no promised order.
+        ``batch`` (always 0: the input is one batch). The order of rows is unspecified.
 
     Raises
     ------
@@ -72,21 +72,21 @@ def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, object] | str | os.Pa
         If the spec is wrong, or does not fit the columns of ``df``.
     """
     pipeline = load_pipeline(spec) if isinstance(spec, str | os.PathLike) else parse_pipeline(spec)
-    # Without runs there is no run's time: what a DataFrame gives depends on the clock only where the spec asks for it.
+    # Without a run there is no run's time: the result depends on the clock only if the spec asks for it.
     latest = pipeline.time.latest(time.time_ns() // 1_000, by_default=False)
     return evaluate(df, pipeline, arrival=arrival, latest=latest).rows
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What a pipeline makes of a bounded input.
+    """The result of a pipeline over a bounded input.
 
     Attributes
     ----------
     rows
-        Result rows, as :func:`aggregate` gives them.
+        Result rows, as returned by :func:`aggregate`.
     refused
-        Place of arrival and reason of the rows that count nowhere; none unless the input has an order of arrival.
+        Value of ``arrival`` and reason of each row that does not count; none if the input has no order of arrival.
     """
 
     rows: DataFrame
@@ -99,11 +99,11 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     Parameters
     ----------
     arrival
-        As of :func:`aggregate`.
+        As in :func:`aggregate`.
     final
-        Whether the input ends with ``df``; else only the windows are given that are complete by what ``df`` has shown.
+        Whether the input ends with ``df``; otherwise returns only the windows that the rows of ``df`` complete.
     latest
-        The greatest event time that is accepted, where that is bounded.
+        Greatest accepted event time; null for no bound.
 
     Raises
     ------
@@ -119,69 +119,69 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     rows = (df if arrival is None else df.orderBy(backquoted(arrival))).withColumns({TIME: instant, REASON: reason})
     batch = Input(pipeline=pipeline, columns=columns)
     slices = slices_of(pipeline, batch.types)
-    found = None
+    survey = None
     if slices is None or arrival is not None:
-        rows, found = _placed(rows.withColumn(UNTIL_OF, event_end(pipeline, columns)), batch, arrival)
+        rows, survey = _numbered(rows.withColumn(UNTIL_OF, event_end(pipeline, columns)), batch, arrival)
     ship_modules(df.sparkSession, pipeline)
-    bounded = _Bounded(batch, rows, found, arrival, final=final)
+    bounded = _Bounded(batch, rows, survey, arrival, final=final)
     return bounded.by_live_rows() if slices is None else bounded.by_slices(slices)
 
 
-def _placed(rows: DataFrame, batch: Input, arrival: str | None) -> tuple[DataFrame, Survey | None]:
-    """The rows, numbered in the order of ``arrival`` if it is given; with that order also their survey."""
-    place = F.monotonically_increasing_id()
-    # The number of the Spark partition is above the row's position in it, which has 33 bits.
-    placed = rows.withColumns({FILE: F.shiftright(place, _ROW_BITS).cast("int"), ROW: place.bitwiseAND((1 << _ROW_BITS) - 1)})
+def _numbered(rows: DataFrame, batch: Input, arrival: str | None) -> tuple[DataFrame, Survey | None]:
+    """Number the rows, in order of ``arrival`` if given, and survey lateness in that case."""
+    number = F.monotonically_increasing_id()
+    # The high bits are the Spark partition, the low 33 bits the row's position in it.
+    numbered = rows.withColumns({FILE: F.shiftright(number, _ROW_BITS).cast("int"), ROW: number.bitwiseAND((1 << _ROW_BITS) - 1)})
     if arrival is None or batch.pipeline.time.watermark == "data_interval_end":
-        return placed, None
-    found = lateness.survey(placed, batch)
-    if found.behind:
-        # Whether a row is late depends on all rows before it, so from here on their places must not change: sort them once.
-        placed = placed.select(*map(backquoted, _needed(batch, arrival)), TIME, UNTIL_OF, FILE, ROW, REASON).localCheckpoint()
-        found = lateness.survey(placed, batch)
-    return placed, found
+        return numbered, None
+    survey = lateness.survey(numbered, batch)
+    if survey.behind:
+        # Whether a row is late depends on all rows before it, so the numbers must not change any more: sort once.
+        numbered = numbered.select(*map(backquoted, _needed(batch, arrival)), TIME, UNTIL_OF, FILE, ROW, REASON).localCheckpoint()
+        survey = lateness.survey(numbered, batch)
+    return numbered, survey
 
 
 @dataclass(frozen=True)
 class _Bounded:
-    """A bounded input; ``found`` is its survey if it has an order of arrival."""
+    """A bounded input; ``survey`` is null if it has no order of arrival."""
 
     batch: Input
     rows: DataFrame
-    found: Survey | None
+    survey: Survey | None
     arrival: str | None
     final: bool
 
     def by_slices(self, slices: Slices) -> Evaluated:
-        batch, found, slicing = self.batch, self.found, Slicing(self.batch, slices)
-        rows = self.rows if found is None else lateness.judged(self.rows, found, batch, slices.grids.grids)
+        batch, survey, slicing = self.batch, self.survey, Slicing(self.batch, slices)
+        rows = self.rows if survey is None else lateness.judged(self.rows, survey, batch, slices.grids.grids)
         through = AXIS_END if self.final else AXIS_BEGIN
-        if not self.final and found is not None and found.seen is not None:
-            through = found.seen - batch.disorder - batch.lateness
+        if not self.final and survey is not None and survey.seen is not None:
+            through = survey.seen - batch.disorder - batch.lateness
         stage = slicing.window_stage(Emission(None, None, AXIS_BEGIN, through))
         results = passes.windows(passes.lift(rows, slicing.stage), stage, batch.partitions(rows.sparkSession))
         return Evaluated(results, None if self.arrival is None else _unusable(rows, self.arrival))
 
     def by_live_rows(self) -> Evaluated:
-        batch, found, spark = self.batch, self.found, self.rows.sparkSession
+        batch, survey, spark = self.batch, self.survey, self.rows.sparkSession
         way, partitions = live.LiveRows.of(batch.pipeline, batch.types), batch.partitions(spark)
-        # Numbers by place ascend in the order of arrival, too; only those of later batches would follow on from a survey's.
+        # These numbers also ascend in order of arrival; a survey's numbers matter only if batches follow.
         rows = self.rows.withColumn(NUMBER_OF, F.shiftleft(F.col(FILE).cast("long"), _ROW_BITS) + F.col(ROW))
-        rows = lateness.unmet(rows) if found is None else lateness.met(rows, found, batch)
+        rows = lateness.without_watermark(rows) if survey is None else lateness.with_watermark_at_arrival(rows, survey, batch)
         if self.arrival is None:
             return Evaluated(way.windows(way.fresh(rows), self._clock(), batch.batch, partitions * _PARTITIONS_OF_UNKNOWN), None)
-        partitions = live.partitions(1 if found is None else found.rows, partitions)
+        partitions = live.partitions(1 if survey is None else survey.rows, partitions)
         worked = way.work(way.fresh(rows), None, self._clock(), batch.batch, partitions, final=self.final).persist()
         numbers = worked.where(F.col(live.REFUSED).isNotNull()).select(F.col(live.REFUSED).alias(NUMBER_OF))
         late = rows.join(numbers, NUMBER_OF).select(backquoted(self.arrival), F.lit("too_late").alias(REASON))
         return Evaluated(live.results(worked), _unusable(rows, self.arrival).unionByName(late))
 
     def _clock(self) -> Clock:
-        """Progress at the end of the input."""
-        batch, found = self.batch, self.found
-        if found is not None:
-            return Clock(batch.disorder, batch.lateness, seen=BEFORE if found.seen is None else found.seen)
-        seen = _greatest(self.rows) if self.final and _ticks_for_ever(batch.pipeline) else BEFORE
+        """The clock at the end of the input."""
+        batch, survey = self.batch, self.survey
+        if survey is not None:
+            return Clock(batch.disorder, batch.lateness, seen=BEFORE if survey.seen is None else survey.seen)
+        seen = _greatest(self.rows) if self.final and _ticks_past_tuples(batch.pipeline) else BEFORE
         return Clock(0, batch.lateness, moves=False, seen=seen)
 
 
@@ -189,14 +189,14 @@ def _unusable(rows: DataFrame, arrival: str) -> DataFrame:
     return rows.where(F.col(REASON).isNotNull()).select(backquoted(arrival), REASON)
 
 
-def _ticks_for_ever(pipeline: Pipeline) -> bool:
-    """Whether a window's ticks only stop at the greatest event time of the whole input."""
+def _ticks_past_tuples(pipeline: Pipeline) -> bool:
+    """Whether some window ticks until the greatest event time of the whole input."""
     return any(window.ticks_past_its_tuples for window in pipeline.windows)
 
 
 def _greatest(rows: DataFrame) -> int:
-    found = rows.where(F.col(REASON).isNull()).agg(F.max(TIME)).head()
-    return BEFORE if found is None or found[0] is None else int(found[0])
+    row = rows.where(F.col(REASON).isNull()).agg(F.max(TIME)).head()
+    return BEFORE if row is None or row[0] is None else int(row[0])
 
 
 def _needed(batch: Input, arrival: str) -> list[str]:

@@ -1,1 +1,1 @@
-"""The ways in which a batch is computed, by slices or by live rows, and the places where that is done: Spark, or this process."""
+"""The ways to compute a batch, by slices or by live rows, on Spark or in this process."""

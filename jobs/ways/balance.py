@@ -1,4 +1,4 @@
-"""The end of *apply*: rows that were not applied are set aside, and every row read has been applied or set aside."""
+"""Ends *apply*: stages the rows that were not applied for quarantine, and checks that every row read is applied or staged."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from windowmill.windowing.errors import WindowmillError
 
 
 def settle(batch: TableInput, emission: Emission, computed: Computed, rows_read: int, staging: str) -> Applied:
-    """The batch applied, after its rows with a reason were staged under the folder ``staging``.
+    """Stage the batch's rows with a quarantine reason under the folder ``staging``, and return the applied batch.
 
     Raises
     ------
     TooManyBadRowsError
-        If conditions fail on a great part of the rows.
+        If conditions fail on a large part of the rows.
     WindowmillError
         If the rows do not balance.
     """
@@ -27,7 +27,7 @@ def settle(batch: TableInput, emission: Emission, computed: Computed, rows_read:
             check_bad_rows(staged, rows_read, batch.pipeline, batch.plan.batch)
         _check_balance(batch, applied)
     except BaseException:
-        # Spark takes what it has cached for a later reading of the same tables, though they have been repaired since.
+        # Spark would reuse cached data for later reads of the same tables, even after they have been repaired.
         applied.release()
         raise
     return applied

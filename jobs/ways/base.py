@@ -1,4 +1,4 @@
-"""A way of computing a batch: its four steps, and what it makes of the batch."""
+"""Defines a way to compute a batch: its four steps and their results."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Computed:
-    """What a batch's rows and the restored state come to.
+    """The result of combining a batch's rows with the restored state.
 
     Attributes
     ----------
     rows
         Result rows; none if no window with rows is complete.
     state
-        New rows of the state; none if there is nothing to remember.
+        New rows of the state; none if there are none.
     windows
         Number of result rows by window name, with the first and last window end.
     rows_applied, rows_late
-        Rows that count in a window, and those of them that came behind the watermark.
+        Number of rows that count in a window, and of late ones among them.
     new_state
-        Number of slices or entries that the batch touched.
+        Number of slices or log entries that the batch touched.
     judged
-        New rows, among them all that were not applied, which have a reason; none if all were applied.
+        New rows, including all that were not applied, which have a reason; none if all were applied.
     cached
-        What Spark has cached of it.
+        DataFrame that Spark has cached for these results.
     """
 
     rows: DataFrame | pa.Table | None = None
@@ -53,7 +53,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class Applied:
-    """A batch applied: what it came to, how far the pipeline gets with it, and the rows set aside."""
+    """The result of *apply*: computed rows, the pipeline's progress, and the staged quarantine rows."""
 
     emission: Emission
     computed: Computed
@@ -84,26 +84,26 @@ Restored = TypeVar("Restored")
 
 
 class Way(Protocol[Surveyed, Restored]):
-    """How the batches of a pipeline are computed, step by step; each way has its own kind of state."""
+    """Computes the batches of a pipeline, step by step; each way has its own kind of state."""
 
     def survey(self) -> Surveyed:
         """Read the new rows' event times, and decide which windows the batch completes."""
         ...
 
     def restore(self, surveyed: Surveyed) -> Restored:
-        """The state that these rows and windows need, as the last batch left it."""
+        """Read the state that these rows and windows need, as the last batch left it."""
         ...
 
     def apply(self, surveyed: Surveyed, restored: Restored, staging: str) -> Applied:
-        """Bring rows and state together in complete windows; rows that cannot be applied are staged under the folder ``staging``."""
+        """Combine rows and state into complete windows; stage rows that cannot be applied under the folder ``staging``."""
         ...
 
     def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, metadata: str) -> int:
-        """Append the batch's ``count`` new rows of state in one commit; the table's version."""
+        """Append the batch's ``count`` new rows of state in one commit; returns the table's version."""
         ...
 
     def is_overgrown(self) -> bool:
-        """Whether the state has grown so far that compacting it pays. From its Delta log alone."""
+        """Whether the state has grown enough to be compacted. Reads only its Delta log."""
         ...
 
     def compact(self) -> None:

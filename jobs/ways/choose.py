@@ -1,4 +1,4 @@
-"""Which way a batch goes."""
+"""Chooses the way to compute a batch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def way_of(spark: SparkSession, batch: TableInput, state: str) -> Way[Any, Any]:
-    """The way of ``batch``, whose state table is at the path ``state``: by slices where windows and aggregates allow it.
+    """The way to compute ``batch``, whose state table is at the path ``state``: by slices if windows and aggregates allow it.
 
-    The choice is :func:`windowmill.windowing.ways.slices_of`'s, which ``windowmill explain`` shows.
+    :func:`windowmill.windowing.ways.slices_of` decides, and ``windowmill explain`` shows its choice.
     """
     slices = slices_of(batch.pipeline, batch.types)
     return LiveRowWay(spark, batch, state) if slices is None else SliceWay(spark, batch, slices, state)

@@ -1,4 +1,4 @@
-"""Counting what a batch's pass over its keys has come to: result rows by window, and totals of all else."""
+"""Counts the output of a batch's pass over its keys: result rows per window, and totals of other rows."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Rows of a window of the spec, and its first and last window end.
+#: Number of result rows of a window of the spec, and its first and last window end.
 Span = tuple[int, int, int]
-#: By the window's name.
+#: Spans by window name.
 Windows = dict[str, Span]
 
 
 def count(worked: DataFrame, totals: Mapping[str, Column], *, rows_in: str = "") -> tuple[dict[Any, Span], dict[str, int]]:
-    """Compute ``worked``, which is cached, and count it: spans by what its column ``window`` holds, and totals.
+    """Count results per window, and compute ``totals``, in one Spark job over ``worked``, which is cached.
 
     Parameters
     ----------
     totals
-        Aggregates over the rows that are no result rows: those without a window.
+        Aggregates over the rows that are not result rows: those without a window.
     rows_in
-        Where a row has its result row: a struct and a dot; by default among its columns.
+        Prefix of the result row's columns: the name of a struct and a dot; by default none.
     """
     end = F.col(f"{rows_in}window_end")
     end = F.unix_micros(end) if dict(worked.select(end).dtypes)["window_end"] == "timestamp" else end
     spans = [F.count("*").alias("n"), F.min(end).alias("low"), F.max(end).alias("high")]
-    asked = [column.alias(name) for name, column in totals.items()]
-    windows, found = {}, dict.fromkeys(totals, 0)
-    for row in worked.groupBy(F.col(f"{rows_in}window").alias("window")).agg(*spans, *asked).collect():
+    aggregates = [column.alias(name) for name, column in totals.items()]
+    windows, values = {}, dict.fromkeys(totals, 0)
+    for row in worked.groupBy(F.col(f"{rows_in}window").alias("window")).agg(*spans, *aggregates).collect():
         if row["window"] is not None:
             windows[row["window"]] = (row["n"], row["low"], row["high"])
         else:
-            found = {name: row[name] or 0 for name in totals}
-    return windows, found
+            values = {name: row[name] or 0 for name in totals}
+    return windows, values

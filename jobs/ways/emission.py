@@ -1,4 +1,4 @@
-"""How far a pipeline gets with a batch: which windows the batch gives, and what the next one goes on from."""
+"""Determines a pipeline's progress with a batch: the windows it emits, and where the next batch continues."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Emission:
     seen
         Greatest event time so far; null if no row ever had one.
     emitted
-        The instant through which all windows have been emitted once the batch is committed; null if none could be.
+        The instant through which all windows are emitted once the batch is committed; null if none are.
     after, through
-        The batch gives the windows that end in (``after``, ``through``].
+        The batch emits the windows that end in (``after``, ``through``].
     """
 
     seen: int | None
@@ -30,10 +30,10 @@ class Emission:
 
 
 def emission_of(pipeline: Pipeline, plan: Plan, seen: int | None, *, stops_at_range: bool = True) -> Emission:
-    """The emission of ``plan`` once event times up to ``seen`` have been seen.
+    """The emission of ``plan`` after event times up to ``seen``.
 
-    ``stops_at_range`` is whether a backfill that builds the state can stop at the end of its range. Otherwise it also gives the later
-    windows that are complete.
+    ``stops_at_range`` is whether a backfill that builds the state can stop at the end of its range. Otherwise it also emits later windows
+    that are complete.
     """
     emitted = _emitted(pipeline, plan, seen)
     if isinstance(plan, BackfillPlan):
@@ -56,6 +56,6 @@ def _emitted(pipeline: Pipeline, plan: Plan, seen: int | None) -> int | None:
     time = pipeline.time
     complete = None if seen is None else seen - time.disorder.elapsed() - time.lateness.elapsed()
     if isinstance(plan, RunPlan) and time.watermark == "data_interval_end":
-        # A batch that leaves a backlog vouches for nothing: what had been emitted stays as it was.
+        # A batch that leaves a backlog vouches for nothing, so ``emitted`` does not change.
         complete = plan.emitted if plan.interval_end is None else plan.interval_end - time.lateness.elapsed()
     return complete if plan.emitted is None or complete is None else max(plan.emitted, complete)

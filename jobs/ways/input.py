@@ -1,4 +1,4 @@
-"""The rows that a way works on, and what earlier batches have left: of a batch of a pipeline's runs, or a bounded DataFrame."""
+"""Input of a way: new rows, and the progress of earlier batches; from a run of a pipeline or a bounded DataFrame."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """The rows of one batch. The defaults are those of a bounded input: it is the first batch and the last.
+    """The rows of one batch. The defaults are those of a bounded input, which is the only batch.
 
     Attributes
     ----------
     batch
         Number of the batch.
     seen, emitted
-        Progress as the batch before left it; null if there is none.
+        Progress after the previous batch; null if there is none.
     builds_state
-        Whether later batches go on from the state that this one leaves.
+        Whether later batches continue from this batch's state.
     settled
-        Number of leading files whose rows count as arrived in the order of event time.
+        Number of leading files whose rows count as arrived in order of event time.
     closed_by_file
-        The instant through which windows were closed to the rows of each file, where the orchestrator vouches for that; null where rows
-        move the watermark.
+        For each file, the instant through which windows were closed when its rows arrived, by vouched time; null if rows move the
+        watermark.
     expected_rows
-        Number of rows by the source's log; 0 if it does not say.
+        Number of rows by the source's log; 0 if unknown.
     size_bytes
-        Bytes of the rows' files; null if unknown.
+        Size of the rows' files; null if unknown.
     check
-        How rows of the state are verified; null where there is no state.
+        Verifies rows of the state; null if there is no state.
     """
 
     pipeline: Pipeline
@@ -81,16 +81,16 @@ class Input:
 
     @property
     def disorder(self) -> int:
-        """How far rows may come behind the greatest event time, in ticks of the axis."""
+        """Disorder in ticks of the axis."""
         return self.pipeline.time.disorder.elapsed()
 
     @property
     def lateness(self) -> int:
-        """How long windows stay open behind the watermark, in ticks of the axis."""
+        """Lateness in ticks of the axis."""
         return self.pipeline.time.lateness.elapsed()
 
     def partitions(self, spark: SparkSession) -> int:
-        """Spark partitions for the windows: as many as the session shuffles into, for little data no more than there are cores."""
+        """Number of Spark partitions for windows: the session's shuffle partitions, but for little data at most the number of cores."""
         configured = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
         if self.size_bytes is None or self.size_bytes >= limits.MOST_BYTES_OF_SHORT_RUN:
             return configured
@@ -109,15 +109,15 @@ class TableInput(Input):
 
     @classmethod
     def of(cls, runnable: Runnable, plan: Plan, source: SourceTable, *, left_at: int | None) -> TableInput:
-        """The input of ``plan``, of which the last batch left the state at version ``left_at``.
+        """The input of ``plan``; the last batch left the state table at version ``left_at``.
 
         Raises
         ------
         StateError
-            If the state is not there, is damaged, or of a newer format.
+            If the state is missing, damaged, or in a newer format.
         """
         pipeline, check = runnable.pipeline, open_state(runnable.places.state, left_at=left_at)
-        # The table may have got other columns since.
+        # The table's columns may have changed since.
         source = replace(source, schema_json=plan.source_schema)
         reading = reading_of(runnable, source, plan)
         return cls(
@@ -140,17 +140,17 @@ class TableInput(Input):
 
     @property
     def files(self) -> Sequence[AddedFile]:
-        """The source's files, in the order in which their rows count as arrived."""
+        """The source's files in order of arrival."""
         return self.reading.files
 
     @property
     def instants(self) -> bool:
-        """Whether the axis is time; else window bounds are integers."""
+        """Whether the axis is time; otherwise window bounds are integers."""
         return self.pipeline.time.unit is None
 
     @property
     def restores(self) -> bool:
-        """Whether there is state to go on from; a backfill works from the source alone."""
+        """Whether the batch reads state; a backfill reads only the source."""
         return not isinstance(self.plan, BackfillPlan) and self.plan.batch > 0
 
     def read(self, spark: SparkSession) -> DataFrame:
@@ -158,12 +158,12 @@ class TableInput(Input):
         return read_rows(spark, self.source, self.reading, self.runnable, now_us=self.plan.now_us)
 
     def emission(self, seen: int | None, *, stops_at_range: bool = True) -> Emission:
-        """How far the pipeline gets with these rows; as of :func:`.emission_of`."""
+        """The emission of this batch; see :func:`.emission_of`."""
         return emission_of(self.pipeline, self.plan, seen, stops_at_range=stops_at_range)
 
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:
-    """The instant through which windows were closed to the rows of each file; in a backfill as when they first came."""
+    """For each file, the instant through which windows were closed when its rows arrived; in a backfill, when they first arrived."""
     if not isinstance(plan, BackfillPlan):
         return (AXIS_BEGIN if plan.emitted is None else plan.emitted,) * len(reading.files)
     if not plan.found_closed:

@@ -1,4 +1,4 @@
-"""Which rows of a small batch arrived late: as :mod:`windowmill.jobs.ways.lateness_on_spark`, row by row in this process."""
+"""Finds the late rows of a small batch in this process, as :mod:`windowmill.jobs.ways.lateness_on_spark` does in Spark."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def seen_after(rows: pa.Table, seen: int | None) -> int | None:
-    """Greatest event time after ``rows`` that follow others with event times up to ``seen``; null if no row ever had one."""
+    """Greatest event time after ``rows``, given ``seen`` before them; null if no row ever had one."""
     highest = pc.max(_usable_times(rows)).as_py()
     return max((time for time in (seen, highest) if time is not None), default=None)
 
 
 def judged(rows: pa.Table, batch: Input, grids: Sequence[Grid]) -> pa.Table:
-    """The rows of ``batch``, in the order of their arrival, judged as :func:`windowmill.jobs.ways.lateness_on_spark.judged` does."""
+    """Judge the rows of ``batch``, in order of arrival, as :func:`windowmill.jobs.ways.lateness_on_spark.judged`; O(n)."""
     if batch.closed_by_file is not None:
         closed = np.array(batch.closed_by_file, np.int64)[rows.column(FILE).to_numpy()]
         return judge_by(rows, closed, lateness=batch.lateness, grids=grids)
@@ -34,15 +34,15 @@ def judged(rows: pa.Table, batch: Input, grids: Sequence[Grid]) -> pa.Table:
 
 
 def judge(rows: pa.Table, *, seen: int | None, disorder: int, lateness: int, grids: Sequence[Grid], settled: int = 0) -> pa.Table:
-    """Judge rows that follow others with event times up to ``seen``; those of the first ``settled`` files are never late."""
+    """Judge rows that follow others with event times up to ``seen``; rows of the first ``settled`` files are never late."""
     times = pc.fill_null(_usable_times(rows), AXIS_BEGIN).to_numpy()
-    met = np.maximum.accumulate(np.append(AXIS_BEGIN if seen is None else seen, times))[1:]
-    met = np.where(rows.column(FILE).to_numpy() < settled, AXIS_BEGIN, met)
-    return _close(rows, met - (disorder + lateness), met - disorder, grids)
+    greatest = np.maximum.accumulate(np.append(AXIS_BEGIN if seen is None else seen, times))[1:]
+    greatest = np.where(rows.column(FILE).to_numpy() < settled, AXIS_BEGIN, greatest)
+    return _close(rows, greatest - (disorder + lateness), greatest - disorder, grids)
 
 
 def judge_by(rows: pa.Table, closed: Ints, *, lateness: int, grids: Sequence[Grid]) -> pa.Table:
-    """Judge rows to each of which windows were closed through an instant; shape of ``closed``: (rows,)."""
+    """Judge rows, given the instant through which windows were closed at each row's arrival; ``closed`` has shape (n_rows,)."""
     return _close(rows, closed, closed + lateness, grids)
 
 
@@ -51,7 +51,7 @@ def _usable_times(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _close(rows: pa.Table, closed: Ints, watermark: Ints, grids: Sequence[Grid]) -> pa.Table:
-    """Mark late rows; a watermark never passes what has been closed, so that only rows behind it can be late for a window."""
+    """Mark late rows. ``closed`` never passes the watermark, so only rows behind the watermark can be late for a window."""
     times = pc.fill_null(_usable_times(rows), AXIS_END).to_numpy()
     late = times < watermark
     if not late.any():

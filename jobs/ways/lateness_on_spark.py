@@ -1,8 +1,8 @@
-"""Which rows arrived late, in Spark: the watermark as each row found it, in arrival order, however the input was cut into batches.
+"""Finds late rows in Spark: computes the watermark at each row's arrival, independent of how the input is split into batches.
 
-The watermark a row finds is (greatest event time of the rows before it) − disorder. A running maximum over all rows in order would mean
-sorting them all; instead the rows are surveyed in blocks of their files. Only blocks that hold a row behind the watermark (few, unless
-the data is badly out of order) are looked at row by row.
+The watermark at a row's arrival is (greatest event time of the rows before it) − disorder. A running maximum over all rows would need a
+full sort. Instead, rows are surveyed in blocks of their files. Only blocks with a row behind the watermark are processed row by row; they
+are few unless the data is badly out of order.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
     from windowmill.jobs.ways.input import Input
 
-#: Smallest block, in rows; larger batches get larger blocks, so that the survey that comes to the driver stays small.
+#: Smallest block in rows, and greatest number of blocks: larger batches get larger blocks, so that the driver collects little.
 BLOCK_ROWS = 4_096
 MAX_BLOCKS = 50_000
-#: Bits of a row's number that count the rows of a batch; those above them count batches.
+#: Number of low bits of a row's number that count rows within a batch; the bits above hold the batch number.
 _BATCH_SHIFT = 43
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A batch's rows in blocks.
+    """Survey of a batch's rows by blocks.
 
     Attributes
     ----------
@@ -44,9 +44,9 @@ class Survey:
     seen
         Greatest event time after the batch; null if no row ever had one.
     behind
-        (file, block, greatest event time before the block) of the blocks that hold rows behind the watermark.
+        (file, block, greatest event time before the block) of each block with rows behind the watermark.
     starts
-        For each file, in order, a number above the places of all rows in the files before it, counted on from theirs.
+        Offset of each file, in order, for numbering rows: greater than the number of every row in earlier files.
     """
 
     rows: int
@@ -57,11 +57,11 @@ class Survey:
 
 
 def survey(rows: DataFrame, batch: Input) -> Survey:
-    """Survey the ``rows`` of ``batch``.
+    """Survey the ``rows`` of ``batch`` in one Spark job.
 
-    With ``emit: revise`` every block counts as behind: a revision is brought by a row at the watermark that it met. Rows of settled files
-    count as arrived in the order of event time, so none of them is behind.
+    Rows of settled files count as arrived in order of event time, so none of them is late.
     """
+    # With ``emit: revise``, treat every block as late: per-row watermarks are needed.
     every, seen = batch.pipeline.emit == "revise", batch.seen
     block_rows = max(BLOCK_ROWS, batch.expected_rows // MAX_BLOCKS)
     usable = F.when(F.col(REASON).isNull(), F.col(TIME))
@@ -85,18 +85,18 @@ def survey(rows: DataFrame, batch: Input) -> Survey:
     return Survey(sum(block["rows"] for block in blocks), seen, block_rows, tuple(behind), starts)
 
 
-def judged(rows: DataFrame, found: Survey, batch: Input, grids: Sequence[Grid]) -> DataFrame:
-    """Where rows came late, add ``_late`` and ``_closed``, and the reason ``too_late`` where no window of ``grids`` was open any more.
+def judged(rows: DataFrame, surveyed: Survey, batch: Input, grids: Sequence[Grid]) -> DataFrame:
+    """Add ``_late`` and ``_closed`` if there are late rows, and the reason ``too_late`` to rows for which no window was open.
 
-    ``_late`` says whether the row came behind the watermark. ``_closed`` is null when every window that holds the row was open to it;
-    else a slice edge: the row counts in the windows that end after it.
+    ``_late`` is whether the row arrived behind the watermark. ``_closed`` is null if every window that contains the row was open at its
+    arrival. Otherwise it is a slice edge, and the row counts in the windows of ``grids`` that end after it.
     """
     if batch.closed_by_file is not None:
         closed = _closed(batch.closed_by_file)
         return _close(rows, closed, closed + F.lit(batch.lateness), grids)
-    if not found.behind:
+    if not surveyed.behind:
         return rows
-    orderly, behind = _by_blocks(rows, found)
+    orderly, behind = _by_blocks(rows, surveyed)
     orderly = orderly.withColumn(LATE, F.lit(False)).withColumn(CLOSED, F.lit(None).cast("long"))
     seen = F.greatest(F.col("_before"), F.max(F.when(F.col(REASON).isNull(), F.col(TIME))).over(_so_far()))
     behind = behind.withColumn("_seen", seen)
@@ -105,51 +105,52 @@ def judged(rows: DataFrame, found: Survey, batch: Input, grids: Sequence[Grid]) 
     return orderly.unionByName(late).drop("_block", "_before")
 
 
-def met(rows: DataFrame, found: Survey, batch: Input) -> DataFrame:
-    """Add the watermark that each row met; null to rows in blocks that are not behind, to which it makes no difference."""
+def with_watermark_at_arrival(rows: DataFrame, surveyed: Survey, batch: Input) -> DataFrame:
+    """Add the watermark at each row's arrival; null in blocks without late rows, where it makes no difference."""
     if batch.closed_by_file is not None:
         return rows.withColumn(WATERMARK_OF, _closed(batch.closed_by_file) + F.lit(batch.lateness))
-    if not found.behind:
-        return unmet(rows)
-    orderly, behind = _by_blocks(rows, found)
+    if not surveyed.behind:
+        return without_watermark(rows)
+    orderly, behind = _by_blocks(rows, surveyed)
     earlier = _so_far().rowsBetween(Window.unboundedPreceding, -1)
     seen = F.greatest(F.col("_before"), F.max(F.when(F.col(REASON).isNull(), F.col(TIME))).over(earlier))
-    return unmet(orderly).unionByName(behind.withColumn(WATERMARK_OF, seen - F.lit(batch.disorder))).drop("_block", "_before")
+    late = behind.withColumn(WATERMARK_OF, seen - F.lit(batch.disorder))
+    return without_watermark(orderly).unionByName(late).drop("_block", "_before")
 
 
-def unmet(rows: DataFrame) -> DataFrame:
-    """As :func:`met` where no row is late."""
+def without_watermark(rows: DataFrame) -> DataFrame:
+    """As :func:`with_watermark_at_arrival`, for an input without late rows: all null."""
     return rows.withColumn(WATERMARK_OF, F.lit(None).cast("long"))
 
 
-def numbered(rows: DataFrame, found: Survey, batch: int) -> DataFrame:
-    """Add a number to each row, ascending in the order of arrival over all batches."""
-    starts = F.lit(list(found.starts)) if found.starts else F.array(F.lit(0))
+def numbered(rows: DataFrame, surveyed: Survey, batch: int) -> DataFrame:
+    """Add a number to each row, ascending in order of arrival over all batches."""
+    starts = F.lit(list(surveyed.starts)) if surveyed.starts else F.array(F.lit(0))
     return rows.withColumn(NUMBER_OF, F.lit(batch << _BATCH_SHIFT) + starts[F.col(FILE)].cast("long") + F.col(ROW))
 
 
-def _by_blocks(rows: DataFrame, found: Survey) -> tuple[DataFrame, DataFrame]:
-    """The rows of blocks that are not behind, and those of blocks that are, with the greatest event time before the block."""
-    file, number, seen_before = zip(*found.behind, strict=True)
+def _by_blocks(rows: DataFrame, surveyed: Survey) -> tuple[DataFrame, DataFrame]:
+    """The rows of blocks without late rows, and those of the other blocks with the greatest event time before the block."""
+    file, number, seen_before = zip(*surveyed.behind, strict=True)
     before = rows.sparkSession.createDataFrame(pa.table({FILE: pa.array(file, pa.int32()), "_block": number, "_before": seen_before}))
-    joined = rows.withColumn("_block", F.floor(F.col(ROW) / found.block_rows)).join(F.broadcast(before), [FILE, "_block"], "left")
+    joined = rows.withColumn("_block", F.floor(F.col(ROW) / surveyed.block_rows)).join(F.broadcast(before), [FILE, "_block"], "left")
     return joined.where(F.col("_before").isNull()), joined.where(F.col("_before").isNotNull())
 
 
 def _so_far() -> WindowSpec:
-    """The rows of a block through the current one, in the order of arrival."""
+    """A window over the rows of a block through the current row, in order of arrival."""
     return Window.partitionBy(FILE, "_block").orderBy(ROW)
 
 
 def _closed(by_file: Sequence[int]) -> Column:
-    """The instant through which windows were closed to a row, where the orchestrator vouches for it."""
+    """The instant through which windows were closed at a row's arrival, by vouched time."""
     return F.lit(list(by_file))[F.col(FILE)].cast("long")
 
 
 def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[Grid]) -> DataFrame:
-    """Mark rows behind ``watermark``, and those to which windows that end through ``closed`` were closed."""
+    """Mark rows behind ``watermark``, and those that lie in a window that ends at or before ``closed``."""
     usable = F.col(REASON).isNull()
-    time = F.when(usable, F.col(TIME))  # sums with times beyond the axis would overflow
+    time = F.when(usable, F.col(TIME))  # arithmetic on times outside the axis would overflow
     first_end, last_end = (
         _least([first_end_after(grid, time) for grid in grids]),
         _greatest([last_end_holding(grid, time) for grid in grids]),

@@ -1,8 +1,8 @@
-"""What counts as small: a batch within these limits is worked on by this process.
+"""Limits of a small batch, which this process computes without Spark.
 
-Starting jobs and Python workers takes Spark longer than a few thousand rows take the kernels. The logs of source and state say how much
-there is before anything is read, and the number of result rows is bounded before windows are computed. Beyond any limit Spark does all of
-the work. That appends of few rows need no Spark is decided by :mod:`windowmill.checkpoints.appending`.
+Spark takes longer to start jobs and Python workers than the kernels take for a few thousand rows. The logs of source and state give the
+sizes before anything is read, and the number of result rows is bounded before windows are computed. Beyond any limit, Spark does all of
+the work. :mod:`windowmill.checkpoints.appending` decides separately whether an append needs Spark.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.jobs.sources.base import AddedFile
 from windowmill.windowing.kernels.layout import Layout
 
-#: New files, by their size and the rows that the log gives.
+#: Limits on the new files: bytes, and rows by the source's log.
 MOST_BYTES, MOST_ROWS = 32 << 20, 200_000
-#: State files that may hold the slices that a batch needs.
+#: Limits on candidate state files for in-process work: bytes and rows.
 MOST_STATE_BYTES, MOST_STATE_ROWS = 64 << 20, 1_000_000
-#: State files in which nodes are looked up. A file of 68 MB (1.4 M rows) took 0.03 s on two cores, and 0.07 s with its levels mixed.
+#: Bytes of state files to search for nodes. A file of 68 MB (1.4 M rows) took 0.03 s on two cores, and 0.07 s with its levels mixed.
 MOST_SEARCHED_BYTES = 1 << 30
-#: Result rows, bounded by a row for every key and window end.
+#: Limit on result rows, estimated as one row per key and window end.
 MOST_RESULTS = 500_000
-#: Numbers of eight bytes in the partials of any of these: a histogram's hundreds of counts take little room in a file and much in memory.
+#: Limit on the 8-byte numbers in partials: a histogram's hundreds of counts are small in a file but large in memory.
 MOST_NUMBERS = 32 << 20
-#: Source bytes up to which Spark is set up for little work: a session with settings for a short life, and no more partitions than cores.
+#: Source bytes up to which Spark is configured for a short run: a short-lived session, and no more partitions than cores.
 MOST_BYTES_OF_SHORT_RUN = 64 << 20
 #: Result rows up to which Great Expectations validates in pandas, without a Spark job.
 MOST_VALIDATED_IN_PANDAS = 1_000_000
 
 
 def rows_within(limit: int, layout: Layout) -> int:
-    """``limit`` in rows, lowered where partials are wide."""
+    """``limit`` in rows, reduced for wide partials."""
     return min(limit, MOST_NUMBERS // max(1, sum(layout.widths())))
 
 
 def are_few(files: Sequence[AddedFile], layout: Layout) -> bool:
-    """Whether this process takes the rows of ``files``; not where the log does not say how many there are."""
+    """Whether this process computes the rows of ``files``; false if the log does not give their number."""
     rows = sum(MOST_ROWS + 1 if file.rows is None else file.rows for file in files)
     return rows <= rows_within(MOST_ROWS, layout) and sum(file.size_bytes for file in files) <= MOST_BYTES
 
 
 def state_read(layout: Layout) -> ReadLimit:
-    """Up to how much of the state table this process reads."""
+    """Limits on what this process reads of the state table."""
     return ReadLimit(MOST_STATE_BYTES, MOST_SEARCHED_BYTES, rows_within(MOST_STATE_ROWS, layout))

@@ -1,7 +1,7 @@
-"""Windows over live rows on Spark: whatever looks at each row again, one pass over each key's entries and its new rows.
+"""Computes windows over live rows on Spark, in one pass over each key's entries and new rows.
 
-One shuffle brings all of a key together, the kernels work on whole Spark partitions, and result rows and new entries for the state leave
-in the same pass.
+One shuffle brings the rows of a key together. The kernels process whole Spark partitions, and the same pass returns result rows and new
+state entries.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from windowmill.windowing.watermark import Clock
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Columns of what a share of the keys gives: a result row, an entry for the state, the number of a row that came too late, counts.
+#: Columns of a partition's result: a result row, a state entry, the number of a refused row, counts.
 RESULT, ENTRY, REFUSED, APPLIED, LATE = "result", "entry", "refused", "applied", "late"
-#: Rows of a table that leaves a worker at once.
+#: Greatest number of rows in an Arrow batch that a worker returns.
 _CHUNK_ROWS = 100_000
-#: Fresh rows that a worker takes at once; more keys to a partition would only take more memory.
+#: Number of fresh rows per Spark partition; larger partitions would only take more memory.
 _ROWS_PER_PARTITION = 1_000_000
 
 
@@ -47,11 +47,11 @@ class LiveRows:
     Attributes
     ----------
     types
-        Of the source's columns.
+        Arrow types of the source's columns.
     log
-        How its state is laid out.
+        Layout of the state.
     schema
-        Of result rows.
+        Columns of result rows.
     """
 
     pipeline: Pipeline
@@ -61,11 +61,11 @@ class LiveRows:
 
     @classmethod
     def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> LiveRows:
-        """Raises ``SpecError`` where the spec does not fit columns of these ``types``."""
+        """Raises ``SpecError`` if the spec does not fit columns of these ``types``."""
         return cls(pipeline, types, StateLog(pipeline, types, conditions_of(pipeline)), result_schema(pipeline, types))
 
     def fresh(self, rows: DataFrame) -> DataFrame:
-        """Rows with a usable event time as ``log.fresh_schema`` has them; ``rows`` have their number, event and the watermark met."""
+        """Rows with a usable event time, with the columns of ``log.fresh_schema``; ``rows`` have number, event and watermark at arrival."""
         own = {name: F.col(name) for name in (NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF)}
         own |= {label: F.col(backquoted(name)) for name, label in self.log.columns_of_fresh()}
         own |= {
@@ -78,21 +78,20 @@ class LiveRows:
         )
 
     def windows(self, fresh: DataFrame, clock: Clock, batch: int, partitions: int) -> DataFrame:
-        """The result rows of an input that ends with ``fresh``, none of which has met a watermark; columns as ``schema``.
+        """The result rows of an input that ends with ``fresh``, without late rows; columns as ``schema``.
 
-        Spark copies all that goes to Python and comes from there row by row. What is the same in every row stays in Spark, and what one
-        column says is not sent twice.
+        Spark copies data to and from Python row by row. So constant columns stay in Spark, and columns derived from others are not sent.
         """
-        told = fresh.drop(WATERMARK_OF) if self.pipeline.time.end is not None else fresh.drop(WATERMARK_OF, UNTIL_OF)
+        sent = fresh.drop(WATERMARK_OF) if self.pipeline.time.end is not None else fresh.drop(WATERMARK_OF, UNTIL_OF)
         same = self._same_in_every_row(batch)
         varying = pa.schema([field for field in self.schema if field.name not in same])
         task = PartitionTask(self.pipeline, self.log, varying, clock, batch, keep=False, final=True)
-        rows = self._by_key(told, partitions).mapInArrow(partial(_windows, task), from_arrow_schema(varying))
+        rows = self._by_key(sent, partitions).mapInArrow(partial(_windows, task), from_arrow_schema(varying))
         cells = {name: F.col(backquoted(name)) for name in varying.names} | same
         return rows.select(*(cells[field.name].cast(field.dataType).alias(field.name) for field in from_arrow_schema(self.schema)))
 
     def _same_in_every_row(self, batch: int) -> dict[str, Column]:
-        """Columns of the result, by name, that have the same value in every row."""
+        """Result columns by name that have the same value in every row."""
         same = {"batch": F.lit(batch)}
         if self.pipeline.emit == "final":
             same["revision"] = F.lit(0)
@@ -117,18 +116,18 @@ class LiveRows:
         ends: tuple[int, int] | None = None,
         check: RowCheck | None = None,
     ) -> DataFrame:
-        """What becomes of ``fresh`` rows and the state's ``entries``, not both of which are missing.
+        """Apply ``fresh`` rows to the state's ``entries``; at most one of the two is null.
 
-        Columns are those that this module names, all but one or two of them null in each row.
+        The columns are those that this module names; in each row all but one or two are null.
 
         Parameters
         ----------
         clock
-            As of :class:`windowmill.windowing.columnar.partition_task.PartitionTask`, and likewise ``batch``, ``keep`` and ``final``.
+            As in :class:`windowmill.windowing.columnar.partition_task.PartitionTask`, like ``batch``, ``keep`` and ``final``.
         ends
-            Only windows that end in this range (begin, end] are given.
+            Restricts the results to windows that end in this range (begin, end].
         check
-            How ``entries`` are verified.
+            Verifies ``entries``.
         """
         task = PartitionTask(self.pipeline, self.log, self.schema, clock, batch, keep=keep, final=final)
         if entries is None:
@@ -142,28 +141,28 @@ class LiveRows:
 
     @property
     def out_schema(self) -> pa.Schema:
-        """Columns of what ``work`` gives."""
+        """Schema of the result of ``work``."""
         counts = [(name, pa.int64()) for name in (REFUSED, APPLIED, LATE)]
         return pa.schema([(RESULT, pa.struct(list(self.schema))), (ENTRY, pa.struct(list(self.log.schema))), *counts])
 
 
 def partitions(rows: int, fewest: int) -> int:
-    """Spark partitions for so many fresh ``rows``."""
+    """Number of Spark partitions for ``rows`` fresh rows."""
     return max(fewest, -(-rows // _ROWS_PER_PARTITION))
 
 
 def results(worked: DataFrame) -> DataFrame:
-    """The result rows of what ``work`` gave."""
+    """Select the result rows from the result of ``work``."""
     return worked.where(F.col(RESULT).isNotNull()).select(f"{RESULT}.*")
 
 
 def entries(worked: DataFrame) -> DataFrame:
-    """The new entries of what ``work`` gave."""
+    """Select the new entries from the result of ``work``."""
     return worked.where(F.col(ENTRY).isNotNull()).select(f"{ENTRY}.*")
 
 
 def count(worked: DataFrame) -> tuple[Windows, dict[str, int]]:
-    """Compute what ``work`` gave, which is cached; its windows, and the totals ``APPLIED``, ``LATE``, ``REFUSED`` and ``ENTRY``."""
+    """Compute the cached result of ``work``; returns its windows, and totals of ``APPLIED``, ``LATE``, ``REFUSED`` and ``ENTRY``."""
     totals = {APPLIED: F.sum(APPLIED), LATE: F.sum(LATE), REFUSED: F.count(REFUSED), ENTRY: F.count(ENTRY)}
     return counting.count(worked, totals, rows_in=f"{RESULT}.")
 
@@ -183,7 +182,7 @@ def _worked(task: PartitionTask, batches: Iterator[pa.RecordBatch], check: RowCh
     table = pa.Table.from_batches(arrived)
     del arrived
     if KIND not in table.column_names:
-        return task.work(log.schema.empty_table(), _as(log.fresh_schema, _told(table)))
+        return task.work(log.schema.empty_table(), _as(log.fresh_schema, _with_defaults(table)))
     table = _as(log.schema, table)
     fresh = pc.equal(table.column(KIND), FRESH)
     stored = table.filter(pc.invert(fresh))
@@ -192,8 +191,8 @@ def _worked(task: PartitionTask, batches: Iterator[pa.RecordBatch], check: RowCh
     return task.work(stored, table.filter(fresh).select(log.fresh_schema.names))
 
 
-def _told(fresh: pa.Table) -> pa.Table:
-    """``fresh`` rows with what goes without saying: points end as they begin, and no watermark was met."""
+def _with_defaults(fresh: pa.Table) -> pa.Table:
+    """Fill defaults of ``fresh`` rows: events are points, and the watermark at arrival is null."""
     if UNTIL_OF not in fresh.column_names:
         fresh = fresh.append_column(UNTIL_OF, fresh.column(TIME_OF))
     if WATERMARK_OF not in fresh.column_names:
@@ -202,7 +201,7 @@ def _told(fresh: pa.Table) -> pa.Table:
 
 
 def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
-    # Spark says of columns whether they may be null, and has names of its own for the items of lists: hence the cast.
+    # Cast, because Spark sets nullability and names list items differently.
     return table.select(schema.names).cast(schema).combine_chunks()
 
 
@@ -240,5 +239,5 @@ def _whole(columns: Mapping[str, pa.Array], schema: pa.Schema) -> Iterator[pa.Re
 
 
 def _alike(key: Column, dtype: str) -> Column:
-    """``key`` such that equal keys come to one partition: −0.0 is 0.0."""
+    """Normalize ``key`` so that equal keys reach one partition: −0.0 becomes 0.0."""
     return key + F.lit(0.0).cast(dtype) if dtype in ("float", "double") else key

@@ -1,4 +1,4 @@
-"""The way by live rows: rows that windows still to come may hold are kept between batches, and looked at again. On Spark."""
+"""The way by live rows: the state keeps rows that later windows may hold, and each batch reads them again. On Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """New rows with the end of their event, the watermark that they met, and their number; null if the batch has none."""
+    """New rows with end of event, watermark at arrival, and number; null if the batch has none."""
 
     rows: DataFrame | None
     rows_read: int
@@ -44,7 +44,7 @@ class LiveRowWay:
         self._spark, self._batch, self._path = spark, batch, state
         self._rows = live.LiveRows.of(batch.pipeline, batch.types)
         log = self._rows.log
-        # A function of the user's is told all columns of the source, also those that it gets later.
+        # A user's function sees all columns of the source, also those added later.
         whole = any(window.reads_whole_rows for window in batch.pipeline.windows)
         self._table = LogTable(spark, state, log.schema, batch.check, may_lack=log.columns_of_rows if whole else ())
 
@@ -53,13 +53,13 @@ class LiveRowWay:
         rows, rows_read, seen = None, 0, batch.seen
         if batch.files:
             arrived = batch.read(self._spark)
-            found = lateness.survey(arrived, batch)
-            rows, rows_read, seen = placed(arrived, found, batch), found.rows, found.seen
-        # Live rows cannot stop before what they have seen: windows after a backfill's range that are complete come with it.
+            survey = lateness.survey(arrived, batch)
+            rows, rows_read, seen = numbered(arrived, survey, batch), survey.rows, survey.seen
+        # Live rows cannot stop before the last row seen: the batch also emits complete windows after a backfill's range.
         return Surveyed(rows, rows_read, batch.emission(seen, stops_at_range=batch.pipeline.time.watermark != "max_event_time"))
 
     def restore(self, surveyed: Surveyed) -> DataFrame | None:
-        """All entries of the keys that new rows touch or that the watermark makes due."""
+        """All entries of the keys that have new rows or are due by the watermark."""
         if not self._batch.restores:
             return None
         touched = None if surveyed.rows is None else surveyed.rows.where(F.col(REASON).isNull())
@@ -100,17 +100,17 @@ class LiveRowWay:
         )
 
     def _ends(self, emission: Emission) -> tuple[int, int] | None:
-        """The window ends that a backfill gives; policies trigger up to the watermark, which is after ``through``."""
+        """The range of window ends that a backfill emits; policies trigger up to the watermark, which is after ``through``."""
         if not isinstance(self._batch.plan, BackfillPlan):
             return None
         return emission.after, AXIS_END if self._batch.builds_state else emission.through
 
     def _clock(self, emission: Emission) -> Clock:
-        """Progress as the batch leaves it."""
+        """The clock after the batch."""
         batch, lateness_ = self._batch, self._batch.lateness
         since = BEFORE if batch.emitted is None or isinstance(batch.plan, BackfillPlan) else batch.emitted + lateness_
         if batch.closed_by_file is not None:
-            # Not the interval's own end: a later one may have been vouched for before.
+            # Not the interval's own end: an earlier batch may have vouched for a later one.
             return Clock(0, lateness_, seen=BEFORE if emission.emitted is None else emission.emitted + lateness_, since=since)
         return Clock(batch.disorder, lateness_, seen=BEFORE if emission.seen is None else emission.seen, since=since)
 
@@ -124,13 +124,13 @@ class LiveRowWay:
         compact_log(self._path, self._batch.batch + 1)
 
 
-def placed(rows: DataFrame, found: Survey, batch: Input) -> DataFrame:
-    """``rows`` with the end of their event, the watermark that they met, and their number in the order of all that have ever arrived."""
+def numbered(rows: DataFrame, survey: Survey, batch: Input) -> DataFrame:
+    """Add to ``rows`` the end of their event, the watermark at arrival, and a number in order of arrival over all batches."""
     ended = rows.withColumn(UNTIL_OF, event_end(batch.pipeline, batch.columns))
-    return lateness.numbered(lateness.met(ended, found, batch), found, batch.batch)
+    return lateness.numbered(lateness.with_watermark_at_arrival(ended, survey, batch), survey, batch.batch)
 
 
 def _judged(rows: DataFrame, cached: DataFrame) -> DataFrame:
-    """``rows``, those that came too late with that reason."""
+    """``rows`` with the reason ``too_late`` for refused ones."""
     late = cached.where(F.col(live.REFUSED).isNotNull()).select(F.col(live.REFUSED).alias(NUMBER_OF), F.lit("too_late").alias("_refused"))
     return rows.join(late, NUMBER_OF, "left").withColumn(REASON, F.coalesce(REASON, "_refused"))

@@ -1,4 +1,4 @@
-"""The two stages of a batch on Spark: rows into packed slices as they are read, whole keys' slices into windows after one shuffle."""
+"""The two passes of a batch on Spark: lift rows into packed slices as they are read, then combine slices by key after one shuffle."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from windowmill.windowing.kernels.lift import condition_column
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Beside ``ROWS`` and ``LATE_ROWS`` what whole keys came to: how many slices the batch's rows are in.
+#: Column of counts beside ``ROWS`` and ``LATE_ROWS``: number of slices that the batch touched.
 SLICES = "_slices"
 
 
 def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
-    """Packed slices of the usable rows; columns as ``stage.packing.packed_schema``."""
+    """Lift the usable rows into packed slices; columns as ``stage.packing.packed_schema``."""
     judged = [name for name in (CLOSED, LATE) if name in rows.columns]
     chosen = rows.where(F.col(REASON).isNull()).select(TIME, *judged, *inputs(rows, stage))
     return _mapped(chosen, partial(_placed, slices.lifted, stage), stage.packing.packed_schema)
 
 
 def inputs(rows: DataFrame, stage: SliceStage, where: Column | None = None) -> list[Column]:
-    """Columns of the source's ``rows`` that lifting reads, and the aggregates' conditions, evaluated only ``where`` a row is of use."""
+    """The columns that lifting reads: source columns, and the aggregates' conditions, evaluated only for rows that satisfy ``where``."""
     names = dict.fromkeys([*stage.keys, *stage.ties, *(name for atom in stage.layout.atoms for name in atom.columns)])
     texts = dict.fromkeys(atom.where for atom in stage.layout.atoms if atom.where)
     types = Columns(rows.schema).arrow if texts else {}
     conditions = {text: truth(text, types) if where is None else F.when(where, truth(text, types)) for text in texts}
-    return [*(F.col(backquoted(name)) for name in names), *(found.alias(condition_column(text)) for text, found in conditions.items())]
+    return [*(F.col(backquoted(name)) for name in names), *(holds.alias(condition_column(text)) for text, holds in conditions.items())]
 
 
 def pack(stored: DataFrame, stage: SliceStage) -> DataFrame:
-    """Slices as the state holds them, packed."""
+    """Pack slices read from the state."""
     return _mapped(stored, partial(_placed, slices.packed, stage), stage.packing.packed_schema)
 
 
 def _mapped(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
-    """``rows.mapInArrow``, for columns of any name: PySpark looks them up by theirs, and would take a dot or backtick in one for syntax."""
+    """``rows.mapInArrow`` for columns of any name; PySpark itself would parse a dot or backtick in a name as syntax."""
     numbered = rows.toDF(*(f"_{n}" for n in range(len(rows.columns))))
     return numbered.mapInArrow(partial(_named, function, rows.columns), from_arrow_schema(schema))
 
@@ -64,7 +64,7 @@ def _placed(
     stage: SliceStage,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor. Places follow the Spark partition and the chunk in it: slices meet in the same order in every attempt."""
+    """Runs in an executor. Ranks follow Spark partition and chunk, so that slices are combined in the same order in every attempt."""
     context = TaskContext.get()
     assert context is not None
     for table in function(stage, batches, context.partitionId() << 32):
@@ -73,15 +73,15 @@ def _placed(
 
 
 def windows(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
-    """Result rows of ``stage``'s windows; columns as ``stage.schema``."""
-    # Spark asks of each value whether it is null unless none can be.
+    """Combine packed slices into result rows; columns as ``stage.schema``."""
+    # Spark checks each value for null unless the column is declared non-null.
     known = pa.schema([field.with_nullable(field.name not in (GRID, "window_end")) for field in stage.bare_schema])
     bare = _mapped(_by_key(packed, stage, partitions), partial(_windows, stage), known)
     return _result_rows(bare, stage)
 
 
 def _result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
-    """As :func:`windowmill.windowing.columnar.slices.result_rows`: what Spark can fill in need not be handed to it row by row."""
+    """As :func:`windowmill.windowing.columnar.slices.result_rows`, in Spark: Python need not send columns that Spark can derive."""
     names, sizes = (F.array(*map(F.lit, values)) for values in zip(*((name, grid.size) for name, grid in stage.grids), strict=True))
     end, number = F.col("window_end"), F.col(backquoted(GRID)) + 1
     instants = pa.types.is_timestamp(stage.schema.field("window_end").type)
@@ -103,10 +103,10 @@ def _windows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 
 def windows_and_slices(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
-    """As :func:`windows`, and in the same pass the batch's slices and what was counted.
+    """As :func:`windows`, and in the same pass the batch's slices and counts.
 
-    Columns of ``stage.bare_schema``, then of listed slices without their keys, then counts. A row is a bare result row (``GRID`` is not
-    null), slices of a key (``SLICE`` is not null), or counts of the rows lifted and the slices they are in.
+    The columns are those of ``stage.bare_schema``, of listed slices without keys, and counts. A row is a bare result row (``GRID`` is not
+    null), a key's slices (``SLICE`` is not null), or counts of lifted rows and slices.
     """
     return _mapped(_by_key(packed, stage, partitions), partial(_all, stage), _all_schema(stage))
 
@@ -134,12 +134,12 @@ def _by_key(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame
 
 
 def results(every: DataFrame, stage: WindowStage) -> DataFrame:
-    """The result rows of what :func:`windows_and_slices` gave; columns as ``stage.schema``."""
+    """Select the result rows from :func:`windows_and_slices`; columns as ``stage.schema``."""
     return _result_rows(every.where(F.col(backquoted(GRID)).isNotNull()), stage)
 
 
 def unlisted(every: DataFrame, stage: SliceStage) -> DataFrame:
-    """The slices of what :func:`windows_and_slices` gave, one row a slice, as the state holds it."""
+    """Select the slices from :func:`windows_and_slices`, one row per slice, with the state's columns."""
     lists = F.arrays_zip(*(F.col(backquoted(field.name)) for field in stage.storing.lists))
     return (
         every.where(F.col(SLICE).isNotNull())

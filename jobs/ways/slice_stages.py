@@ -1,4 +1,4 @@
-"""How the rows of one batch go by slices: the stages of the work, which are the same on Spark and in this process."""
+"""Settings for computing one batch by slices, shared by Spark and this process."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Slicing:
 
     @cached_property
     def stage(self) -> SliceStage:
-        """Rows into slices."""
+        """Settings for lifting rows into slices."""
         batch, layout = self.batch, self.slices.layout
         schema = state_schema(batch.keys, layout, nodes=self.nodes is not None)
         pipeline = batch.pipeline
         return SliceStage(pipeline.keys, pipeline.time.tie_break, layout, self.slices.grids.edges, batch.batch, schema, batch.check)
 
     def window_stage(self, emission: Emission) -> WindowStage:
-        """Slices into windows, and into what is remembered of them."""
+        """Settings for combining slices into windows and into new state."""
         batch, grids = self.batch, self.slices.grids
         keep_from = nodes = None
         if batch.builds_state:

@@ -1,6 +1,6 @@
-"""The way by slices: partials of slices are kept between batches, and windows on fixed grids are combined from them.
+"""The way by slices: the state keeps partials of slices, from which windows on fixed grids are combined.
 
-A small batch is worked on in this process, any other one on Spark. Which of the two is settled when the state has been restored.
+This process computes a small batch, Spark any other one. The choice is final once the state has been restored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """Where a batch's new rows are."""
+    """A batch's new rows, in Spark or in this process."""
 
     @property
     def rows_read(self) -> int:
@@ -41,25 +41,25 @@ class Place(Protocol):
 
     @property
     def seen(self) -> int | None:
-        """Greatest event time after them; null if no row ever had one."""
+        """Greatest event time including these rows; null if no row ever had one."""
         ...
 
     def load(self, table: SliceTable, wanted: Wanted | None, stage: WindowStage) -> Loaded:
-        """Bring the ``wanted`` rows of the state to the new ones; to Spark where they are too many for this process."""
+        """Load the ``wanted`` rows of the state; moves to Spark if they are too many for this process."""
         ...
 
 
 class Loaded(Protocol):
-    """New rows and restored state at one place."""
+    """New rows and restored state, both in Spark or both in this process."""
 
     def compute(self) -> Computed:
-        """The windows that these complete, and what is remembered."""
+        """Compute complete windows and new state."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """New rows where they are, and the windows that they complete."""
+    """New rows, and the windows that they complete."""
 
     place: Place
     emission: Emission
@@ -71,7 +71,7 @@ class SliceWay:
     def __init__(self, spark: SparkSession, batch: TableInput, slices: Slices, state: str) -> None:
         self._spark, self._batch = spark, batch
         nodes = Nodes.of(slices.grids.grids)
-        # A table keeps the form in which it was made.
+        # Whether a table holds nodes is fixed when it is created.
         if nodes is not None and DeltaTable.is_deltatable(state) and not has_nodes(state):
             nodes = None
         self._slicing = Slicing(batch, slices, nodes)
@@ -100,7 +100,7 @@ class SliceWay:
         if not batch.restores:
             return None
         if batch.emitted is None:
-            # No nodes have been stored yet, and windows still to come hold all slices.
+            # No nodes are stored yet, and later windows may hold all slices.
             return Span(AXIS_BEGIN, emission.through) if emission.after < emission.through else None
         if nodes is not None:
             return nodes.selection(emission.after, emission.through)

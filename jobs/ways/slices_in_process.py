@@ -1,4 +1,4 @@
-"""A small batch by slices in this process: Spark reads the new rows in one job, the kernels do the rest here."""
+"""Computes a small batch by slices in this process: Spark reads the new rows in one job, and the kernels do the rest."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NewRows:
-    """New rows that have come to this process.
+    """New rows collected to this process.
 
     Attributes
     ----------
     table
-        What lifting needs of them, unusable ones among them, in the order of their arrival.
+        The columns that lifting reads, in order of arrival; includes unusable rows.
     in_spark
-        All of their columns, read again only for rows that are set aside.
+        All columns; read again only for quarantined rows.
     """
 
     table: pa.Table
@@ -49,7 +49,7 @@ class NewRows:
 
 @dataclass(frozen=True)
 class InProcess:
-    """The new rows of a small batch, if it has any."""
+    """The new rows of a small batch; null if only the watermark moves."""
 
     spark: SparkSession
     slicing: Slicing
@@ -84,7 +84,7 @@ class InProcess:
         return LoadedInProcess(self._judged(), stored, stage, batch.builds_state)
 
     def _on_spark(self, table: SliceTable, wanted: Wanted | None, stage: WindowStage) -> LoadedOnSpark:
-        """The batch turned out not to be small: Spark starts again from the rows."""
+        """Restart on Spark from the new rows, because the batch turned out not to be small."""
         if self.new is None:
             return slices_on_spark.load(self.spark, None, self.slicing, table, wanted, stage)
         return slices_on_spark.OnSpark.surveyed(self.new.in_spark, self.slicing).load(table, wanted, stage)
@@ -98,7 +98,7 @@ class InProcess:
 
 @dataclass(frozen=True)
 class LoadedInProcess:
-    """Judged rows and restored slices of a small batch, of which either may be missing."""
+    """Judged rows and restored slices of a small batch; either may be null."""
 
     judged: NewRows | None
     stored: pa.Table | None
@@ -106,23 +106,23 @@ class LoadedInProcess:
     keep: bool
 
     def compute(self) -> Computed:
-        found = list(work(None if self.judged is None else self.judged.table, self.stored, self.stage))
-        tables = [result_rows(self.stage, bare) for part in found for bare in part.windows]
-        new_state = sum(part.n_slices for part in found)
-        kept = [part.slices for part in found if part.slices is not None]
+        parts = list(work(None if self.judged is None else self.judged.table, self.stored, self.stage))
+        tables = [result_rows(self.stage, bare) for part in parts for bare in part.windows]
+        new_state = sum(part.n_slices for part in parts)
+        kept = [part.slices for part in parts if part.slices is not None]
         return Computed(
             rows=pa.concat_tables(tables) if tables else None,
             state=pa.concat_tables(kept) if self.keep and new_state else None,
             windows=_counted(tables),
-            rows_applied=sum(part.rows for part in found),
-            rows_late=sum(part.late_rows for part in found),
+            rows_applied=sum(part.rows for part in parts),
+            rows_late=sum(part.late_rows for part in parts),
             new_state=new_state,
             judged=None if self.judged is None else _refused(self.judged),
         )
 
 
 def work(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> Iterator[Combined]:
-    """What judged ``rows`` and ``stored`` slices come to; rows with a reason are left out."""
+    """Combine judged ``rows`` and ``stored`` slices; skips rows with a quarantine reason. O(n log n) in rows and slices."""
     parts: list[pa.Table] = []
     if stored is not None:
         parts += slices.packed(stage.slices, stored.combine_chunks().to_batches(), 0)
@@ -133,7 +133,7 @@ def work(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> 
         return
     packed = pa.concat_tables(parts)
     codes, _ = key_codes([packed.column(key) for key in stage.slices.keys], packed.num_rows)
-    # By key, and of a key as they are: the earlier part has the lower place.
+    # A stable sort by key keeps each key's parts in order of their ranks.
     ordered = packed.take(pa.array(np.argsort(codes, kind="stable"))).combine_chunks()
     yield from slices.combined(stage, ordered.to_batches())
 
@@ -155,7 +155,7 @@ def _counted(tables: list[pa.Table]) -> Windows:
 
 
 def _refused(judged: NewRows) -> DataFrame | None:
-    """The rows that have a reason, with all of their columns; null if there are none."""
+    """The rows with a quarantine reason, with all columns; null if there are none."""
     table, rows = judged.table, judged.in_spark
     refused = table.filter(pc.is_valid(table.column(REASON))).select([FILE, ROW, REASON])
     if not refused.num_rows:
@@ -164,7 +164,7 @@ def _refused(judged: NewRows) -> DataFrame | None:
 
 
 def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> bool:
-    """Whether the windows of these rows and slices are few enough to be computed here."""
+    """Whether the windows of these rows and slices are few enough for this process."""
     tables = [table for table in (rows, stored) if table is not None and table.num_rows]
     if not tables:
         return True

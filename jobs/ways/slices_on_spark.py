@@ -1,4 +1,4 @@
-"""A batch by slices on Spark: rows into packed slices as they are read, whole keys' slices into windows after one shuffle."""
+"""Computes a batch by slices on Spark, with the two passes of :mod:`windowmill.jobs.ways.slice_passes`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OnSpark:
-    """New rows in Spark, surveyed."""
+    """New rows in Spark with their survey."""
 
     rows: DataFrame
     survey: Survey
@@ -54,14 +54,14 @@ class OnSpark:
 def load(
     spark: SparkSession, judged: DataFrame | None, slicing: Slicing, table: SliceTable, wanted: Wanted | None, stage: WindowStage
 ) -> LoadedOnSpark:
-    """Bring ``judged`` rows, if there are any, and the ``wanted`` rows of the state together."""
+    """Combine ``judged`` rows, if there are any, with the ``wanted`` rows of the state."""
     stored = None if wanted is None else table.restore(wanted, before_batch=slicing.batch.batch)
     return LoadedOnSpark(judged, stored, stage, slicing.batch.partitions(spark), slicing.batch.builds_state)
 
 
 @dataclass(frozen=True)
 class LoadedOnSpark:
-    """Judged rows and restored slices in Spark, of which either may be missing."""
+    """Judged rows and restored slices in Spark; either may be null."""
 
     judged: DataFrame | None
     stored: DataFrame | None

@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         "snapshot-rows-late",
         "jobs/ways/lateness_in_process.py",
-        "    met = np.where(rows.column(FILE).to_numpy() < settled, AXIS_BEGIN, met)\n",
+        "    greatest = np.where(rows.column(FILE).to_numpy() < settled, AXIS_BEGIN, greatest)\n",
         "",
         ("tests/jobs/test_arrival.py::test_rows_of_a_snapshot_are_never_late",),
     ),

@@ -1,10 +1,10 @@
 """The engines over many keys at once: partials laid out in arrays, offsets per key, loops compiled by numba.
 
-A partial is one row of two arenas, ``ints`` (int64) and ``floats`` (float64). What the columns mean, and how two rows combine, is a
-:class:`~windowmill.windowing.kernels.layout.Layout`, written down as a *program*: one line (operation, first int column, first float
-column) an atom.
+A partial is one row of two arenas, ``ints`` (int64) and ``floats`` (float64). A :class:`~windowmill.windowing.kernels.layout.Layout`
+defines the columns and how two rows combine. Kernels take it as a *program*: one line (operation, first int column, first float column)
+per atom.
 
-Which rows belong to a window is found by ``grid_ranges`` and ``grid_revisions`` (over ``grid_arithmetic``), ``sessions``, ``snapshots``,
+The rows of a window are found by ``grid_ranges`` and ``grid_revisions`` (over ``grid_arithmetic``), ``sessions``, ``snapshots``,
 ``counts``, ``policies`` and ``late_tuples``. Their partials are combined by ``two_stacks`` (ranges of rows), ``flatfat`` (over ``rings``,
-where rows leave in any order) and ``sliced`` (stored slices); ``clipped`` weighs rows anew in each window.
+where rows are removed in any order) and ``sliced`` (stored slices); ``clipped`` weights rows separately for each window.
 """

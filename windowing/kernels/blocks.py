@@ -1,10 +1,10 @@
-"""Blocks: the words of consecutive rows, written column by column without what is constant or has been written before.
+"""Blocks: the words of consecutive rows, encoded column by column; constant and repeated columns are not stored again.
 
 ::
 
-    block = number of rows │ a code for each column, a byte each │ what the codes ask for, column by column │ checksum
+    block = number of rows │ one code byte per column │ data of each column as its code requires │ checksum
 
-Of a key's slices the batch, the carries of its sums and what was late are mostly the same in all, and so are two counts of rows.
+In a key's slices, the batch, the carries of sums and the late columns are mostly constant, and two counts of rows are mostly equal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from windowmill.windowing.kernels.checksums import checksum
 from windowmill.windowing.kernels.combine import Ints, njit
 
-#: All rows are zero; all are the one word that follows; they are those of the column whose number follows; they follow, a word each.
+#: Codes: all rows are zero; all equal the one word that follows; they equal the column whose number follows; one word per row follows.
 _ZERO, _CONSTANT, _SAME, _OWN = range(4)
 #: Bits of a code, and codes of a word.
 _BITS, _CODES = 8, 8
@@ -24,12 +24,12 @@ _BITS, _CODES = 8, 8
 
 @njit
 def encode(columns: Ints, offsets: Ints) -> Any:
-    """The rows ``offsets[b]:offsets[b + 1]`` of ``columns``, shape (n_columns, n_rows), as block b.
+    """Encode rows ``offsets[b]:offsets[b + 1]`` of ``columns``, shape (n_columns, n_rows), as block b.
 
     Returns
     -------
     tuple
-        Words of all blocks, and where each begins: int64, shape (n_blocks + 1,).
+        Words of all blocks, and their offsets: int64, shape (n_blocks + 1,).
     """
     n_columns, n_blocks = len(columns), len(offsets) - 1
     codes, given = np.empty((n_blocks, n_columns), np.int64), np.zeros((n_blocks, n_columns), np.int64)
@@ -64,7 +64,7 @@ def encode(columns: Ints, offsets: Ints) -> Any:
 
 @njit
 def _code(columns: Ints, column: int, first: int, stop: int, codes: Ints) -> Any:
-    """Code of one column's rows, and the word that it asks for; ``codes`` are those of the columns before it."""
+    """Code of one column's rows, and the word that it requires; ``codes`` are those of the columns before it."""
     head, row = columns[column, first], first + 1
     while row < stop and columns[column, row] == head:
         row += 1
@@ -82,7 +82,7 @@ def _code(columns: Ints, column: int, first: int, stop: int, codes: Ints) -> Any
 
 @njit
 def damaged(words: Ints, bounds: Ints) -> int:
-    """Number of blocks that are not as :func:`encode` made them: nothing else in them may be believed."""
+    """Number of blocks whose checksum does not match; their content must not be used."""
     found = 0
     for block in range(len(bounds) - 1):
         base, last = bounds[block], bounds[block + 1] - 1
@@ -93,7 +93,7 @@ def damaged(words: Ints, bounds: Ints) -> int:
 
 @njit
 def decode(words: Ints, bounds: Ints, n_columns: int) -> Ints:
-    """The rows of all blocks, none of them :func:`damaged`, one after the other, shape (n_columns, n_rows)."""
+    """Decode the rows of all blocks, none of which is :func:`damaged`; shape (n_columns, n_rows)."""
     rows = 0
     for block in range(len(bounds) - 1):
         rows += words[bounds[block]]

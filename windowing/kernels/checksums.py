@@ -1,4 +1,4 @@
-"""Checksums of cells, added up by row: what changes when any bit of a row does."""
+"""Checksums of cells, summed per row, so that any changed bit changes a row's checksum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MINUS_ZERO, _ZERO = np.uint64(1 << 63), np.uint64(0)
 
 @inner
 def _mix(word: np.uint64) -> np.uint64:
-    """The finalizer of MurmurHash3: a bijection, so that words that differ stay different."""
+    """The finalizer of MurmurHash3: a bijection, so different words stay different."""
     word = (word ^ (word >> _HALF)) * _FIRST
     word = (word ^ (word >> _HALF)) * _SECOND
     return word ^ (word >> _HALF)
@@ -26,7 +26,7 @@ def _mix(word: np.uint64) -> np.uint64:
 
 @inner
 def checksum(words: Ints, first: int, stop: int) -> np.int64:
-    """One checksum of ``words[first:stop]`` and their order."""
+    """A checksum of ``words[first:stop]`` that depends on their order."""
     total = _FIRST
     for place in range(first, stop):
         total += _mix(np.uint64(words[place]) ^ (np.uint64(place - first + 1) * _SECOND))
@@ -35,7 +35,7 @@ def checksum(words: Ints, first: int, stop: int) -> np.int64:
 
 @njit
 def add_words(sums: Words, words: Words, valid: Bools, seed: np.uint64) -> None:
-    """Add to ``sums`` the checksums of ``words``, a cell each; a cell that is not ``valid`` adds nothing. No ``valid``: all are."""
+    """Add each word's hash to its row in ``sums``; null cells add nothing. An empty ``valid`` means that no cell is null. O(n)."""
     for row in range(len(words)):
         if not len(valid) or valid[row]:
             sums[row] += _mix(words[row] ^ seed)
@@ -43,7 +43,7 @@ def add_words(sums: Words, words: Words, valid: Bools, seed: np.uint64) -> None:
 
 @njit
 def add_floats(sums: Words, bits: Words, valid: Bools, seed: np.uint64) -> None:
-    """As :func:`add_words`, of doubles: every NaN is one value, and -0.0 is 0.0."""
+    """As :func:`add_words`, for doubles: all NaN are equal, and -0.0 equals 0.0."""
     for row in range(len(bits)):
         if not len(valid) or valid[row]:
             word = bits[row]
@@ -56,7 +56,7 @@ def add_floats(sums: Words, bits: Words, valid: Bools, seed: np.uint64) -> None:
 
 @njit
 def add_bytes(sums: Words, data: Bytes, bounds: Ints, valid: Bools, seed: np.uint64) -> None:
-    """As :func:`add_words`, of the bytes ``data[bounds[i]:bounds[i + 1]]`` of each cell."""
+    """As :func:`add_words`, for the bytes ``data[bounds[i]:bounds[i + 1]]`` of cell i."""
     for row in range(len(bounds) - 1):
         if not len(valid) or valid[row]:
             place, stop = bounds[row], bounds[row + 1]
@@ -72,7 +72,7 @@ def add_bytes(sums: Words, data: Bytes, bounds: Ints, valid: Bools, seed: np.uin
 
 @njit
 def add_lists(sums: Words, items: Words, bounds: Ints, valid: Bools, seed: np.uint64) -> None:
-    """As :func:`add_words`, of the checksums ``items[bounds[i]:bounds[i + 1]]`` of each list's items, whose order counts."""
+    """As :func:`add_words`, for the item checksums ``items[bounds[i]:bounds[i + 1]]`` of list i; depends on the order of items."""
     for row in range(len(bounds) - 1):
         if not len(valid) or valid[row]:
             found = _mix(seed ^ np.uint64(bounds[row + 1] - bounds[row]))

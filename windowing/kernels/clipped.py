@@ -1,4 +1,4 @@
-"""Means over time: each event weighs as long as it lasts inside the window."""
+"""Time-weighted means: each event's weight is its duration inside the window."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def clipped_means(
     Returns
     -------
     tuple
-        The means, and whether the weights summed to nothing, so that there is none; shapes (n_windows,).
+        The means, and a mask of the windows whose weights sum to zero, which have none; shapes (n_windows,).
     """
     means, missing = np.zeros(len(start), np.float64), np.ones(len(start), np.bool_)
     for window in range(len(start)):

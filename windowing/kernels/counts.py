@@ -1,6 +1,6 @@
-"""Count windows, key by key: from each distinct start time to the N-th from it, one tick past that.
+"""Count windows, key by key: from each distinct start time through the N-th one from it.
 
-Start times of windows already closed are past: a row that comes later begins windows, and belongs to windows, only beyond them.
+Start times of closed windows are final: a later row begins windows, and belongs to windows, only after them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ WINDOWS, GROUPS, LENGTH, LISTED = range(4)
 
 
 class Judged(NamedTuple):
-    """What is known of each row, and comes to be known; shapes (n_rows,).
+    """Input and output masks of the rows; shapes (n_rows,).
 
     Attributes
     ----------
     marks, suspect, accepted
-        As of :func:`windowmill.windowing.kernels.sessions.sessions`.
+        As in :func:`windowmill.windowing.kernels.sessions.sessions`.
     held
-        Accepted rows; the suspects taken in are added.
+        Accepted rows; accepted suspects are added.
     """
 
     marks: Ints
@@ -37,14 +37,14 @@ class Judged(NamedTuple):
 
 
 class Fronts(NamedTuple):
-    """Where each key stands; shapes (n_keys,), moved on.
+    """Progress of each key; shapes (n_keys,), updated in place.
 
     Attributes
     ----------
     begun
         Start of the last closed window.
     middle_end
-        End of the window at which the front of its two stacks was made, ``BEFORE`` if none is.
+        End of the window at which the front of the key's two stacks was built; ``BEFORE`` for none.
     """
 
     begun: Ints
@@ -52,16 +52,16 @@ class Fronts(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Closed windows, and the groups that they form.
+    """Closed windows and their groups.
 
     Attributes
     ----------
     windows
-        Key, group, start, end, lo and hi of each; shape (n_rows, 6), as a window begins at a row of its own.
+        Key, group, start, end, lo and hi of each window; shape (n_rows, 6), because each window begins at a row of its own.
     member_offsets
-        Where the listed rows of each window begin; shape (n_rows + 1,).
+        Offsets of each window's listed rows; shape (n_rows + 1,).
     middles, lasting
-        Of each group where its front ended before, and whether it is the last state of its key; shapes (n_rows,).
+        For each group, the previous end of its front, and whether the group is its key's last one; shapes (n_rows,).
     lengths
         ``WINDOWS``, ``GROUPS``, ``LENGTH`` and ``LISTED``.
     """
@@ -86,18 +86,18 @@ def counts(
     through: int,
     intervals: bool,
 ) -> Any:
-    """Judge the suspects, and give the windows that have ended by ``through``.
+    """Judge the suspects, and find the windows that end at or before ``through``.
 
-    A suspect that is taken in changes the sequence of rows, so windows from then on form another group with a front of its own.
+    An accepted suspect changes the sequence of rows, so later windows form another group with a front of its own.
 
     Parameters
     ----------
     size
-        Start times a window.
+        Number of start times per window.
     marks, suspect, held, accepted
-        As of :class:`Judged`.
+        As in :class:`Judged`.
     begun, middle_end
-        As of :class:`Fronts`.
+        As in :class:`Fronts`.
     intervals
         Whether rows last, so that windows are lists of rows and not ranges.
 
@@ -133,7 +133,7 @@ def _windows_of_key(
     sequence: Ints,
     members: Ints,
 ) -> Any:
-    """Cut the windows of one key, and judge its suspects between them as they arrived; the sequence and the listed rows, grown."""
+    """Find the windows of one key, and judge its suspects in order of arrival; returns the grown sequence and listed rows."""
     first, last = rows.offsets[key], rows.offsets[key + 1]
     behind = suspects_of(first, last, judged.suspect, rows.number)
     lengths = found.lengths
@@ -141,7 +141,7 @@ def _windows_of_key(
     begin = lo = hi = lengths[LENGTH]
     for turn in range(len(behind) + 1):
         closed = judged.marks[behind[turn]] if turn < len(behind) else through
-        # Of rows yet to arrive only suspects could lie in what is closed now, and those are not held yet.
+        # Of later rows, only suspects can lie in windows closed now, and those are not held yet.
         starts = _starts(rows, first, last, judged.held, AFTER, fronts.begun[key])
         for place in range(len(starts) - size + 1):
             start, end = starts[place], starts[place + size - 1] + 1
@@ -184,7 +184,7 @@ def _starts(rows: Rows, first: int, last: int, held: Bools, before: int, begun: 
 
 @njit
 def _append_held(sequence: Ints, first: int, last: int, held: Bools, lengths: Ints) -> Any:
-    """``sequence`` with a key's held rows at its end."""
+    """Append a key's held rows to ``sequence``."""
     sequence = grown(sequence, lengths[LENGTH] + last - first)
     for row in range(first, last):
         if held[row]:

@@ -1,13 +1,13 @@
-"""FlatFAT over the arenas: windows whose leaves enter in order and leave in any, as trees over circular leaves.
+"""FlatFAT over the arenas: trees over ring buffers, for windows whose leaves enter in order and are removed in any order.
 
 ::
 
     tree             1
-                 2       3           node v holds node 2v ⊕ node 2v + 1; a side without leaves costs no combine
+                 2       3           node v holds node 2v ⊕ node 2v + 1; an empty side costs no combine
                4   5   6   7         slot s is node capacity + s
 
-Which leaf is in which slot is said by :func:`windowmill.windowing.kernels.rings.ring_changes`. :func:`tree_windows` writes the changes of
-each window as one batch: what is to be combined is listed first, each inner node once, and then done atom by atom.
+:func:`windowmill.windowing.kernels.rings.ring_changes` assigns leaves to slots. :func:`tree_windows` applies the changes of each window as
+one batch: it first lists the work, each inner node once, and then combines atom by atom.
 
 References
 ----------
@@ -23,9 +23,9 @@ import numpy as np
 from windowmill.windowing.kernels import combine as op
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine_atom, copy_atom, inlined, inner, njit
 
-#: Instead of a right operand: the left one is a leaf, or a node, and is copied.
+#: Markers in place of a right operand: the left one, a leaf or a node, is copied.
 _LEAF, _NODE = -1, -2
-#: Lines of work that are listed before they are done, if one window has no more.
+#: Capacity of the work list, unless one window needs more.
 _LISTED = 2048
 
 
@@ -44,9 +44,9 @@ def tree_windows(
 ) -> None:
     """Combine each window's leaves into ``out_ints`` and ``out_floats``.
 
-    Rings are told as :func:`~windowmill.windowing.kernels.rings.ring_changes` gives them; ``leaves`` are rows of ``ints`` and ``floats``,
-    −1 empties the slot. The result is the root, wherever the window begins in the ring: an atom gives the same in any order, but for
-    rounding, and that too is the same in any cut of the input.
+    Rings are as returned by :func:`~windowmill.windowing.kernels.rings.ring_changes`; ``leaves`` are rows of ``ints`` and ``floats``, −1
+    empties the slot. The result is the root, wherever the window begins in the ring: except for rounding, atoms do not depend on the
+    order, and rounding does not depend on how the input is split into batches. A window with m changes costs O(m log capacity).
     """
     n, largest, most = len(capacity), 1, _LISTED
     for window in range(n):
@@ -67,7 +67,7 @@ def tree_windows(
 
 @inlined
 def _most_work(size: int, changes: int) -> Any:
-    """Lines of work that a window of ``size`` slots may need."""
+    """Greatest number of work list entries for a window of ``size`` slots."""
     depth = 1
     while 1 << depth < size:
         depth += 1
@@ -76,7 +76,7 @@ def _most_work(size: int, changes: int) -> Any:
 
 @inner
 def _list_work(begun: int, ring: Any, tree: Any, out: Any) -> Any:
-    """List what windows from ``begun`` on combine, as (node, left, right), while there is room; the window after the last of them."""
+    """List the work of windows from ``begun`` on as (node, left, right) while there is room; returns the first window left out."""
     capacity, fresh, change_offsets, slots, leaves = ring
     full, stamps, level = tree
     work, work_ends, held = out
@@ -119,7 +119,7 @@ def _list(work: Ints, listed: int, node: int, left: int, right: int) -> Any:
 
 @inlined
 def _touch(node: int, window: int, stamps: Ints, level: Ints, n_level: int) -> Any:
-    """Put ``node`` on the level to be repaired, unless it is there already, or is above the root."""
+    """Add ``node`` to the level to update, unless it is there already or lies above the root."""
     if node > 0 and stamps[node] != window:
         stamps[node] = window
         level[n_level] = node
@@ -129,7 +129,7 @@ def _touch(node: int, window: int, stamps: Ints, level: Ints, n_level: int) -> A
 
 @inner
 def _one_atom(line: Ints, begun: int, ended: int, listed: Any, given: Any, nodes: Any, out: Any) -> None:
-    """The listed work of one atom. As in :mod:`windowmill.windowing.kernels.two_stacks`, calls with constants are compiled for them."""
+    """Do the listed work for one atom. As in :mod:`windowmill.windowing.kernels.two_stacks`, calls with constants are specialized."""
     i, f = line[1], line[2]
     if line[0] == op.ADD and line[3] == 1:
         _do(op.ADD, i, f, 1, 0, begun, ended, listed, given, nodes, out)

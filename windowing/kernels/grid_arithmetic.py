@@ -1,6 +1,6 @@
-"""Grids of windows along the axis: bounds of a window by its number, and the number of a window by an instant.
+"""Grids of windows along the axis: the bounds of a window by number, and window numbers by instant.
 
-Windows that hop are numbered by arithmetic, those of a calendar are listed and found by bisection.
+Hopping windows are numbered by arithmetic. Calendar windows are listed, and found by bisection.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Grid(NamedTuple):
     Attributes
     ----------
     rule
-        Mode, origin, hop, size, step, steps a period; shape (6,). Windows are numbered from origin (HOPPING: one a hop; CUMULATIVE:
-        ``steps`` a period of ``size``) or listed (LISTED: calendars).
+        Mode, origin, hop, size, step, steps per period; shape (6,). Windows are numbered from the origin (HOPPING: one per hop;
+        CUMULATIVE: ``steps`` per period of ``size``) or listed (LISTED: calendars).
     starts, ends
-        Of listed windows, ends ascending; else empty.
+        Bounds of listed windows, ends ascending; empty in other modes.
     """
 
     rule: Ints
@@ -53,7 +53,7 @@ def end_of(grid: Grid, window: int) -> Any:
 
 @inner
 def is_listed_past(grid: Grid, window: int) -> Any:
-    """Whether ``window`` comes after the last of a listed grid; others have no last one."""
+    """Whether ``window`` lies past the end of a listed grid; other grids are unbounded."""
     return grid.rule[0] == LISTED and window >= len(grid.ends)
 
 
@@ -82,7 +82,7 @@ def first_from(grid: Grid, instant: int) -> Any:
 
 @njit
 def firsts_after(grid: Grid, instants: Ints) -> Any:
-    """Start and end of the first window that ends after each instant; a start and end beyond the instant where there is none."""
+    """Start and end of the first window that ends after each instant; the greatest int64 if there is none. Shapes of ``instants``."""
     first_starts, first_ends = np.empty_like(instants), np.empty_like(instants)
     for row in range(len(instants)):
         window = first_after(grid, instants[row])

@@ -1,4 +1,4 @@
-"""The windows of a grid that hold something, key by key, as ranges of rows: one sweep of both bounds over a key's rows."""
+"""Finds the non-empty windows of a grid as ranges of rows, key by key, in one sweep of both bounds over a key's rows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Counted(NamedTuple):
     regular
         Rows that count in every window that they overlap.
     seen
-        How many regular rows stand before each row; shape (n_rows + 1,).
+        Number of regular rows before each row; shape (n_rows + 1,).
     marks
-        The others count in windows that end after their mark.
+        Other rows count in windows that end after their mark.
     """
 
     regular: Bools
@@ -39,7 +39,7 @@ class Ranges(NamedTuple):
     key, number, lo, hi
         Of each window; shapes (n_windows,).
     member_offsets, members
-        Where each window's further rows begin, shape (n_windows + 1,); and those: regular ones that begin before the window, and others.
+        Offsets of each window's further rows, shape (n_windows + 1,), and the rows: regular ones that begin before the window, and others.
     """
 
     key: Ints
@@ -52,14 +52,14 @@ class Ranges(NamedTuple):
 
 @njit
 def grid_windows(grid: Grid, rows: Rows, intervals: bool, regular: Bools, marks: Ints, after: int, through: int) -> Any:
-    """Every window with end in (``after``, ``through``] that holds a row.
+    """Find every window with end in (``after``, ``through``] that holds a row; for points O(number of rows and windows).
 
     Parameters
     ----------
     intervals
-        Whether rows last: only then their ends are looked at.
+        Whether rows are intervals; otherwise their ends are not read.
     regular, marks
-        As of :class:`Counted`.
+        As in :class:`Counted`.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def grid_windows(grid: Grid, rows: Rows, intervals: bool, regular: Bools, marks:
 def _sweep(
     grid: Grid, rows: Rows, counted: Counted, intervals: bool, after: int, through: int, active: Ints, write: bool, out: Ranges
 ) -> Any:
-    """Number of windows and of their further rows; filled in only where ``write``. ``active``: room for a number a row."""
+    """Numbers of windows and of their further rows; fills ``out`` only if ``write``. ``active`` is scratch space, shape (n_rows,)."""
     time, seen = rows.time, counted.seen
     n_windows = n_members = 0
     for key in range(len(rows.offsets) - 1):
@@ -128,7 +128,7 @@ def _sweep(
 
 @inlined
 def _last_into(start: int, stop: Ints, active: Ints, first: int, n_active: int) -> Any:
-    """Keep those of ``active[first:first + n_active]`` that end after ``start``; how many there are."""
+    """Keep the rows of ``active[first:first + n_active]`` that end after ``start``; returns their number."""
     kept = 0
     for place in range(first, first + n_active):
         row = active[place]
@@ -142,7 +142,7 @@ def _last_into(start: int, stop: Ints, active: Ints, first: int, n_active: int) 
 def _list_further(
     counted: Counted, active: Ints, first: int, n_active: int, lo: int, hi: int, end: int, write: bool, members: Ints, n_members: int
 ) -> Any:
-    """List the active rows, and those of lo:hi that are not regular, which count in a window that ends at ``end``; how many there are."""
+    """List the active rows and irregular rows of lo:hi that count in a window that ends at ``end``; returns their number."""
     regular, marks = counted.regular, counted.marks
     listed = 0
     for place in range(first, first + n_active):
@@ -162,9 +162,9 @@ def _list_further(
 
 @njit
 def empty_windows(grid: Grid, first: Ints, last: Ints, old_first: Ints, old_last: Ints, after: int, through: int) -> Any:
-    """Windows that overlap [first, last) of a key and end at or before ``through``, without those already told of.
+    """Windows that overlap [first, last) of a key and end at or before ``through``, without those listed before.
 
-    Told of are those that overlap [old_first, old_last) and end at or before ``after``. Where ``last <= first`` there are none.
+    Earlier calls listed those that overlap [old_first, old_last) and end at or before ``after``. There are none if ``last <= first``.
     """
     out_key, out_number = np.empty(0, np.int64), np.empty(0, np.int64)
     for write in (False, True):
@@ -191,14 +191,14 @@ def empty_windows(grid: Grid, first: Ints, last: Ints, old_first: Ints, old_last
 
 @njit
 def known_span(rows: Rows, counted: Bools, first: Ints, last: Ints) -> Any:
-    """From where to where a key's counted rows reached before each row arrived.
+    """The span of a key's counted rows before each row arrived; O(n log n).
 
     Parameters
     ----------
     counted
         The new rows that some window has counted.
     first, last
-        Least start and greatest end of each key's counted rows before this batch; shape (n_keys,). Brought up to date in place.
+        Least start and greatest end of each key's counted rows before this batch; shapes (n_keys,). Updated in place.
 
     Returns
     -------
@@ -221,7 +221,7 @@ def known_span(rows: Rows, counted: Bools, first: Ints, last: Ints) -> Any:
 
 @njit
 def places_of(offsets: Ints, time: Ints, seen: Ints, keys: Ints, instants: Ints) -> Ints:
-    """For each of ``keys``, how many regular rows stand before the first row of the key that is not before its instant."""
+    """For each of ``keys``, the number of regular rows before the key's first row at or after its instant; shape (n,)."""
     found = np.empty(len(keys), np.int64)
     for index in range(len(keys)):
         first, last = offsets[keys[index]], offsets[keys[index] + 1]

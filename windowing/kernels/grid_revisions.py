@@ -1,4 +1,4 @@
-"""Versions of a grid's windows for late rows that came before the window was closed: one version a late row.
+"""Versions of a grid's windows for late rows that arrived before the window was closed: one version per late row.
 
 Rows are in order of their start; their greatest end so far (:func:`reaches`) ascends with them, so that a bisection finds the first row
 that may still last into a window.
@@ -16,14 +16,14 @@ from windowmill.windowing.kernels.rows import Rows
 
 
 class Met(NamedTuple):
-    """What each row met when it arrived; instants, shapes (n_rows,).
+    """Instants at each row's arrival; shapes (n_rows,).
 
     Attributes
     ----------
     watermark, closed
-        The watermark, and through where windows had been closed.
+        The watermark, and the instant through which windows were closed.
     before_first, before_last
-        From where to where the key's rows reached; ``before_last`` at ``before_first`` or less where they were not.
+        Span of the key's rows; ``before_last <= before_first`` if it had none.
     """
 
     watermark: Ints
@@ -40,7 +40,7 @@ class Revisions(NamedTuple):
     key, window, revision
         Of each version; shapes (n_versions,).
     member_offsets, members
-        Where the rows of each version begin, shape (n_versions + 1,); and those: rows in time first, then late ones by arrival.
+        Offsets of the rows of each version, shape (n_versions + 1,), and those rows: on-time ones first, then late ones by arrival.
     """
 
     key: Ints
@@ -62,7 +62,7 @@ def reaches(offsets: Ints, stop: Ints) -> Ints:
 
 @njit
 def first_late(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, key: Ints, window: Ints) -> Ints:
-    """The row that came first to each window (key, number) after the watermark had passed it, and before it was closed; −1 for none."""
+    """The first row that arrived in each window (key, number) after the watermark had passed it and before it was closed; −1 for none."""
     offsets, time, stop, number = rows
     found = np.full(len(key), -1, np.int64)
     reach = reaches(offsets, stop)
@@ -80,12 +80,12 @@ def first_late(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, key: Ints,
 
 @njit
 def late_revisions(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, new: Bools, before_first: Ints, before_last: Ints) -> Any:
-    """A version of a window for each new row that came after the watermark had passed it and before it was closed.
+    """Make a version of a window for each new row that arrived after the watermark had passed it and before it was closed.
 
     Parameters
     ----------
     before_first, before_last
-        As of :class:`Met`: windows which held nothing in time, but stood within that span, had been shown before their first late row.
+        As in :class:`Met`: a window without on-time rows that overlaps this span was emitted empty before its first late row.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def _revise(grid: Grid, rows: Rows, met: Met, new: Bools, reach: Ints, write: bo
 def _list_held(
     rows: Rows, met: Met, late: int, first: int, finish: int, start: int, end: int, write: bool, members: Ints, begun: int
 ) -> Any:
-    """List the rows of [start, end) that had arrived with ``late``; how many, how many in time, and the late one that came first."""
+    """List the rows of [start, end) that had arrived by ``late``; returns their number, that of on-time ones, and the first late row."""
     held = on_time = 0
     earliest = late
     for row in range(first, finish):
@@ -151,14 +151,14 @@ def _list_held(
 
 @inner
 def _stood(met: Met, earliest: int, start: int, end: int) -> Any:
-    """Whether the window had been shown, empty, before its first late row: it stood where its key's rows reached then."""
+    """Whether the window was emitted empty before its first late row: it overlapped the span of its key's rows then."""
     first, last = met.before_first[earliest], met.before_last[earliest]
     return first < last and first < end and last > start
 
 
 @njit
 def _late_last(members: Ints, on_time: int, number: Ints, watermark: Ints, end: int) -> None:
-    """Put the rows in time first, as they stand, and the late ones after them in the order of their arrival."""
+    """Move on-time rows to the front in their order, followed by late rows in order of arrival."""
     late, arrival = np.empty(len(members) - on_time, np.int64), np.empty(len(members) - on_time, np.int64)
     n_late = 0
     for place in range(len(members)):

@@ -1,4 +1,4 @@
-"""Arrays that a kernel fills without knowing beforehand how long they get: doubled when full."""
+"""Growable arrays for output of unknown length; doubled when full."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windowmill.windowing.kernels.combine import Ints, njit
 
 @njit
 def grown(array: Ints, needed: int) -> Any:
-    """``array`` if it has room for ``needed`` numbers, else a longer copy of it; amortised O(1) a number."""
+    """``array`` if it has room for ``needed`` numbers, otherwise a longer copy; amortised O(1) per number."""
     if needed <= len(array):
         return array
     larger = np.empty(2 * needed, np.int64)

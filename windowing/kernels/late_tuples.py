@@ -1,4 +1,4 @@
-"""Tuples that come after what their key has applied, or before a tick that has fired: judged in the order of their arrival."""
+"""Finds late tuples, in order of arrival: those that precede a tuple that their key has applied, or a tick that has fired."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from windowmill.windowing.kernels.rows import suspects_of
 
 @njit
 def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, number: Ints, watermark: Ints, new: Bools, applied: Bools) -> Any:
-    """Which new tuples come after what their key had applied when they arrived.
+    """Accept or refuse new tuples by what their key had applied when they arrived; O(n), plus sorting and searching for late ones.
 
     Parameters
     ----------
     settings, listed
-        As of :class:`~windowmill.windowing.kernels.policy_rules.Rules`.
+        As in :class:`~windowmill.windowing.kernels.policy_rules.Rules`.
     applied
         Older tuples that the key knows: in the window, waiting, or the last one applied.
 
     Returns
     -------
     tuple
-        Whether each tuple is accepted; whether it finds its key forgotten; how often its key had been forgotten before it is applied.
+        For each tuple: whether it is accepted, whether its key's state had expired, and how often it had expired before the tuple is
+        applied; shapes (n_tuples,).
     """
     n = len(time)
     accepted, fresh, life = np.zeros(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.int64)
@@ -47,7 +48,7 @@ def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, number
         for place in suspects:
             met = watermark[place]
             other = first + np.searchsorted(time[first:last], met, side="left") - 1
-            # Of what was applied before the key was last forgotten nothing is known.
+            # Tuples applied before the key's state last expired do not count.
             while other >= first:
                 known = (accepted[other] or applied[other]) and number[other] < number[place]
                 if known and (lives == 0 or number[other] >= born_number[lives - 1] or time[other] >= born_at[lives - 1]):
@@ -70,7 +71,7 @@ def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, number
 
 @inner
 def _last_tick(settings: Ints, listed: Ints, youngest: int, watermark: int) -> Any:
-    """The last tick that has fired by ``watermark`` over a window whose youngest tuple is of time ``youngest``; none before it matters."""
+    """The last tick after ``youngest``, the time of the window's youngest tuple, that has fired by ``watermark``; else ``BEFORE``."""
     if not settings[TICKS]:
         return BEFORE
     through = watermark

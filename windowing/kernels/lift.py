@@ -1,4 +1,4 @@
-"""Rows lifted into the kernels' arenas: a partial a row."""
+"""Lifts rows into the kernels' arenas, one partial per row or per run of rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SPLITTER = 2.0**27 + 1.0
 
 
 def condition_column(condition: str) -> str:
-    """Name of the boolean column that tells for which rows ``condition`` holds."""
+    """Name of the boolean column of the rows for which ``condition`` holds."""
     return f"_ where {condition}"
 
 
 def lift(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
-    """A partial for each row of ``table``, which is sorted by key and (time, tie_break, arrival); arenas as of ``arenas``."""
+    """Lift each row of ``table``, which is sorted by key and (time, tie_break, arrival); returns arenas as :func:`.arenas` does."""
     n_ints, n_floats = layout.widths()
     ints, floats = np.zeros((table.num_rows, n_ints), np.int64), np.zeros((table.num_rows, n_floats), np.float64)
     for atom, (_, i, f, width, _) in zip(layout.atoms, layout.program(), strict=True):
@@ -28,9 +28,9 @@ def lift(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
 
 
 def lift_runs(layout: Layout, table: pa.Table, bounds: Ints) -> tuple[Ints, Floats]:
-    """As :func:`lift`, with the rows ``bounds[r]:bounds[r + 1]`` combined: a partial a run.
+    """As :func:`lift`, with the rows ``bounds[r]:bounds[r + 1]`` combined into one partial per run.
 
-    Atom by atom, so that what is lifted is a narrow array and not a row of every atom's columns.
+    Works atom by atom, so that the lifted array has the columns of one atom only.
     """
     n, (n_ints, n_floats) = len(bounds) - 1, layout.widths()
     ints, floats = np.empty((n, n_ints), np.int64), np.empty((n, n_floats), np.float64)
@@ -43,9 +43,9 @@ def lift_runs(layout: Layout, table: pa.Table, bounds: Ints) -> tuple[Ints, Floa
 
 
 def _counted(atom: Atom, columns: list[pa.Array], table: pa.Table) -> Bools:
-    """The rows that the atom takes in: none of its deciding values is null, and its condition holds."""
+    """Mask of the rows that the atom counts: no deciding value is null, and the condition holds."""
     counted = np.ones(table.num_rows, np.bool_)
-    # Beside an extreme may stand a null.
+    # ``arg_min`` and ``arg_max`` may return a null value.
     for column in columns[:1] if atom.ordered else columns:
         if column.null_count:
             counted &= valid_of(column)
@@ -56,7 +56,7 @@ def _counted(atom: Atom, columns: list[pa.Array], table: pa.Table) -> Bools:
 
 
 def _lift(atom: Atom, table: pa.Table, ints: Ints, floats: Floats) -> None:
-    """Fill in one atom's columns of the arenas, which hold zeros."""
+    """Fill one atom's columns in zeroed arenas."""
     columns = [table.column(name).combine_chunks() for name in atom.columns]
     counted = _counted(atom, columns, table)
     match atom.kind:
@@ -110,7 +110,7 @@ def _lift_sum(value: Floats, ints: Ints, floats: Floats) -> None:
 
 
 def _product_error(x: Floats, y: Floats, product: Floats) -> Floats:
-    """What rounding took from ``x * y`` (Dekker); not finite where the halves of a factor overflow."""
+    """The rounding error of ``x * y`` (Dekker); not finite if a factor's halves overflow."""
     split = _SPLITTER * x
     top_x = split - (split - x)
     rest_x = x - top_x

@@ -1,12 +1,12 @@
-"""Circular leaves, the slots of FlatFAT's leaves: those of a window stand side by side round a ring, with gaps where some have left.
+"""Ring buffers of FlatFAT's leaves: the leaves of a window are adjacent in a ring, with gaps where some were removed.
 
 ::
 
-    ring     │ 9 │ ⊥ │ 3 │ 2 │       places in the sequence of leaves, ⊥ where one has left; the window runs from front to back,
-               B       F             here over the end of the array: 3, 2, 9
+    ring     │ 9 │ ⊥ │ 3 │ 2 │       indices into the sequence of leaves, ⊥ for a removed one; the window runs from front to back,
+               B       F             in this case across the end of the array: 3, 2, 9
 
-Which leaf is in which slot depends on the windows alone, not on aggregates: :func:`ring_changes` says it once for all of them. Slots are
-kept from batch to batch, so that partials are combined in one order however the input was cut.
+The slot of a leaf depends on the windows alone, not on aggregates: :func:`ring_changes` computes it once for all of them. Slots are kept
+between batches, so that partials are combined in the same order however the input is split.
 
 References
 ----------
@@ -22,7 +22,7 @@ import numpy as np
 from windowmill.windowing.kernels.combine import Bools, Ints, inlined, inner, njit
 from windowmill.windowing.kernels.growing import grown_table
 
-#: A leaf's slot, if it has none yet, or none any more.
+#: Markers for a leaf that has no slot yet, or no longer has one.
 PENDING, GONE = -1, -2
 #: Fewest slots of a ring.
 LEAST = 4
@@ -30,25 +30,26 @@ LEAST = 4
 
 @njit
 def ring_changes(offsets: Ints, keys: Ints, begins: Ints, hi: Ints, gone: Ints, removed: Ints, slots: Ints, capacities: Ints) -> Any:
-    """Give every leaf that enters a slot, and say for each window what changes in the ring.
+    """Assign a slot to every leaf that enters, and list the changes of the ring for each window; amortised O(1) per leaf.
 
-    A ring that is full with at most 3/4 of its slots in use is compacted, else it is doubled; below a quarter it is halved.
+    A full ring is compacted if at most 3/4 of its slots hold leaves, otherwise doubled; below a quarter it is halved.
 
     Parameters
     ----------
     offsets, keys, begins
-        The windows ``offsets[g]:offsets[g + 1]`` are those of key ``keys[g]``, whose leaves begin at place ``begins[g]`` of the sequence.
+        Windows ``offsets[g]:offsets[g + 1]`` belong to key ``keys[g]``, whose leaves begin at index ``begins[g]`` of the sequence.
     hi, gone, removed
-        Window w has met its key's leaves before place ``hi[w]``; since the window before, those at
-        ``removed[gone[w, 0]:gone[w, 1]]`` have left.
+        Window w has added its key's leaves before index ``hi[w]`` of the sequence. Since the previous window, the leaves
+        ``removed[gone[w, 0]:gone[w, 1]]`` were removed.
     slots, capacities
-        Of each place of the sequence, ``PENDING`` where no window has met the leaf yet; of each key, 0 where it has no ring. Moved on.
+        Slot of each leaf of the sequence, ``PENDING`` if no window has added it yet; capacity of each key's ring, 0 for none. Updated in
+        place.
 
     Returns
     -------
     tuple
-        Of each window: capacity, front, number of slots from front to back, and whether the tree begins empty; where its changes begin;
-        of each change the slot; and the place of the leaf that comes there (−1: ⊥). Where a slot changes twice the last counts.
+        For each window: capacity, front, number of slots from front to back, whether the tree starts empty, and the offset of its
+        changes. For each change: the slot, and the index of its new leaf (−1: ⊥). The last change of a slot counts.
     """
     n = len(hi)
     capacity, front, span, fresh = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_)
@@ -86,7 +87,7 @@ def ring_changes(offsets: Ints, keys: Ints, begins: Ints, hi: Ints, gone: Ints, 
 
 @njit
 def _roomy(ring: Ints, packed: Ints, size: int) -> Any:
-    """Both with at least ``size`` places; what ``packed`` holds is kept."""
+    """Grow both to at least ``size`` elements; keeps the content of ``packed``."""
     if size <= len(ring):
         return ring, packed
     larger = np.empty(size, np.int64)
@@ -96,7 +97,7 @@ def _roomy(ring: Ints, packed: Ints, size: int) -> Any:
 
 @inner
 def _fill(ring: Ints, size: int, slots: Ints, begin: int, end: int) -> Any:
-    """Make the ring hold the leaves of begin:end that have slots; the first one's slot, how many there are, slots from first to last."""
+    """Fill the ring with the leaves of begin:end that have slots; returns the first slot, the number of leaves, and slots first to last."""
     ring[:size] = -1
     head = held = length = 0
     for place in range(begin, end):
@@ -110,7 +111,7 @@ def _fill(ring: Ints, size: int, slots: Ints, begin: int, end: int) -> Any:
 
 @inlined
 def _leave(ring: Ints, slots: Ints, removed: Ints, first: int, last: int, held: int, changes: Ints, count: int) -> Any:
-    """Take the leaves ``removed[first:last]`` out; numbers of changes and of leaves held."""
+    """Remove the leaves ``removed[first:last]``; returns numbers of changes and of leaves held."""
     for index in range(first, last):
         place = removed[index]
         slot, slots[place] = slots[place], GONE
@@ -131,7 +132,7 @@ def _count_pending(slots: Ints, first: int, last: int) -> Any:
 
 @inlined
 def _trim(ring: Ints, size: int, head: int, length: int, held: int) -> Any:
-    """Slot of the first leaf, and slots from there to the last, without ⊥ at either end."""
+    """Slot of the first leaf, and number of slots through the last one, without ⊥ at either end."""
     if held == 0:
         head = length = 0
     else:
@@ -155,7 +156,7 @@ def _pack(ring: Ints, size: int, head: int, length: int, packed: Ints) -> None:
 
 @inner
 def _fitting(size: int, held: int) -> Any:
-    """Slots of a ring of ``size`` that is to hold ``held`` leaves."""
+    """New capacity for a ring of ``size`` slots that has to hold ``held`` leaves."""
     if 4 * held > 3 * size:
         size = max(2 * size, LEAST)
     while size < held:
@@ -175,7 +176,7 @@ def _unpack(packed: Ints, held: int, ring: Ints, size: int, slots: Ints) -> None
 
 @inner
 def _write_all(ring: Ints, size: int, head: int, length: int, changes: Ints, count: int) -> Any:
-    """Write each leaf of the ring as a change, from number ``count`` on; the number after the last."""
+    """Write each leaf of the ring as a change, from index ``count`` on; returns the index after the last."""
     for step in range(length):
         slot = (head + step) & (size - 1)
         if ring[slot] >= 0:
@@ -186,7 +187,7 @@ def _write_all(ring: Ints, size: int, head: int, length: int, changes: Ints, cou
 
 @inlined
 def _enter(ring: Ints, size: int, head: int, length: int, held: int, slots: Ints, first: int, last: int, changes: Ints, count: int) -> Any:
-    """Give the pending leaves of first:last the slots after the last one; numbers of changes, of leaves held and of slots in use."""
+    """Assign the slots after the last leaf to the pending leaves of first:last; returns numbers of changes, leaves held and slots used."""
     for place in range(first, last):
         if slots[place] == PENDING:
             slot = (head + length) & (size - 1)
@@ -198,7 +199,7 @@ def _enter(ring: Ints, size: int, head: int, length: int, held: int, slots: Ints
 
 @njit
 def ring_members(capacity: Ints, front: Ints, span: Ints, fresh: Bools, change_offsets: Ints, slots: Ints, leaves: Ints) -> Any:
-    """The leaves of each window, one by one from front to back: where they begin, and the leaves themselves."""
+    """Offsets of each window's leaves, and the leaves from front to back."""
     n, largest = len(capacity), 1
     for window in range(n):
         largest = max(largest, capacity[window])

@@ -1,4 +1,4 @@
-"""Live rows of all keys as the kernels take them, and the late ones among them in the order of their arrival."""
+"""Live rows of all keys in the kernels' form, and the suspects among them in order of arrival."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windowmill.windowing.kernels.combine import Bools, Ints, njit
 
 
 class Rows(NamedTuple):
-    """Live rows of all keys, in the order of key, time, tie-break and arrival; times in ticks of the axis.
+    """Live rows of all keys, sorted by key, time, tie-break and arrival; times in ticks of the axis.
 
     Attributes
     ----------
@@ -19,7 +19,7 @@ class Rows(NamedTuple):
     time, stop
         Start and end of each row; shape (n_rows,).
     number
-        Position of each row in all that was fed; shape (n_rows,).
+        Number of each row, ascending in order of arrival over all batches; shape (n_rows,).
     """
 
     offsets: Ints
@@ -30,7 +30,7 @@ class Rows(NamedTuple):
 
 @njit
 def suspects_of(first: int, last: int, suspect: Bools, number: Ints) -> Any:
-    """The suspects among rows ``first:last`` in the order of their arrival."""
+    """Indices of the suspects in rows ``first:last``, in order of arrival; O(n + m log m)."""
     count = 0
     for row in range(first, last):
         count += 1 if suspect[row] else 0

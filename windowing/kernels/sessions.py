@@ -1,10 +1,10 @@
-"""Sessions, key by key: rows at most a gap apart share one, as far as they had arrived before it was closed.
+"""Sessions, key by key: rows at most a gap apart share a session if they arrived before it was closed.
 
-A row at the end of a session, a gap after its last row, still joins it: the session is closed only past that. One that its greatest
-size has cut takes nothing at its end.
+A row exactly at the end of a session, a gap after its last row, still joins it; the session closes after that instant. A session split at
+its greatest size takes no row at its end.
 
-A row that comes after windows had been closed past its time (a *suspect*) is judged by what the key held when it arrived. Any other
-row joins no closed session, so it needs no replay of the arrivals.
+A row whose time lies in closed windows at its arrival (a *suspect*) is judged by the rows that the key held then. Other rows join no
+closed session, so their arrivals need no replay.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Limits(NamedTuple):
     gap
         The longest pause between two rows of a session.
     longest
-        A session is cut where a row is that much after its first; ``AFTER`` for never.
+        A session is split at a row that is this much after its first; ``AFTER`` for never.
     """
 
     gap: int
@@ -35,14 +35,14 @@ class Limits(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """Closed sessions; their number is told apart.
+    """Closed sessions; their number is passed separately.
 
     Attributes
     ----------
     owner
         Session of each row, or −1; shape (n_rows,).
     key, start, end
-        Of each session; shape (n_rows,), the most sessions that there can be.
+        Columns of sessions; shapes (n_rows,), the greatest possible number of sessions.
     """
 
     owner: Ints
@@ -53,20 +53,20 @@ class Closed(NamedTuple):
 
 @njit
 def sessions(gap: int, longest: int, rows: Rows, marks: Ints, suspect: Bools, live: Bools, accepted: Bools, through: int) -> Any:
-    """Judge the suspects, and give the sessions that are closed when the watermark, less the lateness, is ``through``.
+    """Judge the suspects, and find the sessions that are closed at ``through``, the watermark less the lateness.
 
     Parameters
     ----------
     gap, longest
-        As of :class:`Limits`.
+        As in :class:`Limits`.
     rows
-        A point stops where it starts.
+        A point has equal time and stop.
     marks
-        Through where windows had been closed when each row arrived.
+        Instant through which windows were closed at each row's arrival.
     live
-        Rows in sessions not yet closed; the new ones among them that are no suspects. Changed to what is live afterwards.
+        Mask of rows in open sessions, including new rows that are not suspects. Updated in place.
     accepted
-        Set for suspects that are taken in.
+        Set for accepted suspects.
 
     Returns
     -------
@@ -87,14 +87,14 @@ def sessions(gap: int, longest: int, rows: Rows, marks: Ints, suspect: Bools, li
 
 @inner
 def _closes_at(start: int, reach: int, limits: Limits) -> Any:
-    """The instant from which on no row joins the session from ``start`` whose rows reach to ``reach``."""
+    """The instant from which no row can join the session that begins at ``start`` and whose rows end at ``reach``."""
     gap, longest = limits
     return min(reach + gap + 1, start + longest if longest < AFTER else AFTER)
 
 
 @inner
 def _closes_with(limits: Limits, rows: Rows, first: int, last: int, live: Bools, row: int) -> Any:
-    """When the session closes that holds ``row``, among the live rows that had arrived with it."""
+    """The closing instant of the session of ``row``, over the live rows that had arrived by then."""
     start, reach, begun = 0, 0, False
     for other in range(first, last):
         if live[other] and rows.number[other] <= rows.number[row]:
@@ -109,7 +109,7 @@ def _closes_with(limits: Limits, rows: Rows, first: int, last: int, live: Bools,
 
 @inner
 def _close(limits: Limits, rows: Rows, key: int, before: int, live: Bools, through: int, closed: Closed, count: int) -> Any:
-    """Take the sessions that are closed at ``through`` out of the live rows that arrived before ``before``; how many there are then."""
+    """Remove the sessions closed at ``through`` from the live rows with numbers below ``before``; returns the new number of sessions."""
     time, number = rows.time, rows.number
     row, last = rows.offsets[key], rows.offsets[key + 1]
     while row < last:

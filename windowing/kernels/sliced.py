@@ -1,7 +1,7 @@
-"""Slicing by paired windows: hopping windows of many keys from their stored slices, each a range of those, combined by two stacks.
+"""Paired windows: combines stored slices of many keys into hopping windows, each a range of slices, by two stacks.
 
-Slices that do not exist cost nothing, and neither does a window's length (:mod:`windowmill.windowing.kernels.two_stacks`). Only the
-slices of a key to which rows came late are combined window by window: such rows count in some windows of a range and not in others.
+The cost depends neither on missing slices nor on the windows' length (:mod:`windowmill.windowing.kernels.two_stacks`). Only the windows of
+a key with late rows are combined one by one, because such rows count in some windows of a range and not in others.
 
 References
 ----------
@@ -44,14 +44,14 @@ def hopping_windows(
     starts
         Start of each slice, ascending within a key; several rows of one slice are combined in their order.
     closed
-        The slice counts only in windows that end after this instant (rows that came late); ``NEVER_CLOSED``: in all.
+        A slice of late rows counts only in windows that end after this instant; ``NEVER_CLOSED``: in all.
     ints, floats
-        The slices' partials, a row each.
+        The slices' partials, one row per slice.
 
     Returns
     -------
     tuple
-        Key index and end of each window, int64, shape (n_windows,); its partial as rows of two arenas.
+        Key index and end of each window, int64, shapes (n_windows,), and the windows' partials as rows of two arenas.
     """
     none = np.empty(0, np.int64)
     windows = _ranges(offsets, starts, closed, size, hop, origin, after, through, none, none, none)
@@ -100,7 +100,7 @@ def _ranges(
     lo: Ints,
     hi: Ints,
 ) -> Ints:
-    """Where each key's windows begin, shape (n_keys + 1,); unless they are empty, fill in each window's end and range of slices.
+    """Offsets of each key's windows, shape (n_keys + 1,); fills in each window's end and range of slices unless those arrays are empty.
 
     The ranges of a restricted key's windows are empty.
     """

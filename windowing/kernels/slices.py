@@ -1,4 +1,4 @@
-"""Rows put into slices: grouped by key, ordered along the axis, and combined where they belong together."""
+"""Assigns rows to slices: groups by key, sorts along the axis, and combines the rows of a slice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def slice_starts(time: Ints, periods: Ints, phases: Ints) -> Ints:
 
 @njit
 def by_key(codes: Ints, n_keys: int) -> Any:
-    """Rows in the order of their key's code, else as they stand; and where each key's rows begin, shape (n_keys + 1,)."""
+    """Stable order of rows by key code, and each key's offset, shape (n_keys + 1,). A counting sort, O(n)."""
     offsets = np.zeros(n_keys + 1, np.int64)
     for code in codes:
         offsets[code + 1] += 1
@@ -40,9 +40,9 @@ def by_key(codes: Ints, n_keys: int) -> Any:
 
 @njit
 def along_axis(offsets: Ints, starts: Ints, closed: Ints, batches: Ints) -> Ints:
-    """Rows in (start, closed, batch) order within each key, equal ones as they stand; empty if they stand so already.
+    """Stable order of rows by (start, closed, batch) within each key; empty if they are sorted already.
 
-    Rows come nearly in order, so that a key whose rows are in order costs one look at each.
+    Rows arrive nearly in order: a key whose rows are sorted costs one comparison per row.
     """
     order = np.empty(0, np.int64)
     for key in range(len(offsets) - 1):
@@ -70,7 +70,7 @@ def along_axis(offsets: Ints, starts: Ints, closed: Ints, batches: Ints) -> Ints
 
 @njit
 def runs(offsets: Ints, starts: Ints, closed: Ints, batches: Ints) -> Ints:
-    """Where each run of rows of one key, start, closed and batch begins, and the number of rows; shape (n_runs + 1,)."""
+    """Offsets of the runs of rows with equal key, start, closed and batch; shape (n_runs + 1,). O(n)."""
     bounds, n = np.empty(len(starts) + 1, np.int64), 0
     for key in range(len(offsets) - 1):
         for row in range(offsets[key], offsets[key + 1]):
@@ -84,7 +84,7 @@ def runs(offsets: Ints, starts: Ints, closed: Ints, batches: Ints) -> Ints:
 
 @njit
 def combine_runs(program: Ints, bounds: Ints, ints: Ints, floats: Floats) -> Any:
-    """The rows of each run combined in their order; arenas of a row a run."""
+    """Combine the rows of each run in order; returns arenas with one row per run. O(n)."""
     n = len(bounds) - 1
     out_ints, out_floats = np.empty((n, ints.shape[1]), np.int64), np.empty((n, floats.shape[1]), np.float64)
     for line in range(len(program)):
@@ -94,7 +94,7 @@ def combine_runs(program: Ints, bounds: Ints, ints: Ints, floats: Floats) -> Any
 
 @inner
 def _one_atom(line: Ints, bounds: Ints, given: Any, out: Any) -> None:
-    """All runs of one atom; calls that give constants are compiled for them, as in :mod:`windowmill.windowing.kernels.two_stacks`."""
+    """Combine all runs of one atom; calls with constants are specialized, as in :mod:`windowmill.windowing.kernels.two_stacks`."""
     i, f = line[1], line[2]
     if line[0] == op.ADD and line[3] == 1:
         _fold(op.ADD, i, f, 1, 0, bounds, given, out)

@@ -1,6 +1,6 @@
 """Snapshots, key by key: the spans between neighbouring start and end points of rows, found by sweeping over the points.
 
-What lies before the last point that windows had been closed to is fixed: a row that reaches back over it begins there.
+Windows before the last closed point are final: a row that extends back over it begins there.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from windowmill.windowing.kernels.rows import Rows, suspects_of
 
 @njit
 def snapshots(rows: Rows, marks: Ints, late: Bools, held: Bools, fixed: Ints, through: int) -> Any:
-    """The spans that end at or before ``through`` and hold a row.
+    """Find the spans that end at or before ``through`` and hold a row.
 
     Parameters
     ----------
     marks
-        Through where windows had been closed when each row arrived.
+        Instant through which windows were closed at each row's arrival.
     late
         Accepted rows that begin before that.
     held
         Accepted rows.
     fixed
-        Last point of each key through which spans have been closed; moved on.
+        Last point of each key through which spans are closed; updated in place.
 
     Returns
     -------
     tuple
-        Key, start and end of each span; where its rows begin, and those.
+        Key, start and end of each span; offsets of its rows, and the rows.
     """
     offsets, stop, n = rows.offsets, rows.stop, len(rows.time)
     begins = np.empty(n, np.int64)
@@ -68,7 +68,7 @@ def snapshots(rows: Rows, marks: Ints, late: Bools, held: Bools, fixed: Ints, th
 
 @njit
 def _begin(rows: Rows, first: int, last: int, marks: Ints, late: Bools, held: Bools, fixed: int, begins: Ints) -> None:
-    """Where each of a key's rows begins: ``fixed``, or the last point that was closed when it arrived, or its own start."""
+    """Effective start of each of a key's rows: ``fixed``, the last point closed at its arrival, or its own start."""
     time = rows.time
     for row in range(first, last):
         begins[row] = max(time[row], fixed)
@@ -91,7 +91,7 @@ def _closed_point(rows: Rows, first: int, last: int, mark: int, held: Bools, fix
 
 @njit
 def _points(rows: Rows, first: int, last: int, held: Bools, begins: Ints) -> Any:
-    """Start and end points of a key's held rows, ascending and each once; and those rows in the order in which they begin."""
+    """Distinct start and end points of a key's held rows, ascending; and those rows in order of their start."""
     stop, points, entering = rows.stop, np.empty(2 * (last - first), np.int64), np.empty(last - first, np.int64)
     n = 0
     for row in range(first, last):
@@ -104,7 +104,7 @@ def _points(rows: Rows, first: int, last: int, held: Bools, begins: Ints) -> Any
 
 @inlined
 def _step(start: int, stop: Ints, begins: Ints, entering: Ints, entered: int, active: Ints, n_active: int) -> Any:
-    """Drop the ``active`` rows that end at or before ``start``, and add those that begin by then; how many are active, and have entered."""
+    """Drop ``active`` rows that end at or before ``start``, and add those that begin by then; returns numbers of active and added rows."""
     kept = 0
     for index in range(n_active):
         if stop[active[index]] > start:

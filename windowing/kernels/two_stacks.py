@@ -1,13 +1,13 @@
-"""Two stacks over the arenas: windows that are ranges of a sequence of leaves, whatever made the ranges.
+"""Two stacks over the arenas, for windows that are ranges of a sequence of leaves.
 
 ::
 
     leaves   [a][b][c][d]|[e][f]        front: suffix aggregates abcd, bcd, cd, d; back: one running aggregate ef
     window       [b c d   e f]          = front at b ⊕ back
 
-From window to window of a key both bounds of [lo, hi) ascend, so every leaf is combined at most three times, whatever the windows'
-length, and a window costs one combine more. Where the front ends (the *middle*) is kept from batch to batch: with it the partials
-of a window are combined in one order however the input was cut, so results are the same to the bit.
+Both bounds of [lo, hi) ascend from window to window of a key. So every leaf is combined at most three times, whatever the windows'
+length, and every window costs one more combine. The end of the front (the *middle*) is kept between batches. Thus the partials of a
+window are combined in the same order however the input is split into batches, and results are bitwise equal.
 
 References
 ----------
@@ -48,25 +48,25 @@ def fifo_ranges(
     out_ints: Ints,
     out_floats: Floats,
 ) -> Ints:
-    """Combine the leaves of each window into ``out_ints`` and ``out_floats``, a row a window.
+    """Combine the leaves of each window into ``out_ints`` and ``out_floats``, one row per window; amortised O(1) per leaf and window.
 
     Parameters
     ----------
     ints, floats
         Partials of the leaves.
     sequence
-        Leaves in the order in which windows take them in and drop them.
+        Leaves in the order in which windows add and drop them.
     offsets
         Key k's windows are ``offsets[k]:offsets[k + 1]``; int64, shape (n_keys + 1,).
     lo, hi
-        Each window holds ``sequence[lo:hi]``. A range that falls back behind one before it is combined by itself.
+        Each window holds ``sequence[lo:hi]``. A range that moves back behind an earlier one is combined separately.
     middles
-        Where each key's front ended after the batch before, as an index into ``sequence``; −1 at first.
+        End of each key's front after the previous batch, as an index into ``sequence``; −1 for none.
 
     Returns
     -------
     int64 array, shape (n_keys,)
-        The window at which each key's front was last made anew, so that its middle is now that window's ``hi``; −1 if none was.
+        The window at which each key's front was last rebuilt, whose ``hi`` is the new middle; −1 if it was not.
     """
     longest = 0
     for window in range(len(lo)):
@@ -85,7 +85,7 @@ def fifo_ranges(
 
 @inner
 def _one_atom(line: Ints, given: Any, stacks: Any, out: Any) -> None:
-    """All windows of one atom. Where a call of :func:`_sweep` gives constants, it is compiled for them, and runs up to twice as fast."""
+    """Compute all windows of one atom. Calls of :func:`_sweep` with constants are specialized, and run up to twice as fast."""
     i, f = line[1], line[2]
     if line[0] == op.ADD and line[3] == 1:
         _sweep(op.ADD, i, f, 1, 0, given, stacks, out)
@@ -122,7 +122,7 @@ def _sweep(operation: int, i: int, f: int, n_ints: int, n_floats: int, given: An
                     middle = stop
                     flips[key] = window
                 base = first
-                # The front's row p holds the leaves from base + p to the middle combined.
+                # Row p of the front holds the combination of leaves base + p through the middle.
                 copy_atom(i, f, n_ints, n_floats, ints, floats, sequence[middle - 1], front_ints, front_floats, middle - 1 - base)
                 for row in range(middle - 2 - base, -1, -1):
                     leaf = sequence[base + row]
@@ -148,7 +148,7 @@ def _sweep(operation: int, i: int, f: int, n_ints: int, n_floats: int, given: An
 def add_members(program: Ints, ints: Ints, floats: Floats, offsets: Ints, members: Ints, out_ints: Ints, out_floats: Floats) -> None:
     """Combine ``members[offsets[w]:offsets[w + 1]]`` onto window w, leaf by leaf.
 
-    Partials of leaves know their place, so a late row may come last.
+    Partials of leaves carry their position, so a late row may be combined last.
     """
     for window in range(len(offsets) - 1):
         for place in range(offsets[window], offsets[window + 1]):

@@ -1,7 +1,7 @@
-"""Which leaves belong to which window: one file per way of cutting, each giving ranges of a sequence of leaves.
+"""Assigns leaves to windows: one module per kind of window, each returning ranges of a sequence of leaves.
 
-A leaf is a row; leaves stand in the order of key, time, tie-break and arrival. Nearly every window is a contiguous range of them, and from
-window to window of a key both bounds of the range ascend, so that one kernel serves all
-(:mod:`windowmill.windowing.kernels.two_stacks`). What does not fit a range (late rows, intervals that begin before the window, tuples left
-after some between them were evicted) is listed leaf by leaf.
+A leaf is a row. Leaves are sorted by key, time, tie-break and arrival. Nearly every window is a contiguous range of them, and both bounds
+of the range ascend from window to window of a key, so one kernel (:mod:`windowmill.windowing.kernels.two_stacks`) serves all. Leaves
+outside a range (late rows, intervals that begin before the window, tuples left after others between them were evicted) are listed one by
+one.
 """

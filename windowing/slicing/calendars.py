@@ -1,8 +1,8 @@
-"""Instants at regular distances, on elapsed time or on the wall clock of a time zone.
+"""Instants at regular distances, in elapsed time or on the wall clock of a time zone.
 
-Days and months follow the zone's wall clock; hours and less are elapsed time. A wall time that a clock change skips means the
-instant that the old offset gives, one that it repeats the first of the two. Steps are counted from the origin at once, so a day that a
-month lacks becomes that month's last without shortening those after it.
+Days and months follow the zone's wall clock; hours and shorter units are elapsed time. A wall time that a clock change skips means the
+instant by the old offset; a repeated one means the first of the two. Steps are multiplied before they are added to the origin. So a day
+that a month lacks becomes the last day of that month, and later months are not shortened.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from windowmill.windowing.axis import from_us, to_us
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
 
-#: Microseconds of a month, no more; and how far a zone's wall clock can be from UTC, and be moved.
+#: Shortest month in microseconds; bound on a zone's offset from UTC plus its changes.
 _SHORTEST_MONTH_US, _SLACK_US = 28 * DAY_US, 3 * DAY_US
 
 
@@ -29,7 +29,7 @@ def zone_named(name: str | None) -> ZoneInfo:
 
 
 def shifted(instant: int, months: int, days: int, zone: ZoneInfo) -> int:
-    """The instant ``months``, then ``days`` after ``instant`` by the zone's wall clock."""
+    """The instant ``months`` and then ``days`` after ``instant`` on the zone's wall clock; microseconds, UTC."""
     wall = from_us(instant).astimezone(zone).replace(tzinfo=None)
     year, month = divmod(wall.year * 12 + wall.month - 1 + months, 12)
     wall = wall.replace(year=year, month=month + 1, day=min(wall.day, calendar.monthrange(year, month + 1)[1]))
@@ -37,7 +37,7 @@ def shifted(instant: int, months: int, days: int, zone: ZoneInfo) -> int:
 
 
 def origin_of(origin: datetime | int | None, step: Duration, zone: ZoneInfo, integer_axis: bool) -> int:
-    """The instant from which steps are counted: 1970 on the zone's wall for calendar steps, else 1970 in UTC, unless given.
+    """The instant from which steps are counted; by default 1970 on the zone's wall clock for calendar steps, else 1970 in UTC.
 
     Raises
     ------
@@ -71,12 +71,12 @@ class Steps:
 
     @property
     def period(self) -> int | None:
-        """The distance of neighbours if it is always the same, else ``None``."""
+        """The distance between neighbours if it is constant, else ``None``."""
         fixed = not self.step.months and (not self.step.days or self.zone.key == "UTC")
         return self.step.elapsed() if fixed else None
 
     def at(self, k: int, plus: Duration | None = None) -> int:
-        """Instant ``k``; with ``plus``, the calendar length that much after it, counted from the origin at once."""
+        """Instant ``k``; with ``plus``, the instant that calendar length later, in one step from the origin."""
         months, days, ticks = k * self.step.months, k * self.step.days, k * self.step.ticks
         if plus is not None:
             months, days, ticks = months + plus.months, days + plus.days, ticks + plus.ticks
@@ -91,14 +91,14 @@ class Steps:
         return self.at(k, length)
 
     def before(self, instant: int) -> int:
-        """An index whose instant is at or before ``instant``, and not far from it."""
+        """An index whose instant is at or shortly before ``instant``; O(log n) in the number of steps."""
         if self.period is not None:
             return (instant - self.origin) // self.period
         longest = self.step.ticks + self.step.days * DAY_US + self.step.months * 31 * DAY_US
         shortest = self.step.ticks + self.step.days * DAY_US + self.step.months * _SHORTEST_MONTH_US
         distance = instant - self.origin - _SLACK_US
         k = distance // (longest if distance > 0 else shortest) - 1
-        # The estimate by the longest step lags behind by a tenth of the distance: close in on it by halves.
+        # The estimate by the longest step is off by up to a tenth of the distance: refine it by bisection.
         low, high = k, k + max(4, abs(k) // 4 + 4)
         while self.at(high) <= instant:
             low, high = high, high + (high - low) * 2
@@ -108,10 +108,10 @@ class Steps:
         return low
 
     def between(self, after: int, through: int) -> list[int]:
-        """The instants in (``after``, ``through``]."""
-        k, found = self.before(after) - 1, []
+        """The instants in (``after``, ``through``], ascending."""
+        k, instants = self.before(after) - 1, []
         while (instant := self.at(k)) <= through:
             if instant > after:
-                found.append(instant)
+                instants.append(instant)
             k += 1
-        return sorted(found)
+        return sorted(instants)

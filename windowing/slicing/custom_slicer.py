@@ -1,7 +1,7 @@
-"""Windows that a user's function tells, in Cutty's sense: it hears each row once, in order, and says what begins before and ends after it.
+"""Windows that a user's function defines, as in Cutty: it takes each row once, in order, and returns the windows that begin and end there.
 
-``function(state, columns) -> (state, windows that begin before the row, numbers of those that end after it)``; ``state`` is ``None``
-at first, and windows are numbered 0, 1, … a key as they begin.
+``function(state, columns) -> (state, number of windows that begin before the row, numbers of those that end after it)``; ``state`` starts
+as ``None``, and the windows of a key are numbered 0, 1, … as they begin.
 
 References
 ----------
@@ -27,22 +27,22 @@ from windowmill.windowing.watermark import Clock
 
 WindowFunction = Callable[[Any, Mapping[str, Any]], tuple[Any, int, Iterable[int]]]
 _NONE = np.empty(0, np.int64)
-#: Columns of live rows begin so; a user's function does not see them.
+#: Prefix of columns that live rows add; a user's function does not see them.
 OWN_PREFIX = "_ "
 
 
 @dataclass
-class Told:
-    """What a key's function has been told.
+class FunctionProgress:
+    """Progress of a user's function on one key.
 
     Attributes
     ----------
     state
-        The function's own.
+        The function's own state.
     rows, begun
-        How many rows it was told of, and how many windows have begun.
+        Number of rows it has taken, and of windows that have begun.
     chains
-        First row of the latest window of each chain, and where the front of the chain's two stacks ends (−1 for none).
+        For each chain, the first row of its latest window and the end of the front of its two stacks (−1 for none).
     open
         First row of each open window, by number.
     """
@@ -53,8 +53,8 @@ class Told:
     chains: list[tuple[int, int]] = field(default_factory=list)
     open: dict[int, int] = field(default_factory=dict)
 
-    def tell(self, function: WindowFunction, columns: Mapping[str, Any], time: int) -> list[tuple[int, int]]:
-        """Tell of one row; number and first row of the windows that end after it."""
+    def feed(self, function: WindowFunction, columns: Mapping[str, Any], time: int) -> list[tuple[int, int]]:
+        """Call ``function`` with one row; returns number and first row of each window that ends after it."""
         self.state, begins, ends = function(self.state, columns)
         for number in range(self.begun, self.begun + begins):
             self.open[number] = self.rows
@@ -68,15 +68,15 @@ class Told:
         return ended
 
     def chain_of(self, first: int, least: int) -> int:
-        """Put a window that ends now, and begins at row ``first``, into a chain from the ``least``-th on.
+        """Assign a window that ends now and begins at row ``first`` to a chain, at least the ``least``-th one; O(number of chains).
 
-        Windows of a chain begin one after the other, as they end one after the other, and so share two stacks. The chain taken is the
-        one whose latest window begins nearest before this one: there are then as many chains as windows nest in each other.
+        Windows of a chain begin in the order in which they end, so they share two stacks. The function chooses the chain whose latest
+        window begins nearest before this one. So there are as many chains as windows nest in each other.
 
         Examples
         --------
-        >>> told = Told()
-        >>> [told.chain_of(first, 0) for first in (0, 2, 1, 3)]
+        >>> progress = FunctionProgress()
+        >>> [progress.chain_of(first, 0) for first in (0, 2, 1, 3)]
         [0, 0, 1, 0]
         """
         fitting = [(low, -chain) for chain, (low, _) in enumerate(self.chains) if chain >= least and low <= first]
@@ -90,13 +90,17 @@ class Told:
         return json.dumps([_plain(self.state), self.rows, self.begun, self.chains, list(self.open.items())])
 
     @classmethod
-    def load(cls, text: str) -> Told:
+    def load(cls, text: str) -> FunctionProgress:
         state, rows, begun, chains, opened = json.loads(text)
         return cls(_unplain(state), rows, begun, [(low, middle) for low, middle in chains], dict(map(tuple, opened)))
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as JSON; tuples and sets stay what they are by a tag."""
+    """Convert ``value`` to JSON; a tag preserves tuples and sets.
+
+    >>> _plain((1, "a"))
+    {'tuple': [1, 'a']}
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     for kind, tag in ((tuple, "tuple"), (list, "list"), (set, "set"), (frozenset, "frozenset")):
@@ -124,9 +128,9 @@ class CustomSlicer:
 
     def __init__(self, function: WindowFunction) -> None:
         self._function = function
-        # Rows are told in order when the windows before them are closed, as policies apply tuples; there are no ticks and no idle keys.
+        # The function takes rows in order once the windows before them are closed, as policies apply tuples; no ticks, no idle keys.
         self._settings = np.array([kernel.COUNT, kernel.COUNT, 1, kernel.AFTER, 1, 1, 0, kernel.AFTER, 0, 0, 1], np.int64)
-        self._told: list[Told] = []
+        self._progress: list[FunctionProgress] = []
         self._held, self._waiting, self._last = _NONE, _NONE, _NONE
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
@@ -145,24 +149,23 @@ class CustomSlicer:
         known = waiting | accepted
         ready = known & (leaves.time < clock.closed) if not clock.ended else known
         sequence = np.flatnonzero(held | ready).astype(np.int64)
-        # Where each key's first live row stands among all rows it was ever told of.
+        # Index into the sequence of each key's row 0, counted over all rows that the key's function has taken.
         offsets = np.searchsorted(leaves.key[sequence], np.arange(leaves.n_keys + 1)).astype(np.int64)
         n_held = np.bincount(leaves.key[held], minlength=leaves.n_keys)
-        self._begins = offsets[:-1] - (np.array([told.rows for told in self._told], np.int64) - n_held)
-        key, chain, end, lo, hi = self._tell(leaves, np.flatnonzero(ready), sequence)
-        places = np.arange(len(sequence))
-        oldest = np.array([min(told.open.values(), default=told.rows) for told in self._told], np.int64) + self._begins
-        live = places >= oldest[leaves.key[sequence]]
+        self._begins = offsets[:-1] - (np.array([each.rows for each in self._progress], np.int64) - n_held)
+        key, chain, end, lo, hi = self._feed(leaves, np.flatnonzero(ready), sequence)
+        oldest = np.array([min(each.open.values(), default=each.rows) for each in self._progress], np.int64) + self._begins
+        live = np.arange(len(sequence)) >= oldest[leaves.key[sequence]]
         self._held, self._waiting = leaves.number[sequence[live]], leaves.number[known & ~ready]
-        told = np.flatnonzero(ready)
-        self._last[leaves.key[told]] = leaves.number[told]
+        fed = np.flatnonzero(ready)
+        self._last[leaves.key[fed]] = leaves.number[fed]
         kept = known & ~ready
         kept[sequence[live]] = True
         kept[leaves.find(self._last[self._last >= 0])] = True
-        self._n_chains = max((len(told.chains) for told in self._told), default=0)
+        self._n_chains = max((len(each.chains) for each in self._progress), default=0)
         group = key * self._n_chains + chain
         at = runs(group)[:-1]
-        middles = np.array([self._told[k].chains[c][1] for k, c in zip(key[at].tolist(), chain[at].tolist(), strict=True)], np.int64)
+        middles = np.array([self._progress[k].chains[c][1] for k, c in zip(key[at].tolist(), chain[at].tolist(), strict=True)], np.int64)
         windows = Windows.of(
             key,
             leaves.time[sequence[lo]],
@@ -173,52 +176,52 @@ class CustomSlicer:
         )
         return Applied(accepted, leaves.new & ~accepted, kept, [windows])
 
-    def _tell(self, leaves: Leaves, rows: Ints, sequence: Ints) -> Ints:
-        """Tell each key's function of ``rows``.
+    def _feed(self, leaves: Leaves, rows: Ints, sequence: Ints) -> Ints:
+        """Feed ``rows`` to their keys' functions.
 
         Returns
         -------
         int64 array, shape (5, n_windows)
-            Key, chain, end, lo and hi of each window that ends, those of a chain side by side; bounds are indexes into ``sequence``.
+            Key, chain, end, lo and hi of each window that ends, grouped by chain; lo and hi are indices into ``sequence``.
         """
         names = [name for name in leaves.table.column_names if not name.startswith(OWN_PREFIX)]
         cells = leaves.table.select(names).take(pa.array(rows)).to_pylist()
         starts = leaves.time[sequence].tolist()
-        found: list[tuple[int, int, int, int, int]] = []
-        # Windows of equal bounds come out in the order in which they were told of, so a later one takes no chain before an earlier one's.
+        ended: list[tuple[int, int, int, int, int]] = []
+        # Windows with equal bounds are emitted in the order in which they ended, so a later one takes no chain before an earlier one's.
         taken: dict[tuple[int, int, int], int] = {}
         for columns, key, time in zip(cells, leaves.key[rows].tolist(), leaves.time[rows].tolist(), strict=True):
-            told, begins = self._told[key], int(self._begins[key])
-            for _, first in told.tell(self._function, columns, time):
+            progress, begins = self._progress[key], int(self._begins[key])
+            for _, first in progress.feed(self._function, columns, time):
                 bounds = key, starts[first + begins], time
-                chain = taken[bounds] = told.chain_of(first, taken.get(bounds, 0))
-                found.append((key, chain, time + 1, first + begins, told.rows + begins))
-        found.sort(key=lambda window: window[:2])
-        return np.ascontiguousarray(np.array(found, np.int64).reshape(-1, 5).T)
+                chain = taken[bounds] = progress.chain_of(first, taken.get(bounds, 0))
+                ended.append((key, chain, time + 1, first + begins, progress.rows + begins))
+        ended.sort(key=lambda window: window[:2])
+        return np.ascontiguousarray(np.array(ended, np.int64).reshape(-1, 5).T)
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
         made = flips >= 0
         groups = windows.group[windows.group_offsets[:-1]][made].tolist()
         for group, middle in zip(groups, windows.hi[flips[made]].tolist(), strict=True):
             key, chain = divmod(group, self._n_chains)
-            chains = self._told[key].chains
+            chains = self._progress[key].chains
             chains[chain] = chains[chain][0], middle - int(self._begins[key])
 
     def _grow(self, n_keys: int) -> None:
-        missing = n_keys - len(self._told)
-        self._told += [Told() for _ in range(missing)]
+        missing = n_keys - len(self._progress)
+        self._progress += [FunctionProgress() for _ in range(missing)]
         self._last = np.append(self._last, np.full(missing, -1, np.int64))
 
     def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:  # noqa: ARG002 - rows in open windows wait for no instant
         return earliest(leaves, leaves.among(self._waiting), leaves.time, clock.lateness)
 
     def snapshot(self) -> dict[str, pa.Table]:
-        told = pa.array([told.dump() for told in self._told], pa.string())
+        progress = pa.array([each.dump() for each in self._progress], pa.string())
         rows = {"held": pa.table({"number": self._held}), "waiting": pa.table({"number": self._waiting})}
-        return {"keys": pa.table({"told": told, "last": self._last}), **rows}
+        return {"keys": pa.table({"told": progress, "last": self._last}), **rows}
 
     def restore(self, tables: dict[str, pa.Table]) -> None:
         keys = tables["keys"]
-        self._told = [Told.load(text) for text in keys.column("told").to_pylist()]
+        self._progress = [FunctionProgress.load(text) for text in keys.column("told").to_pylist()]
         self._last = keys.column("last").to_numpy().copy()
         self._held, self._waiting = (tables[name].column("number").to_numpy() for name in ("held", "waiting"))

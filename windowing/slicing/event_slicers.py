@@ -1,4 +1,4 @@
-"""Windows that the rows decide: sessions, snapshots, and windows of so many start times."""
+"""Windows whose bounds depend on rows: sessions, snapshots, and count windows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class _Slicer:
-    """What the three share: the rows of windows still open, by number, and a mark or two a key."""
+    """The base of the three slicers: holds the numbers of the rows in open windows, and one or two instants per key."""
 
     marks: tuple[str, ...] = ()
 
@@ -32,7 +32,7 @@ class _Slicer:
         self._marks = dict.fromkeys(self.marks, _NONE)
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
-        """Their windows are listed row by row, unless a subclass says otherwise."""
+        """Ignored: windows are listed row by row, unless a subclass overrides this."""
 
     def _held(self, leaves: Leaves) -> Bools:
         for name, column in self._marks.items():
@@ -54,7 +54,7 @@ class _Slicer:
 
 
 class SessionSlicer(_Slicer):
-    """Sessions over all keys: rows at most ``gap`` ticks apart, cut where one would get longer than ``longest``."""
+    """Sessions over all keys: rows at most ``gap`` ticks apart; a session longer than ``longest`` ticks is split."""
 
     def __init__(self, gap: int, longest: int, pipeline: Pipeline) -> None:
         super().__init__(pipeline)
@@ -87,7 +87,7 @@ class SessionSlicer(_Slicer):
 
 
 class SnapshotSlicer(_Slicer):
-    """Snapshots over all keys; ``fixed`` is the last point of a key through which spans have been closed."""
+    """Snapshots over all keys; ``fixed`` is the last point of a key through which its windows are closed."""
 
     marks = ("fixed",)
 
@@ -114,7 +114,7 @@ class SnapshotSlicer(_Slicer):
 
 
 class CountSlicer(_Slicer):
-    """Windows of so many start times over all keys; ``begun`` is the start of a key's last closed window."""
+    """Count windows, of ``size`` start times each, over all keys; ``begun`` is the start of a key's last closed window."""
 
     marks = ("begun", "middle_end")
 
@@ -128,7 +128,7 @@ class CountSlicer(_Slicer):
         accepted = leaves.new & ~suspect
         held = self._held(leaves) | accepted
         begun = self._marks["begun"]
-        found, sequence, offsets, members, middles, self._lasting = count_kernel.counts(
+        table, sequence, offsets, members, middles, self._lasting = count_kernel.counts(
             self._size,
             leaves.rows,
             closed,
@@ -140,7 +140,7 @@ class CountSlicer(_Slicer):
             clock.closed,
             self._intervals,
         )
-        key, group, start, end, lo, hi = (np.ascontiguousarray(column) for column in found.T)
+        key, group, start, end, lo, hi = (np.ascontiguousarray(column) for column in table.T)
         windows = Windows.of(key, start, end, group=group, ranges=(sequence, lo, hi), middles=middles, members=(offsets, members))
         live = held & (leaves.stop - 1 > begun[leaves.key])
         self._live = leaves.number[live]

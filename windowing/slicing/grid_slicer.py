@@ -1,10 +1,10 @@
-"""Windows that the axis alone decides: tumbling, hopping and cumulative, on elapsed or calendar time.
+"""Windows whose bounds depend on the axis alone: tumbling, hopping and cumulative, on elapsed or calendar time.
 
 ::
 
      0    5    10   15
-     [0--------)                  rows between two edges move together: a window is a range of a key's rows
-          [1--------)             a row that came late counts in those of its windows that were open: it is listed beside the range
+     [0--------)                  rows between two edges share their windows: a window is a range of a key's rows
+          [1--------)             a late row counts in those of its windows that were open: it is listed beside the range
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Numbering:
-    """The windows of a grid as the kernels take them: numbered by arithmetic, or listed by end."""
+    """The windows of a grid in the kernels' form: numbered by arithmetic, or listed by end."""
 
     grid: kernel.Grid
 
     def last_end(self, stop: Ints) -> Ints:
-        """Greatest end among the windows that start before ``stop``."""
+        """Greatest end of the windows that start before each ``stop``; int64, the shape of ``stop``."""
         mode, origin, hop, size, _, _ = self.grid.rule
         if mode == kernel.LISTED:
             order = np.argsort(self.grid.starts, kind="stable")
@@ -50,7 +50,7 @@ class Numbering:
         return np.asarray(np.where(start > AFTER - size, AFTER, np.minimum(start, AFTER - size) + size))
 
     def bounds(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """Start and end of windows by number."""
+        """Starts and ends of the windows with these ``numbers``, each of their shape."""
         mode, origin, hop, size, step, steps = self.grid.rule
         if mode == kernel.LISTED:
             return self.grid.starts[numbers], self.grid.ends[numbers]
@@ -61,7 +61,7 @@ class Numbering:
 
 
 class Calendar:
-    """A grid: numbered where all lengths are fixed, else listed around the instants that matter."""
+    """A grid: numbered if all lengths are fixed, else listed around the instants that matter."""
 
     def __init__(self, rules: GridRules, integer_axis: bool) -> None:
         self._size, self._step = rules.size, rules.step
@@ -70,7 +70,7 @@ class Calendar:
 
     @property
     def fixed(self) -> Numbering | None:
-        """The grid if neither months nor changing clocks touch it."""
+        """The numbered grid, if neither months nor clock changes affect it."""
         period, size, step = self._steps.period, self._size, self._step
         utc = self._steps.zone.key == "UTC"
         if period is None or any(length.months or (length.days and not utc) for length in (size, step) if length is not None):
@@ -81,22 +81,22 @@ class Calendar:
         return Numbering(kernel.Grid(rule, _NONE, _NONE))
 
     def listed(self, time: Ints, stop: Ints) -> Numbering:
-        """Every window that overlaps one of [time, stop), and some around them."""
-        found: set[tuple[int, int]] = set()
+        """List every window that overlaps one of [time, stop), and some neighbours."""
+        windows: set[tuple[int, int]] = set()
         for first, last in _stretches(time, stop):
-            found |= self._overlapping(first, last)
-        bounds = np.array(sorted(found, key=lambda pair: (pair[1], pair[0])), np.int64).reshape(-1, 2)
+            windows |= self._overlapping(first, last)
+        bounds = np.array(sorted(windows, key=lambda pair: (pair[1], pair[0])), np.int64).reshape(-1, 2)
         rule = np.array([kernel.LISTED, 0, 1, 1, 1, 1], np.int64)
         return Numbering(kernel.Grid(rule, np.ascontiguousarray(bounds[:, 0]), np.ascontiguousarray(bounds[:, 1])))
 
     def _overlapping(self, first: int, last: int) -> set[tuple[int, int]]:
         size = self._size
         longest = size.ticks + (size.months * 31 + size.days + size.is_calendar) * DAY_US
-        k, found = self._steps.before(first - longest), set()
+        k, windows = self._steps.before(first - longest), set()
         while (start := self._steps.at(k)) < last:
-            found |= {(start, end) for end in self._ends(k, start) if end > first}
+            windows |= {(start, end) for end in self._ends(k, start) if end > first}
             k += 1
-        return found
+        return windows
 
     def _ends(self, k: int, start: int) -> list[int]:
         last, ends = self._steps.after(k, self._size), []
@@ -116,7 +116,7 @@ class Calendar:
 
 
 def _stretches(time: Ints, stop: Ints) -> list[tuple[int, int]]:
-    """The days that [time, stop) touch, neighbours joined, as half-open stretches."""
+    """The days that the intervals [time, stop) touch, as half-open stretches; joins neighbouring days. O(n log n)."""
     if not len(time):
         return []
     first, last = time // DAY_US, (stop - 1) // DAY_US + 1
@@ -129,7 +129,7 @@ def _stretches(time: Ints, stop: Ints) -> list[tuple[int, int]]:
 
 
 def _pairs_among(key: Ints, number: Ints, other_key: Ints, other_number: Ints) -> Bools:
-    """Which of the pairs are among the others."""
+    """Mask of the pairs (key, number) that occur among the other pairs."""
     if not len(key) or not len(other_key):
         return np.zeros(len(key), np.bool_)
     base = min(int(number.min()), int(other_number.min()))
@@ -148,7 +148,7 @@ class GridSlicer:
         self._revise = pipeline.emit == "revise"
         self._empty = window.empty == "emit"
         self._middle_end, self._first, self._last = _NONE, _NONE, _NONE
-        # Rows that came late, by number, and from where to where their key's rows reached before them.
+        # Numbers of late rows, and the span of their key's rows before each arrived.
         self._late, self._late_first, self._late_last = _NONE, _NONE, _NONE
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
@@ -170,28 +170,28 @@ class GridSlicer:
         before = self._known_before(leaves, counted, kept & ~regular)
         if self._empty:
             self._check_empty(old_first, old_last, since, through)
-        found = [self._windows(numbering, leaves, regular, marks, since, through)]
+        parts = [self._windows(numbering, leaves, regular, marks, since, through)]
         if self._revise:
-            found.append(self._revisions(numbering, leaves, closed, before))
+            parts.append(self._revisions(numbering, leaves, closed, before))
         if self._empty:
             key, number = empty_windows(numbering.grid, self._first, self._last, old_first, old_last, since, through)
-            taken = _pairs_among(key, number, found[0].key, self._numbers)
+            taken = _pairs_among(key, number, parts[0].key, self._numbers)
             if self._revise:
                 taken |= self._late_before_known(numbering, leaves, closed, before, key, number)
-            found.append(Windows.of(key[~taken], *numbering.bounds(number[~taken])))
-        return Applied(counted, held & ~counted & leaves.new, kept, found)
+            parts.append(Windows.of(key[~taken], *numbering.bounds(number[~taken])))
+        return Applied(counted, held & ~counted & leaves.new, kept, parts)
 
     def _check_empty(self, old_first: Ints, old_last: Ints, since: int, through: int) -> None:
-        """Refuse keys whose windows are too many, those that hold nothing included, between those told so far and ``through``."""
+        """Refuse keys with too many windows, empty ones included, between those emitted so far and ``through``."""
         known = self._last > self._first
         if known.any():
-            told = np.where(self._first == old_first, np.minimum(old_last, since), self._first)
-            begin = np.maximum(self._first, told)[known]
+            emitted = np.where(self._first == old_first, np.minimum(old_last, since), self._first)
+            begin = np.maximum(self._first, emitted)[known]
             longest = int((np.maximum(np.minimum(self._last[known], through), begin) - begin).max())
             check_key(self._window, self._window.windows_of_event(max(1, longest)))
 
     def _known_before(self, leaves: Leaves, counted: Bools, late: Bools) -> tuple[Ints, Ints]:
-        """From where to where a key's rows reached before each row that counts or is late; nothing where empty windows are skipped."""
+        """The span of a key's rows before each counted or late row arrived; zeros if empty windows are skipped."""
         if not self._empty:
             nothing = np.zeros(len(leaves), np.int64)
             return nothing, nothing
@@ -205,7 +205,7 @@ class GridSlicer:
     def _list(self, leaves: Leaves, since: int) -> Numbering:
         if not self._empty or not len(leaves):
             return self._calendar.listed(leaves.time, leaves.stop)
-        # Empty windows still to be told of end after those told so far, or stand between a key's last event and its new ones.
+        # Empty windows yet to be emitted end after those emitted so far, or lie between a key's last event and its new ones.
         last = self._last[leaves.key[leaves.new]]
         instants = np.concatenate((leaves.time, last[last > BEFORE], [since] if since > BEFORE else _NONE))
         first, stop = int(instants.min()), int(leaves.stop.max())
@@ -249,7 +249,7 @@ class GridSlicer:
     def _late_before_known(
         self, numbering: Numbering, leaves: Leaves, closed: Ints, before: tuple[Ints, Ints], key: Ints, number: Ints
     ) -> Bools:
-        """Which windows a late row came to before they stood between the key's first and last event: they were never shown empty."""
+        """Mask of the windows that got a late row before they lay between the key's first and last event: they were never emitted empty."""
         row = first_late(
             numbering.grid,
             leaves.rows,
@@ -274,7 +274,7 @@ class GridSlicer:
             self._first, self._last = np.append(self._first, np.full(missing, AFTER)), np.append(self._last, np.full(missing, BEFORE))
 
     def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
-        # Windows that hold nothing end before the next row's do.
+        # Empty windows end before those of the next row.
         at = np.full(len(leaves), clock.closed, np.int64) if self._empty else leaves.time
         return earliest(leaves, applied.kept, at, 0 if self._revise else clock.lateness)
 

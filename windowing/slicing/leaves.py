@@ -1,4 +1,4 @@
-"""What slicing gives: windows as columns, each with the leaves it holds; and the leaves themselves."""
+"""Leaves, and the result of slicing: windows as columns, each with its leaves."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from windowmill.windowing.kernels.rings import ring_members
 from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.watermark import AFTER, Clock
 
-#: ``start`` of a window that holds nothing; ``trigger`` of a window that is no policy's.
+#: ``start`` of an empty window; ``trigger`` of a window without policies.
 NO_START, NO_TRIGGER = np.iinfo(np.int64).min, -1
 _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Leaves:
-    """Live rows of all keys in the order of key, time, tie-break and arrival.
+    """Live rows of all keys, sorted by key, time, tie-break and arrival.
 
     Attributes
     ----------
@@ -30,11 +30,12 @@ class Leaves:
     offsets
         Key k's rows are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
     key, number, time, until, watermark
-        Key index; position in all that was fed; start and end along the axis, equal for a point; watermark that the row met.
+        Key index; a number that ascends in order of arrival over all batches; start and end along the axis, equal for a point; watermark
+        at arrival. int64, shapes (n_rows,).
     new
-        The rows that this batch has brought.
+        Mask of this batch's rows; shape (n_rows,).
     arrival
-        Place of each row in the order of arrival, in which numbers ascend.
+        Rank of each row in order of arrival among the live rows; shape (n_rows,).
     """
 
     table: pa.Table
@@ -56,46 +57,46 @@ class Leaves:
 
     @property
     def stop(self) -> Ints:
-        """Where events end as half-open intervals: a point lasts one tick."""
+        """Ends of the events as half-open intervals: a point lasts one tick."""
         return np.maximum(self.until, self.time + 1)
 
     @property
     def rows(self) -> Rows:
-        """The leaves as kernels take them; a point lasts one tick."""
+        """The leaves in the kernels' form; a point lasts one tick."""
         return Rows(self.offsets, self.time, self.stop, self.number)
 
     def find(self, numbers: Ints) -> Ints:
-        """Where the rows with these numbers stand; each must be among them."""
+        """Indices of the rows with these ``numbers``, all of which must exist; O(m log n)."""
         if not len(numbers):
             return np.empty(0, np.int64)
-        arrived, places = self._by_arrival
-        return places[np.searchsorted(arrived, numbers)]
+        arrived, indices = self._by_arrival
+        return indices[np.searchsorted(arrived, numbers)]
 
     def among(self, numbers: Ints) -> Bools:
-        """Which rows have these numbers; each must be one's."""
-        found = np.zeros(len(self), np.bool_)
-        found[self.find(numbers)] = True
-        return found
+        """Mask of the rows with these ``numbers``, all of which must exist; shape (n_rows,)."""
+        mask = np.zeros(len(self), np.bool_)
+        mask[self.find(numbers)] = True
+        return mask
 
     @cached_property
     def _by_arrival(self) -> tuple[Ints, Ints]:
-        """Numbers in the order of arrival, and where their rows stand."""
-        places = np.empty(len(self), np.int64)
-        places[self.arrival] = np.arange(len(self))
-        return self.number[places], places
+        """Row numbers in order of arrival, and the indices of their rows."""
+        indices = np.empty(len(self), np.int64)
+        indices[self.arrival] = np.arange(len(self))
+        return self.number[indices], indices
 
 
 @dataclass(frozen=True)
 class Ring:
-    """Windows whose leaves leave in any order, as changes of circular leaves: :func:`windowmill.windowing.kernels.rings.ring_changes`.
+    """Windows whose leaves are removed in any order, as changes of a ring buffer: :func:`windowmill.windowing.kernels.rings.ring_changes`.
 
     Attributes
     ----------
     capacity, front, span, fresh
-        Of each window: slots of its ring, the oldest leaf's slot, slots from there to the youngest's, and whether it holds only what its
-        changes bring.
+        For each window: slots of its ring, slot of its oldest leaf, slots from there through its youngest leaf, and whether it starts
+        from an empty ring; shapes (n_windows,).
     change_offsets, slots, leaves
-        Window w is as the one before, but for ``slots[change_offsets[w]:change_offsets[w + 1]]``; −1 empties a slot.
+        Window w sets ``slots[change_offsets[w]:change_offsets[w + 1]]`` of the previous window's ring to ``leaves``; −1 empties a slot.
     """
 
     capacity: Ints
@@ -107,14 +108,14 @@ class Ring:
     leaves: Ints
 
     def members(self) -> tuple[Ints, Ints]:
-        """All leaves of each window, listed: where they begin, and the leaves from the oldest to the youngest."""
+        """The leaves of each window, oldest first, and their offsets, shape (n_windows + 1,)."""
         offsets, leaves = ring_members(self.capacity, self.front, self.span, self.fresh, self.change_offsets, self.slots, self.leaves)
         return offsets, leaves
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows to be aggregated, those of a key side by side.
+    """Windows to aggregate, grouped by key.
 
     Attributes
     ----------
@@ -123,13 +124,14 @@ class Windows:
     sequence, lo, hi
         Window w holds the leaves ``sequence[lo[w]:hi[w]]``.
     group
-        Windows of a group stand side by side and share two stacks: those of a key, unless its sequence changed between them.
+        Group of each window. Windows of a group are adjacent and share two stacks: those of a key, unless its sequence changes between
+        them.
     middles
-        For each group, in order, where the front of its two stacks ended before, as an index into ``sequence``; −1 for none.
+        For each group, in order, the end of the front of its two stacks so far, as an index into ``sequence``; −1 for none.
     member_offsets, members
         Further leaves of window w: ``members[member_offsets[w]:member_offsets[w + 1]]``.
     ring
-        What says which leaves the windows hold instead of all these, where they leave in any order.
+        Replaces ranges and members if leaves are removed in any order.
     """
 
     key: Ints
@@ -190,36 +192,40 @@ class Windows:
 
     @property
     def group_offsets(self) -> Ints:
-        """Where each group's windows begin; shape (n_groups + 1,)."""
+        """Offsets of the groups; shape (n_groups + 1,)."""
         return runs(self.group)
 
 
 def runs(values: Ints) -> Ints:
-    """Where each run of equal neighbours begins, and the length; shape (n_runs + 1,)."""
+    """Offsets of the runs of equal neighbours; int64, shape (n_runs + 1,). O(n).
+
+    >>> runs(np.array([7, 7, 8])).tolist()
+    [0, 2, 3]
+    """
     if not len(values):
         return np.zeros(1, np.int64)
     return np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1, [len(values)])).astype(np.int64)
 
 
 def earliest(leaves: Leaves, mask: Bools, at: Ints, delay: int = 0) -> Ints:
-    """For each key the least of ``at`` among the leaves that ``mask`` marks, ``delay`` later; ``AFTER`` where there is none."""
-    found = np.full(leaves.n_keys, AFTER, np.int64)
-    np.minimum.at(found, leaves.key[mask], at[mask])
-    return np.where(found > AFTER - delay, AFTER, found + delay)
+    """For each key, the least of ``at`` over the leaves in ``mask``, plus ``delay``; ``AFTER`` if there are none. Shape (n_keys,)."""
+    least = np.full(leaves.n_keys, AFTER, np.int64)
+    np.minimum.at(least, leaves.key[mask], at[mask])
+    return np.where(least > AFTER - delay, AFTER, least + delay)
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What a batch does to one window of the spec.
+    """The effect of a batch on one window of the spec; masks over the leaves, shapes (n_rows,).
 
     Attributes
     ----------
     counted, refused
-        Among the leaves, the new rows that some window of its has counted, or that all have refused as late.
+        New rows that some window counts, and those that all windows refuse as late.
     kept
-        Leaves that windows still to come may hold.
+        Leaves that later windows may hold.
     windows
-        Those complete now.
+        The windows that are now complete.
     """
 
     counted: Bools
@@ -231,20 +237,20 @@ class Applied:
 class Slicer(Protocol):
     """One window of the spec over all keys.
 
-    Its state is a table ``keys`` with a row for each key, in order, and others that tell of live rows by their ``number``.
+    Its state is a table ``keys`` with one row per key, in key order, and further tables of live rows, identified by ``number``.
     """
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
-        """Judge the new rows and give the windows that are complete now."""
+        """Accept or refuse the new rows, and return the windows that are now complete."""
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
-        """Learn at which window each key's front was last made anew (−1: it was not)."""
+        """Record the window at which each group's front was last rebuilt; −1 if it was not."""
 
     def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
-        """For each key a watermark before which nothing happens to it unless a row of its arrives; ``AFTER`` if nothing ever does."""
+        """For each key, a watermark before which it has no work unless one of its rows arrives; ``AFTER`` for never."""
 
     def snapshot(self) -> dict[str, pa.Table]:
         """The state, as tables by name."""
 
     def restore(self, tables: dict[str, pa.Table]) -> None:
-        """Take over what ``snapshot`` gave."""
+        """Continue from the tables of ``snapshot``."""

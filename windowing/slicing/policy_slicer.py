@@ -1,7 +1,7 @@
-"""Sliding and tumbling windows with eviction and trigger policies, as the SPL runtime orders them.
+"""Sliding and tumbling windows with eviction and trigger policies, in the order of the SPL runtime.
 
-Tuples of a key wait until the watermark has passed them and are then applied in the order of time, tie-break and arrival, so that the
-order does not depend on batches. One that comes before what its key has already applied, or before a tick that has fired, is late.
+Tuples of a key wait until the watermark has passed them, and are then applied in order of time, tie-break and arrival. So the order does
+not depend on batches. A tuple is late if it precedes one that its key has already applied, or a tick that has fired.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _KINDS = {"count": kernel.COUNT, "time": kernel.TIME, "delta": kernel.DELTA, "pu
 
 
 class PolicySlicer:
-    """One window that follows policies, over all keys.
+    """One window with policies, over all keys.
 
-    State: a row of scalars a key, and the numbers of the rows that are in a window or wait.
+    Its state is one row of scalars per key, and the numbers of the rows that are in a window or wait.
     """
 
     def __init__(self, window: Window, rules: PolicyRules, pipeline: Pipeline) -> None:
@@ -114,7 +114,7 @@ class PolicySlicer:
         alive = np.zeros(len(sequence), np.bool_)
         counts = np.zeros(4, np.int64)
         if self._steps is None:
-            # Without ticks a tuple fires once at most.
+            # Without ticks, each tuple fires at most once.
             counts[:2] = len(sequence)
         else:
             tried = kernel.Keys(self._states.copy(), self._bases.copy(), alive.copy())
@@ -149,7 +149,7 @@ class PolicySlicer:
         self._last_number[self._states[:, kernel.LAST] == BEFORE] = -1
 
     def _listed(self, leaves: Leaves, clock: Clock) -> Ints:
-        """The ticks that this batch can come to, where the calendar decides them."""
+        """Calendar ticks that this batch may reach, ascending; empty if ticks have a fixed period."""
         if self._steps is None or self._steps.period is not None:
             return _NONE
         ticks = self._states[:, kernel.TICK]
@@ -201,7 +201,7 @@ class PolicySlicer:
 
 
 def _values(delta: Delta | None, table: pa.Table, sequence: Ints) -> tuple[kernel.Values, tuple[float, int, bool]]:
-    """The column that a delta looks at; and the delta: as a float, rounded down, and whether the column holds whole numbers."""
+    """The column of a delta; and the delta as a float, rounded down, and whether the column holds integers."""
     if delta is None:
         nothing = np.zeros(len(sequence)), np.zeros(len(sequence), np.int64), np.zeros(len(sequence), np.bool_)
         return kernel.Values(*nothing), (0.0, 0, True)

@@ -1,7 +1,7 @@
-"""One key's rows replayed in the order of their arrival, for windows that late rows may change after they were shown.
+"""Replays one key's rows in order of arrival, for windows that late rows may change after they were emitted.
 
-The rules of :mod:`windowmill.windowing.slicing.event_slicers` and :mod:`windowmill.windowing.slicing.custom_slicer`, a row at a time.
-Rows are known by their place among the leaves, so that comparing places compares (time, tie_break, arrival).
+Follows the rules of :mod:`windowmill.windowing.slicing.event_slicers` and :mod:`windowmill.windowing.slicing.custom_slicer`, row by row.
+A row is identified by its leaf index, so comparing indices compares (time, tie_break, arrival).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-from windowmill.windowing.slicing.custom_slicer import Told, WindowFunction
+from windowmill.windowing.slicing.custom_slicer import FunctionProgress, WindowFunction
 from windowmill.windowing.watermark import BEFORE
 
 
 class Version(NamedTuple):
-    """A window as it stands: its bounds and the places of its rows."""
+    """One version of a window: its bounds and the leaf indices of its rows."""
 
     start: int
     end: int
@@ -27,7 +27,7 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True)
 class Times:
-    """Start, end, and end as a half-open interval of each leaf, by place."""
+    """Start, end, and half-open end of each leaf, by leaf index."""
 
     time: list[int]
     until: list[int]
@@ -35,30 +35,30 @@ class Times:
 
 
 class Replay(Protocol):
-    """The windows of one key from the rows accepted so far.
+    """The windows of one key over the rows accepted so far.
 
     Attributes
     ----------
     rows
-        Places of the rows that windows still open may hold, ascending.
+        Leaf indices of the rows that open windows may hold, ascending.
     mark
-        How far windows have been closed, in the shape's own sense.
+        Instant through which windows are closed; each shape defines it exactly.
     """
 
     rows: list[int]
     mark: int
 
     def accept(self, row: int, closed: int) -> bool:
-        """Take ``row`` in if a window that would hold it is still open; say whether."""
+        """Add ``row`` if a window that would hold it is still open; returns whether it was added."""
 
     def windows(self) -> list[Version]:
-        """The windows that are not closed, as they are now."""
+        """The current versions of the windows that are not closed."""
 
     def complete(self, window: Version, watermark: int) -> bool:
-        """Whether no row at ``watermark`` or after it changes ``window``."""
+        """Whether no row at or after ``watermark`` can change ``window``."""
 
     def close(self, closed: int) -> list[Version]:
-        """Take out the windows that are complete at ``closed``."""
+        """Remove and return the windows that are complete at ``closed``."""
 
     def replaces(self, new: Version, old: Version) -> bool:
         """Whether ``new`` is another version of ``old``."""
@@ -74,7 +74,7 @@ def _overlap(new: Version, old: Version) -> bool:
 
 @dataclass
 class SessionReplay:
-    """Rows at most ``gap`` apart, cut where a session would get longer than ``longest``."""
+    """Sessions: rows at most ``gap`` apart; a session longer than ``longest`` is split."""
 
     times: Times
     gap: int
@@ -90,23 +90,23 @@ class SessionReplay:
         return False
 
     def complete(self, window: Version, watermark: int) -> bool:
-        # A row at the end still joins, unless the session was cut there.
+        # A row at the end still joins, unless the session was split there.
         return window.end < watermark or (window.end == watermark and window.end == window.start + self.longest)
 
     def windows(self) -> list[Version]:
-        found: list[Version] = []
+        versions: list[Version] = []
         held: list[int] = []
         start = reach = 0
         for row in self.rows:
             at = self.times.time[row]
             if held and (at - reach > self.gap or at - start >= self.longest):
-                found.append(Version(start, min(reach + self.gap, start + self.longest), tuple(held)))
+                versions.append(Version(start, min(reach + self.gap, start + self.longest), tuple(held)))
                 held = []
             if not held:
                 start = reach = at
             held.append(row)
             reach = max(reach, self.times.until[row])
-        return [*found, Version(start, min(reach + self.gap, start + self.longest), tuple(held))] if held else found
+        return [*versions, Version(start, min(reach + self.gap, start + self.longest), tuple(held))] if held else versions
 
     def close(self, closed: int) -> list[Version]:
         ended = [window for window in self.windows() if self.complete(window, closed)]
@@ -119,7 +119,7 @@ class SessionReplay:
 
 @dataclass
 class SnapshotReplay:
-    """The spans between neighbouring start and end points; what lies before ``mark`` is fixed."""
+    """Snapshots: the spans between neighbouring start and end points; those before ``mark`` are final."""
 
     times: Times
     rows: list[int] = field(default_factory=list)
@@ -155,7 +155,7 @@ class SnapshotReplay:
 
 @dataclass
 class CountReplay:
-    """From each start time after ``mark`` to the ``size``-th, one tick past it."""
+    """Count windows: from each start time after ``mark`` through the ``size``-th one."""
 
     times: Times
     size: int
@@ -197,45 +197,44 @@ class CountReplay:
 
 @dataclass
 class CustomReplay:
-    """Windows that a function tells; rows before ``mark`` it has been told of for good, of the others it is told again and again."""
+    """Windows that a user's function defines. Rows before ``mark`` are final; later rows are replayed."""
 
     times: Times
     function: WindowFunction
     columns: Callable[[int], Mapping[str, Any]]
-    told: Told = field(default_factory=Told)
+    progress: FunctionProgress = field(default_factory=FunctionProgress)
     rows: list[int] = field(default_factory=list)
     mark: int = BEFORE
     last: int = -1
 
-    def accept(self, row: int, closed: int) -> bool:  # noqa: ARG002 - what has been told decides, not what is closed
+    def accept(self, row: int, closed: int) -> bool:  # noqa: ARG002 - rows fed to the function decide, not closed windows
         if row < self.last:
             return False
         insort(self.rows, row)
         return True
 
-    def _tell(self, told: Told, rows: Iterable[int]) -> list[Version]:
-        found = []  # in the order of their numbers: of two with the same bounds the later is taken for another version
-        oldest = self.told.rows - sum(row <= self.last for row in self.rows)
+    def _feed(self, progress: FunctionProgress, rows: Iterable[int]) -> list[Version]:
+        numbered = []  # sorted by number below: of two windows with the same bounds the later one is another version
+        oldest = self.progress.rows - sum(row <= self.last for row in self.rows)
         for row in rows:
             at = self.times.time[row]
-            for number, first in told.tell(self.function, self.columns(row), at):
-                held = self.rows[first - oldest : told.rows - oldest]
-                found.append((number, Version(self.times.time[held[0]], at + 1, tuple(held))))
-        return [version for _, version in sorted(found)]
+            for number, first in progress.feed(self.function, self.columns(row), at):
+                held = self.rows[first - oldest : progress.rows - oldest]
+                numbered.append((number, Version(self.times.time[held[0]], at + 1, tuple(held))))
+        return [version for _, version in sorted(numbered)]
 
     def windows(self) -> list[Version]:
-        return self._tell(deepcopy(self.told), [row for row in self.rows if row > self.last])
+        return self._feed(deepcopy(self.progress), [row for row in self.rows if row > self.last])
 
     def close(self, closed: int) -> list[Version]:
         self.mark = max(self.mark, closed)
         ready = [row for row in self.rows if row > self.last and self.times.time[row] < self.mark]
-        told = deepcopy(self.told)
-        ended = self._tell(told, ready)
-        self.told, self.last = told, max([self.last, *ready])
-        heard = sum(row <= self.last for row in self.rows)
-        oldest = told.rows - heard
-        kept = min(told.open.values(), default=told.rows) - oldest
-        self.rows = [row for place, row in enumerate(self.rows) if place >= kept]
+        progress = deepcopy(self.progress)
+        ended = self._feed(progress, ready)
+        self.progress, self.last = progress, max([self.last, *ready])
+        oldest = progress.rows - sum(row <= self.last for row in self.rows)
+        first_open = min(progress.open.values(), default=progress.rows) - oldest
+        self.rows = [row for index, row in enumerate(self.rows) if index >= first_open]
         return ended
 
     complete = staticmethod(_passed)
@@ -246,12 +245,12 @@ class CustomReplay:
 
 @dataclass
 class Shown:
-    """Versions shown whose windows still take rows, with their revisions."""
+    """Emitted versions of windows that still take rows, with their revision numbers."""
 
     versions: list[tuple[int, Version]] = field(default_factory=list)
 
     def settle(self, replay: Replay, watermark: int, closed: int) -> list[tuple[int, Version]]:
-        """What is to be shown once the watermark has come to ``watermark``, and forget what is closed."""
+        """Return the versions to emit at ``watermark`` with their revisions, and forget closed windows."""
         fresh = []
         for window in replay.windows():
             if not replay.complete(window, watermark):

@@ -1,6 +1,6 @@
-"""Windows that rows or a function decide, under ``emit: revise``: each version that a late row brings is shown.
+"""Windows whose bounds depend on rows or a function, under ``emit: revise``: emits each version that a late row causes.
 
-Unlike the other slicers this one goes row by row: which version is new depends on all that were shown before it.
+Unlike the other slicers, this one processes rows one by one: whether a version is new depends on all versions emitted before it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.slicing.custom_slicer import OWN_PREFIX, Told
+from windowmill.windowing.slicing.custom_slicer import OWN_PREFIX, FunctionProgress
 from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
 from windowmill.windowing.slicing.replay import CustomReplay, Replay, Shown, Times, Version
 from windowmill.windowing.watermark import BEFORE, Clock
@@ -26,14 +26,14 @@ Cells = Mapping[str, Any]
 
 
 class RevisedSlicer:
-    """One window that rows or a function decide over all keys, every version of it.
+    """All versions of one window whose bounds depend on rows or a function, over all keys.
 
     Parameters
     ----------
     replay
-        From the leaves' times, and their cells by place, to the replay of one key.
+        Makes the replay of one key from the leaves' times and their cells, by leaf index.
     reads_cells
-        Whether the replay looks at cells; they are empty otherwise.
+        Whether the replay reads cells; otherwise they are empty.
     """
 
     def __init__(self, replay: Callable[[Times, Mapping[int, Cells]], Replay], *, reads_cells: bool = False) -> None:
@@ -48,42 +48,43 @@ class RevisedSlicer:
         if self._reads_cells:
             names = [name for name in leaves.table.column_names if not name.startswith(OWN_PREFIX)]
             cells = dict(enumerate(leaves.table.select(names).to_pylist()))
-        place = dict(zip(leaves.number.tolist(), range(len(leaves)), strict=True))
+        index_of = dict(zip(leaves.number.tolist(), range(len(leaves)), strict=True))
         counted, kept = np.zeros(len(leaves), np.bool_), np.zeros(len(leaves), np.bool_)
         closed = clock.closed_at(leaves.watermark).tolist()
         watermarks = leaves.watermark.tolist()
         replays: dict[int, Replay] = {}
         shown: dict[int, Shown] = {}
-        found: list[tuple[int, int, Version]] = []
+        emitted: list[tuple[int, int, Version]] = []
 
         def replay_of(key: int) -> Replay:
             if key not in replays:
                 replay = replays[key] = self._replay(times, cells)
-                mark, last, told = self._marks.get(key, (BEFORE, -1, ""))
+                mark, last, progress = self._marks.get(key, (BEFORE, -1, ""))
                 replay.mark = mark
                 if isinstance(replay, CustomReplay):
-                    replay.last, replay.told = place.get(last, -1), Told.load(told) if told else Told()
+                    replay.last = index_of.get(last, -1)
+                    replay.progress = FunctionProgress.load(progress) if progress else FunctionProgress()
                 shown[key] = Shown(
                     [
-                        (revision, Version(start, end, tuple(sorted(place[number] for number in numbers))))
+                        (revision, Version(start, end, tuple(sorted(index_of[number] for number in numbers))))
                         for revision, start, end, numbers in self._shown.get(key, [])
                     ]
                 )
             return replays[key]
 
         for number in self._rows.tolist():
-            replay_of(int(leaves.key[place[number]])).rows.append(place[number])
+            replay_of(int(leaves.key[index_of[number]])).rows.append(index_of[number])
         for replay in replays.values():
             replay.rows.sort()
         for row in sorted(np.flatnonzero(leaves.new).tolist(), key=leaves.number.tolist().__getitem__):
             key = int(leaves.key[row])
             replay = replay_of(key)
-            found += [(key, revision, version) for revision, version in shown[key].settle(replay, watermarks[row], closed[row])]
+            emitted += [(key, revision, version) for revision, version in shown[key].settle(replay, watermarks[row], closed[row])]
             counted[row] = replay.accept(row, closed[row])
-        # A version that was shown may be all that is left of a key, and its rows must stay as long as it does.
+        # An emitted version may be all that is left of a key; its rows stay as long as it does.
         for key in sorted({*replays, *self._marks, *self._shown}):
             replay = replay_of(key)
-            found += [(key, revision, version) for revision, version in shown[key].settle(replay, clock.watermark, clock.closed)]
+            emitted += [(key, revision, version) for revision, version in shown[key].settle(replay, clock.watermark, clock.closed)]
         self._remember(leaves, replays, shown)
         for replay in replays.values():
             kept[replay.rows] = True
@@ -92,25 +93,25 @@ class RevisedSlicer:
         for versions in shown.values():
             for _, version in versions.versions:
                 kept[list(version.rows)] = True
-        return Applied(counted, leaves.new & ~counted, kept, [_windows(found)])
+        return Applied(counted, leaves.new & ~counted, kept, [_windows(emitted)])
 
     def _remember(self, leaves: Leaves, replays: Mapping[int, Replay], shown: Mapping[int, Shown]) -> None:
         self._n_keys = leaves.n_keys
         self._rows = leaves.number[np.array([row for replay in replays.values() for row in replay.rows], np.int64)]
         for key, replay in replays.items():
-            last, told = -1, ""
+            last, progress = -1, ""
             if isinstance(replay, CustomReplay):
-                last, told = int(leaves.number[replay.last]) if replay.last >= 0 else -1, replay.told.dump()
-            self._marks[key] = (replay.mark, last, told)
+                last, progress = int(leaves.number[replay.last]) if replay.last >= 0 else -1, replay.progress.dump()
+            self._marks[key] = (replay.mark, last, progress)
             self._shown[key] = [
                 (revision, version.start, version.end, leaves.number[list(version.rows)].tolist())
                 for revision, version in shown[key].versions
             ]
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
-        """Versions are listed row by row."""
+        """Ignored: versions are listed row by row."""
 
-    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:  # noqa: ARG002 - versions are shown by the watermark itself
+    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:  # noqa: ARG002 - versions are emitted by the watermark itself
         return earliest(leaves, applied.kept, leaves.time)
 
     def snapshot(self) -> dict[str, pa.Table]:
@@ -123,7 +124,7 @@ class RevisedSlicer:
                 {
                     "mark": pa.array([mark for mark, _, _ in marks], pa.int64()),
                     "last": pa.array([last for _, last, _ in marks], pa.int64()),
-                    "told": pa.array([told for _, _, told in marks], pa.string()),
+                    "told": pa.array([progress for _, _, progress in marks], pa.string()),
                     "shown": pa.array(shown, _SHOWN),
                 }
             ),
@@ -131,7 +132,7 @@ class RevisedSlicer:
         }
 
     def restore(self, tables: dict[str, pa.Table]) -> None:
-        """Take over what ``snapshot`` gave; which key a row is of, the leaves tell."""
+        """Continue from the tables of ``snapshot``; the leaves give the key of each row."""
         self._rows = tables["rows"].column("number").to_numpy()
         self._n_keys = tables["keys"].num_rows
         self._marks, self._shown = {}, {}
@@ -142,11 +143,11 @@ class RevisedSlicer:
                 self._shown[key] = [(version["revision"], version["start"], version["end"], version["numbers"]) for version in row["shown"]]
 
 
-def _windows(found: list[tuple[int, int, Version]]) -> Windows:
-    found = sorted(found, key=lambda version: version[0])
-    offsets = np.cumsum([0, *(len(version.rows) for _, _, version in found)]).astype(np.int64)
-    members = np.array([row for _, _, version in found for row in version.rows], np.int64)
+def _windows(emitted: list[tuple[int, int, Version]]) -> Windows:
+    emitted = sorted(emitted, key=lambda version: version[0])
+    offsets = np.cumsum([0, *(len(version.rows) for _, _, version in emitted)]).astype(np.int64)
+    members = np.array([row for _, _, version in emitted for row in version.rows], np.int64)
     key, revision, start, end = (
-        np.array([(key, revision, version.start, version.end) for key, revision, version in found], np.int64).reshape(-1, 4).T.copy()
+        np.array([(key, revision, version.start, version.end) for key, revision, version in emitted], np.int64).reshape(-1, 4).T.copy()
     )
     return Windows.of(key, start, end, revision=revision, members=(offsets, members))
