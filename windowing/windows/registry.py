@@ -71,7 +71,7 @@ def _candidates(value: object) -> tuple[type[Window], ...]:
     """The types of which ``value`` may be one."""
     name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
     own = TYPES.built_in()
-    return tuple((own if name in own else TYPES).values())
+    return tuple((own if not isinstance(name, str) or name in own else TYPES).values())
 
 
 @lru_cache(maxsize=2)
