@@ -8,6 +8,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import SCHEMA, Bench, differences, events, expected, run_over
 from windowmill.jobs.batch import loop
+from windowmill.jobs.ways import limits
 
 pytestmark = pytest.mark.spark
 
@@ -17,9 +18,9 @@ BY_SPARK = {"MOST_ROWS": 0}
 LIMITS = [BY_SPARK, {}, {"MOST_ROWS": 200}, {"MOST_STATE_ROWS": 100, "MOST_RESULTS": 150}]
 
 
-@pytest.mark.parametrize(("seed", "versions", "batches", "limits"), [(1, 1, 1, BY_SPARK), *((3, 12, 5, limits) for limits in LIMITS)])
-def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, seed, versions, batches, limits):
-    for name, limit in limits.items():
+@pytest.mark.parametrize(("seed", "versions", "batches", "lowered"), [(1, 1, 1, BY_SPARK), *((3, 12, 5, lowered) for lowered in LIMITS)])
+def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, seed, versions, batches, lowered):
+    for name, limit in lowered.items():
         monkeypatch.setattr(limits, name, limit)
     rows = events(seed, 1_500)
     bench = Bench(tmp_path)
@@ -96,9 +97,9 @@ def test_one_batch_makes_at_most_two_spark_commits(spark, tmp_path):
     assert [DeltaTable(path).version() - v for path, v in zip(tables, before, strict=True)] == [1, 1]
 
 
-@pytest.mark.parametrize("limits", [BY_SPARK, {}])
-def test_integer_axis_and_no_keys(spark, tmp_path, monkeypatch, limits):
-    for name, limit in limits.items():
+@pytest.mark.parametrize("lowered", [BY_SPARK, {}])
+def test_integer_axis_and_no_keys(spark, tmp_path, monkeypatch, lowered):
+    for name, limit in lowered.items():
         monkeypatch.setattr(limits, name, limit)
     rows = [dict(row, i=None if row["t"] is None else (row["t"] - 1_709_251_200_000_000) // 1_000_000) for row in events(11, 400)]
     bench = Bench(
@@ -141,9 +142,9 @@ def test_maintenance_keeps_what_later_runs_need(spark, tmp_path):
 
 
 @pytest.mark.covers("X2")
-@pytest.mark.parametrize("limits", [BY_SPARK, {}], ids=["by Spark", "here"])
-def test_columns_may_have_any_name(spark, tmp_path, monkeypatch, limits):
-    for name, limit in limits.items():
+@pytest.mark.parametrize("lowered", [BY_SPARK, {}], ids=["by Spark", "here"])
+def test_columns_may_have_any_name(spark, tmp_path, monkeypatch, lowered):
+    for name, limit in lowered.items():
         monkeypatch.setattr(limits, name, limit)
     time = {"column": "at.t", "disorder": "5 minutes"}
     bench = Bench(tmp_path, {"keys": ["site.no", "k`"], "time": time, "aggregates": {"n": {"count": "*"}, "total": {"sum": 'v"'}}})

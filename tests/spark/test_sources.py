@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, quiet
 from windowmill.jobs.batch import loop
+from windowmill.jobs.ways import limits
 from windowmill.windowing.errors import ArrivalUnknownError, NonAppendCommitError
 
 pytestmark = pytest.mark.spark
@@ -40,9 +41,9 @@ def _like(bench: Bench, rows: list[Row]) -> None:
 
 
 @pytest.mark.covers("S5")
-@pytest.mark.parametrize(("way", "limits"), [("slices", LIMITS[0]), ("slices", LIMITS[1]), ("live rows", {})])
-def test_a_compacted_and_vacuumed_history_is_read_in_the_order_of_event_time(spark, tmp_path, monkeypatch, way, limits):
-    for name, limit in limits.items():
+@pytest.mark.parametrize(("way", "lowered"), [("slices", LIMITS[0]), ("slices", LIMITS[1]), ("live rows", {})])
+def test_a_compacted_and_vacuumed_history_is_read_in_the_order_of_event_time(spark, tmp_path, monkeypatch, way, lowered):
+    for name, limit in lowered.items():
         monkeypatch.setattr(limits, name, limit)
     rows = events(61, 600)
     bench = Bench(tmp_path, dict(WAYS[way]))
