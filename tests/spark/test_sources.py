@@ -108,9 +108,9 @@ def test_rows_behind_deletion_vectors_never_count(spark, tmp_path):
 
 @pytest.mark.parametrize(("condition", "few"), [(None, True), ("i > 0", False)], ids=["all, looked up", "some, joined"])
 def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, condition, few):
-    from windowmill.jobs import sources
+    from windowmill.jobs.sources import delta_rows
 
-    monkeypatch.setattr(sources, "_FEW_FILES", 100 if few else 16)
+    monkeypatch.setattr(delta_rows, "_FEW_FILES", 100 if few else 16)
     rows = events(64, 200)
     odd = ["a b", "x%y", "ü", "h#h", "q?q", "p+q", "a=b", "s/t", "[g]*", "${env:HOME}", *(f"n{n}" for n in range(10))]
     for n, name in enumerate(odd):
