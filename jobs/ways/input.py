@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -64,7 +65,7 @@ class Input:
     size_bytes: int | None = None
     check: RowCheck | None = None
 
-    @property
+    @cached_property
     def types(self) -> Mapping[str, pa.DataType]:
         """Arrow types of the source's columns."""
         return self.columns.arrow
@@ -74,7 +75,7 @@ class Input:
         """Arrow types of the key columns."""
         return {key: self.types[key] for key in self.pipeline.keys}
 
-    @property
+    @cached_property
     def sink_schema(self) -> pa.Schema:
         """Columns of a result row."""
         return result_schema(self.pipeline, self.types)
