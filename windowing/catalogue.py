@@ -52,7 +52,8 @@ class Declaration:
         Builds its lift, combine and lower in Python from an :class:`AggregateSpec` and the types of the columns.
     recipe
         Its atoms and how results are computed from them, for the kernels and for stored slices
-        (:class:`windowmill.windowing.kernels.recipes.Recipe`); null: partials are Python objects, combined by ``algebra`` over live rows.
+        (:class:`windowmill.windowing.kernels.recipes.Recipe`); null: partials are Python objects, combined by ``algebra``, and slices hold them
+        as bytes if it is commutative or positioned.
     plain
         The plainest computation, for the reference engine: of the non-null values of a window (tuples if there are several columns; at
         least one) and the options. Null: the reference engine folds ``algebra`` over the window's rows.
@@ -86,7 +87,7 @@ class Declaration:
 
     @property
     def partial(self) -> Literal["numbers", "objects", "none"]:
-        """What is combined: columns of numbers, which kernels combine and slices hold; Python objects; or nothing."""
+        """What is combined: columns of numbers, which kernels combine; Python objects; or nothing."""
         if self.clipped:
             return "none"
         return "objects" if self.recipe is None else "numbers"

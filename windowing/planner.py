@@ -181,7 +181,7 @@ class _Planner:
         self._aggregates: dict[str, Aggregate[Any]] = {
             name: aggregate_for(spec, [self._types[column] for column in spec.columns]) for name, spec in pipeline.aggregates.items()
         }
-        self._refusal, self._why = refusal, why_rows(pipeline)
+        self._refusal, self._why = refusal, why_rows(pipeline, self._arrow)
         slices = None if refusal else slices_of(pipeline, self._arrow)
         self._layout = slices.layout if slices else None
         self._nodes = Nodes.of(slices.grids.grids) if slices else None
@@ -203,7 +203,7 @@ class _Planner:
     def _leaf_bytes(self) -> int:
         if self._layout:
             own = CELL_BYTES * (_SLICES_OWN + (self._nodes is not None) + len(self._pipeline.keys))
-            return own + sum(_width(stored.type) for stored in self._layout.fields)
+            return own + sum(_width(kind) for _, kind in self._layout.stored_columns)
         if self._refusal:
             own = CELL_BYTES * (_ROWS_OWN + len(self._pipeline.keys))
             return own + sum(_width(self._arrow[column]) for column in live_columns(self._pipeline, self._arrow))
@@ -214,8 +214,7 @@ class _Planner:
         aggregate = self._aggregates[name]
         partial = tuple(field.name for field in aggregate.fields)
         if self._layout:
-            atoms = next(result.atoms for result in self._layout.results if result.name == name)
-            partial = tuple(stored.name for stored in self._layout.fields if stored.atom in atoms)
+            partial = self._layout.columns_of(name)
         assumed = tuple(self._types[column] for column in spec.columns)
         settled = aggregate.invertible or set(spec.columns) <= self._known
         others = {} if settled else {type_: _built(spec, type_) for type_ in VALUE_TYPES}

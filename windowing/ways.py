@@ -4,7 +4,7 @@ r"""The two ways in which Spark computes a pipeline: by slices, or by live rows;
 \                         slices                                       live rows
 ========================  ===========================================  ===================================================
 windows                   of fixed grids, shown once (``final``)       all others too
-aggregates                whose partials are numbers                   all others too
+aggregates                whose partials can be combined in any order  all others too
 kept between batches      partials of slices                           rows that windows still to come may hold
 a batch reads of them     what the windows now complete are made of    what there is of keys that it touches or that are due
 ========================  ===========================================  ===================================================
@@ -21,7 +21,7 @@ from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, GRID, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.fixed_grids import Grids, why_no_grids
-from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.layout import Layout, why_unmergeable
 from windowmill.windowing.spec import Pipeline
 
 
@@ -41,10 +41,10 @@ def slices_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Slices | 
     SpecError
         If the aggregates do not fit the columns, or a key has the name of a column that slices need.
     """
-    if why_rows(pipeline):
+    if why_rows(pipeline, types):
         return None
     layout = Layout.of(pipeline, types)
-    taken = {SLICE, LEVEL, CLOSED, BATCH, GRID, PLACE, ROWS, LATE_ROWS, BLOCK, *(stored.name.lower() for stored in layout.fields)}
+    taken = {SLICE, LEVEL, CLOSED, BATCH, GRID, PLACE, ROWS, LATE_ROWS, BLOCK, *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:
         raise SpecError(
@@ -59,11 +59,13 @@ def named_by_order(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> bool
     return slices.layout.labels_by_order if slices is not None else len(pipeline.conditions()) > 1
 
 
-def why_rows(pipeline: Pipeline) -> tuple[str, ...]:
-    """What of the spec forbids slices, each with its reason; nothing if the pipeline goes by slices."""
-    objects = (
-        f"aggregates.{name}: partials of {spec.function if spec.use is None else spec.use} are not columns of numbers"
-        for name, spec in pipeline.aggregates.items()
-        if spec.declaration.partial != "numbers"
-    )
-    return (*why_no_grids(pipeline), *objects)
+def why_rows(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:
+    """What of the spec forbids slices, each with its reason; nothing if the pipeline goes by slices.
+
+    Raises
+    ------
+    SpecError
+        If an aggregate does not fit its columns, or a user's cannot be imported.
+    """
+    aggregates = (f"aggregates.{name}: {why}" for name, spec in pipeline.aggregates.items() if (why := why_unmergeable(spec, types)))
+    return (*why_no_grids(pipeline), *aggregates)

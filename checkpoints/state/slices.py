@@ -36,7 +36,7 @@ def state_schema(keys: dict[str, pa.DataType], layout: Layout, *, nodes: bool = 
     are nodes, see :mod:`windowmill.windowing.nodes`.
     """
     own = [(SLICE, pa.int64()), *([(LEVEL, pa.int64())] if nodes else []), (CLOSED, pa.int64()), (BATCH, pa.int64())]
-    return pa.schema([*keys.items(), *own, *((stored.name, stored.type) for stored in layout.fields)])
+    return pa.schema([*keys.items(), *own, *layout.stored_columns])
 
 
 class SliceTable(StateTable):

@@ -118,5 +118,5 @@ def _same_form(pipeline: Pipeline, old: Columns, new: Columns) -> bool:
     slices = [slices_of(pipeline, columns.arrow) for columns in (old, new)]
     if slices[0] is None or slices[1] is None:
         return False
-    fields = [[(stored.name, stored.type) for stored in part.layout.fields] for part in slices if part is not None]
-    return fields[0] == fields[1] and result_schema(pipeline, old.arrow) == result_schema(pipeline, new.arrow)
+    forms = [(part.layout.stored_columns, [held.types for held in part.layout.objects]) for part in slices if part is not None]
+    return forms[0] == forms[1] and result_schema(pipeline, old.arrow) == result_schema(pipeline, new.arrow)

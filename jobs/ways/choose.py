@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from deltalake import DeltaTable
+
+from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.ways.base import Way
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.live_rows import LiveRowWay
@@ -17,7 +20,10 @@ if TYPE_CHECKING:
 def way_of(spark: SparkSession, batch: TableInput, state: str) -> Way[Any, Any]:
     """The way to compute ``batch``, whose state table is at the path ``state``: by slices if windows and aggregates allow it.
 
-    :func:`windowmill.windowing.ways.slices_of` decides, and ``windowmill explain`` shows its choice.
+    :func:`windowmill.windowing.ways.slices_of` decides, and ``windowmill explain`` shows its choice. A table of live rows that an older
+    release made, which kept slices for fewer windows and aggregates, stays one.
     """
     slices = slices_of(batch.pipeline, batch.types)
-    return LiveRowWay(spark, batch, state) if slices is None else SliceWay(spark, batch, slices, state)
+    if slices is None or (DeltaTable.is_deltatable(state) and is_log(state)):
+        return LiveRowWay(spark, batch, state)
+    return SliceWay(spark, batch, slices, state)

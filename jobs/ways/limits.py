@@ -23,6 +23,8 @@ MOST_SEARCHED_BYTES = 1 << 30
 MOST_RESULTS = 500_000
 #: Limit on the 8-byte numbers in partials: a histogram's hundreds of counts are small in a file but large in memory.
 MOST_NUMBERS = 32 << 20
+#: Numbers that a partial counts for that is a Python object; a quantile's holds up to 512, most hold fewer.
+NUMBERS_OF_OBJECT = 128
 #: Source bytes up to which Spark is configured for a short run: a short-lived session, and no more partitions than cores.
 MOST_BYTES_OF_SHORT_RUN = 64 << 20
 #: Result rows up to which Great Expectations validates in pandas, without a Spark job.
@@ -31,7 +33,8 @@ MOST_VALIDATED_IN_PANDAS = 1_000_000
 
 def rows_within(limit: int, layout: Layout) -> int:
     """``limit`` in rows, reduced for wide partials."""
-    return min(limit, MOST_NUMBERS // max(1, sum(layout.widths())))
+    width = sum(layout.widths()) + NUMBERS_OF_OBJECT * len(layout.objects)
+    return min(limit, MOST_NUMBERS // max(1, width))
 
 
 def are_few(files: Sequence[AddedFile], layout: Layout) -> bool:

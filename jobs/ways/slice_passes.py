@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON, Columns
-from windowmill.windowing.columnar import slices
+from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
 from windowmill.windowing.columnar.slices import CLOSED, GRID, LATE, SLICE, TIME, SliceStage, WindowStage
 from windowmill.windowing.kernels.lift import condition_column
@@ -35,8 +35,8 @@ def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
 
 def inputs(rows: DataFrame, stage: SliceStage, where: Column | None = None) -> list[Column]:
     """The columns that lifting reads: source columns, and the aggregates' conditions, evaluated only for rows that satisfy ``where``."""
-    names = dict.fromkeys([*stage.keys, *stage.ties, *(name for atom in stage.layout.atoms for name in atom.columns)])
-    texts = dict.fromkeys(atom.where for atom in stage.layout.atoms if atom.where)
+    names = dict.fromkeys([*stage.keys, *stage.ties, *stage.layout.source_columns])
+    texts = stage.layout.conditions
     types = Columns(rows.schema).arrow if texts else {}
     conditions = {text: truth(text, types) if where is None else F.when(where, truth(text, types)) for text in texts}
     return [*(F.col(backquoted(name)) for name in names), *(holds.alias(condition_column(text)) for text, holds in conditions.items())]
@@ -81,7 +81,7 @@ def windows(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame
 
 
 def _result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
-    """As :func:`windowmill.windowing.columnar.slices.result_rows`, in Spark: Python need not send columns that Spark can derive."""
+    """As :func:`windowmill.windowing.columnar.slice_windows.result_rows`, in Spark: Python need not send columns that Spark can derive."""
     names, sizes = (F.array(*map(F.lit, values)) for values in zip(*((name, grid.size) for name, grid in stage.grids), strict=True))
     end, number = F.col("window_end"), F.col(backquoted(GRID)) + 1
     instants = pa.types.is_timestamp(stage.schema.field("window_end").type)
@@ -97,7 +97,7 @@ def _result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
 
 
 def _windows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for combined in slices.combined(stage, batches):
+    for combined in slice_windows.combined(stage, batches):
         for table in combined.windows:
             yield from table.to_batches(slices.BATCH_ROWS)
 
@@ -118,7 +118,7 @@ def _all_schema(stage: WindowStage) -> pa.Schema:
 
 def _all(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = _all_schema(stage)
-    for combined in slices.combined(stage, batches):
+    for combined in slice_windows.combined(stage, batches):
         counts = pa.table({ROWS: [combined.rows], LATE_ROWS: [combined.late_rows], SLICES: [combined.n_slices]})
         kept = [] if combined.slices is None else [stage.slices.storing.listed(combined.slices, combined.offsets)]
         for table in (*combined.windows, *kept, counts):

@@ -16,9 +16,10 @@ from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits, slices_on_spark
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
-from windowmill.windowing.columnar import slices
+from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.rows import key_codes
-from windowmill.windowing.columnar.slices import SLICE, TIME, Combined, SliceStage, WindowStage, result_rows
+from windowmill.windowing.columnar.slice_windows import Combined, result_rows
+from windowmill.windowing.columnar.slices import SLICE, TIME, SliceStage, WindowStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,7 +136,7 @@ def work(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> 
     codes, _ = key_codes([packed.column(key) for key in stage.slices.keys], packed.num_rows)
     # A stable sort by key keeps each key's parts in order of their ranks.
     ordered = packed.take(pa.array(np.argsort(codes, kind="stable"))).combine_chunks()
-    yield from slices.combined(stage, ordered.to_batches())
+    yield from slice_windows.combined(stage, ordered.to_batches())
 
 
 def _collected(rows: DataFrame, stage: SliceStage) -> pa.Table:

@@ -17,7 +17,7 @@ from windowmill.checkpoints.state.slices import state_schema
 from windowmill.checkpoints.state.wanted import condition_of
 from windowmill.windowing import nodes as nodes_module
 from windowmill.windowing.axis import Edges, Grid
-from windowmill.windowing.columnar import slices
+from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
 from windowmill.windowing.columnar.packing import PLACE
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE, TIME, NodeStage, SliceStage, WindowStage
@@ -153,8 +153,8 @@ class Run:
             keep_from = self.grids.first_slice_after(through)
             ordered = pa.concat_tables(packed).sort_by([("k", "ascending"), (PLACE, "ascending")])
             asked = WindowStage(stage, self.grids.named, after, through, keep_from, pa.schema(names), whole)
-            for part in slices.combined(asked, ordered.to_batches()):
-                found += [row for bare in part.windows for row in slices.result_rows(asked, bare).to_pylist()]
+            for part in slice_windows.combined(asked, ordered.to_batches()):
+                found += [row for bare in part.windows for row in slice_windows.result_rows(asked, bare).to_pylist()]
                 if part.slices is not None:
                     self.state = pa.concat_tables([self.state, part.slices])
         # What maintenance would drop.

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
+from windowmill.checkpoints.state.slices import state_schema
 from windowmill.windowing.catalogue import DECLARED
-from windowmill.windowing.columnar import packing, slices
-from windowmill.windowing.columnar.slices import BATCH, CLOSED, GRID, SLICE, TIME, SliceStage, WindowStage
+from windowmill.windowing.columnar import packing, slice_windows, slices
+from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.slices import GRID, SLICE, TIME, SliceStage, WindowStage
 from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.fixed_grids import Grids
 from windowmill.windowing.kernels.layout import Layout
@@ -77,38 +79,77 @@ VALUES = {
     "s": st.one_of(STRINGS, st.none()),
     "b": st.one_of(st.booleans(), st.none()),
 }
-PIPELINE = parse_pipeline(
-    {
-        "pipeline": "p",
-        "keys": ["k", "g"],
-        "time": {"column": "t", "tie_break": ["x"], "unit": "none", "disorder": 10**6},
-        "windows": [
-            {"name": "even", "type": "tumbling", "size": 4},
-            {"name": "uneven", "type": "hopping", "size": 7, "hop": 3, "origin": 2},
-            {"name": "gaps", "type": "hopping", "size": 2, "hop": 5},
-        ],
-        "aggregates": AGGREGATES,
-    }
-)
-LAYOUT = Layout.of(PIPELINE, TYPES)
-KEYS = {key: TYPES[key] for key in PIPELINE.keys}
-FIELDS = ((stored.name, stored.type) for stored in LAYOUT.fields)
-SCHEMA = pa.schema([*KEYS.items(), (SLICE, pa.int64()), (CLOSED, pa.int64()), (BATCH, pa.int64()), *FIELDS])
-RESULTS = pa.schema(
-    [
-        *KEYS.items(),
-        ("window", pa.string()),
-        *((name, pa.int64()) for name in ("window_start", "window_end", "trigger", "revision")),
-        *((result.name, result.type) for result in LAYOUT.results),
-        ("batch", pa.int64()),
-    ]
-)
+#: Aggregates whose partials are Python objects.
+OBJECTS: dict[str, dict[str, Any]] = {
+    "different": {"count_distinct": "f"},
+    "large_texts": {"count_distinct": "s", "where": "f > 2"},
+    "about": {"approx_distinct": "s"},
+    "joined": {"concat": "s"},
+    "all": {"collect": "d"},
+    "firsts": {"collect_distinct": "f"},
+    "top": {"top_k": {"column": "d", "k": 2}},
+    "bottom": {"bottom_k": {"column": "f", "k": 3}},
+    "p25": {"quantile": {"column": "f", "q": 0.25}},
+    "p95": {"quantile": {"column": "f", "q": 0.95}},
+    "own": {"use": "tests.windowing.test_slices:Longest", "args": ["s"]},
+}
+
+
+class Longest:
+    """The longest text, the greatest of equally long ones."""
+
+    commutative, result = True, "string"
+
+    def lift(self, text: str) -> list[str]:
+        return [text]
+
+    def combine(self, older: list[str], newer: list[str]) -> list[str]:
+        return max(older, newer, key=lambda held: (len(held[0]), held[0]))
+
+    def lower(self, partial: list[str]) -> str:
+        assert isinstance(partial, list)
+        return partial[0]
+
+
 EVER = 1 << 40
-EVEN = [name for name, _ in Grids.of(PIPELINE).named].index("even")
 
 
-def stage(batch: int) -> SliceStage:
-    return SliceStage(PIPELINE.keys, PIPELINE.time.tie_break, LAYOUT, Grids.of(PIPELINE).edges, batch, SCHEMA)
+class Case:
+    """A pipeline by slices."""
+
+    def __init__(self, aggregates: dict[str, dict[str, Any]]) -> None:
+        self.pipeline = parse_pipeline(
+            {
+                "pipeline": "p",
+                "keys": ["k", "g"],
+                "time": {"column": "t", "tie_break": ["x"], "unit": "none", "disorder": 10**6},
+                "windows": [
+                    {"name": "even", "type": "tumbling", "size": 4},
+                    {"name": "uneven", "type": "hopping", "size": 7, "hop": 3, "origin": 2},
+                    {"name": "gaps", "type": "hopping", "size": 2, "hop": 5},
+                ],
+                "aggregates": aggregates,
+            }
+        )
+        self.layout = Layout.of(self.pipeline, TYPES)
+        self.grids = Grids.of(self.pipeline)
+        self.even = [name for name, _ in self.grids.named].index("even")
+        self.schema = state_schema({key: TYPES[key] for key in self.pipeline.keys}, self.layout)
+
+    def stage(self, batch: int) -> SliceStage:
+        return SliceStage(self.pipeline.keys, self.pipeline.time.tie_break, self.layout, self.grids.edges, batch, self.schema)
+
+    def window_stage(self, batch: int, *, keep: bool) -> WindowStage:
+        results = result_schema(self.pipeline, TYPES)
+        return WindowStage(self.stage(batch), self.grids.named, -EVER, EVER, -EVER if keep else None, results)
+
+    def combined(self, batch: int, packed: list[pa.Table], *, keep: bool) -> list[slice_windows.Combined]:
+        ordered = pa.concat_tables(packed).sort_by([(key, "ascending") for key in (*self.pipeline.keys, packing.PLACE)])
+        return list(slice_windows.combined(self.window_stage(batch, keep=keep), ordered.to_batches(3)))
+
+
+NUMBERS = Case(AGGREGATES)
+ALL = Case(AGGREGATES | OBJECTS)
 
 
 def rows_table(rows: list[dict[str, Any]]) -> pa.Table:
@@ -117,20 +158,13 @@ def rows_table(rows: list[dict[str, Any]]) -> pa.Table:
     return table.append_column(TIME, table["t"]).append_column(condition_column("f > 2"), pa.array(large, pa.bool_()))
 
 
-def combined(batch: int, packed: list[pa.Table], keep: bool) -> list[slices.Combined]:
-    ordered = pa.concat_tables(packed).sort_by([(key, "ascending") for key in (*PIPELINE.keys, packing.PLACE)])
-    return list(slices.combined(window_stage(batch, keep=keep), ordered.to_batches(3)))
-
-
-def window_stage(batch: int, *, keep: bool) -> WindowStage:
-    return WindowStage(stage(batch), Grids.of(PIPELINE).named, -EVER, EVER, -EVER if keep else None, RESULTS)
-
-
 def same(a: Any, b: Any) -> bool:
     if isinstance(a, Decimal) and isinstance(b, float):
         return math.isclose(a, b, abs_tol=1e-6)  # the reference adds decimals as floats, and its means have more digits
     if isinstance(a, float) and isinstance(b, float):
         return a == b or (a != a and b != b) or math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
         return all(same(a[name], b[name]) for name in a)
     return bool(a == b)
@@ -147,36 +181,41 @@ def streams(draw: st.DrawFn) -> list[dict[str, Any]]:
     return [{"t": draw(st.integers(-9, 20)), **{name: draw(values) for name, values in VALUES.items()}} for _ in range(n)]
 
 
-def test_every_aggregate_with_numeric_partials_is_tried():
-    missing = {name for name, declared in DECLARED.items() if declared.recipe} - {
-        aggregate.function for aggregate in PIPELINE.aggregates.values()
-    }
+def test_every_aggregate_that_slices_can_hold_is_tried():
+    tried = {aggregate.function for aggregate in ALL.pipeline.aggregates.values()}
+    missing = {name for name, declared in DECLARED.items() if not declared.clipped} - tried
     assert missing == {"var_samp", "var_pop", "stddev_pop", "covar_samp"}, "these share their partials with one that is tried"
 
 
-@given(streams(), st.data())
-def test_windows_of_packed_slices_are_those_of_the_reference(rows, data):
+def test_quantiles_of_one_column_share_a_partial():
+    assert ALL.layout.columns_of("p25") == ALL.layout.columns_of("p95") == ("summary_f",)
+
+
+@pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
+@given(rows=streams(), data=st.data())
+def test_windows_of_packed_slices_are_those_of_the_reference(case, rows, data):
+    keys = case.pipeline.keys
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     pieces = [rows[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True) if a < b]
     first_batch = data.draw(st.integers(0, len(pieces)))
     packed = []
     for batch, part in enumerate((pieces[:first_batch], pieces[first_batch:])):
         tables = [rows_table(piece) for piece in part]
-        packed.append([out for n, t in enumerate(tables) for out in slices.lifted(stage(batch), t.to_batches(4), 1 + n)])
+        packed.append([out for n, t in enumerate(tables) for out in slices.lifted(case.stage(batch), t.to_batches(4), 1 + n)])
     if packed[0]:
         # The first batch goes through the state.
-        kept = [part.slices for part in combined(0, packed[0], keep=True)]
+        kept = [part.slices for part in case.combined(0, packed[0], keep=True)]
         state = pa.concat_tables([table for table in kept if table is not None])
-        assert state.num_rows == state.select([*PIPELINE.keys, SLICE]).group_by([*PIPELINE.keys, SLICE]).aggregate([]).num_rows
-        packed[0] = list(slices.packed(stage(1), state.to_batches(5), 0))
-    parts = combined(1, [*packed[0], *packed[1]], keep=False)
+        assert state.num_rows == state.select([*keys, SLICE]).group_by([*keys, SLICE]).aggregate([]).num_rows
+        packed[0] = list(slices.packed(case.stage(1), state.to_batches(5), 0))
+    parts = case.combined(1, [*packed[0], *packed[1]], keep=False)
     assert sum(part.rows for part in parts) == sum(map(len, pieces[first_batch:]))
+    stage = case.window_stage(1, keep=False)
     found = sorted(
-        (row for part in parts for bare in part.windows for row in slices.result_rows(window_stage(1, keep=False), bare).to_pylist()),
-        key=place,
+        (row for part in parts for bare in part.windows for row in slice_windows.result_rows(stage, bare).to_pylist()), key=place
     )
     records = [Record(row, frozenset(["f > 2"] if row["f"] is not None and (row["f"] > 2 or row["f"] != row["f"]) else [])) for row in rows]
-    wanted = sorted(evaluate(PIPELINE, records, final=True).rows, key=place)
+    wanted = sorted(evaluate(case.pipeline, records, final=True).rows, key=place)
     assert len(found) == len(wanted)
     for got, want in zip(found, wanted, strict=True):
         wrong = {name: (got[name], value) for name, value in want.items() if not same(got[name], value)}
@@ -187,23 +226,23 @@ def test_a_key_of_very_many_slices_is_packed_in_several_rows(monkeypatch):
     monkeypatch.setattr(packing, "MAX_PACKED", 3)
     empty = dict.fromkeys(TYPES, None)
     rows = [{**empty, "t": 4 * n, "k": "a", "x": 0} for n in range(20)]
-    [packed] = slices.lifted(stage(0), rows_table(rows).to_batches(), 0)
+    [packed] = slices.lifted(NUMBERS.stage(0), rows_table(rows).to_batches(), 0)
     assert packed.num_rows == 7
-    [part] = combined(0, [packed], keep=True)
+    [part] = NUMBERS.combined(0, [packed], keep=True)
     assert (part.rows, part.n_slices) == (20, 20)
     assert part.slices is not None
-    lists = stage(0).packing.listed(part.slices, part.offsets)
+    lists = NUMBERS.stage(0).packing.listed(part.slices, part.offsets)
     assert [len(starts) for starts in lists[SLICE].to_pylist()] == [3] * 6 + [2]
-    assert [table.num_rows for table in part.windows if table[GRID][0].as_py() == EVEN] == [20]
+    assert [table.num_rows for table in part.windows if table[GRID][0].as_py() == NUMBERS.even] == [20]
 
 
 def test_more_columns_than_a_block_has_bits_for_are_lists(monkeypatch):
     monkeypatch.setattr(packing, "MAX_BLOCK_COLUMNS", 5)
     empty = dict.fromkeys(TYPES, None)
     rows = [{**empty, "t": 4 * n, "k": "a", "f": 1.5 * n, "x": 0} for n in range(3)]
-    assert len(stage(0).packing.numbers) == 5
-    [part] = combined(0, list(slices.lifted(stage(0), rows_table(rows).to_batches(), 0)), keep=False)
-    [even] = [table for table in part.windows if table[GRID][0].as_py() == EVEN]
+    assert len(NUMBERS.stage(0).packing.numbers) == 5
+    [part] = NUMBERS.combined(0, list(slices.lifted(NUMBERS.stage(0), rows_table(rows).to_batches(), 0)), keep=False)
+    [even] = [table for table in part.windows if table[GRID][0].as_py() == NUMBERS.even]
     assert even.select(["total", "high"]).to_pylist() == [{"total": 1.5 * n, "high": None} for n in range(3)]
 
 
@@ -211,4 +250,4 @@ def test_sums_that_do_not_fit_are_errors():
     empty = dict.fromkeys(TYPES, None)
     rows = [{**empty, "t": 0, "i": 2**62, "x": 0}] * 3
     with pytest.raises(AggregateOverflowError, match="64-bit"):
-        list(slices.lifted(stage(0), rows_table(rows).to_batches(), 0))
+        list(slices.lifted(NUMBERS.stage(0), rows_table(rows).to_batches(), 0))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from windowmill.windowing.aggregates.values import VALUE_TYPES
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import AggregateSpec
@@ -40,4 +42,20 @@ def aggregate_for(spec: AggregateSpec, types: Sequence[str]) -> Aggregate[Any]:
     return resolve(spec.declaration.algebra)(spec, tuple(types))
 
 
-__all__ = ["VALUE_TYPES", "aggregate_for"]
+def value_type(kind: pa.DataType) -> str:
+    """The catalogue's name for a column's type.
+
+    >>> value_type(pa.int32()), value_type(pa.date32())
+    ('int64', 'any')
+    """
+    named = {
+        "bool": pa.types.is_boolean,
+        "int64": pa.types.is_integer,
+        "float64": pa.types.is_floating,
+        "decimal": pa.types.is_decimal,
+        "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+    }
+    return next((name for name, holds in named.items() if holds(kind)), "any")
+
+
+__all__ = ["VALUE_TYPES", "aggregate_for", "value_type"]

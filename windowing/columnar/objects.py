@@ -7,28 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from windowmill.windowing.aggregates import aggregate_for
+from windowmill.windowing.aggregates import aggregate_for, value_type
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.engines.flatfat import FlatFat
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.slicing.leaves import Leaves, Ring, Windows
-
-
-def value_type(kind: pa.DataType) -> str:
-    """The catalogue's name for a column's type.
-
-    >>> value_type(pa.int32()), value_type(pa.date32())
-    ('int64', 'any')
-    """
-    named = {
-        "bool": pa.types.is_boolean,
-        "int64": pa.types.is_integer,
-        "float64": pa.types.is_floating,
-        "decimal": pa.types.is_decimal,
-        "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
-    }
-    return next((name for name, holds in named.items() if holds(kind)), "any")
 
 
 class ObjectColumn:
@@ -50,22 +34,26 @@ class ObjectColumn:
 
     def compute(self, partials: Sequence[Any], windows: Windows) -> list[Any]:
         """The result of each window; ``partials[i]`` belongs to leaf i."""
-        aggregate = self._aggregate
-        if windows.ring is not None:
-            return [aggregate.lower(partial) for partial in _trees(aggregate, partials, windows.ring)]
-        totals = _ranges(aggregate, partials, windows)
-        offsets, members = windows.member_offsets.tolist(), windows.members.tolist()
-        if members:
-            any_order = aggregate.positioned or aggregate.commutative
-            lo, hi, sequence = windows.lo.tolist(), windows.hi.tolist(), windows.sequence
-            for window in range(len(windows)):
-                held = members[offsets[window] : offsets[window + 1]]
-                if held and any_order:
-                    totals[window] = aggregate.fold([totals[window], *(partials[leaf] for leaf in held)])
-                elif held:
-                    whole = sorted(held + sequence[lo[window] : hi[window]].tolist())
-                    totals[window] = aggregate.fold(partials[leaf] for leaf in whole)
-        return [aggregate.lower(partial) for partial in totals]
+        return [self._aggregate.lower(total) for total in combine_windows(self._aggregate, partials, windows)]
+
+
+def combine_windows(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows) -> list[Any]:
+    """The partial of each window; ``partials[i]`` belongs to leaf i."""
+    if windows.ring is not None:
+        return _trees(aggregate, partials, windows.ring)
+    totals = _ranges(aggregate, partials, windows)
+    offsets, members = windows.member_offsets.tolist(), windows.members.tolist()
+    if members:
+        any_order = aggregate.positioned or aggregate.commutative
+        lo, hi, sequence = windows.lo.tolist(), windows.hi.tolist(), windows.sequence
+        for window in range(len(windows)):
+            held = members[offsets[window] : offsets[window + 1]]
+            if held and any_order:
+                totals[window] = aggregate.fold([totals[window], *(partials[leaf] for leaf in held)])
+            elif held:
+                whole = sorted(held + sequence[lo[window] : hi[window]].tolist())
+                totals[window] = aggregate.fold(partials[leaf] for leaf in whole)
+    return totals
 
 
 def _ranges(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows) -> list[Any]:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from windowmill.windowing.aggregates import aggregate_for, own
+from windowmill.windowing.aggregates import aggregate_for, own, value_type
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.columnar.objects import value_type
 from windowmill.windowing.columnar.results import Chunk, Column
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.layout import Layout
@@ -90,12 +89,13 @@ def _cells(field: pa.Field, chunk: Chunk, pipeline: Pipeline, keys: pa.Table, ba
         case "batch":
             return pa.repeat(batch, len(windows))
         case name if name in pipeline.aggregates:
-            return _typed(chunk.values[name], field.type, as_json=gives_json(pipeline.aggregates[name]))
+            return typed(chunk.values[name], field.type, as_json=gives_json(pipeline.aggregates[name]))
         case name:
             return keys.column(name).combine_chunks().take(pa.array(windows.key))
 
 
-def _typed(column: Column, kind: pa.DataType, *, as_json: bool) -> pa.Array:
+def typed(column: Column, kind: pa.DataType, *, as_json: bool) -> pa.Array:
+    """Results of one aggregate as an array of the sink's ``kind``; ``as_json`` as :func:`gives_json` says."""
     if not isinstance(column, list):
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if as_json:

@@ -58,7 +58,7 @@ def _run(windows: list[dict[str, Any]], emit: str) -> None:
 
 def _slice() -> None:
     """The kernels of runs on Spark, over slices that come in order and not, with and without late rows."""
-    from windowmill.windowing.columnar import slices
+    from windowmill.windowing.columnar import slice_windows, slices
     from windowmill.windowing.fixed_grids import Grids
     from windowmill.windowing.kernels.layout import Layout
     from windowmill.windowing.specfile import parse_pipeline
@@ -68,12 +68,16 @@ def _slice() -> None:
     pipeline = parse_pipeline(spec)
     layout, grids = Layout.of(pipeline, {"t": pa.int64(), "v": pa.float64()}), Grids.of(pipeline)
     own = [(name, pa.int64()) for name in (slices.SLICE, slices.CLOSED, slices.BATCH)]
-    stage = slices.SliceStage((), (), layout, grids.edges, 0, pa.schema([*own, *((stored.name, stored.type) for stored in layout.fields)]))
+    stage = slices.SliceStage((), (), layout, grids.edges, 0, pa.schema([*own, *layout.stored_columns]))
     rows = pa.table({slices.TIME: [3, 1, 3], slices.CLOSED: pa.array([None, None, 2], pa.int64()), "v": [1.0, 2.0, 3.0]})
     packed = [batch for table in slices.lifted(stage, rows.to_batches(), 0) for batch in table.to_batches()]
     names = ("window", "window_start", "window_end", "trigger", "revision", "mean", "batch")
     types = (pa.string(), *[pa.int64()] * 4, pa.float64(), pa.int64())
-    list(slices.combined(slices.WindowStage(stage, grids.named, -9, 9, -9, pa.schema(list(zip(names, types, strict=True)))), packed * 2))
+    list(
+        slice_windows.combined(
+            slices.WindowStage(stage, grids.named, -9, 9, -9, pa.schema(list(zip(names, types, strict=True)))), packed * 2
+        )
+    )
 
 
 def _checksums() -> None:

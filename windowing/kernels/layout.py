@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from windowmill.windowing.aggregates import aggregate_for, value_type
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.kernels.lower import Lower
@@ -40,6 +41,15 @@ NUMBERS: Mapping[str, tuple[tuple[str, pa.DataType], ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectAtom:
+    """A partial that is a Python object: its kind, as of :class:`windowmill.windowing.algebra.Aggregate`, and the rows that count in it."""
+
+    kind: str
+    columns: tuple[str, ...]
+    where: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class StoredField:
     """A column of a stored partial."""
 
@@ -47,6 +57,33 @@ class StoredField:
     type: pa.DataType
     atom: int
     role: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """A column of stored partials that are Python objects, as bytes.
+
+    Aggregates that lift and combine alike share it: all quantiles of a column.
+
+    Attributes
+    ----------
+    types
+        Types of its argument columns, as :func:`.value_type` names them.
+    ordered
+        Whether partials hold the positions of their rows in (time, tie_break) order.
+    results
+        Name and spec of each aggregate that shares the column.
+    """
+
+    name: str
+    types: tuple[str, ...]
+    ordered: bool
+    results: tuple[tuple[str, AggregateSpec], ...]
+
+    @property
+    def spec(self) -> AggregateSpec:
+        """One of the aggregates: all have the same argument columns and the same condition."""
+        return self.results[0][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +104,9 @@ class Layout:
     Attributes
     ----------
     fields
-        Columns of a stored partial; none where leaves are rows.
+        Columns of stored partials that are numbers or picked values; none where leaves are rows.
+    objects
+        Columns of stored partials that are Python objects; none where leaves are rows.
     of_rows
         Whether a leaf is a row of one table sorted by key and (time, tie_break, arrival), not a stored partial.
     """
@@ -76,6 +115,7 @@ class Layout:
     fields: tuple[StoredField, ...]
     results: tuple[Result, ...]
     of_rows: bool = False
+    objects: tuple[StoredObject, ...] = ()
 
     @classmethod
     def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Layout:
@@ -88,11 +128,22 @@ class Layout:
         """
         where = f"pipeline {pipeline.pipeline}: aggregates"
         for name, spec in pipeline.aggregates.items():
-            if spec.declaration.partial != "numbers":
-                raise UnsupportedError(f"{where}.{name}: partials of {spec.function} are not columns of numbers, so no slice can hold them")
+            if why := why_unmergeable(spec, types):
+                raise UnsupportedError(f"{where}.{name}: {why}, so no slice can hold them")
         # How many rows a slice has is stored whether an aggregate asks for it or not.
         atoms, results = _atoms(pipeline.aggregates, types, where, always=(Atom("rows"),))
-        return cls(atoms, tuple(_stored_fields(atoms, pipeline, types)), results)
+        objects = _stored_objects(pipeline, types, where)
+        roles = [_roles(atom, pipeline, types) for atom in atoms]
+        labels = label_atoms(
+            [*atoms, *objects], [*([role for role, _ in kinds] for kinds in roles), *([""] for _ in objects)], pipeline.keys
+        )
+        fields = [
+            StoredField(_column(label, role), kind, index, role)
+            for index, (label, kinds) in enumerate(zip(labels, roles, strict=False))
+            for role, kind in kinds
+        ]
+        stored = [replace(held, name=label) for label, held in zip(labels[len(atoms) :], objects.values(), strict=True)]
+        return cls(atoms, tuple(fields), results, objects=tuple(stored))
 
     @classmethod
     def over_rows(cls, aggregates: Mapping[str, AggregateSpec], types: Mapping[str, pa.DataType], where: str) -> Layout:
@@ -107,6 +158,34 @@ class Layout:
         return cls(atoms, (), results, of_rows=True)
 
     @property
+    def stored_columns(self) -> list[tuple[str, pa.DataType]]:
+        """Name and type of each column of stored partials."""
+        return [*((stored.name, stored.type) for stored in self.fields), *((stored.name, pa.binary()) for stored in self.objects)]
+
+    def columns_of(self, result: str) -> tuple[str, ...]:
+        """Names of the columns of stored partials from which ``result`` is computed."""
+        atoms = {atom for found in self.results if found.name == result for atom in found.atoms}
+        objects = (held.name for held in self.objects if result in dict(held.results))
+        return (*(stored.name for stored in self.fields if stored.atom in atoms), *objects)
+
+    @property
+    def source_columns(self) -> list[str]:
+        """The source's columns that partials are lifted from."""
+        names = [name for atom in self.atoms for name in atom.columns]
+        return list(dict.fromkeys([*names, *(name for held in self.objects for name in held.spec.columns)]))
+
+    @property
+    def conditions(self) -> list[str]:
+        """The conditions under which rows count."""
+        texts = [*(atom.where for atom in self.atoms), *(held.spec.where for held in self.objects)]
+        return list(dict.fromkeys(text for text in texts if text is not None))
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a partial depends on the (time, tie_break) order of its rows."""
+        return any(atom.ordered for atom in self.atoms) or any(held.ordered for held in self.objects)
+
+    @property
     def labels_by_order(self) -> bool:
         """Whether releases before labels of format 2 named columns of the state by the order of the aggregates."""
         return any(_column(_plain_label(self.atoms[stored.atom]), stored.role) != stored.name for stored in self.fields)
@@ -114,7 +193,7 @@ class Layout:
     @property
     def lifting(self) -> Layout:
         """The same atoms over rows, from which the stored partials are made."""
-        return replace(self, fields=(), of_rows=True)
+        return replace(self, fields=(), of_rows=True, objects=())
 
     def program(self) -> npt.NDArray[np.int64]:
         """One line an atom: operation, first int column, first float column, numbers of int and of float columns; shape (n_atoms, 5)."""
@@ -162,17 +241,45 @@ def _atoms(
     return tuple(atoms), tuple(results)
 
 
-def _stored_fields(atoms: tuple[Atom, ...], pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> list[StoredField]:
-    roles = [_roles(atom, pipeline, types) for atom in atoms]
-    labels = label_atoms(atoms, [[role for role, _ in kinds] for kinds in roles], pipeline.keys)
-    return [
-        StoredField(_column(label, role), kind, index, role)
-        for index, (label, kinds) in enumerate(zip(labels, roles, strict=True))
-        for role, kind in kinds
-    ]
+def why_unmergeable(spec: AggregateSpec, types: Mapping[str, pa.DataType]) -> str | None:
+    """Why the partials of an aggregate cannot be combined slice by slice; null if they can.
+
+    A late row's partial is combined after those of rows that came earlier but are later in time.
+    """
+    called = spec.use or spec.function
+    match spec.declaration.partial:
+        case "numbers":
+            return None
+        case "none":
+            return f"{called} weighs an event by its time in each window: it has no partials"
+        case "objects" if not set(spec.columns) <= set(types):
+            return None  # :meth:`Layout.of` reports the column
+        case "objects":
+            aggregate = aggregate_for(spec, [value_type(types[column]) for column in spec.columns])
+            if aggregate.commutative or aggregate.positioned:
+                return None
+            return f"{called} is not declared commutative, and a late row cannot be put between the rows of a partial"
+    raise AssertionError(spec.declaration.partial)
 
 
-def label_atoms(atoms: Sequence[Atom], roles: Sequence[Sequence[str]], keys: Sequence[str]) -> list[str]:
+def _stored_objects(pipeline: Pipeline, types: Mapping[str, pa.DataType], where: str) -> dict[ObjectAtom, StoredObject]:
+    """The partials that are Python objects, not named yet; aggregates of one kind over the same rows share one."""
+    found: dict[ObjectAtom, StoredObject] = {}
+    for name, spec in pipeline.aggregates.items():
+        if spec.declaration.partial != "objects":
+            continue
+        missing = next((column for column in spec.columns if column not in types), None)
+        if missing is not None:
+            raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
+        kinds = tuple(value_type(types[column]) for column in spec.columns)
+        aggregate = aggregate_for(spec, kinds)
+        atom = ObjectAtom(aggregate.kind, spec.columns, spec.where)
+        shared = found.get(atom, StoredObject("", kinds, aggregate.positioned, ()))
+        found[atom] = replace(shared, results=(*shared.results, (name, spec)))
+    return found
+
+
+def label_atoms(atoms: Sequence[Atom | ObjectAtom], roles: Sequence[Sequence[str]], keys: Sequence[str]) -> list[str]:
     """The name of each atom among the columns of the state; the same whatever the order of ``atoms``.
 
     It says what the atom holds, as in ``sum_float_delay``. Atoms that would share a column with one another or with a key (columns
@@ -199,12 +306,13 @@ def label_atoms(atoms: Sequence[Atom], roles: Sequence[Sequence[str]], keys: Seq
     return labels
 
 
-def _plain_label(atom: Atom) -> str:
+def _plain_label(atom: Atom | ObjectAtom) -> str:
     return re.sub(r"\W", "_", "_".join((atom.kind, *atom.columns)) + ("_where" if atom.where else ""))
 
 
-def _digest(atom: Atom) -> str:
-    held = [atom.kind, list(atom.columns), atom.where, atom.ordered, list(atom.edges)]
+def _digest(atom: Atom | ObjectAtom) -> str:
+    held: list[object] = [atom.kind, list(atom.columns), atom.where]
+    held += [atom.ordered, list(atom.edges)] if isinstance(atom, Atom) else []
     return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:12]
 
 
@@ -229,4 +337,4 @@ def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> 
     return [*roles, ("value", types[atom.columns[-1]])]
 
 
-__all__ = ["Atom", "Layout", "Result", "StoredField", "label_atoms"]
+__all__ = ["Atom", "Layout", "ObjectAtom", "Result", "StoredField", "StoredObject", "label_atoms", "why_unmergeable"]

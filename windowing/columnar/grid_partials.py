@@ -1,0 +1,87 @@
+"""Combines slices into the windows of any grid, whatever the form of their partials.
+
+Slices are points at their start, because no window cuts one. A slice of late rows counts only in windows that end after its mark; it is
+combined after the range of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windowmill.windowing.axis import Grid
+from windowmill.windowing.columnar.stored_objects import Objects
+from windowmill.windowing.kernels import grid_arithmetic as kernel
+from windowmill.windowing.kernels.combine import Floats, Ints
+from windowmill.windowing.kernels.grid_ranges import grid_windows
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.rows import Rows
+from windowmill.windowing.kernels.two_stacks import add_members, fifo_ranges
+from windowmill.windowing.slicing.grid_slicer import Numbering
+from windowmill.windowing.slicing.leaves import Windows
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Partials:
+    """Partials sorted by key index and start; one element or row per partial.
+
+    Attributes
+    ----------
+    keys, starts, closed
+        Key index; start of the slice or node; the instant after which windows must end to count it. int64, shapes (n,).
+    ints, floats, objects
+        Shapes (n, number of columns).
+    """
+
+    keys: Ints
+    starts: Ints
+    closed: Ints
+    ints: Ints
+    floats: Floats
+    objects: Objects
+
+    def at(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Partials:
+        """The partials that ``chosen`` masks or lists."""
+        ints, floats, objects = self.ints[chosen], self.floats[chosen], self.objects[chosen]
+        return Partials(self.keys[chosen], self.starts[chosen], self.closed[chosen], ints, floats, objects)
+
+
+def windows_of(numbering: Numbering, partials: Partials, offsets: Ints, after: int, through: int) -> Windows:
+    """Every window of a grid with end in (``after``, ``through``] that holds a slice; key k's are ``offsets[k]:offsets[k + 1]``.
+
+    O(number of slices and windows).
+    """
+    regular = partials.closed <= after
+    rows = Rows(offsets, partials.starts, partials.starts + 1, np.arange(len(partials.starts)))
+    key, number, lo, hi, member_offsets, members = grid_windows(numbering.grid, rows, False, regular, partials.closed, after, through)
+    sequence = np.flatnonzero(regular).astype(np.int64)
+    return Windows.of(key, *numbering.bounds(number), ranges=(sequence, lo, hi), members=(member_offsets, members))
+
+
+def combine_numbers(layout: Layout, partials: Partials, windows: Windows) -> tuple[Ints, Floats]:
+    """The numbers of each window's partial, as rows of two arenas."""
+    ints = np.empty((len(windows), partials.ints.shape[1]), np.int64)
+    floats = np.empty((len(windows), partials.floats.shape[1]), np.float64)
+    given: Any = (layout.program(), partials.ints, partials.floats)
+    fifo_ranges(*given, windows.sequence, windows.group_offsets, windows.lo, windows.hi, windows.middles, ints, floats)
+    if len(windows.members):
+        add_members(*given, windows.member_offsets, windows.members, ints, floats)
+    return ints, floats
+
+
+def concatenate(parts: list[Partials]) -> Partials:
+    """All partials of ``parts``, one after the other."""
+    names = ("keys", "starts", "closed", "ints", "floats", "objects")
+    whole: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Partials(**whole)
+
+
+def numbering_of(grid: Grid) -> Numbering:
+    """The windows of a fixed grid in the kernels' form."""
+    rule = np.array([kernel.HOPPING, grid.origin, grid.hop, grid.size, grid.size, 1], np.int64)
+    return Numbering(kernel.Grid(rule, _NONE, _NONE))

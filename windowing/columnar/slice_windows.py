@@ -1,0 +1,249 @@
+"""Combines slices of whole keys into windows, and into the rows that the state keeps.
+
+Windows of fixed grids over numbers alone are combined by :mod:`windowmill.windowing.kernels.sliced`, others by
+:mod:`windowmill.windowing.columnar.grid_partials`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.windowing.axis import Grid
+from windowmill.windowing.bounds import check_share, count_ends
+from windowmill.windowing.columnar.checksums import with_checksums
+from windowmill.windowing.columnar.grid_partials import Partials, combine_numbers, concatenate, numbering_of, windows_of
+from windowmill.windowing.columnar.output import gives_json, typed
+from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, count_slices
+from windowmill.windowing.columnar.slices import (
+    BATCH,
+    CHUNK_SLICES,
+    CLOSED,
+    GRID,
+    LEVEL,
+    SLICE,
+    NodeStage,
+    SliceStage,
+    WindowStage,
+    closed_of,
+    nulled,
+)
+from windowmill.windowing.kernels.columns import arenas, int64_of, key_offsets, stored
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.sliced import NEVER_CLOSED, hopping_windows
+from windowmill.windowing.kernels.slices import along_axis, combine_runs, runs
+from windowmill.windowing.slicing.leaves import runs as equal_runs
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The result of combining all packed slices of some keys.
+
+    Attributes
+    ----------
+    windows
+        Bare result rows, one table per window of the spec.
+    slices, offsets
+        The batch's slices and nodes for the state, with checksums, grouped by key; key k's are ``offsets[k]:offsets[k + 1]``. None if the
+        state keeps none.
+    rows, late_rows, n_slices
+        Numbers of lifted rows, of late rows among them, and of the batch's slices and new nodes.
+    """
+
+    windows: list[pa.Table]
+    slices: pa.Table | None
+    offsets: Ints
+    rows: int
+    late_rows: int
+    n_slices: int
+
+
+def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Combined]:
+    """Combine packed slices, sorted by key and ``PLACE``, into windows and slices for the state; no key is split between results."""
+    for table in _whole_keys(batches, stage.slices):
+        yield _combine(stage, table)
+
+
+def _combine(stage: WindowStage, table: pa.Table) -> Combined:
+    merged = _merged(stage.slices, table)
+    windows = [bare for number in range(len(stage.grids)) if (bare := _windows(stage, number, merged)) is not None]
+    own = merged.batches == stage.slices.batch
+    kept, kept_offsets, n_nodes = None, np.zeros(1, np.int64), 0
+    if stage.keep_from is not None:
+        stored_rows = [(0, merged.partials.at(own & (merged.partials.starts >= stage.keep_from)))]
+        if stage.nodes is not None:
+            stored_rows += _whole_nodes(stage, stage.nodes, merged.partials, own)
+        kept, kept_offsets = _kept(stage.slices, merged, stored_rows)
+        n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:])
+    rows, late_rows = (pc.sum(table.column(name)).as_py() for name in (ROWS, LATE_ROWS))
+    return Combined(windows, kept, kept_offsets, rows, late_rows, int(own.sum()) + n_nodes)
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """Slices of whole keys; those with equal key, start, closed and batch are combined into one.
+
+    Attributes
+    ----------
+    of_key
+        Key columns by key index.
+    offsets
+        Key k's slices are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
+    batches
+        Batch of each slice; int64, shape (n_slices,).
+    table
+        The rows that partials point into.
+    """
+
+    of_key: Mapping[str, pa.Array]
+    offsets: Ints
+    partials: Partials
+    batches: Ints
+    table: pa.Table
+
+
+def _merged(stage: SliceStage, table: pa.Table) -> _Merged:
+    keys, layout = stage.keys, stage.layout
+    slices, lengths = stage.packing.unpack(table)
+    rows_before = np.append(0, np.cumsum(lengths)).astype(np.int64)
+    first_of_key = key_offsets(table, keys)
+    offsets = rows_before[first_of_key]
+    starts, closed, batches = (int64_of(slices.column(SLICE).chunk(0)), closed_of(slices), int64_of(slices.column(BATCH).chunk(0)))
+    if len(moved := along_axis(offsets, starts, closed, batches)):
+        slices, starts, closed, batches = slices.take(pa.array(moved)).combine_chunks(), starts[moved], closed[moved], batches[moved]
+    ints, floats = arenas(layout, slices)
+    objects = stage.objects.read(slices)
+    bounds = runs(offsets, starts, closed, batches)
+    if len(bounds) <= len(starts):
+        ints, floats = combine_runs(layout.program(), bounds, ints, floats)
+        objects = stage.objects.fold(objects, bounds)
+        firsts = bounds[:-1]
+        starts, closed, batches = starts[firsts], closed[firsts], batches[firsts]
+        offsets = np.searchsorted(firsts, offsets).astype(np.int64)
+    of_key = {column: table.column(column).combine_chunks().take(pa.array(first_of_key[:-1])) for column in keys}
+    index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    return _Merged(of_key, offsets, Partials(index, starts, closed, ints, floats, objects), batches, slices)
+
+
+def _windows(stage: WindowStage, number: int, merged: _Merged) -> pa.Table | None:
+    """Bare result rows of one window of the spec; none if no window of it is complete."""
+    window, grid = stage.grids[number]
+    partials, offsets, layout = merged.partials, merged.offsets, stage.slices.layout
+    _check_number(stage, window, grid, merged)
+    columns: dict[str, pa.Array]
+    if layout.objects:
+        windows = windows_of(numbering_of(grid), partials, offsets, stage.after, stage.through)
+        key, ends = windows.key, windows.end
+        columns = lower(layout, *combine_numbers(layout, partials, windows), merged.table)
+        found = stage.slices.objects.compute(partials.objects, windows)
+        specs = {result: spec for held in layout.objects for result, spec in held.results}
+        columns |= {name: typed(found[name], stage.schema.field(name).type, as_json=gives_json(spec)) for name, spec in specs.items()}
+    else:
+        key, ends, ints, floats = hopping_windows(
+            layout.program(),
+            offsets,
+            partials.starts,
+            partials.closed,
+            partials.ints,
+            partials.floats,
+            grid.size,
+            grid.hop,
+            grid.origin,
+            stage.after,
+            stage.through,
+        )
+        columns = lower(layout, ints, floats, merged.table) if len(key) else {}
+    if not len(key):
+        return None
+    columns |= {column: values.take(pa.array(key)) for column, values in merged.of_key.items()}
+    columns |= {GRID: pa.repeat(number, len(ends)), "window_end": pa.array(ends)}
+    return pa.table([columns[field.name].cast(field.type) for field in stage.bare_schema], schema=stage.bare_schema)
+
+
+def _check_number(stage: WindowStage, window: str, grid: Grid, merged: _Merged) -> None:
+    filled = np.flatnonzero(np.diff(merged.offsets))
+    first, last = merged.partials.starts[merged.offsets[filled]], merged.partials.starts[merged.offsets[filled + 1] - 1]
+    span = {"size": grid.size, "hop": grid.hop, "after": stage.after, "through": stage.through}
+    check_share(window, count_ends(first, last, np.diff(merged.offsets)[filled], **span))
+
+
+def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: Partials, own: npt.NDArray[np.bool_]) -> list[tuple[int, Partials]]:
+    """By level, the nodes that this batch completes, and increments for nodes completed before.
+
+    ``leaves`` are the restored slices and nodes and the batch's own slices.
+    """
+    assert stage.keep_from is not None
+    counted = leaves.closed <= wanted.through
+    # Late slices join a node once the windows that do not count them have ended.
+    fresh = counted & (own | (leaves.closed > wanted.before))
+    first, before, now = (wanted.nodes.number(t) for t in (stage.keep_from, wanted.before, wanted.through))
+    nodes = []
+    for rows, whole, until in ((counted, before, now), (fresh, None, before)):
+        level_below = leaves.at(rows)
+        number = wanted.nodes.numbers(level_below.starts)
+        for level in range(1, wanted.nodes.top + 1):
+            number = number >> level << level
+            # Skip a node that begins before the needed range or ends after the complete one: the nodes above it do so too.
+            inside = (number >= first) & (number + (1 << level) <= until)
+            number, level_below = number[inside], level_below.at(inside)
+            if not len(number):
+                break
+            keys = level_below.keys
+            bounds = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]) | (number[1:] != number[:-1]), True])
+            number = number[bounds[:-1]]
+            ints, floats = combine_runs(stage.slices.layout.program(), bounds, level_below.ints, level_below.floats)
+            objects = stage.slices.objects.fold(level_below.objects, bounds)
+            never = np.full(len(number), NEVER_CLOSED, np.int64)
+            level_below = Partials(keys[bounds[:-1]], wanted.nodes.starts(number), never, ints, floats, objects)
+            now_whole = np.ones(len(number), np.bool_) if whole is None else number + (1 << level) > whole
+            nodes.append((level, level_below.at(now_whole)))
+    return nodes
+
+
+def _kept(stage: SliceStage, merged: _Merged, stored_rows: Sequence[tuple[int, Partials]]) -> tuple[pa.Table, Ints]:
+    """Slices and nodes with the state's columns, grouped by key, and each key's offset; ``stored_rows`` are partials by level."""
+    partials = concatenate([part for _, part in stored_rows])
+    levels = np.repeat([level for level, _ in stored_rows], [len(part.starts) for _, part in stored_rows])
+    if len(stored_rows) > 1:
+        order = np.argsort(partials.keys, kind="stable")
+        partials, levels = partials.at(order), levels[order]
+    n = len(partials.starts)
+    fields = stored(stage.layout, partials.ints, partials.floats, merged.table) | stage.objects.write(partials.objects)
+    fields |= {SLICE: pa.array(partials.starts), LEVEL: pa.array(levels), CLOSED: nulled(partials.closed), BATCH: pa.repeat(stage.batch, n)}
+    fields |= {column: values.take(pa.array(partials.keys)) for column, values in merged.of_key.items()}
+    rows = pa.table([fields[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+    return with_checksums(rows), equal_runs(partials.keys)
+
+
+def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:
+    """Complete the ``bare`` rows of one window to all columns of ``stage.schema``."""
+    name, grid = stage.grids[bare.column(GRID)[0].as_py()]
+    n, ends = bare.num_rows, int64_of(bare.column("window_end").combine_chunks())
+    columns = {field.name: bare.column(field.name) for field in bare.schema}
+    columns |= {"window": pa.repeat(name, n), "window_start": pa.array(ends - grid.size)}
+    columns |= {"trigger": pa.nulls(n, pa.int64()), "revision": pa.repeat(0, n), "batch": pa.repeat(stage.slices.batch, n)}
+    return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+
+
+def _whole_keys(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterator[pa.Table]:
+    """Gather packed slices into tables that never split a key."""
+    waiting: list[pa.RecordBatch] = []
+    gathered = 0
+    for batch in batches:
+        waiting.append(batch)
+        gathered += count_slices(batch)
+        if gathered >= CHUNK_SLICES and stage.keys:
+            table = pa.Table.from_batches(waiting)
+            cut = int(key_offsets(table, stage.keys)[-2])
+            if cut:
+                yield table.slice(0, cut)
+                waiting = table.slice(cut).to_batches()
+            gathered = sum(map(count_slices, waiting))
+    if waiting and (table := pa.Table.from_batches(waiting)).num_rows:
+        yield table

@@ -1,0 +1,119 @@
+"""The stored partials that are Python objects: lifted from rows, folded, combined into windows, and kept as bytes.
+
+A table of such partials is an array of objects, shape (n_partials, n_columns), beside the arenas of the partials that are numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from windowmill.windowing.aggregates import aggregate_for
+from windowmill.windowing.algebra import ORIGIN, Aggregate, position
+from windowmill.windowing.columnar.objects import combine_windows
+from windowmill.windowing.columnar.partial_bytes import decode, encode
+from windowmill.windowing.columnar.rows import plain
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.slicing.leaves import Windows
+
+if TYPE_CHECKING:
+    from windowmill.windowing.kernels.layout import StoredObject
+
+Objects = npt.NDArray[np.object_]
+
+
+class StoredObjects:
+    """All columns of a layout's partials that are Python objects."""
+
+    def __init__(self, columns: Sequence[StoredObject]) -> None:
+        self._stored = columns
+        self._columns = [_Column(stored) for stored in columns]
+
+    def __reduce__(self) -> tuple[type[StoredObjects], tuple[Sequence[StoredObject]]]:
+        # Aggregates are built of functions that do not pickle; each process builds its own.
+        return StoredObjects, (self._stored,)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def none(self, n: int) -> Objects:
+        """``n`` partials that are not filled in yet."""
+        return np.empty((n, len(self)), np.object_)
+
+    def lift(self, rows: pa.Table, bounds: Ints, time: str, ties: Sequence[str]) -> Objects:
+        """The partials of the rows ``bounds[r]:bounds[r + 1]``, which stand in (time, tie_break, arrival) order; O(n) Python calls."""
+        partials = self.none(len(bounds) - 1)
+        if not len(self):
+            return partials
+        positions = _positions(rows, time, ties) if any(column.stored.ordered for column in self._columns) else []
+        for index, column in enumerate(self._columns):
+            partials[:, index] = _as_objects(column.lift(rows, bounds.tolist(), positions))
+        return partials
+
+    def read(self, slices: pa.Table) -> Objects:
+        """The partials of stored slices; raises ``StateCorruptError`` if one is damaged."""
+        partials = self.none(slices.num_rows)
+        for index, column in enumerate(self._columns):
+            partials[:, index] = _as_objects([decode(data) for data in slices.column(column.stored.name).to_pylist()])
+        return partials
+
+    def write(self, partials: Objects) -> dict[str, pa.Array]:
+        """The partials as columns of bytes; raises ``SpecError`` if one is not plain data."""
+        return {
+            column.stored.name: pa.array([encode(partial, column.first) for partial in partials[:, index]], pa.binary())
+            for index, column in enumerate(self._columns)
+        }
+
+    def fold(self, partials: Objects, bounds: Ints) -> Objects:
+        """Combine the partials of each run ``bounds[r]:bounds[r + 1]`` in order; O(n) combines."""
+        folded = partials[bounds[:-1]]
+        for run in np.flatnonzero(np.diff(bounds) > 1).tolist():
+            for index, column in enumerate(self._columns):
+                folded[run, index] = column.aggregate.fold(partials[bounds[run] : bounds[run + 1], index])
+        return folded
+
+    def compute(self, partials: Objects, windows: Windows) -> dict[str, list[Any]]:
+        """The results of each window by aggregate; leaf i of ``windows`` has ``partials[i]``."""
+        results: dict[str, list[Any]] = {}
+        for index, column in enumerate(self._columns):
+            totals = combine_windows(column.aggregate, partials[:, index].tolist(), windows)
+            results |= {name: [aggregate.lower(total) for total in totals] for name, aggregate in column.aggregates.items()}
+        return results
+
+
+class _Column:
+    """One column of partials, and how each aggregate that shares it lowers them."""
+
+    def __init__(self, stored: StoredObject) -> None:
+        self.stored = stored
+        self.aggregates = {name: aggregate_for(spec, stored.types) for name, spec in stored.results}
+        self.first = next(iter(self.aggregates))
+        self.aggregate: Aggregate[Any] = self.aggregates[self.first]
+
+    def lift(self, rows: pa.Table, bounds: list[int], positions: Sequence[Any]) -> list[Any]:
+        aggregate, spec = self.aggregate, self.stored.spec
+        columns = [plain(rows.column(name)).to_pylist() for name in spec.columns]
+        arguments: list[tuple[Any, ...]] = list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
+        counted = [True] * rows.num_rows if spec.where is None else rows.column(condition_column(spec.where)).to_pylist()
+        places = positions if self.stored.ordered else [ORIGIN] * rows.num_rows
+        return [
+            aggregate.fold(aggregate.lift(arguments[row], places[row]) for row in range(first, stop) if counted[row])
+            for first, stop in itertools.pairwise(bounds)
+        ]
+
+
+def _positions(rows: pa.Table, time: str, ties: Sequence[str]) -> list[Any]:
+    columns = [plain(rows.column(name)).to_pylist() for name in ties]
+    tied = zip(*columns, strict=True) if columns else [()] * rows.num_rows
+    return [position(at, values) for at, values in zip(rows.column(time).to_pylist(), tied, strict=True)]
+
+
+def _as_objects(partials: list[Any]) -> Objects:
+    """An array of one object per partial, which are tuples; numpy would make of them an array of more dimensions."""
+    return np.fromiter(partials, np.object_, len(partials))
