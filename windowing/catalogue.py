@@ -52,8 +52,8 @@ class Declaration:
         Builds its lift, combine and lower in Python from an :class:`AggregateSpec` and the types of the columns.
     recipe
         Its atoms and how results are computed from them, for the kernels and for stored slices
-        (:class:`windowmill.windowing.kernels.recipes.Recipe`); null: partials are Python objects, combined by ``algebra``, and slices hold them
-        as bytes if it is commutative or positioned.
+        (:class:`windowmill.windowing.kernels.recipes.Recipe`); null: partials are Python objects, combined by
+        ``algebra``, and slices hold them as bytes if it is commutative or positioned.
     plain
         The plainest computation, for the reference engine: of the non-null values of a window (tuples if there are several columns; at
         least one) and the options. Null: the reference engine folds ``algebra`` over the window's rows.
