@@ -27,11 +27,13 @@ from windowmill.jobs.json_lines.read import plain
 from windowmill.windowing.axis import Grid
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.columnar.partial_bytes import decode
 from windowmill.windowing.errors import SpecError, StateError, StateMissingError
 from windowmill.windowing.fixed_grids import Grids
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
+from windowmill.windowing.ways import slices_of
 
 #: Number of characters of a stored value that a table shows.
 _SHOWN = 40
@@ -130,6 +132,14 @@ class _View(ABC):
         yield table
 
 
+def _source_types(ledger: Ledger, path: str) -> dict[str, pa.DataType]:
+    """Types of the source's columns, as the last plan read them."""
+    newest = ledger.newest
+    if newest is None:
+        raise StateError(f"state {path}: there is no ledger beside it; restore the folder from a copy")
+    return {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
+
+
 class _Slices(_View):
     """State by slices."""
 
@@ -137,6 +147,8 @@ class _Slices(_View):
         super().__init__(pipeline, ledger, limit)
         self._grids = Grids.of(pipeline)
         self._needed_from = None if self.emitted is None else self._grids.first_slice_after(self.emitted)
+        slices = slices_of(pipeline, _source_types(ledger, path))
+        self._objects = {held.name for held in slices.layout.objects} if slices is not None else set()
         self.inspection: SlicesInspection = SlicesInspection(path, pipeline.keys, self.next_batch, self._needed_from)
 
     def summary(self) -> dict[str, Any]:
@@ -151,7 +163,8 @@ class _Slices(_View):
         listed = self.inspection.entries_of(key, self.limit)
         for entry in listed:
             entry |= {"slice": self.instant(entry["slice"]), "closed": self.instant(entry["closed"])}
-            entry["partials"] = {name: _value(value) for name, value in entry["partials"].items()}
+            partials = {name: decode(value) if name in self._objects else value for name, value in entry["partials"].items()}
+            entry["partials"] = {name: _value(value) for name, value in partials.items()}
         windows = list(self._windows(starts, n_rows))
         return {
             "restored": {"slices": len(starts), "entries": entries, "rows": int(n_rows.sum())},
@@ -206,11 +219,7 @@ class _LiveRows(_View):
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
         super().__init__(pipeline, ledger, limit)
-        newest = ledger.newest
-        if newest is None:
-            raise StateError(f"state {path}: there is no ledger beside it; restore the folder from a copy")
-        types = {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
-        log = StateLog(pipeline, types, conditions_of(pipeline))
+        log = StateLog(pipeline, _source_types(ledger, path), conditions_of(pipeline))
         self.inspection: LogInspection = LogInspection(path, list(log.keys.values()), self.next_batch, log.tables)
         self._labels = log.keys
 
@@ -281,11 +290,13 @@ def _value(value: Any) -> Any:
         return value.hex()
     if isinstance(value, Decimal):
         return str(value)
-    return _nested(value, _value) if isinstance(value, list | dict) else plain(value, False)
+    if isinstance(value, set | frozenset):
+        return sorted(map(_value, value), key=str)
+    return _nested(value, _value) if isinstance(value, list | tuple | dict) else plain(value, False)
 
 
-def _nested(value: list[Any] | dict[str, Any], each: Callable[[Any], Any]) -> Any:
-    return [each(item) for item in value] if isinstance(value, list) else {name: each(item) for name, item in value.items()}
+def _nested(value: Sequence[Any] | dict[str, Any], each: Callable[[Any], Any]) -> Any:
+    return {name: each(item) for name, item in value.items()} if isinstance(value, dict) else [each(item) for item in value]
 
 
 def _cell(value: Any) -> str:
