@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 def same_rows(mine: DataFrame, theirs: DataFrame, *, partials: bool = False) -> bool:
     """Whether both hold the same multiset of rows in the columns of ``mine``; NaN equals NaN.
 
-    One attempt may have run in Spark and the other in the driver, so the last bits of floats may differ: if the rows are not equal to the
-    bit, floats are compared to nine decimals of their scientific notation, and checksums are ignored. ``partials`` says that the rows are
-    state. A stored sum comes with its rounding error, in which no digit has to agree, so then floats are ignored as well.
+    One attempt may have run in Spark and the other in the driver, so the last bits of floats may differ. If the rows are not bit-identical,
+    floats are compared to nine decimals of their scientific notation, and checksums are ignored. With ``partials`` the rows are state. A
+    stored sum has its rounding error beside it, of which no digit needs to agree, so floats of state are ignored as well.
     """
     if any(name not in theirs.columns for name in mine.columns):
         return False
     theirs = theirs.select(*(theirs[backquoted(name)].cast(mine.schema[name].dataType).alias(name) for name in mine.columns))
-    return _equal(mine, theirs) or _equal(_about(mine, partials=partials), _about(theirs, partials=partials))
+    return _equal(mine, theirs) or _equal(_comparable(mine, partials=partials), _comparable(theirs, partials=partials))
 
 
 def _equal(mine: DataFrame, theirs: DataFrame) -> bool:
     return mine.exceptAll(theirs).isEmpty() and theirs.exceptAll(mine).isEmpty()
 
 
-def _about(rows: DataFrame, *, partials: bool) -> DataFrame:
+def _comparable(rows: DataFrame, *, partials: bool) -> DataFrame:
     """``rows`` without checksums, and with floats rounded, or dropped if they are ``partials``."""
     columns = []
     for field in rows.schema:

@@ -1,4 +1,4 @@
-"""Runs and backfills: batch after batch until the source is drained, one process at a time. Imports Spark only if there is work to do."""
+"""Runs batches until the source is drained, and backfills; one process at a time. Imports Spark only if there is work to do."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(
     arrival
         The order in which the rows of a first batch count as arrived: log order where the log still contains it, or event-time order.
     accepted
-        Accepted differences. Changes by others are accepted only before the first batch, edited modules during the whole run.
+        Differences to accept: changes by others only before the first batch, edited modules during the whole run.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def run(
         If a critical expectation failed; nothing of that batch is published.
     """
     done: list[Done] = []
-    with _turn(pipeline, progress) as (runnable, ledger):
+    with _leased(pipeline, progress) as (runnable, ledger):
         if ruling:
             _require_held(runnable, ledger, ruling)
         while max_batches is None or len(done) < max_batches:
@@ -70,7 +70,7 @@ def run(
             )
             if plan is None:
                 break
-            done.append(_carry_out(runnable, plan, ledger, progress, ruling))
+            done.append(_execute(runnable, plan, ledger, progress, ruling))
             if ruling:
                 break
     return done
@@ -87,16 +87,16 @@ def backfill(
 ) -> Done:
     """Recompute the windows that end in (``begin``, ``end``], instants on the axis, from the source's history in one batch.
 
-    ``arrival`` is the order in which the rows count as arrived: that in which earlier batches read them, or event-time order.
+    ``arrival`` is the order in which the rows count as arrived: the order in which earlier batches read them, or event-time order.
     """
-    with _turn(pipeline, progress) as (runnable, ledger):
+    with _leased(pipeline, progress) as (runnable, ledger):
         plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted)
-        return _carry_out(runnable, plan, ledger, progress, None)
+        return _execute(runnable, plan, ledger, progress, None)
 
 
 def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
     """Abandon the open batch; raises ``LedgerError`` if no batch is open, or if any of its rows have landed."""
-    with _turn(pipeline, progress) as (runnable, ledger):
+    with _leased(pipeline, progress) as (runnable, ledger):
         if ledger.open_batch is None:
             raise LedgerError(f"pipeline {pipeline.pipeline}: no batch is open, so there is nothing to abandon; see `windowmill status`")
         plan = ledger.open_batch.plan
@@ -105,14 +105,15 @@ def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
 
 
 @contextmanager
-def _turn(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, Ledger]]:
+def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, Ledger]]:
+    """Hold the pipeline's lease, and open its ledger."""
     runnable = runnable_of(pipeline)
     with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
         yield runnable, Ledger.open(pipeline)
 
 
-def _carry_out(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None) -> Done:
-    from windowmill.jobs.batch.steps import run_batch  # Spark; a run that finds nothing new never gets here
+def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None) -> Done:
+    from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
 
     progress.timings.clear()
     progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=runnable.pipeline.time.unit is None)}")

@@ -1,4 +1,4 @@
-"""What a run is told to do with a held batch, and what it says of each batch that it committed."""
+"""The ruling on a held batch, and the result of a run for each batch that it committed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from windowmill.checkpoints.batches import Commit, Plan
 
-#: Publish the held batch all the same, or commit it without its rows.
+#: Publish the held batch anyway, or commit it without its rows.
 Ruling = Literal["release", "discard"]
 
 

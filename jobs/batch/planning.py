@@ -48,7 +48,7 @@ def next_run(
     arrival: Arrival = "log",
     accepted: Accepted = NOTHING_ACCEPTED,
 ) -> Plan | None:
-    """The plan of the next batch: the open plan if a run died, else a new one for the new source versions; none if there are none."""
+    """The plan of the next batch: the open plan if a run died, else a new plan of the new source versions; null if nothing is to do."""
     pipeline = runnable.pipeline
     ledger.check_meaning(pipeline)
     source, last = _source(runnable, ledger), ledger.last_commit
@@ -81,8 +81,8 @@ def next_backfill(
 ) -> Plan:
     """The plan of a backfill of the windows that end in (``begin``, ``end``], instants on the axis.
 
-    On a pipeline that has never run it is the first batch, and builds the state that later runs continue from. Otherwise it recomputes
-    emitted windows from the versions that earlier batches read; it never runs ahead of the schedule.
+    On a pipeline that has never run, the backfill is the first batch and builds the state from which later runs continue. Otherwise it
+    recomputes emitted windows from the versions that earlier batches read, and never runs ahead of the schedule.
     """
     pipeline = runnable.pipeline
     ledger.check_meaning(pipeline)
@@ -111,7 +111,7 @@ def next_backfill(
 
 
 def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> dict[str, Any]:
-    """The fields of :class:`Plan` that are the same for a run and a backfill."""
+    """The fields of :class:`Plan` that runs and backfills have in common."""
     last = ledger.last_commit
     outcome, now_us = last.outcome if last else None, time.time_ns() // 1_000
     return {
@@ -227,7 +227,7 @@ def _moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:
 
 
 def _check_tables(runnable: Runnable) -> None:
-    """Refuse own tables with features that neither delta-rs nor Spark can write."""
+    """Refuse the pipeline's tables with features that neither delta-rs nor Spark can write."""
     check_writable_features(runnable.sink_path)
     for path in (runnable.places.ledger, runnable.places.quality):
         check_appendable(path)

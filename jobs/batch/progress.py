@@ -1,4 +1,4 @@
-"""Telling how a run goes: a live line on a terminal, plain lines elsewhere, and the seconds of each step."""
+"""Reports the progress of a run: a live line on a terminal, plain lines elsewhere, and the seconds of each step."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from windowmill.windowing.redaction import redacted
 
 
 class Progress:
-    """Writes to standard error; ``timings`` gathers seconds by step."""
+    """Writes to standard error; ``timings`` adds up the seconds of each step."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self.timings: dict[str, float] = {}
 
     def say(self, text: str) -> None:
-        """One plain line, without credentials."""
+        """Print ``text`` as one plain line, with credentials redacted."""
         self._console.print(redacted(text), markup=False)
 
     @contextmanager
     def step(self, name: str, doing: str) -> Iterator[None]:
-        """Time the step ``name``; ``doing`` is shown while it lasts."""
+        """Time the step ``name``, and show ``doing`` while it lasts."""
         begun = time.perf_counter()
         if self._console.is_terminal:
             with self._console.status(redacted(f"{name}: {doing}")):

@@ -1,4 +1,4 @@
-"""The sink: result rows leave in one idempotent Delta commit."""
+"""Publishes result rows to the sink in one idempotent Delta commit."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def publish(
     replaces: tuple[int, int] | None,
     instants: bool,
 ) -> None:
-    """Write ``rows`` as batch ``batch``; Delta skips a batch that is there already, so ask afterwards whose commit has landed.
+    """Write ``rows`` as batch ``batch``. Delta skips a batch that has landed already, so check afterwards whose commit landed.
 
     Parameters
     ----------
     rows
-        A table where they are few and the sink is there already (:func:`takes_table`), else a DataFrame.
+        A table if :func:`takes_table` says so, else a DataFrame.
     replaces
-        (begin, end] of the window ends whose rows are replaced (a backfill of a running pipeline); by default rows are appended.
+        Range (begin, end] of window ends whose rows are replaced (a backfill of a running pipeline); null to append.
     instants
-        Whether window ends are timestamps; else integers.
+        Whether window ends are timestamps rather than integers.
     """
     if isinstance(rows, pa.Table):
-        append_once(path, _as_wide_as(path, rows), app_id=app_id, version=batch, metadata=metadata)
+        append_once(path, _with_added_columns(path, rows), app_id=app_id, version=batch, metadata=metadata)
     else:
         writer = writer_once(rows, count, app_id=app_id, version=batch, metadata=metadata)
         if replaces is None:
@@ -50,12 +50,12 @@ def publish(
 
 
 def takes_table(path: str, count: int, replaces: tuple[int, int] | None) -> bool:
-    """Whether :func:`publish` takes ``count`` rows as a table: a commit without Spark, which creates no sink and replaces no rows."""
+    """Whether :func:`publish` takes ``count`` rows as a table. It then commits without Spark, to an existing sink, replacing no rows."""
     return replaces is None and count <= SMALL_BATCH_ROWS and DeltaTable.is_deltatable(path) and delta_rs_can_write(path)
 
 
-def _as_wide_as(path: str, rows: pa.Table) -> pa.Table:
-    """``rows`` with a null in each column that the owner of the table at ``path`` has added; delta-rs takes no fewer columns."""
+def _with_added_columns(path: str, rows: pa.Table) -> pa.Table:
+    """``rows`` with nulls in the columns that the owner of the table at ``path`` has added: delta-rs requires every column."""
     for field in pa.schema(newest(path).schema().to_arrow()):
         if field.name not in rows.column_names:
             rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))

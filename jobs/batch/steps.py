@@ -42,7 +42,7 @@ from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.slices import BATCH
 from windowmill.windowing.errors import HeldError, WindowmillError, first_line
 
-#: Every so many batches the quality and quarantine tables are compacted if they have many small files.
+#: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
 MERGED_EVERY = 16
 
 
@@ -75,7 +75,7 @@ class _Steps:
         self.pipeline, self.places = pipeline, places = runnable.pipeline, runnable.places
         self.attempt = Attempt(plan, runnable.name, ledger, own_tables(runnable), rules=runnable.rules_digest)
         # Each attempt has its own folder: on object storage, which has no lease, another may work on the same batch.
-        if "://" not in places.root:  # listing object storage is slow; `maintain` does it
+        if "://" not in places.root:  # listing object storage is slow, so `maintain` does it
             clear_leftovers(places.root, running=True)
         self.staging = f"{places.root}/{STAGING}/{uuid.uuid4().hex[:12]}"
         self.applied: Applied | None = None
@@ -162,9 +162,9 @@ class _Steps:
         replaces = None if plan.builds_state else (result.emission.after, result.emission.through)
 
         def write() -> None:
-            little = self.collected is not None and sink.takes_table(path, result.row_count, replaces)
+            as_table = self.collected is not None and sink.takes_table(path, result.row_count, replaces)
             sink.publish(
-                self.collected if little else self._frame(result),
+                self.collected if as_table else self._frame(result),
                 result.row_count,
                 path,
                 app_id=self.attempt.app_id("sink"),
@@ -193,7 +193,7 @@ class _Steps:
             if rows is None:
                 return None
             app_id, batch = self.attempt.app_id("state"), self.plan.batch
-            # Rows written by an attempt of the first release have no checksums.
+            # An attempt of the first release wrote its rows without checksums.
             unchecked = [SUM] if batch <= self.batch.check.unchecked_through else []
             return self.attempt.write(
                 "state",
@@ -202,7 +202,7 @@ class _Steps:
             ).version
 
     def _same(self, rows: Callable[[], DataFrame], path: str, column: str, *, partials: bool = False) -> Callable[[], bool]:
-        """A check that the table at ``path`` holds the same ``rows`` for this batch; ``column`` is its batch column."""
+        """A check that ``rows`` equal this batch's rows in the table at ``path``; ``column`` is the table's batch column."""
 
         def same() -> bool:
             theirs = self.spark.read.format("delta").load(path).where(f"{column} = {self.plan.batch}")
@@ -211,7 +211,7 @@ class _Steps:
         return same
 
     def commit(self, result: Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Done:
-        """The commit point: this record makes the batch count."""
+        """Record the batch in the ledger: the commit point."""
         reach("commit.begin")
         with self.progress.step("commit", "one record in the ledger"):
             outcome = self._outcome(result, verdict, sink_version, state_version)
@@ -226,9 +226,9 @@ class _Steps:
                 with self.progress.step("compact", "entries of the state that later ones have superseded"):
                     way.compact()
             if self.plan.batch % MERGED_EVERY == MERGED_EVERY - 1:
-                for own in (self.places.quality, self.places.quarantine):
-                    merge_if_many(own)
-        except Exception as err:  # noqa: BLE001 - the batch is committed, and compaction is only an optimization
+                for path in (self.places.quality, self.places.quarantine):
+                    merge_if_many(path)
+        except Exception as err:  # noqa: BLE001 - the batch is committed; compaction only saves time
             self.progress.say(f"  the tables were not compacted ({first_line(err)})")
         reach("compact.after")
 
@@ -245,7 +245,7 @@ class _Steps:
         return rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(rows)
 
     def _rows(self, result: Applied) -> DataFrame | pa.Table:
-        """The result rows; a table of none where there are none."""
+        """The result rows; an empty table if there are none."""
         rows = result.computed.rows
         return self.batch.sink_schema.empty_table() if rows is None else rows
 
@@ -266,12 +266,12 @@ class _Steps:
                 metadata=self.attempt.metadata(),
             )
 
-        # An earlier attempt with the same rules had the same results.
+        # An earlier attempt with the same rules recorded the same results.
         self.attempt.write("quality", write, lambda: True)
         try:
             docs.write_docs(self.places.docs, verdict, pipeline=self.pipeline.pipeline, batch=plan.batch, at=at)
         except (OSError, pa.ArrowException) as err:
-            # The page only shows the contents of the quality table; a batch should not fail because of it.
+            # The page only shows the contents of the quality table, so a batch must not fail because of it.
             self.progress.say(f"  {self.places.docs}: the page of this batch was not written ({first_line(err)})")
 
     def _hold(self, result: Applied) -> None:

@@ -6,23 +6,23 @@ from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.places import Places
 from windowmill.expectations.rates import quarantined_rate
 
-#: A run warns if at least this share of a batch's rows was quarantined.
+#: Share of a batch's rows in quarantine from which a run warns.
 QUARANTINED_SHARE = 0.01
 
 
 def warnings_of(commit: Commit, places: Places) -> list[str]:
-    """The warnings, one line each: what happened, where to look, what to do."""
-    found = []
+    """The warnings, one line each: what happened, where to look and what to do."""
+    lines = []
     rate = quarantined_rate(commit.rows_read, commit.rows_quarantined)
     if rate >= QUARANTINED_SHARE:
-        found.append(
+        lines.append(
             f"{commit.rows_quarantined:,} of {commit.rows_read:,} rows read ({rate:.1%}) were quarantined, see the reasons in "
             f"{places.quarantine}; if they came too late, raise time.disorder or time.lateness, or read history that was loaded in "
             "bulk with `--arrival event_time` (run into a new sink, or backfill)"
         )
     if commit.rows_ignored:
-        found.append(
+        lines.append(
             f"{commit.rows_ignored:,} rows that the source updated or removed were ignored (source.changes: ignore): windows already "
             "computed still count them as they were"
         )
-    return found
+    return lines

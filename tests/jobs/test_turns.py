@@ -60,7 +60,7 @@ COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
 @pytest.mark.covers("P7")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_whatever_writes_waits_for_the_run_that_is_under_way(pipeline, taken, monkeypatch, command):
-    monkeypatch.setattr(loop, "_carry_out", lambda *_: pytest.fail("it did not wait"))
+    monkeypatch.setattr(loop, "_execute", lambda *_: pytest.fail("it did not wait"))
     with pytest.raises(LeaseTakenError, match="another run is under way"):
         COMMANDS[command](pipeline)
 
@@ -83,14 +83,14 @@ def opened(pipeline) -> Ledger:
 @pytest.mark.covers("Q1")
 @pytest.mark.parametrize("ruling", ["release", "discard"])
 def test_only_a_batch_that_is_held_is_ruled_on(pipeline, opened, monkeypatch, ruling):
-    monkeypatch.setattr(loop, "_carry_out", lambda *_: pytest.fail("no batch is held"))
+    monkeypatch.setattr(loop, "_execute", lambda *_: pytest.fail("no batch is held"))
     with pytest.raises(LedgerError, match=f"no batch is held, so there is nothing to {ruling}"):
         loop.run(pipeline, quiet(), ruling=ruling)
 
 
 @pytest.mark.covers("Q1")
 def test_what_has_been_published_cannot_be_discarded(pipeline, opened, monkeypatch):
-    monkeypatch.setattr(loop, "_carry_out", lambda *_: pytest.fail("its rows are in the sink"))
+    monkeypatch.setattr(loop, "_execute", lambda *_: pytest.fail("its rows are in the sink"))
     opened.record_held(opened.open_batch.plan, commit(verdict="held"), NOW)
     told = {"userMetadata": json.dumps({"generation": "g", "batch": 0})}
     once = CommitProperties(app_transactions=[Transaction("windowmill/g/sink", 0)], custom_metadata=told)
@@ -104,5 +104,5 @@ def test_a_ruling_is_on_one_batch(pipeline, opened, monkeypatch):
     opened.record_held(opened.open_batch.plan, commit(verdict="held"), NOW)
     plans = iter([opened.open_batch.plan, plan(1), None])
     monkeypatch.setattr("windowmill.jobs.batch.planning.next_run", lambda *_, **__: next(plans))
-    monkeypatch.setattr(loop, "_carry_out", lambda _pipeline, batch, *rest: (batch.batch, rest[-1]))
+    monkeypatch.setattr(loop, "_execute", lambda _pipeline, batch, *rest: (batch.batch, rest[-1]))
     assert loop.run(pipeline, quiet(), ruling="release") == [(0, "release")]
