@@ -1,1 +1,1 @@
-"""Where rows come from: kinds of sources, what a batch reads of them, and its rows in Spark."""
+"""Sources: their kinds, the versions and files that a batch reads, and its rows in Spark."""

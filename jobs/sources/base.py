@@ -1,7 +1,7 @@
-"""What a source is: a table that grows in versions, each of which adds files; and what a batch reads of it.
+"""The interface of a source, a table whose versions add files, and the files that a batch reads from it.
 
-A kind of source (:mod:`windowmill.jobs.sources.kinds`) opens the table that a spec names. Planning asks it for versions and files, without
-a JVM; Spark reads the rows of the files that the plan selects.
+A kind of source (:mod:`windowmill.jobs.sources.kinds`) opens the table that a spec names. Planning lists its versions and files without a
+JVM; Spark reads the rows of the files that the plan selects.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
-    """One file of a source, or another piece of it that is read as a whole, appended by a version or part of a snapshot.
+    """One file of a source, or another unit that is read as a whole, appended by a version or part of a snapshot.
 
-    ``path`` is relative to the table, or absolute. ``rows`` is the number of rows that are not deleted, null if the source does not tell.
-    The keys of ``partition`` are physical column names.
+    ``path`` is relative to the table, or absolute. ``rows`` is the number of rows that are not deleted, null if the source does not record
+    it. The keys of ``partition`` are physical column names.
     """
 
     path: str
@@ -33,12 +33,12 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True)
 class LoggedVersion:
-    """One version of a source, by its log.
+    """One version of a source, as recorded in its log.
 
     Attributes
     ----------
     operation
-        What made it, for messages.
+        The operation that made it, for messages.
     added
         Files with new rows; files that were only rewritten (by OPTIMIZE and the like) are not included.
     changes
@@ -79,18 +79,18 @@ class Reading:
 
 @dataclass(frozen=True)
 class SourceTable(ABC):
-    """A source as it is when it is opened. Versions are numbered from 0; what a version added never changes.
+    """A source at the time of opening. Versions are numbered from 0; the files that a version added never change.
 
     Attributes
     ----------
     path
-        Where it is, for messages.
+        Its location, for messages.
     table_id
-        Its identity: what else lies at the path later is another table, and is refused.
+        Its identity: plans refuse a table with another id at the same path.
     version
         The newest version.
     schema_json
-        Its columns, as the JSON of a Spark ``StructType``. A batch replaces them by those that its plan has pinned.
+        Its columns, as the JSON of a Spark ``StructType``. A batch replaces them with those that its plan has pinned.
     deletion_vectors
         Whether files may contain rows that have been deleted.
     """
@@ -108,7 +108,7 @@ class SourceTable(ABC):
         Raises
         ------
         SourceRangeGoneError
-            If it is no longer known what one of these versions added.
+            If the files that one of these versions added are no longer known.
         """
 
     @abstractmethod
@@ -123,22 +123,22 @@ class SourceTable(ABC):
 
     @abstractmethod
     def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
-        """The first of ``files`` that no longer exists; none if all do."""
+        """The first of ``files`` that no longer exists; null if all exist."""
 
     @abstractmethod
     def first_version_at(self, instant: datetime) -> int | None:
-        """The first version committed at ``instant`` or later; none if all are earlier.
+        """The first version committed at ``instant`` or later; null if all are earlier.
 
         Raises
         ------
         SourceRangeGoneError
-            If what is needed to find it is gone.
+            If the time of a version is no longer known.
         """
 
     @abstractmethod
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
         """The rows of the files in ``reading``: the columns of ``schema_json``, and three more.
 
-        They are ``_file`` (INT, index of the row's file in ``reading.files``), ``_row`` (BIGINT, index of the row in the file, the same
-        each time that it is read), and ``_version`` (BIGINT, the file's version).
+        These are ``_file`` (INT, index of the row's file in ``reading.files``), ``_row`` (BIGINT, index of the row in the file, the same
+        at each read), and ``_version`` (BIGINT, the file's version).
         """

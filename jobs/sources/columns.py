@@ -1,4 +1,4 @@
-"""The columns of a source: those that it has, those that a spec needs of it, and those that reading adds."""
+"""The columns of a source: their types, those that a spec requires, and those that reading adds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WIDER = {
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The source's columns, as pinned in the plan."""
+    """The source's columns, as the plan pins them."""
 
     struct: StructType
 
@@ -85,8 +85,8 @@ class Columns:
 def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:
     """Check that the columns that the spec uses have not changed since the schema ``before``.
 
-    Columns may be added, and a type may become wider if the columns of state and sink stay the same. Raises ``SourceSchemaError``
-    naming the column.
+    The source may add columns, and widen a type if the columns of state and sink stay the same. Raises ``SourceSchemaError`` naming the
+    column.
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
@@ -114,7 +114,7 @@ def _widens(old: DataType, new: DataType) -> bool:
 
 
 def _same_form(pipeline: Pipeline, old: Columns, new: Columns) -> bool:
-    """Whether sink and state have the same columns for both; never for live rows, whose log stores the source's types."""
+    """Whether sink and state have the same columns for ``old`` and ``new``; false for live rows, whose log stores the source's types."""
     slices = [slices_of(pipeline, columns.arrow) for columns in (old, new)]
     if slices[0] is None or slices[1] is None:
         return False

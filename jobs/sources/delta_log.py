@@ -48,7 +48,7 @@ _CHANGED_ROWS = (
 
 def open_delta(settings: Source) -> DeltaSource:
     """The Delta table of a spec's source."""
-    assert settings.path is not None  # `not_run` refuses a source without
+    assert settings.path is not None  # `not_run` refuses a source without a path
     return read_source_table(settings.path)
 
 
@@ -70,10 +70,10 @@ def read_source_table(path: str) -> DeltaSource:
     except TableNotFoundError as err:
         raise SourceError(f"source {path}: there is no Delta table; write the first rows or correct source.path") from err
     except (DeltaError, OSError, ValueError) as err:
-        told = str(err).replace(path, "")
-        if re.search(r"catalog.?(managed|owned)", told, re.IGNORECASE):
+        message = str(err).replace(path, "")
+        if re.search(r"catalog.?(managed|owned)", message, re.IGNORECASE):
             raise SourceFeatureError(catalog_managed(path)) from err
-        if re.search(r"\bfeatures?\b", told, re.IGNORECASE):
+        if re.search(r"\bfeatures?\b", message, re.IGNORECASE):
             raise SourceFeatureError(
                 f"source {path}: uses a table feature that cannot be read ({first_line(err)}); "
                 "drop the feature (ALTER TABLE … DROP FEATURE), or copy the rows into a table without it and read that"
@@ -111,10 +111,10 @@ class DeltaSource(SourceTable):
                 f"source {self.path}: the log can no longer reconstruct the table at version {version} ({first_line(err)}); "
                 "raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
             ) from err
-        # Statistics hold dates and instants of any year, Python only those from year 1 on.
+        # Statistics may hold dates and instants before year 1, which Python cannot represent: convert only these columns.
         wanted = ("path", "size_bytes", "modification_time", "num_records", "partition")
-        found = added.select([name for name in wanted if name in added.schema.names]).to_pylist()
-        found.sort(key=lambda add: (add["modification_time"], add["path"]))
+        adds = added.select([name for name in wanted if name in added.schema.names]).to_pylist()
+        adds.sort(key=lambda add: (add["modification_time"], add["path"]))
         physical = physical_names(self.schema_json)
         return [
             AddedFile(
@@ -124,7 +124,7 @@ class DeltaSource(SourceTable):
                 rows=None if self.deletion_vectors else add.get("num_records"),
                 partition={physical.get(name, name): _text(value) for name, value in (add.get("partition") or {}).items()},
             )
-            for add in found
+            for add in adds
         ]
 
     def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
@@ -159,7 +159,7 @@ class DeltaSource(SourceTable):
         return physical_names(self.schema_json if version is None else DeltaTable(self.path, version=version).schema().to_json())
 
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
-        from windowmill.jobs.sources.delta_rows import rows_of  # planning does without pyspark
+        from windowmill.jobs.sources.delta_rows import rows_of  # imports pyspark, which planning does not need
 
         return rows_of(spark, self, reading)
 
@@ -171,6 +171,8 @@ def physical_names(schema_json: str) -> dict[str, str]:
 
 
 class _Log:
+    """The log of a Delta table, read entry by entry."""
+
     def __init__(self, table: DeltaSource) -> None:
         self._table = table
         self._files = store_of(table.path)
@@ -183,10 +185,10 @@ class _Log:
         info = self._info(version)
         if info.type != pa_fs.FileType.File:
             return None
-        told: int | None = next(
+        recorded: int | None = next(
             (action["commitInfo"].get("inCommitTimestamp") for action in self.actions(version) if "commitInfo" in action), None
         )
-        return info.mtime.timestamp() * 1_000 if told is None else float(told)
+        return info.mtime.timestamp() * 1_000 if recorded is None else float(recorded)
 
     def actions(self, version: int) -> list[dict[str, Any]]:
         try:
@@ -212,25 +214,25 @@ class _Log:
 
 
 def _version(version: int, actions: Sequence[dict[str, Any]]) -> LoggedVersion:
-    told: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    commit: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     adds = [action["add"] for action in actions if "add" in action and action["add"].get("dataChange", True)]
     removes = [action["remove"] for action in actions if "remove" in action and action["remove"].get("dataChange", True)]
-    operation = told.get("operation", "?")
-    # A RESTORE may only add files back, whose rows have been read before.
+    operation = commit.get("operation", "?")
+    # A RESTORE may add files back and remove none; their rows have been read before.
     changes = bool(removes) or any(add.get("deletionVector") for add in adds) or (operation == "RESTORE" and bool(adds))
     added = tuple(_file(add, version) for add in adds)
-    return LoggedVersion(version, operation, added, changes, _rows_changed(told, added) if changes else 0, _pipeline(told))
+    return LoggedVersion(version, operation, added, changes, _rows_changed(commit, added) if changes else 0, _pipeline(commit))
 
 
-def _rows_changed(told: Mapping[str, Any], added: Sequence[AddedFile]) -> int:
-    metrics = told.get("operationMetrics") or {}
+def _rows_changed(commit: Mapping[str, Any], added: Sequence[AddedFile]) -> int:
+    metrics = commit.get("operationMetrics") or {}
     counts = [int(metrics[name]) for name in _CHANGED_ROWS if str(metrics.get(name, "")).isdigit()]
     return sum(counts) if counts else sum(file.rows or 0 for file in added)
 
 
-def _pipeline(told: Mapping[str, Any]) -> str | None:
+def _pipeline(commit: Mapping[str, Any]) -> str | None:
     try:
-        metadata = json.loads(told.get("userMetadata") or "null")
+        metadata = json.loads(commit.get("userMetadata") or "null")
     except ValueError:
         return None
     return metadata.get("pipeline") if isinstance(metadata, dict) and "generation" in metadata else None
@@ -238,13 +240,13 @@ def _pipeline(told: Mapping[str, Any]) -> str | None:
 
 def _file(add: Mapping[str, Any], version: int) -> AddedFile:
     stats = json.loads(add["stats"]) if add.get("stats") else {}
-    hidden = (add.get("deletionVector") or {}).get("cardinality", 0)
+    deleted = (add.get("deletionVector") or {}).get("cardinality", 0)
     rows = stats.get("numRecords")
     return AddedFile(
         path=unquote(add["path"]),
         version=version,
         size_bytes=add["size"],
-        rows=None if rows is None else rows - hidden,
+        rows=None if rows is None else rows - deleted,
         partition=add.get("partitionValues") or {},
     )
 

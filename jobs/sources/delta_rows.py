@@ -1,4 +1,4 @@
-"""Reads the rows of a Delta table's files in Spark, each with its place: index of its file, index in the file, version."""
+"""Reads the rows of a Delta table's files in Spark, each with the index of its file, its index in the file, and its version."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
     from windowmill.jobs.sources.delta_log import DeltaSource
 
-#: Up to this many files, the columns of a file are constants in the query; for more they are joined.
+#: Up to this many files, index, version and partition values of each file are constants in the query; for more files they are joined.
 _FEW_FILES = 16
 #: Characters that a Java URI does not escape in a path, besides letters and digits.
-_KEPT = "/@_-!.~'()*,;:$&+="
+_UNESCAPED = "/@_-!.~'()*,;:$&+="
 _ABSOLUTE = re.compile(r"[a-z0-9]+:/|/")
 
 
 def rows_of(spark: SparkSession, table: DeltaSource, reading: Reading) -> DataFrame:
-    """As :meth:`.SourceTable.rows`."""
+    """Implements :meth:`.SourceTable.rows` for a Delta table."""
     struct = Columns.of(table.schema_json).struct
     by_delta = reading.settled if reading.as_of is not None else 0
     parts = []
@@ -48,7 +48,7 @@ def _by_files(spark: SparkSession, table: DeltaSource, files: Sequence[AddedFile
     stored, partitions = _stored(struct), set(files[0].partition)
     data = StructType([field for field in stored if field.name not in partitions])
     rows = spark.read.schema(data).parquet(*(_literal_path(table.path, file.path) for file in files))
-    rows = _with_places(rows, table.path, files, first)
+    rows = _with_file_columns(rows, table.path, files, first)
     # The log gives partition values as texts.
     chosen = [
         backquoted(old.name) if old == new and old.name not in partitions else _renamed(old.name, new)
@@ -64,11 +64,11 @@ def _renamed(name: str, field: StructField) -> Column:
 def _by_delta(spark: SparkSession, table: DeltaSource, reading: Reading, struct: StructType) -> DataFrame:
     """The rows of the snapshot, read by Delta's own reader, which applies deletion vectors."""
     version = reading.as_of
-    held = spark.read.format("delta").option("versionAsOf", str(version)).load(_root(table.path))
+    frame = spark.read.format("delta").option("versionAsOf", str(version)).load(_root(table.path))
     # A column may have been renamed since; with column mapping its physical name identifies it.
-    then = {field: name for name, field in table.stored_names(version).items()}
-    names = [then.get(field) for field in table.stored_names().values()]
-    rows = _with_places(held, table.path, [replace(file, partition={}) for file in reading.files[: reading.settled]], 0)
+    names_then = {field: name for name, field in table.stored_names(version).items()}
+    names = [names_then.get(field) for field in table.stored_names().values()]
+    rows = _with_file_columns(frame, table.path, [replace(file, partition={}) for file in reading.files[: reading.settled]], 0)
     chosen = [
         F.lit(None).cast(field.dataType).alias(field.name) if name is None else _renamed(name, field)
         for name, field in zip(names, struct, strict=True)
@@ -76,15 +76,15 @@ def _by_delta(spark: SparkSession, table: DeltaSource, reading: Reading, struct:
     return rows.select(*chosen, FILE, ROW, VERSION)
 
 
-def _with_places(rows: DataFrame, root: str, files: Sequence[AddedFile], first: int) -> DataFrame:
+def _with_file_columns(rows: DataFrame, root: str, files: Sequence[AddedFile], first: int) -> DataFrame:
     """Add each row's index in its file and the columns of the file; a row of a file that is not in ``files`` is an error."""
     uris = _uris(rows.sparkSession, root, files)
     rows = rows.selectExpr("*", f"_metadata.file_path AS {URI}", f"_metadata.row_index AS {ROW}")
-    told = _told(uris, files, first)
-    if told.num_rows <= _FEW_FILES:
-        rows = rows.selectExpr("*", f"{_looked_up(told)} AS _told").select("*", "_told.*")
+    by_file = _file_columns(uris, files, first)
+    if by_file.num_rows <= _FEW_FILES:
+        rows = rows.selectExpr("*", f"{_lookup_sql(by_file)} AS _told").select("*", "_told.*")
     else:
-        rows = rows.join(F.broadcast(rows.sparkSession.createDataFrame(told)), URI, "left")
+        rows = rows.join(F.broadcast(rows.sparkSession.createDataFrame(by_file)), URI, "left")
     stray = f"raise_error(concat('windowmill: a row of a file that the plan does not name: ', {URI}))"
     return rows.withColumn(FILE, F.expr(f"coalesce({FILE}, CAST({stray} AS INT))"))
 
@@ -95,20 +95,20 @@ def _uris(spark: SparkSession, root: str, files: Sequence[AddedFile]) -> list[st
     hadoop = spark._jsc.hadoopConfiguration()  # noqa: SLF001
 
     def uri(path: str) -> str:
-        told = java.org.apache.hadoop.fs.Path(path)
-        qualified = told.getFileSystem(hadoop).makeQualified(told).toString()
+        unqualified = java.org.apache.hadoop.fs.Path(path)
+        qualified = unqualified.getFileSystem(hadoop).makeQualified(unqualified).toString()
         return str(java.org.apache.hadoop.fs.Path(qualified).toUri().toString())
 
     base = uri(_root(root)).rstrip("/")
     # A call into Java takes a millisecond per file, and is needed only for absolute and for non-ASCII paths.
     simple = [file.path.isascii() and not _ABSOLUTE.match(file.path) for file in files]
     return [
-        f"{base}/{quote(file.path, safe=_KEPT)}" if plain else uri(_full_path(root, file.path))
+        f"{base}/{quote(file.path, safe=_UNESCAPED)}" if plain else uri(_full_path(root, file.path))
         for plain, file in zip(simple, files, strict=True)
     ]
 
 
-def _told(uris: Sequence[str], files: Sequence[AddedFile], first: int) -> pa.Table:
+def _file_columns(uris: Sequence[str], files: Sequence[AddedFile], first: int) -> pa.Table:
     """One row per file: its URI, its index in the order of arrival, its version and its partition values."""
     # An Arrow table becomes a local relation in Spark; a Python list would become an RDD, with its own job and Python workers.
     own = {URI: pa.array(uris, pa.string()), VERSION: pa.array([file.version for file in files], pa.int64())}
@@ -116,8 +116,8 @@ def _told(uris: Sequence[str], files: Sequence[AddedFile], first: int) -> pa.Tab
     return pa.table(own | {name: pa.array([file.partition[name] for file in files], pa.string()) for name in files[0].partition})
 
 
-def _looked_up(told: pa.Table) -> str:
-    """SQL that looks up the row of ``told`` for a row's file, as a struct. It is a constant; a join would need another job."""
+def _lookup_sql(by_file: pa.Table) -> str:
+    """SQL of the row of ``by_file`` for a row's file, as a struct. The SQL looks it up in a constant; a join would need another job."""
 
     def constant(name: str, value: str | int | None) -> str:
         kind = {FILE: "INT", VERSION: "BIGINT"}.get(name, "STRING")
@@ -125,7 +125,7 @@ def _looked_up(told: pa.Table) -> str:
 
     pairs = [
         f"{spark_text(row.pop(URI))}, struct({', '.join(f'{constant(name, value)} AS {backquoted(name)}' for name, value in row.items())})"
-        for row in told.to_pylist()
+        for row in by_file.to_pylist()
     ]
     return f"map({', '.join(pairs)})[{URI}]"
 

@@ -1,4 +1,4 @@
-"""The kinds of sources, by the name that a spec's ``source.format`` gives."""
+"""The kinds of sources, by the name in a spec's ``source.format``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class SourceKind:
     Attributes
     ----------
     name
-        As ``source.format`` gives it.
+        Name in ``source.format``.
     open
-        Opens the source that a spec describes (``path``, ``options``), as it is now; itself, or ``"module:name"`` to be imported when
-        the first source is opened. Raises ``SourceError`` if there is none.
+        Function that opens the source that a spec describes (``path``, ``options``) in its present version, and raises ``SourceError`` if
+        there is none; or ``"module:name"`` of such a function, imported when the first source is opened.
     options
-        Names of its own ``source.options``. Those that choose versions (``startingVersion``, ``startingTimestamp``) and limit a batch
-        (``maxFilesPerTrigger``, ``maxBytesPerTrigger``) are known for every kind.
+        Names of its own ``source.options``. The options that choose versions (``startingVersion``, ``startingTimestamp``) and limit a
+        batch (``maxFilesPerTrigger``, ``maxBytesPerTrigger``) are valid for every kind.
     """
 
     name: str
@@ -36,9 +36,9 @@ KINDS: Registry[SourceKind] = Registry("source kind", {"delta": SourceKind("delt
 
 
 def kind_problems(settings: Source) -> Iterator[tuple[str, str]]:
-    """What is wrong with the kind of a source or with its options, as pairs (path of the field, what is wrong and what to do)."""
+    """Problems with the kind of a source and its options, as pairs (path of the field, problem and remedy)."""
     if settings.format not in KINDS:
-        # Windowmill's own needs no list.
+        # With only the built-in kind, the message names it already.
         others = f", or name one of {', '.join(KINDS)}" if len(KINDS) > 1 else ""
         yield "source.format", f"got {settings.format!r}; runs read Delta tables, land the data in one first{others}"
         return
@@ -49,18 +49,18 @@ def kind_problems(settings: Source) -> Iterator[tuple[str, str]]:
 
 
 def open_source(pipeline: Pipeline) -> SourceTable:
-    """The source of ``pipeline`` as it is now.
+    """The source of ``pipeline`` in its present version.
 
     Raises
     ------
     SourceError
         If it is missing, or cannot be read.
     UnsupportedError
-        If no kind of source has the name that the spec gives.
+        If the spec names an unknown kind of source, or an option that the kind does not have.
     """
     settings = pipeline.source
     if settings is None or settings.path is None:
         raise SourceError(f"pipeline {pipeline.pipeline}: source.path: missing; give the path of the Delta table")
-    for where, told in kind_problems(settings):
-        raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {told}")
+    for where, problem in kind_problems(settings):
+        raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
     return resolve(KINDS[settings.format].open)(settings)

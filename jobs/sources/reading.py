@@ -30,7 +30,7 @@ Arrival = Literal["log", "event_time"]
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The versions that a batch reads: (``after``, ``through``], of which those up to ``snapshot`` are read as a table snapshot.
+    """The versions that a batch reads: (``after``, ``through``]. Those up to ``snapshot`` are read as a snapshot of the table.
 
     ``snapshot`` is greater than ``through`` if the files were rewritten since, without changing rows.
     """
@@ -41,7 +41,7 @@ class Reach:
 
 
 def check_source(pipeline: Pipeline, source: Source) -> None:
-    """Raise ``SpecError``, naming the field, for valid settings of the pipeline's ``source`` that runs do not support."""
+    """Raise ``SpecError``, naming the field, for settings of ``source`` that runs do not support or cannot read."""
     if source.changes == "restate":
         raise UnsupportedError(
             f"pipeline {pipeline.pipeline}: source.changes: restate is not supported yet; use refuse, or ignore to skip changed rows"
@@ -63,7 +63,7 @@ def next_reach(runnable: Runnable, source: SourceTable, last: Plan | None, arriv
 
 
 def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan], arrival: Arrival) -> Reach:
-    """The versions that a backfill reads: those of the plans ``before`` it that built the state, or all if it is the first batch."""
+    """The versions that a backfill reads: those of the earlier plans ``before`` that built the state, or all in a first batch."""
     if not before:
         return _first(runnable, source, arrival, max_files=None, max_bytes=None)
     first, through = before[0], before[-1].to_version
@@ -105,14 +105,14 @@ def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, aga
     Parameters
     ----------
     again
-        Whether earlier batches have read it already, as in a backfill of a running pipeline.
+        Whether earlier batches have read this input already, as in a backfill of a running pipeline.
 
     Raises
     ------
     SourceRangeGoneError
         If files or log entries are missing.
     ArrivalUnknownError
-        If they are missing and ``again`` is true.
+        If these are missing and ``again`` is true.
     """
     try:
         reading = reading_of(runnable, source, reach)
@@ -137,17 +137,17 @@ def _first(runnable: Runnable, source: SourceTable, arrival: Arrival, *, max_fil
     if after >= 0:
         if arrival != "log":
             raise SpecError(f"pipeline {runnable.name}: --arrival {arrival} takes the whole table; leave out startingVersion")
-        versions = source.versions(after, source.version)
-        return Reach(after, _within(runnable, source, versions, source.version, max_files, max_bytes))
+        later = source.versions(after, source.version)
+        return Reach(after, _within(runnable, source, later, source.version, max_files, max_bytes))
     if arrival == "event_time":
         return whole
     try:
-        told = list(source.versions(-1, source.version))
+        versions = list(source.versions(-1, source.version))
     except SourceRangeGoneError:
         return whole
-    if not _tells_order(source, told):
+    if not _log_order_known(source, versions):
         return whole
-    return Reach(-1, _within(runnable, source, told, source.version, max_files, max_bytes))
+    return Reach(-1, _within(runnable, source, versions, source.version, max_files, max_bytes))
 
 
 def _held(source: SourceTable, version: int) -> int:
@@ -168,7 +168,7 @@ def _held(source: SourceTable, version: int) -> int:
     return later
 
 
-def _tells_order(source: SourceTable, versions: Sequence[LoggedVersion]) -> bool:
+def _log_order_known(source: SourceTable, versions: Sequence[LoggedVersion]) -> bool:
     """Whether the files that ``versions`` appended hold exactly the table's rows and still exist, so that log order is known."""
     if any(version.changes for version in versions):
         return False
@@ -182,7 +182,7 @@ def _tells_order(source: SourceTable, versions: Sequence[LoggedVersion]) -> bool
 
 
 def _rows_of(files: Sequence[AddedFile]) -> int | None:
-    """Rows of all ``files``; null where the log does not tell it of each."""
+    """Number of rows of all ``files``; null if the log does not record it for every file."""
     known = [file.rows for file in files if file.rows is not None]
     return sum(known) if len(known) == len(files) else None
 
@@ -197,10 +197,10 @@ def _within(
 ) -> int:
     """The last version through which the files that ``versions`` appended stay within the limits; at least one version is taken."""
     files = size = 0
-    for place, version in enumerate(versions):
+    for index, version in enumerate(versions):
         added = _appended(runnable, source, version)
         files, size = files + len(added), size + sum(file.size_bytes for file in added)
-        if place and ((max_files is not None and files > max_files) or (max_bytes is not None and size > max_bytes)):
+        if index and ((max_files is not None and files > max_files) or (max_bytes is not None and size > max_bytes)):
             return version.version - 1
     return through
 

@@ -1,4 +1,4 @@
-"""Reads a source's new rows in Spark, with their place in the order of arrival, their event time, and a reason if they are unusable."""
+"""Reads a source's new rows in Spark, with their position in order of arrival, their event time, and a reason if they are unusable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnable: Runnable, *, now_us: int) -> DataFrame:
     """The rows of the files in ``reading``, with the columns of ``ADDED``.
 
-    ``_reason`` is null for a row with a usable event time, else a key of :data:`windowmill.jobs.ways.quarantine.DETAILS`.
+    ``_reason`` is null for a usable row, else a key of :data:`windowmill.jobs.ways.quarantine.DETAILS`.
     """
     columns = Columns.of(table.schema_json)
     clash = next((name for name in columns.struct.names if name.lower() in TAKEN), None)
@@ -35,7 +35,7 @@ def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnabl
     wanted, pipeline = runnable.source.filter, runnable.pipeline
     if wanted:
         chosen, failed = truth(wanted, columns.arrow), failure(wanted, columns.arrow)
-        # A row on which the filter fails is kept, to be quarantined.
+        # Rows on which the filter fails are kept for quarantine.
         rows = rows.where(chosen if failed is None else F.coalesce(chosen, F.lit(False)) | failed)
     latest = pipeline.time.latest(now_us)
     time, reason = event_time(pipeline, columns, None if latest is None else _unchanging(latest))
@@ -45,18 +45,18 @@ def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnabl
 def _unchanging(number: int) -> str:
     """SQL of a constant that does not change the code that Spark generates.
 
-    Spark inlines a literal into the generated code, so another value means another compilation, and the first rows run interpreted: 0.2 s
-    for 50,000 rows. An array is passed to the code as an argument, and an index that depends on the row prevents constant folding.
+    Spark inlines a literal into the generated code, so another value causes another compilation, and the first rows run interpreted: 0.2 s
+    for 50,000 rows. An array is an argument of the generated code, and an index that depends on the row prevents constant folding.
     """
     return f"get(array({number}L), least({FILE}, 0))"
 
 
 def event_time(pipeline: Pipeline, columns: Columns, latest: str | None) -> tuple[Column, Column]:
-    """A row's event time on the axis, and the reason if it is unusable: a key of :data:`windowmill.jobs.ways.quarantine.DETAILS`.
+    """A row's event time on the axis, and the reason if the row is unusable: a key of :data:`windowmill.jobs.ways.quarantine.DETAILS`.
 
-    ``latest`` is SQL of the greatest time that is not too far in the future; null if the future is unlimited.
+    ``latest`` is SQL of the greatest accepted event time; null for no bound.
     """
-    # Written as SQL: each Column method in Python takes a call or two into the JVM, and dozens of them would cost 0.1 s per run.
+    # Written as SQL: each Column method makes a call or two into the JVM, and dozens of them would cost 0.1 s per run.
     names = [name for name in (pipeline.time.column, pipeline.time.end) if name is not None]
     time, until = _on_axis(names[0], columns), _on_axis(names[-1], columns)
     least, greatest = accepted_times(pipeline)
@@ -74,7 +74,7 @@ def event_time(pipeline: Pipeline, columns: Columns, latest: str | None) -> tupl
 
 
 def event_end(pipeline: Pipeline, columns: Columns) -> Column:
-    """The end of a row's event on the axis; for a point event its time."""
+    """The end of a row's event on the axis; the event time of a point event."""
     return F.expr(_on_axis(pipeline.time.end or pipeline.time.column, columns))
 
 

@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "order-of-arrival-taken-as-told",
         "jobs/sources/reading.py",
-        "    if not _tells_order(source, told):\n        return whole\n",
+        "    if not _log_order_known(source, versions):\n        return whole\n",
         "",
         ("tests/jobs/test_reading.py::test_a_first_batch_reads_the_snapshot_where_arrival_is_no_longer_told",),
     ),
