@@ -1,4 +1,4 @@
-"""Whether a text is a condition that every engine settles alike: Spark SQL over one row, with the same answer at every retry."""
+"""Checks that a text is a condition that every engine evaluates alike: Spark SQL over one row, with the same result at every retry."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 _LONGEST = 10_000
-#: What differs from call to call, session to session or machine to machine: a retry would choose other rows.
+#: Functions whose result differs between calls, sessions or machines: a retry would choose other rows.
 _CHANGING = {
     "curdate", "current_catalog", "current_database", "current_date", "current_schema", "current_time", "current_timestamp",
     "current_timezone", "current_user", "getdate", "input_file_block_length", "input_file_block_start", "input_file_name",
     "java_method", "localtime", "localtimestamp", "monotonically_increasing_id", "now", "rand", "randn", "random", "randstr",
     "reflect", "session_user", "shuffle", "spark_partition_id", "try_reflect", "uniform", "user", "uuid", "version",
 }  # fmt: skip
-#: Of many rows, though sqlglot takes them for functions of one, or does not know them.
+#: Functions of many rows that sqlglot takes for functions of one row, or does not know.
 _OF_MANY_ROWS = {
     "any", "bit_and", "bit_or", "bit_xor", "bitmap_construct_agg", "bitmap_or_agg", "bool_and", "bool_or", "count_min_sketch", "cume_dist",
     "dense_rank", "every", "grouping", "grouping_id", "histogram_numeric", "hll_sketch_agg", "hll_union_agg", "kurtosis", "lag", "lead",
@@ -25,34 +25,36 @@ _OF_MANY_ROWS = {
     "regr_avgx", "regr_avgy", "regr_count", "regr_intercept", "regr_r2", "regr_slope", "regr_sxx", "regr_sxy", "regr_syy", "row_number",
     "session_window", "skewness", "some", "string_agg", "try_avg", "try_sum", "window", "window_time",
 }  # fmt: skip
+#: Functions that make several rows of one.
 _MANY_FROM_ONE = {"explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode", "posexplode_outer", "stack"}
 
 
 def condition_problem(text: str) -> str | None:
-    """What keeps ``text`` from being a condition over a row, with what to do; none if nothing does."""
+    """Why ``text`` is not a condition over one row, and the remedy; null if it is one."""
     if not text.strip():
         return "got a blank; expected a Spark SQL condition, or leave the field out"
     if len(text) > _LONGEST:
         return f"{len(text)} characters; expected at most {_LONGEST}"
     if not text.replace("\n", "").replace("\t", "").replace("\r", "").isprintable():
         return "holds a character that cannot be printed; take it out"
-    found = _parsed(text)
-    told = f"got {text[:120]!r}"
-    if isinstance(found, str):
-        return f"{told}; {found}"
-    problem = _form_problem(found)
+    tree = _parsed(text)
+    got = f"got {text[:120]!r}"
+    if isinstance(tree, str):
+        return f"{got}; {tree}"
+    problem = _form_problem(tree)
     if problem is None:
-        for node in found.walk():
+        for node in tree.walk():
             problem = _node_problem(node)
             if problem is not None:
                 break
-    return None if problem is None else f"{told}; {problem}"
+    return None if problem is None else f"{got}; {problem}"
 
 
 def _parsed(text: str) -> exp.Expr | str:
+    """The parse tree of ``text``, or the problem with it."""
     import sqlglot
 
-    # It warns on standard error of what it takes for a command; that is refused here anyway.
+    # sqlglot warns on standard error about texts that it takes for commands, which are refused below anyway.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     try:
         statements = [statement for statement in sqlglot.parse(text, read="spark") if statement is not None]
@@ -68,23 +70,23 @@ def _parsed(text: str) -> exp.Expr | str:
 
 
 def _first(err: Exception) -> str:
-    # The message names classes of sqlglot's, and quotes parts of the text, which may come from the environment, on the lines below.
-    told = str(err).splitlines()[0].rstrip(".")[:200]
-    place = re.search(r"Line (\d+), Col: (\d+)", told)
-    missing = "something is missing" if told.startswith("Required keyword") else told.partition(". Line")[0]
-    return f"{missing} near line {place[1]}, character {place[2]}" if place else missing
+    # "Required keyword" names classes of sqlglot. Later lines quote parts of the text, which may come from the environment.
+    line = str(err).splitlines()[0].rstrip(".")[:200]
+    position = re.search(r"Line (\d+), Col: (\d+)", line)
+    what = "something is missing" if line.startswith("Required keyword") else line.partition(". Line")[0]
+    return f"{what} near line {position[1]}, character {position[2]}" if position else what
 
 
-def _form_problem(found: exp.Expr) -> str | None:
+def _form_problem(tree: exp.Expr) -> str | None:
     from sqlglot import exp
 
-    if isinstance(found, exp.Query):
+    if isinstance(tree, exp.Query):
         return "a condition reads one row; it has no SELECT"
-    if isinstance(found, exp.Alias):
+    if isinstance(tree, exp.Alias):
         return "not a Spark SQL condition (two names stand side by side); correct it"
-    if not isinstance(found, exp.Condition) or isinstance(found, exp.Star):
+    if not isinstance(tree, exp.Condition) or isinstance(tree, exp.Star):
         return "a statement or a list stands where a condition should"
-    if isinstance(found, exp.Literal | exp.Interval | exp.Null) or (isinstance(found, exp.Neg) and isinstance(found.this, exp.Literal)):
+    if isinstance(tree, exp.Literal | exp.Interval | exp.Null) or (isinstance(tree, exp.Neg) and isinstance(tree.this, exp.Literal)):
         return "a value stands where a condition should; compare it with something"
     return None
 
@@ -112,14 +114,14 @@ def _node_problem(node: exp.Expr) -> str | None:
 
 
 def _names(node: exp.Expr) -> set[str]:
-    """What the function ``node`` is called, in lower case; nothing if it is no function."""
+    """The names of the function ``node`` in lower case; empty if it is not a function."""
     from sqlglot import exp
 
     if isinstance(node, exp.Anonymous):
         return {str(node.this).lower()}
     if isinstance(node, exp.Any):
         return {"any"}
-    # Operators such as AND are functions to sqlglot, too.
+    # sqlglot also represents operators such as AND as functions.
     if isinstance(node, exp.Func) and not isinstance(node, exp.Connector | exp.Cast | exp.Case | exp.If):
         return {name.lower() for name in node.sql_names()}
     return set()

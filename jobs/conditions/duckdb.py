@@ -1,4 +1,4 @@
-"""Spark SQL conditions without Spark: translated to DuckDB's dialect and evaluated in this process."""
+"""Evaluates Spark SQL conditions without Spark: translates them to DuckDB's dialect, and runs DuckDB in this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def conditions_of(pipeline: Pipeline) -> tuple[str, ...]:
-    """Every condition in the spec but the source's filter, each once."""
+    """The distinct conditions in the spec, without the source's filter."""
     return pipeline.conditions()
 
 
@@ -32,28 +32,28 @@ def columns_of(condition: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A condition over some rows: where it is true (null is not), and where it cannot be evaluated."""
+    """A condition evaluated over n rows, each array of shape (n,): where it is true (not null), and where its evaluation failed."""
 
     holds: pa.BooleanArray
     failed: pa.BooleanArray
 
 
 def evaluate(conditions: Sequence[str], rows: pa.Table) -> dict[str, Truth]:
-    """Each condition over ``rows``, as Spark evaluates it.
+    """Evaluate each condition over ``rows`` as Spark would.
 
     Raises
     ------
     SpecError
-        If a condition is no Spark SQL, or cannot be evaluated over these columns.
+        If a condition is not Spark SQL, or cannot be evaluated over these columns.
     UnsupportedError
-        If it is outside the subset that means the same to DuckDB.
+        If it is outside the subset that DuckDB evaluates alike.
     """
-    none = pa.array([], pa.bool_())
+    empty = pa.array([], pa.bool_())
     if not conditions or not rows.num_rows:
-        return dict.fromkeys(conditions, Truth(none, none))
+        return dict.fromkeys(conditions, Truth(empty, empty))
     import duckdb
 
-    found = {}
+    truths = {}
     # The text comes from a spec, so it must not read files or settings of this machine.
     with duckdb.connect(config={"enable_external_access": "false", "threads": "1"}) as connection:
         connection.register("batch", rows)
@@ -68,27 +68,29 @@ def evaluate(conditions: Sequence[str], rows: pa.Table) -> dict[str, Truth]:
                 table = connection.sql(query).to_arrow_table()
             except duckdb.Error as err:
                 raise SpecError(f"condition {condition!r}: {str(err).splitlines()[0]}; correct it in the spec") from err
-            holds, failed, beyond = (table.column(name).combine_chunks() for name in ("holds", "failed", "odd"))
-            if pc.any(beyond).as_py():
+            holds, failed, odd_rows = (table.column(name).combine_chunks() for name in ("holds", "failed", "odd"))
+            if pc.any(odd_rows).as_py():
                 raise _unsupported(condition, "rlike, lower and upper of text beyond printable ASCII")
-            found[condition] = Truth(holds, failed)
-    return found
+            truths[condition] = Truth(holds, failed)
+    return truths
 
 
 def translated(condition: str, types: Mapping[str, pa.DataType], dialect: Dialect) -> tuple[Term, list[str]]:
-    """The condition over columns of ``types`` in one dialect, and the texts that must hold nothing but printable ASCII for it.
+    """Translate the condition over columns of ``types`` into one dialect.
+
+    Returns the term, and SQL of the texts that must be printable ASCII for the dialects to agree.
 
     Raises
     ------
     SpecError
-        If it is no Spark SQL.
+        If it is not Spark SQL.
     UnsupportedError
         If it is outside the common subset.
     """
     from windowmill.jobs.conditions.sql.terms import NotCommon
     from windowmill.jobs.conditions.sql.translation import Translation
 
-    # Databricks tells cast from try_cast, which sqlglot's Spark of old took for one.
+    # sqlglot's Databricks dialect distinguishes cast from try_cast; its Spark dialect parses both as try_cast.
     translation, tree = Translation(dialect, types), _parse(condition, "databricks")
     try:
         return translation.condition(tree), translation.plain_texts

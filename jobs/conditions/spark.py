@@ -1,4 +1,4 @@
-"""Conditions in Spark, such that one that fails on a row fails that row, and not the job."""
+"""Evaluates conditions in Spark so that a condition that fails on a row fails only that row, not the job."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 def truth(condition: str, types: Mapping[str, pa.DataType]) -> Column:
     """Whether ``condition`` holds over columns of ``types``; null or false where it cannot be evaluated."""
     term = _term(condition, types)
-    # What cannot fail is left to Spark as it was written.
+    # Conditions that cannot fail, or that cannot be translated, go to Spark as written.
     return F.expr(condition if term is None or term.failed is None else term.value)
 
 
 def failure(condition: str, types: Mapping[str, pa.DataType]) -> Column | None:
-    """Whether ``condition`` cannot be evaluated on a row; ``None`` where it always can, or where only Spark itself would know."""
-    told = _failure_sql(condition, types)
-    return None if told is None else F.expr(told)
+    """Whether ``condition`` cannot be evaluated on a row; ``None`` if it always can, or if it is outside the common subset."""
+    sql = _failure_sql(condition, types)
+    return None if sql is None else F.expr(sql)
 
 
 def failing(conditions: Sequence[str], types: Mapping[str, pa.DataType]) -> Mapping[str, Column]:
-    """:func:`failure` of those of ``conditions`` that can fail."""
-    found = {condition: failure(condition, types) for condition in conditions}
-    return {condition: column for condition, column in found.items() if column is not None}
+    """:func:`failure` of each condition that can fail."""
+    failures = {condition: failure(condition, types) for condition in conditions}
+    return {condition: column for condition, column in failures.items() if column is not None}
 
 
 def any_failure(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> str | None:
-    """Whether a condition of the spec, its filter included, cannot be evaluated on a row, in SQL; ``None`` where all always can."""
-    told = [sql for condition in every_condition(pipeline) if (sql := _failure_sql(condition, types)) is not None]
-    return " OR ".join(told) or None
+    """SQL of whether a condition of the spec, including the filter, cannot be evaluated on a row; ``None`` if none can fail."""
+    failures = [sql for condition in every_condition(pipeline) if (sql := _failure_sql(condition, types)) is not None]
+    return " OR ".join(failures) or None
 
 
 def every_condition(pipeline: Pipeline) -> tuple[str, ...]:
-    """Every condition in the spec, each once, the source's filter first."""
+    """The distinct conditions in the spec, the source's filter first."""
     own = (pipeline.source.filter,) if pipeline.source is not None and pipeline.source.filter else ()
     return tuple(dict.fromkeys((*own, *conditions_of(pipeline))))
 

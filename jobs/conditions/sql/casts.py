@@ -1,4 +1,4 @@
-"""Casts, those written and those that Spark makes: texts as the numbers or instants that they stand beside."""
+"""Casts, explicit and implicit: Spark casts a text to the type of the number or instant that it is compared with."""
 
 from __future__ import annotations
 
@@ -35,15 +35,18 @@ def _cast(translation: Translation, node: exp.Cast) -> Term:
     if wanted is None:
         raise NotCommon(f"a cast to {node.to.sql('spark')}")
     kind, type_ = wanted
-    found = as_kind(translation.dialect, term, kind)
+    result = as_kind(translation.dialect, term, kind)
     if kind == "int" and type_ != "BIGINT":
         bits = {"INT": 31, "SMALLINT": 15, "TINYINT": 7}[type_]
-        found = checked("int", found.value, f"{found.value} BETWEEN {-(2**bits)} AND {2**bits - 1}", found)
-    return Term(found.kind, found.value, None if isinstance(node, exp.TryCast) else found.failed)
+        result = checked("int", result.value, f"{result.value} BETWEEN {-(2**bits)} AND {2**bits - 1}", result)
+    return Term(result.kind, result.value, None if isinstance(node, exp.TryCast) else result.failed)
 
 
 def as_kind(dialect: Dialect, term: Term, kind: Kind) -> Term:
-    """``term`` cast as Spark casts it; raises ``NotCommon``, and ``ValueError`` for a literal that can never be read so."""
+    """``term`` cast to ``kind`` as Spark casts it.
+
+    Raises ``NotCommon`` if the dialects differ, and ``ValueError`` for a literal that has no value of that kind.
+    """
     if term.kind in (kind, "null"):
         return term
     x = term.value
@@ -51,7 +54,7 @@ def as_kind(dialect: Dialect, term: Term, kind: Kind) -> Term:
         case "int" | "decimal", "float":
             return Term("float", f"CAST({x} AS DOUBLE)", term.failed)
         case "float", "int":
-            # Towards zero, as Spark does; DuckDB rounds.
+            # Truncate towards zero as Spark does: DuckDB's cast rounds.
             inside = f"({x} >= CAST('-9223372036854775808' AS DOUBLE) AND {x} < CAST('9223372036854775808' AS DOUBLE))"
             whole = f"TRY_CAST(trunc({x}) AS BIGINT)" if dialect == "duckdb" else f"TRY_CAST({x} AS BIGINT)"
             return checked("int", whole, inside, term)
@@ -79,7 +82,7 @@ def _parsed(dialect: Dialect, kind: Kind, value: str, pattern: str, term: Term) 
 
 
 def alike(dialect: Dialect, left: Term, right: Term) -> tuple[Term, Term]:
-    """Both as Spark compares them: texts as the numbers, or the instants, that they stand beside."""
+    """Both operands cast as Spark casts them for a comparison: a text to the type of the number or instant on the other side."""
     kinds = {left.kind, right.kind} - {"null"}
     if len(kinds) < 2 or kinds == {"int", "decimal"}:
         return left, right

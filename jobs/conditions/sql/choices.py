@@ -1,4 +1,4 @@
-"""Choices: the first term that is not null, or whose test holds."""
+"""COALESCE, IF, CASE and NULLIF: terms that choose among values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a condition is made of: literals, columns, constants."""
+"""Literals, columns and constants: the leaves of a condition."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _literal(translation: Translation, node: exp.Literal) -> Term:
 def _column(translation: Translation, node: exp.Column) -> Term:
     if node.table:
         raise NotCommon(f"{node.sql('spark')!r}")
-    same = [name for name in translation.types if name == node.name] or [
+    matches = [name for name in translation.types if name == node.name] or [
         name for name in translation.types if name.lower() == node.name.lower()
     ]
-    kind = kind_of(translation.types[same[0]]) if len(same) == 1 else None
+    kind = kind_of(translation.types[matches[0]]) if len(matches) == 1 else None
     if kind is None:
         raise NotCommon(f"column {node.name!r}")
-    name = exp.column(same[0], quoted=True).sql(translation.dialect)
+    name = exp.column(matches[0], quoted=True).sql(translation.dialect)
     types = {"int": "BIGINT", "float": "DOUBLE", "instant": "TIMESTAMP"}
     return Term(kind, f"CAST({name} AS {types[kind]})" if kind in types else name)
 

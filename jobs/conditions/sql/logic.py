@@ -1,4 +1,4 @@
-"""Truth: and, or, not, and comparisons of two terms."""
+"""Logic: and, or, not, null tests, comparisons, ranges and lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers: arithmetic that fails where Spark's would, by overflow or division by zero."""
+"""Arithmetic that fails where Spark's would: on overflow and on division by zero."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _divided(translation: Translation, node: exp.Binary) -> Term:
         value = f"try_divide({left.value}, {right.value})" if translation.dialect == "spark" else f"({left.value} / {right.value})"
         return checked("float", value, f"{right.value} <> 0", left, right)
     if isinstance(node, exp.Mod):
-        # By -1 the one overflow there is; the rest is 0 then.
+        # The remainder by -1 is 0, but computing it overflows for the least integer.
         rest = f"try_mod({left.value}, {right.value})" if translation.dialect == "spark" else f"({left.value} % {right.value})"
         value = rest if kind == "float" else f"(CASE WHEN {right.value} = -1 THEN {left.value} * 0 ELSE {rest} END)"
         return checked(kind, value, f"{right.value} <> 0", left, right)

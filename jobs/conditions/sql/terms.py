@@ -1,4 +1,4 @@
-"""Terms: parts of a condition as SQL, each with where it fails."""
+"""Terms: parts of a condition as SQL, each with the condition under which it fails."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Dialect = Literal["spark", "duckdb"]
 LEAST, GREATEST = -(2**63), 2**63 - 1
 
 
-class NotCommon(Exception):  # noqa: N818 - says what of a condition is outside the common subset
-    """A condition is outside the common subset; the message says by what."""
+class NotCommon(Exception):  # noqa: N818 - names the part of a condition that is outside the common subset
+    """A condition is outside the common subset; the message names the part that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,14 @@ class Term:
 
     Attributes
     ----------
+    kind
+        Type of its value.
+    value
+        SQL of its value; null where the evaluation fails.
     failed
-        SQL that is true where the term cannot be evaluated, and never null; ``None`` where it always can.
+        SQL that is true where the evaluation fails, and never null; ``None`` if it cannot fail.
     literal
-        Its value, of a literal.
+        Value of a literal; ``None`` for other terms.
     """
 
     kind: Kind
@@ -36,7 +40,7 @@ class Term:
 
 
 def kind_of(type_: pa.DataType) -> Kind | None:
-    """What a column's values are to conditions; ``None`` for types that the common subset does not have."""
+    """Kind of a column's values in conditions; ``None`` for types outside the common subset."""
     if pa.types.is_boolean(type_):
         return "bool"
     if pa.types.is_signed_integer(type_):
@@ -51,25 +55,25 @@ def kind_of(type_: pa.DataType) -> Kind | None:
 
 
 def truth(term: Term) -> Term:
-    """``term`` as a condition; raises ``NotCommon`` if it is none."""
+    """``term`` if it is a condition; raises ``NotCommon`` if not."""
     if term.kind not in ("bool", "null"):
         raise NotCommon(f"{term.kind} where a condition is expected")
     return term
 
 
 def checked(kind: Kind, value: str, good: str, *terms: Term) -> Term:
-    """``value`` where ``good`` holds; where it does not though no term is null, it has failed."""
+    """``value`` where ``good`` holds; where it does not and no term is null, the evaluation fails."""
     known = " AND ".join(f"{term.value} IS NOT NULL" for term in terms)
     failed = f"({known} AND NOT coalesce({good}, FALSE))"
     return Term(kind, f"(CASE WHEN {good} THEN {value} END)", either(*(term.failed for term in terms), failed))
 
 
 def either(*failed: str | None) -> str | None:
-    """Where one of ``failed`` holds; ``None`` if none ever does."""
-    known = [each for each in dict.fromkeys(failed) if each is not None]
-    return None if not known else reduce(lambda one, other: f"({one} OR {other})", known)
+    """SQL that is true where any of ``failed`` holds; ``None`` if all are ``None``."""
+    conditions = [each for each in dict.fromkeys(failed) if each is not None]
+    return None if not conditions else reduce(lambda one, other: f"({one} OR {other})", conditions)
 
 
 def where(failed: str | None, reached: str) -> str | None:
-    """``failed``, looked at only where ``reached`` holds."""
+    """``failed``, restricted to rows where ``reached`` holds."""
     return None if failed is None else f"({reached} AND {failed})"

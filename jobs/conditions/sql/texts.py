@@ -1,4 +1,4 @@
-"""Texts: patterns, parts and letter case."""
+"""Functions of texts: patterns, substrings, length and letter case."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windowmill.jobs.conditions.sql.terms import NotCommon, Term, either
 if TYPE_CHECKING:
     from windowmill.jobs.conditions.sql.translation import Rule, Translation
 
-#: Regular expressions that are the same to Java and to RE2: no escapes, no groups but plain ones, no class within a class.
+#: Regular expressions that mean the same to Java and to RE2: no escapes, only plain groups, no nested classes.
 _PLAIN_PATTERN = re.compile(
     r"(?:[A-Za-z0-9 _,:;@#%/<>!='\"~.^$|-]|\((?!\?)|\)|\[\^?[A-Za-z0-9 _,:;.-]+\]|[*+?](?![*+?])|\{[0-9,]+\}(?![*+?]))+"
 ).fullmatch

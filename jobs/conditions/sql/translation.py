@@ -1,4 +1,4 @@
-"""One condition, translated node by node: which rule each kind of node follows."""
+"""Translates one condition node by node, with one rule for each type of node."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sqlglot import exp
 from windowmill.jobs.conditions.sql import casts, choices, leaves, logic, numbers, parts, texts
 from windowmill.jobs.conditions.sql.terms import Dialect, NotCommon, Term, truth
 
-#: What the parts of a node may be called; one that says more is not known here.
+#: Names of a node's arguments that rules handle; a node with another argument is not translated.
 _ARGUMENTS = {
     *("this", "expression", "expressions", "to", "ifs", "default", "true", "false", "low", "high"),
     *("start", "length", "position", "is_string", "table"),
 }
-#: What else the parts of some nodes may be called.
+#: Further arguments that the rules of some nodes handle.
 _MORE_ARGUMENTS: Mapping[type[exp.Expr], frozenset[str]] = {exp.Like: frozenset({"negate"}), exp.TryCast: frozenset({"safe"})}
-#: Characters of SQL; terms that can fail stand in it more than once.
+#: Limit on the SQL in characters; a term that can fail occurs in it more than once.
 _LONGEST = 100_000
 
 
@@ -30,7 +30,7 @@ class Translation:
     Attributes
     ----------
     plain_texts
-        Texts that must hold nothing but printable ASCII for the condition to be the same in both dialects.
+        SQL of texts on whose value the dialects agree only if it is printable ASCII.
     """
 
     dialect: Dialect
@@ -38,14 +38,17 @@ class Translation:
     plain_texts: list[str] = field(default_factory=list)
 
     def condition(self, tree: exp.Expr) -> Term:
-        """The condition's truth; raises ``NotCommon``, and ``ValueError`` for a literal that can never be read as what it stands for."""
+        """Translate the whole condition.
+
+        Raises ``NotCommon`` outside the common subset, and ``ValueError`` for a literal that has no value of the required type.
+        """
         term = truth(self.term(tree))
         if len(term.value) + len(term.failed or "") > _LONGEST:
             raise NotCommon("a condition of such length")
         return term
 
     def term(self, node: exp.Expr) -> Term:
-        """A part of the condition; raises as :meth:`condition`."""
+        """Translate a part of the condition; raises as :meth:`condition`."""
         rule = _RULES.get(type(node))
         more = {name for name, value in node.args.items() if value not in (None, False, [])} - _ARGUMENTS
         if rule is None or more - _MORE_ARGUMENTS.get(type(node), frozenset()):
