@@ -1,1 +1,1 @@
-"""Spark: its session and jars, Java, users' modules on executors, rows staged by it, and errors of workers."""
+"""Spark: session, jars, Java, shipping of users' modules, staged rows, and error messages."""

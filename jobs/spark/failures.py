@@ -1,4 +1,4 @@
-"""Errors of the libraries below us, in one line: what, where, what next."""
+"""Explains errors of Spark and other libraries in one line: what failed, where, and what to do."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from windowmill.windowing import errors
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError
 
-#: A file that is not there, and one that is not what it was.
+#: Messages about a missing file, and about a damaged one.
 _GONE = r"FILE_NOT_EXIST|FileNotFoundException|PATH_NOT_FOUND|does not exist"
 _DAMAGED = r"FAILED_READ_FILE|is not a Parquet file|ChecksumException|could not verify page integrity|ParquetDecodingException"
-#: What a library's message contains, and what to tell the user. The first that fits is taken.
+#: Pattern of a library's message, and advice for the user; the first match wins.
 _KNOWN = (
     (r"ARITHMETIC_OVERFLOW", "an integer sum left the range of a 64-bit integer; cast the column to double in a view of the source"),
     (
@@ -40,19 +40,19 @@ _KNOWN = (
 )
 
 
-#: An error of windowmill's own in a Python worker, as it stands in the trace that Spark quotes.
+#: Windowmill's own error in a Python worker, as Spark's error quotes it in the trace.
 _OURS = re.compile(rf"^\s*(?:[\w.]+: )*{re.escape(errors.__name__)}\.(\w+Error): ([^\n]+)", re.MULTILINE)
 
 
 def raised_in_worker(err: Exception) -> WindowmillError | None:
-    """The error of windowmill's own that a Python worker raised, if that is what ``err`` of Spark's tells."""
-    found = _OURS.search(str(err))
-    kind = getattr(errors, found[1], None) if found else None
-    return kind(found[2].strip()) if found and isinstance(kind, type) and issubclass(kind, WindowmillError) else None
+    """Windowmill's own error that a Python worker raised, if Spark's error ``err`` quotes one."""
+    quoted = _OURS.search(str(err))
+    kind = getattr(errors, quoted[1], None) if quoted else None
+    return kind(quoted[2].strip()) if quoted and isinstance(kind, type) and issubclass(kind, WindowmillError) else None
 
 
 def typed(err: Exception, state: str) -> WindowmillError | None:
-    """The error of windowmill's own that ``err`` of Spark's stands for: one raised in a Python worker, or a file of the ``state`` table."""
+    """Windowmill's own error behind Spark's error ``err``: raised in a Python worker, or about a file of the ``state`` table."""
     ours = raised_in_worker(err)
     if ours is not None:
         return ours
@@ -66,11 +66,11 @@ def typed(err: Exception, state: str) -> WindowmillError | None:
 
 
 def explain(err: Exception) -> str:
-    """One line for an error that windowmill did not raise itself; the first line of its message, and advice where the cause is known."""
+    """One line for an error that windowmill did not raise: the first line of its message, and advice."""
     text = f"{type(err).__name__}: {err}"
     advice = next((advice for pattern, advice in _KNOWN if re.search(pattern, text)), None)
     first = next((line.strip() for line in str(err).splitlines() if line.strip()), type(err).__name__)
-    # A Python worker's own error stands at the end of the trace that Spark quotes.
+    # The error of a Python worker is the last line of the trace that Spark quotes.
     worker = re.search(r"Traceback \(most recent call last\):.*?\n(\w[\w.]*(?:Error|Exception)?: [^\n]{0,300})\n", text, re.DOTALL)
     java = re.search(r"(?:Caused by: |: )((?:[a-z]+\.)+[A-Z]\w*(?:Exception|Error): [^\n]{0,200})", text)
     what = worker[1] if worker else java[1] if java and "An error occurred while calling" in first else first

@@ -1,7 +1,7 @@
-"""Delta's jars: fetched once at set-up, used by every session without a network.
+"""Delta's jars, fetched once at set-up and used by every session without network access.
 
-``python -m windowmill.jobs.spark.jars`` fetches what is missing or damaged; with ``--list`` it prints the paths as ``spark-submit --jars``
-takes them.
+``python -m windowmill.jobs.spark.jars`` fetches missing and damaged jars; with ``--list`` it prints the paths in the form of
+``spark-submit --jars``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from windowmill.windowing.errors import MachineError
 
 DELTA_VERSION = "4.4.0"
 
-# Delta's published dependencies also name Hadoop, Parquet, Jackson and log4j in versions older than those inside Spark; Spark's
-# own classes win over them on every classpath, so only the jars that Spark lacks are fetched, without what they depend on.
+# Delta's published dependencies also name Hadoop, Parquet, Jackson and log4j in versions older than those inside Spark. Spark's own
+# classes precede them on every class path, so only the jars that Spark lacks are fetched, without their dependencies.
 JARS = {
     "delta-spark_4.2_2.13": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
     "delta-storage": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
@@ -36,20 +36,20 @@ FETCH_SECONDS = 300
 def jars_folder() -> Path:
     """Folder of the jars.
 
-    ``WINDOWMILL_JARS``; else ``share/windowmill/jars`` of this Python environment; else, where that is not there and cannot be made, the
-    user's cache folder.
+    ``WINDOWMILL_JARS`` if set, else ``share/windowmill/jars`` of this Python environment. If that folder neither exists nor can be
+    created, the user's cache folder.
     """
-    if asked := os.environ.get("WINDOWMILL_JARS"):
-        return Path(asked).absolute()
+    if setting := os.environ.get("WINDOWMILL_JARS"):
+        return Path(setting).absolute()
     shared = Path(sys.prefix) / "share" / "windowmill" / "jars"
-    nearest = next(place for place in (shared, *shared.parents) if place.exists())
+    nearest = next(folder for folder in (shared, *shared.parents) if folder.exists())
     if nearest == shared or os.access(nearest, os.W_OK):
         return shared
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "windowmill" / "jars"
 
 
 def class_archive() -> Path:
-    """Archive of classes that sessions start from, beside the jars; the JVM ignores one that another Java or other jars made."""
+    """Class archive that sessions start from, stored with the jars; the JVM ignores one recorded with another Java or other jars."""
     return jars_folder() / "spark-classes.jsa"
 
 
@@ -59,7 +59,7 @@ def jar_name(artifact: str) -> str:
 
 
 def jar_paths() -> list[Path]:
-    """Paths of all jars, for a session to load; their contents are not read here.
+    """Paths of all jars for a session to load; their contents are not verified.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def damaged_jars(folder: Path) -> list[str]:
 
 
 def fetch_jars(folder: Path) -> list[str]:
-    """Fetch the jars that are missing or damaged, and return their artifact names; touches no network if all are whole.
+    """Fetch the missing and damaged jars, and return their artifact names; makes no request if all are intact.
 
     Raises
     ------
@@ -104,8 +104,8 @@ def fetch_jars(folder: Path) -> list[str]:
 
 
 def _resolve(artifacts: list[str], into: Path) -> None:
-    """Let the Ivy inside Spark fetch ``artifacts``; ``WINDOWMILL_IVY_SETTINGS`` may name an Ivy settings file, e.g. for a mirror."""
-    import pyspark  # only set-up needs it here; sessions ask this module for paths alone
+    """Fetch ``artifacts`` by Spark's Ivy; ``WINDOWMILL_IVY_SETTINGS`` may name an Ivy settings file, e.g. for a mirror."""
+    import pyspark  # only set-up needs it; sessions use this module for paths only
 
     ivy = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
     if not ivy:
@@ -123,13 +123,13 @@ def _resolve(artifacts: list[str], into: Path) -> None:
         command += ["-settings", os.environ["WINDOWMILL_IVY_SETTINGS"]]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=FETCH_SECONDS)
-        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        output = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     except subprocess.TimeoutExpired:
-        said = [f"not found within {FETCH_SECONDS} s"]
+        output = [f"not found within {FETCH_SECONDS} s"]
     if not all((into / jar_name(artifact)).is_file() for artifact in artifacts):
-        telling = [line for line in said if "not found" in line or "error" in line] or said or ["no reason given"]
+        reasons = [line for line in output if "not found" in line or "error" in line] or output or ["no reason given"]
         raise MachineError(
-            f"Delta jars {DELTA_VERSION} could not be fetched ({telling[0]}); "
+            f"Delta jars {DELTA_VERSION} could not be fetched ({reasons[0]}); "
             f"check the network, or name your Maven mirror in an Ivy settings file by WINDOWMILL_IVY_SETTINGS"
         )
 

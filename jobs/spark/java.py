@@ -1,4 +1,4 @@
-"""Find a Java that can run Spark.
+"""Finds a Java that can run Spark.
 
 ``python -m windowmill.jobs.spark.java`` prints the home folder of the Java that sessions will use, or one line of advice and exit code 1.
 """
@@ -19,14 +19,14 @@ from pathlib import Path
 from windowmill.windowing.errors import MachineError
 
 OLDEST = 17
-"""Spark 4 is compiled for Java 17 and does not load in an older one."""
+"""Oldest feature release that runs Spark 4, which is compiled for Java 17."""
 
 INSTALLED_UNDER = Path("/usr/lib/jvm")
 
 
 @dataclass(frozen=True)
 class Java:
-    """One installed Java: its home folder and its version as it states it, e.g. ``17.0.15`` or ``1.8.0_402``."""
+    """One installed Java: its home folder, and the version that it reports, e.g. ``17.0.15`` or ``1.8.0_402``."""
 
     home: Path
     version: str
@@ -45,7 +45,7 @@ class Java:
 
 @cache
 def java_at(home: Path) -> Java | None:
-    """Ask the Java under ``home`` for its version; None if there is none or it does not start (about 0.1 s)."""
+    """The Java under ``home`` with the version that it reports; null if there is none or it does not start (about 0.1 s)."""
     try:
         answer = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -55,7 +55,7 @@ def java_at(home: Path) -> Java | None:
 
 
 def find_java() -> Java:
-    """The Java to run Spark with: JAVA_HOME if usable, else the one on PATH, else the oldest usable one under /usr/lib/jvm.
+    """The Java to run Spark with: that of JAVA_HOME if usable, else that on PATH, else the oldest usable one under /usr/lib/jvm.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def _preferred_homes() -> Iterator[Path]:
 
 
 def _installed_homes() -> Iterator[Path]:
-    """Installed homes, oldest usable version first: Spark is tested most on the oldest release that it supports."""
+    """Installed homes, oldest version first: Spark is tested most on the oldest release that it supports."""
     homes = {java.resolve().parent.parent for java in INSTALLED_UNDER.glob("*/bin/java")}
     javas = [java for java in map(java_at, sorted(homes)) if java is not None]
     yield from (java.home for java in sorted(javas, key=lambda java: java.major))

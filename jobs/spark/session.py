@@ -22,20 +22,20 @@ from windowmill.windowing.errors import MachineError
 
 NO_CONF: Mapping[str, str] = MappingProxyType({})
 
-# Settings that decide what results mean or how fast a small batch is; a session that runs already gets them too.
+# Settings that affect results or the speed of small batches. They also apply to a session that is running already.
 RUNTIME_CONF = {
     "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",  # it loses NaN rows under filters on cached frames (SPARK-58482)
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.databricks.delta.snapshotPartitions": "1",  # the default of 50 makes a small commit take 7 s instead of 1
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # With a limit of bytes, Spark adds up the size of the batch after every row, which takes four times as long as all else of handing
-    # rows to Python. Only the greatest integer switches that off: rows alone limit a batch, so no column may hold more than some 100 kB.
+    # With a byte limit, Spark sums the size of the batch after every row, which takes four times as long as the rest of the transfer to
+    # Python. Only the greatest integer disables it. The row limit alone then bounds a batch, so values must stay below about 100 kB.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
 }
 
-# Workers keep up to 256 MB that numpy has freed: to give arrays of megabytes back and get them anew takes a tenth of a kernel's time.
+# Workers retain up to 256 MB that numpy has freed: releasing and reallocating arrays of megabytes takes a tenth of a kernel's time.
 WORKER_MEMORY = {
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(256 << 20),
@@ -47,15 +47,15 @@ DELTA_CONF = {
 }
 
 MOST_SHUFFLE_PARTITIONS = 8
-"""Adaptive execution merges small shuffle partitions but does not split them; tables of one machine need no more."""
+"""Enough for tables of one machine: adaptive execution merges small shuffle partitions, but does not split large ones."""
 
 
 def spark_session(
     app_name: str = "windowmill", *, master: str | None = None, conf: Mapping[str, str] = NO_CONF, brief: bool = False
 ) -> SparkSession:
-    """The running session, or a new one with Delta; the first takes 2 to 5 seconds.
+    """The running session, or a new one with Delta; the first one takes 2 to 5 seconds to start.
 
-    Under ``spark-submit`` the master, memory and jars of the submission hold, and only session settings are added.
+    Under ``spark-submit`` the submission sets master, memory and jars, and windowmill adds only session settings.
 
     Parameters
     ----------
@@ -64,9 +64,9 @@ def spark_session(
     master
         Master of a new session; by default ``WINDOWMILL_MASTER``, else all cores of this machine.
     conf
-        Spark settings on top of windowmill's own, which win over them; a running session takes those that can still be changed.
+        Spark settings that override windowmill's own; a running session takes those that can still be changed.
     brief
-        The session is for little work: a local JVM then spends no time on compiling thoroughly what will hardly run.
+        Whether the session is for a small batch: a local JVM then skips the optimizing compiler, which would not pay off.
 
     Raises
     ------
@@ -98,13 +98,13 @@ def _adapt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
 
 
 def _checked(session: SparkSession) -> SparkSession:
-    from delta.tables import DeltaTable  # after the JVM is up: this only asks whether it has Delta's classes
+    from delta.tables import DeltaTable  # only to check that the JVM has Delta's classes
 
     try:
         if DELTA_CONF["spark.sql.extensions"] in (session.conf.get("spark.sql.extensions", "") or ""):
             DeltaTable.isDeltaTable(session, tempfile.gettempdir())
             return session
-    except TypeError:  # py4j takes a class that it does not find for a package, which cannot be called
+    except TypeError:  # py4j treats a class that it does not find as a package, which cannot be called
         pass
     raise MachineError(
         "the running Spark session has no Delta; stop it, or submit with "
@@ -113,7 +113,7 @@ def _checked(session: SparkSession) -> SparkSession:
 
 
 def _launch_conf(master: str, *, brief: bool = False) -> dict[str, str]:
-    """Settings and environment that must stand before the JVM starts."""
+    """Settings that a new JVM starts with; also sets environment variables that Spark reads at the start."""
     jars = jar_paths()
     os.environ["JAVA_HOME"] = str(find_java().home)
     settings = {
@@ -129,12 +129,12 @@ def _launch_conf(master: str, *, brief: bool = False) -> dict[str, str]:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return {**settings, "spark.jars": ",".join(map(str, jars))}
     if not master.startswith("local-cluster"):
-        # It tells a stage that runs again from its first run; in one process none runs again, and every shuffled row would be hashed.
+        # The checksum hashes every shuffled row to compare a rerun of a stage with its first run; in one process no stage is rerun.
         settings["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
-    # Workers start `python3` of the PATH unless told otherwise, and that one has none of our packages.
+    # By default workers start `python3` from PATH, which lacks our packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # a host name that does not resolve, or a VPN, must not stop a local session
-    # As a class path and not as `spark.jars`, which copies them at every start and keeps their classes out of the archive.
+    # A class path rather than `spark.jars`, which copies the jars at every start and keeps their classes out of the archive.
     class_path = ":".join(map(str, jars))
     return {
         **settings,
@@ -159,7 +159,7 @@ def _java_options(*, brief: bool) -> list[str]:
 
 
 def record_class_archive() -> Path:
-    """Run a short Delta job in a JVM that writes the archive as it ends; about 20 s, and 190 MB on disk."""
+    """Run a short Delta job in a JVM that writes the archive on exit; about 20 s, and 190 MB on disk."""
     archive = class_archive()
     archive.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=jars_folder(), prefix=".record-") as scratch:
@@ -167,7 +167,7 @@ def record_class_archive() -> Path:
         options = f"-XX:ArchiveClassesAtExit={recorded} -Xlog:cds=off -Xlog:cds+dynamic=off"
         spark = spark_session(conf={"spark.driver.extraJavaOptions": options})
         _exercise(spark, f"{scratch}/table")
-        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - the JVM's process is reachable in no other way
+        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - the only access to the JVM's process
         spark.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()

@@ -1,7 +1,7 @@
 """Writes small tables from Spark without a Delta commit by Spark: rows are staged as Parquet, then appended by delta-rs.
 
-A commit by Spark takes about a second, an append by delta-rs milliseconds. The rows are streamed through the driver, so their number is
-not limited by its memory. Spark appends only to tables with features that delta-rs does not support.
+A commit by Spark takes about a second, an append by delta-rs milliseconds. The rows stream through the driver, so its memory does not limit
+their number. Spark itself appends only to tables with features that delta-rs does not support.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Staged:
 
     def __init__(self, rows: DataFrame, folder: str) -> None:
         rows.write.mode("overwrite").parquet(folder)
-        self._place = folder
+        self._uri = folder
         self._files, self._folder = _filesystem(folder)
-        # Spark writes timestamps as INT96, which Arrow reads as nanoseconds without a zone unless told otherwise.
+        # Spark writes timestamps as INT96, which Arrow reads as nanoseconds without a zone by default.
         parquet = pa_dataset.ParquetFileFormat(coerce_int96_timestamp_unit="us")
         self._dataset = pa_dataset.dataset(self._folder, filesystem=self._files, format=parquet)
         # All columns are nullable: Spark cannot read non-nullable ones as delta-rs writes them.
@@ -62,15 +62,15 @@ class Staged:
             append_once(path, self._stream(_schema_at(path)), app_id=app_id, version=version, metadata=metadata, widen=True)
             return
         session = SparkSession.active()
-        held, rows = session.read.format("delta").load(path).schema, session.read.parquet(self._place)
+        stored, rows = session.read.format("delta").load(path).schema, session.read.parquet(self._uri)
         # A table of an older release may store timestamps without a zone.
-        kinds = {field.name: field.dataType for field in (*rows.schema, *held)}
+        kinds = {field.name: field.dataType for field in (*rows.schema, *stored)}
         rows = rows.select(*(F.col(name).cast(kinds[name]) for name in rows.columns))
         writer = writer_once(rows, self.rows, app_id=app_id, version=version, metadata=metadata)
         writer.mode("append").option("mergeSchema", True).save(path)
 
     def table(self) -> pa.Table:
-        """The rows."""
+        """All rows in memory."""
         return self._stream().read_all()
 
     def replace(self, path: str) -> None:
@@ -80,16 +80,16 @@ class Staged:
         write_deltalake(path, self._stream(), mode="overwrite", schema_mode="overwrite")
 
     def read(self, columns: list[str]) -> pa.Table:
-        """Some columns of all rows."""
+        """The given columns of all rows, in memory."""
         return self._dataset.to_table(columns=columns)
 
     def drop(self) -> None:
         """Remove the staged files."""
         self._files.delete_dir(self._folder)
 
-    def _stream(self, there: Mapping[str, pa.DataType] = NO_COLUMNS) -> pa.RecordBatchReader:
-        """The rows, cast to the types of the existing columns ``there``."""
-        schema = pa.schema([pa.field(field.name, there.get(field.name, field.type)) for field in self._schema])
+    def _stream(self, stored_types: Mapping[str, pa.DataType] = NO_COLUMNS) -> pa.RecordBatchReader:
+        """The rows, cast to the types of the existing columns ``stored_types``."""
+        schema = pa.schema([pa.field(field.name, stored_types.get(field.name, field.type)) for field in self._schema])
         batches = (batch.cast(schema) for batch in self._dataset.scanner().to_batches())
         return pa.RecordBatchReader.from_batches(schema, batches)
 
@@ -104,30 +104,30 @@ def _schema_at(path: str) -> Mapping[str, pa.DataType]:
 
 def _filesystem(folder: str) -> tuple[pa_fs.FileSystem, str]:
     if "://" in folder:
-        files, place = pa_fs.FileSystem.from_uri(folder)
-        return files, place
+        files, path = pa_fs.FileSystem.from_uri(folder)
+        return files, path
     return pa_fs.LocalFileSystem(), str(Path(folder).absolute())
 
 
 def clear(folder: str) -> None:
-    """Remove an attempt's staged files in ``folder``; files that cannot be removed are left to :func:`clear_leftovers`."""
+    """Remove an attempt's staged files in ``folder``; :func:`clear_leftovers` retries files that cannot be removed."""
     with suppress(OSError):
-        files, place = _filesystem(folder)
-        files.delete_dir(place)
+        files, path = _filesystem(folder)
+        files.delete_dir(path)
 
 
 def clear_leftovers(root: str, *, running: bool) -> None:
-    """Remove the staged files of dead attempts below ``root``: by age if an attempt may be ``running``, else all of them."""
+    """Remove the staged files of dead attempts below ``root``: by age if an attempt may be ``running``, else all."""
     if not running:
         shutil.rmtree(f"{root}/{STAGING}", ignore_errors=True)
         return
-    files, place = _filesystem(f"{root}/{STAGING}")
-    found = files.get_file_info(pa_fs.FileSelector(place, allow_not_found=True, recursive=True))
+    files, folder = _filesystem(f"{root}/{STAGING}")
+    infos = files.get_file_info(pa_fs.FileSelector(folder, allow_not_found=True, recursive=True))
     newest: dict[str, datetime] = {}
-    for info in found:
-        attempt = info.path.removeprefix(place).lstrip("/").split("/")[0]
+    for info in infos:
+        attempt = info.path.removeprefix(folder).lstrip("/").split("/")[0]
         if info.type == pa_fs.FileType.File:
             newest[attempt] = max(info.mtime, newest.get(attempt, info.mtime))
     for attempt, at in newest.items():
         if at < datetime.now(UTC) - timedelta(hours=RETENTION_HOURS):
-            files.delete_dir(f"{place}/{attempt}")
+            files.delete_dir(f"{folder}/{attempt}")
