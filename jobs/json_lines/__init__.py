@@ -1,1 +1,1 @@
-"""Rows as JSON lines: read as columns, and written from columns."""
+"""Reads JSON lines as columns, and writes columns as JSON lines."""

@@ -1,7 +1,7 @@
-"""The fast way to read JSON lines: Arrow's block reader, where every line is an object and every column of one plain type.
+"""Fast reader of JSON lines: Arrow's block reader, for input with one object per line and one plain type per column.
 
-Whatever is out of the ordinary (a broken line, a mixed column, an instant written in an unusual way) is left to the reader that looks
-at each row: :mod:`windowmill.jobs.json_lines.read`. Both give the same columns.
+The row-by-row reader in :mod:`windowmill.jobs.json_lines.read` takes all other input, such as a broken line, a mixed column or an instant
+in an unusual form. Both give the same columns.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pyarrow.json as pa_json
 
 from windowmill.jobs.instants import instants
 
-#: Rows from which the types of columns are guessed.
+#: Number of leading rows from which column types are guessed.
 SAMPLE_ROWS = 1_000
 _BLOCK_BYTES = 1 << 22
 _TYPES = {"instant": pa.string(), "integer": pa.int64(), "boolean": pa.bool_(), "text": pa.string()}
 
 
 class JsonLines(Sequence[Any]):
-    """The JSON values of the lines ``numbers`` (from 0) of ``data``; lines are looked for, and parsed, when one is asked for."""
+    """The JSON values of the lines ``numbers`` (from 0) of ``data``, found and parsed on access."""
 
     def __init__(self, data: bytes, numbers: Sequence[int] | np.ndarray) -> None:
         self._data, self._numbers = data, numbers
@@ -51,28 +51,28 @@ class JsonLines(Sequence[Any]):
 
 
 def read_blocks(data: bytes, names: Sequence[str], uses: Mapping[str, str]) -> pa.Table | None:
-    """The columns ``names`` of the objects in ``data``, a row a line; ``None`` where each row must be looked at by itself.
+    """The columns ``names`` of the objects in ``data``, one row per line; ``None`` if the input needs the row-by-row reader.
 
     Parameters
     ----------
     uses
-        What those columns must be that cannot be anything: instant, integer, number or boolean.
+        Required type of each column that has one: instant, integer, number or boolean.
     """
     guessed = _guess(data, names, uses)
     if guessed is None:
         return None
     lines = data.count(b"\n") + (not data.endswith(b"\n"))
-    # Each line an object: none blank, and, as Arrow finds no more rows than lines, none with two.
+    # Each line begins with an object. That none has two follows from the count of rows that Arrow finds.
     if data.count(b"\n{") + data.startswith(b"{") != lines:
         return None
-    settled = {name: kind for name, kind in guessed.items() if uses.get(name) != "number"}
-    for schema, others in ((guessed, "ignore"), (settled, "infer")):
+    required = {name: kind for name, kind in guessed.items() if uses.get(name) != "number"}
+    for schema, others in ((guessed, "ignore"), (required, "infer")):
         parsing = pa_json.ParseOptions(explicit_schema=pa.schema(list(schema.items())), unexpected_field_behavior=others)
         try:
             table = pa_json.read_json(pa.BufferReader(data), pa_json.ReadOptions(block_size=_BLOCK_BYTES), parsing)
-            return _settled(table, names, uses, lines)
+            return _typed(table, names, uses, lines)
         except pa.ArrowInvalid:
-            # A column first met as whole numbers may turn out to hold others; the second reading lets Arrow find out.
+            # A column whose first rows hold integers may hold floats later; the second pass lets Arrow infer its type.
             continue
     return None
 
@@ -91,21 +91,22 @@ def _guess(data: bytes, names: Sequence[str], uses: Mapping[str, str]) -> dict[s
             return None
         rows.append(row)
         begin = end + 1
-    found: dict[str, pa.DataType] = {}
+    guessed: dict[str, pa.DataType] = {}
     for name in names:
         kinds = {type(row[name]) for row in rows if row.get(name) is not None}
         if uses.get(name, "number") != "number":
-            found[name] = _TYPES[uses[name]]
+            guessed[name] = _TYPES[uses[name]]
         elif kinds and kinds <= {int, float}:
-            found[name] = pa.float64() if float in kinds else pa.int64()
+            guessed[name] = pa.float64() if float in kinds else pa.int64()
         elif kinds in ({str}, {bool}) and name not in uses:
-            found[name] = pa.string() if str in kinds else pa.bool_()
+            guessed[name] = pa.string() if str in kinds else pa.bool_()
         else:
             return None
-    return found
+    return guessed
 
 
-def _settled(table: pa.Table, names: Sequence[str], uses: Mapping[str, str], lines: int) -> pa.Table | None:
+def _typed(table: pa.Table, names: Sequence[str], uses: Mapping[str, str], lines: int) -> pa.Table | None:
+    """The columns ``names`` of ``table`` in their final types; ``None`` if the input needs the row-by-row reader."""
     if table.num_rows != lines:
         return None
     columns = {}
@@ -122,5 +123,5 @@ def _settled(table: pa.Table, names: Sequence[str], uses: Mapping[str, str], lin
 
 
 def _may_be_numbers(column: pa.Array) -> bool:
-    """Whether the column holds one of the texts that stand for floats which JSON lacks."""
+    """Whether the column holds a text that stands for a float that JSON lacks."""
     return bool(pc.any(pc.is_in(column, pa.array(["NaN", "Infinity", "-Infinity"]))).as_py())

@@ -1,7 +1,7 @@
-"""Rows as JSON lines: typed columns in, quarantined rows out.
+"""Reads JSON lines into typed columns, and prints quarantined rows as JSON lines.
 
-JSON has no instants and no NaN. Instants are ISO-8601 texts, taken as UTC unless they say otherwise and printed with ``Z``; the floats
-that JSON lacks are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, in and out.
+JSON has no instants and no NaN. Instants are ISO-8601 texts, in UTC unless they state an offset, and printed with ``Z``. The floats that
+JSON lacks are read and written as the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from windowmill.windowing.spec import Pipeline
 SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BLOCK_ROWS = 1 << 14
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: What may be an integer beyond 64 bits, which orjson makes a float.
+#: Matches a line that may contain an integer beyond 64 bits, which orjson would read as a float.
 _LONG_NUMBER = re.compile(r"[0-9]{19}").search
 
 
 @dataclass(slots=True)
 class Refused:
-    """A row that is no event: its line from 1, why, and what it held."""
+    """A row that is not a usable event: its line number from 1, the reason, and the row itself."""
 
     line: int
     reason: str
@@ -46,14 +46,14 @@ class Refused:
 
 @dataclass(slots=True)
 class Rows:
-    """The rows of an input that could be read, in its order.
+    """The rows of an input that could be read, in the order of the input.
 
     Attributes
     ----------
     table
-        The columns that the pipeline reads; instants as timestamps without zone (UTC), integer axes as int64.
+        The columns that the pipeline reads, n rows; instants are timestamps without zone (UTC), integer axes int64.
     lines, raw
-        Line number from 1 and JSON object of each row.
+        Line number from 1 and JSON object of each row; length n.
     refused
         Rows that could not be read.
     """
@@ -72,14 +72,14 @@ class Rows:
 
 
 def read_rows(data: bytes, pipeline: Pipeline) -> Rows:
-    """Parse JSON lines into the columns that ``pipeline`` reads; a column has one type, inferred from all its rows.
+    """Parse JSON lines into the columns that ``pipeline`` reads. A column has one type, inferred from all its rows.
 
-    Custom windows read all columns: which ones their function looks at is not known.
+    A pipeline with custom windows reads all columns, since those that their functions use are unknown.
 
     Raises
     ------
     SourceSchemaError
-        If a column that the pipeline names is in none of the rows.
+        If no row has a column that the pipeline names.
     UnicodeDecodeError
         If ``data`` is not UTF-8.
     """
@@ -95,7 +95,7 @@ def read_rows(data: bytes, pipeline: Pipeline) -> Rows:
 
 
 def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, str], whole: bool = False) -> Rows:
-    """The columns ``names`` and, for functions that are told ``whole`` events, all others."""
+    """Read row by row: the columns ``names``, and all other columns if functions get ``whole`` rows."""
     numbers: list[int] = []
     raw: list[dict[str, Any]] = []
     refused: list[Refused] = []
@@ -112,14 +112,14 @@ def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, st
             raw.append(row)
         else:
             refused.append(Refused(number, "bad_json", "expected an object of columns", row))
-    known = dict.fromkeys(name for row in raw for name in row) if raw else names
+    present = dict.fromkeys(name for row in raw for name in row) if raw else names
     for name in names:
-        if name not in known:
+        if name not in present:
             raise SourceSchemaError(
-                f"column {name!r} is in none of the {len(raw)} rows; the rows have {', '.join(sorted(known))}; correct the spec"
+                f"column {name!r} is in none of the {len(raw)} rows; the rows have {', '.join(sorted(present))}; correct the spec"
             )
     if whole:
-        names = list(dict.fromkeys([*names, *known]))
+        names = list(dict.fromkeys([*names, *present]))
     wrong: dict[int, tuple[str, str]] = {}
     columns = {name: _column(name, [row.get(name) for row in raw], uses.get(name), wrong) for name in names}
     table = pa.table(columns) if columns else pa.table({"": pa.nulls(len(raw))})
@@ -135,13 +135,13 @@ def _parsed(line: str) -> Any:
         try:
             return orjson.loads(line)
         except orjson.JSONDecodeError:
-            # Python's own takes three times as long, but has NaN, and says more of what is wrong.
+            # Python's own parser takes three times as long, but reads NaN, and its messages say more.
             pass
     return json.loads(line)
 
 
 def instants_of(pipeline: Pipeline) -> set[str]:
-    """Source columns that hold instants."""
+    """Names of the source columns that hold instants."""
     if pipeline.time.unit is not None:
         return set()
     uses = (use for window in pipeline.windows for use in window.columns().values())
@@ -150,7 +150,7 @@ def instants_of(pipeline: Pipeline) -> set[str]:
 
 
 def _columns(pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
-    """The columns that the pipeline reads, and the types required of some of them: instant, integer, number or boolean."""
+    """The columns that the pipeline reads, and the required type of each that has one: instant, integer, number or boolean."""
     uses: dict[str, str] = {}
     names = [*pipeline.keys, *pipeline.time.tie_break]
     for aggregate in pipeline.aggregates.values():
@@ -168,13 +168,13 @@ def _columns(pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
 
 
 def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tuple[str, str]], first: int = 0) -> pa.Array:
-    """The values of rows ``first`` and following as a column; those that cannot be cast are null in it and told in ``wrong``."""
+    """``values`` of the rows from ``first`` on as a column; a value that cannot be cast becomes null, with a reason in ``wrong``."""
     kinds = set(map(type, values)) - {NoneType}
     use = use or _inferred(values, kinds)
-    if len(kinds) == 1 and (found := _of_one_type(values, kinds.pop(), use)) is not None:
-        return found
+    if len(kinds) == 1 and (column := _of_one_type(values, kinds.pop(), use)) is not None:
+        return column
     if use == "instant" and len(values) > _BLOCK_ROWS:
-        # Python reads an instant in microseconds of time, Arrow in a tenth of that: leave to Python the blocks with an odd one.
+        # Arrow reads instants ten times faster than Python: only blocks with an unusual instant go to Python.
         begins = range(0, len(values), _BLOCK_ROWS)
         return pa.concat_arrays([_column(name, values[begin : begin + _BLOCK_ROWS], use, wrong, begin) for begin in begins])
     cast, kind, wanted = _CASTS[use]
@@ -194,7 +194,7 @@ def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tupl
 
 
 def _of_one_type(values: list[Any], type_: type, use: str) -> pa.Array | None:
-    """The column at once, if its values are all of the type that ``use`` asks for; ``None`` where each must be looked at."""
+    """The column, converted as a whole if all values have the type that ``use`` requires; ``None`` if each must be cast by itself."""
     wanted = _KINDS.get((use, type_))
     if wanted is None:
         return None
@@ -215,7 +215,7 @@ def _inferred(values: list[Any], kinds: set[type]) -> str:
 
 
 def _instant(value: Any) -> int:
-    # A bare number could be seconds, milliseconds or microseconds: time.unit is there to say which.
+    # A bare number could count seconds, milliseconds or microseconds: time.unit must say which.
     if not isinstance(value, str):
         raise ValueError
     return instant_us(value)
@@ -243,12 +243,12 @@ def _boolean(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    # Half a surrogate pair, which JSON can write, is no character.
+    # JSON can contain half a surrogate pair, which is not a character: encoding it raises an error.
     text.encode()
     return text
 
 
-#: How a column of each use is read, its Arrow type (numbers: int64, or float64 where one value needs it), and what messages call it.
+#: For each use of a column: the cast of a value, the Arrow type (numbers: int64, or float64 if a value needs it), the wording in messages.
 _CASTS: Mapping[str, tuple[Callable[[Any], Any], pa.DataType | None, str]] = {
     "instant": (_instant, pa.timestamp("us"), "an ISO-8601 instant such as 2013-01-01T00:00:00Z; for numbers, set time.unit"),
     "integer": (_integer, pa.int64(), "a whole number, as time.unit says"),
@@ -257,7 +257,7 @@ _CASTS: Mapping[str, tuple[Callable[[Any], Any], pa.DataType | None, str]] = {
     "text": (_text, pa.string(), "a text"),
 }
 
-#: Arrow's type for a column of a use whose values are all of one type in Python.
+#: Arrow type of a column by its use, if all its values have one Python type.
 _KINDS: Mapping[tuple[str, type], pa.DataType] = {
     ("instant", str): pa.string(),
     ("integer", int): pa.int64(),
@@ -269,14 +269,14 @@ _KINDS: Mapping[tuple[str, type], pa.DataType] = {
 
 
 def refused_lines(refused: Iterable[Refused]) -> Iterator[str]:
-    """Quarantined rows as JSON lines."""
+    """Each quarantined row as a JSON line."""
     for row in refused:
         shown = {"line": row.line, "reason": row.reason, "detail": row.detail, "row": plain(row.row, False)}
         yield json.dumps({name: value for name, value in shown.items() if name != "detail" or value}, ensure_ascii=False)
 
 
 def plain(value: Any, instant: bool) -> Any:
-    """``value`` as JSON has it: floats that it lacks, and instants, as texts."""
+    """``value`` in the types of JSON: instants, and floats that JSON lacks, as texts."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list | tuple):
@@ -289,5 +289,9 @@ def plain(value: Any, instant: bool) -> Any:
 
 
 def iso(t_us: int) -> str:
-    """``2013-01-01T00:00:00Z``; microseconds only where they are not zero."""
+    """The instant ``t_us`` in ISO-8601; microseconds only if they are not zero.
+
+    >>> iso(0)
+    '1970-01-01T00:00:00Z'
+    """
     return (_EPOCH + timedelta(microseconds=t_us)).isoformat().replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Result rows as JSON lines in UTF-8, a column at a time where they come as columns."""
+"""Writes result rows as JSON lines in UTF-8, a column at a time if they are columns."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from windowmill.windowing.columnar.results import Column
 
-#: Rows joined at once: few enough for a text of tens of megabytes, for which the allocator's memory is used again and again.
+#: Rows joined at once: the text has tens of megabytes, so the allocator can reuse its memory for each block.
 _BLOCK_ROWS = 100_000
-#: Where Arrow writes floats as Python does.
+#: Range of magnitudes, [least, greatest), of which Arrow writes floats as Python does.
 _PLAIN = (1e-4, 1e9)
 
 
 def result_lines(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Iterator[bytes | pa.Buffer]:
-    """Result rows as JSON lines, in pieces to be written one after another; instants are microseconds in ``rows``."""
+    """Result rows as JSON lines, in pieces to write one after another. Instants in ``rows`` are microseconds."""
     instants = instants_of(pipeline)
     stamped = {name for name in pipeline.keys if name in instants}
     stamped |= {name for name, spec in pipeline.aggregates.items() if spec.declaration.picks and spec.columns[-1] in instants}
@@ -44,7 +44,7 @@ def _by_column(columns: Mapping[str, Column], n_rows: int, stamped: set[str]) ->
             lead = ("{" if not pieces else ", ") + json.dumps(name, ensure_ascii=False) + ": "
             pieces += [pa.scalar(lead), _texts(column[begin : begin + _BLOCK_ROWS], name in stamped)]
         lines = pc.binary_join_element_wise(*pieces, pa.scalar("}\n"), pa.scalar(""))
-        # The texts of the array lie one after another in its buffer, which is the output as it stands.
+        # The array's texts are contiguous in its buffer, which is the output.
         _, ends, texts = lines.buffers()
         yield texts.slice(0, int(np.frombuffer(ends, np.int32)[len(lines)]))
 
@@ -55,7 +55,7 @@ def _texts(column: Column, instant: bool) -> pa.Array:
         return _each(column, instant)
     kind = column.type
     if instant and pa.types.is_integer(kind):
-        # Many rows share a window's bounds, and writing an instant takes longer than finding it again.
+        # Many rows share a window's bounds, and formatting an instant takes longer than a dictionary lookup.
         known = column.dictionary_encode()
         return _or_null(_stamps(known.dictionary).take(known.indices))
     if pa.types.is_integer(kind):
@@ -96,7 +96,7 @@ def _floats(column: pa.Array) -> pa.Array:
 
 
 def _stamps(column: pa.Array) -> pa.Array:
-    """``iso`` of each value; only years that Python's dates have are printed by Arrow as they are by it."""
+    """:func:`iso` of each value. Arrow prints instants as Python does only for years that Python's dates have."""
     seconds = pc.divide(column, 1_000_000)
     fine = column.cast(pa.timestamp("us")).cast(pa.string())
     if pc.all(pc.equal(pc.multiply(seconds, 1_000_000), column)).as_py():
