@@ -1,7 +1,7 @@
-"""The oracle: what a pipeline means, in plain code that keeps every event and recomputes every window from scratch.
+"""The reference engine: the semantics of a pipeline in plain code that keeps every event and recomputes every window.
 
-Slow on purpose. It shares nothing with the engines, so that agreement with it says something; sums are exact (``fractions``), and no
-result depends on how the input was cut into batches, because events are judged one by one in the order of their arrival.
+It is slow on purpose. It shares no code with the other engines, so that agreement with it is evidence. Sums are exact (``fractions``).
+Events are judged one by one in order of arrival, so no result depends on how the input is cut into batches.
 """
 
 from windowmill.windowing.reference.evaluate import Outcome, evaluate

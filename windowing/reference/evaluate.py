@@ -1,4 +1,4 @@
-"""From records to result rows."""
+"""Computes result rows from records."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from windowmill.windowing.windows.base import Window
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a whole input.
+    """The result of a whole input.
 
     Attributes
     ----------
     rows
         Result rows in (key, window, window_end, trigger, revision, window_start) order, nulls first.
     quarantined
-        (number of the record, reason), by number.
+        Pairs (number of the record, reason), in order of number.
     """
 
     rows: list[dict[str, Any]]
@@ -30,14 +30,14 @@ class Outcome:
 
 
 def evaluate(pipeline: Pipeline, records: Sequence[Record], *, final: bool = True, latest: float = math.inf) -> Outcome:
-    """Everything that ``pipeline`` says about ``records``, which stand in the order of their arrival.
+    """Evaluate ``pipeline`` over ``records``, given in order of arrival.
 
     Parameters
     ----------
     final
-        Whether the input has ended: the watermark then goes to infinity.
+        Whether the input has ended; the watermark is then infinite.
     latest
-        The greatest event time that is accepted, where the pipeline bounds it.
+        Greatest accepted event time; infinity for no bound.
     """
     quarantined: dict[int, str] = {}
     events: list[Event] = []
@@ -52,15 +52,15 @@ def evaluate(pipeline: Pipeline, records: Sequence[Record], *, final: bool = Tru
     tally = Tally()
     course = Course(pipeline.time.unit is not None, pipeline.emit == "revise", watermark, closed, clock.seen)
     for window in pipeline.windows:
-        found = _windows(window, events, tally, course)
-        rows.extend(_row(pipeline, window, fired) for fired in found)
+        results = _windows(window, events, tally, course)
+        rows.extend(_row(pipeline, window, fired) for fired in results)
     quarantined |= dict.fromkeys(tally.refused - tally.counted, "too_late")
-    return Outcome(sorted(rows, key=lambda row: _position(pipeline, row)), sorted(quarantined.items()))
+    return Outcome(sorted(rows, key=lambda row: _sort_key(pipeline, row)), sorted(quarantined.items()))
 
 
 def _row(pipeline: Pipeline, window: Window, fired: Fired) -> dict[str, Any]:
     span = fired.span
-    place = {
+    identity = {
         "window": window.name,
         "window_start": span.start,
         "window_end": span.end,
@@ -68,10 +68,10 @@ def _row(pipeline: Pipeline, window: Window, fired: Fired) -> dict[str, Any]:
         "revision": fired.revision,
     }
     values = {name: compute(name, spec, span) for name, spec in pipeline.aggregates.items()}
-    return dict(zip(pipeline.keys, fired.key, strict=True)) | place | values
+    return dict(zip(pipeline.keys, fired.key, strict=True)) | identity | values
 
 
-def _position(pipeline: Pipeline, row: dict[str, Any]) -> tuple[Any, ...]:
+def _sort_key(pipeline: Pipeline, row: dict[str, Any]) -> tuple[Any, ...]:
     return ranks([row[name] for name in (*pipeline.keys, "window", "window_end", "trigger", "revision", "window_start")])
 
 

@@ -1,4 +1,4 @@
-"""Windows that the events decide: sessions, snapshots, count windows and a user's own."""
+"""Windows whose bounds depend on the events: sessions, snapshots, count windows and custom windows."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class EventWindows(Protocol):
-    """The windows of one key, from the events accepted so far."""
+    """The windows of one key over the events accepted so far."""
 
     def accept(self, event: Event) -> bool:
-        """Take ``event`` in if a window that would hold it is still open; say whether."""
+        """Accept ``event`` if a window that would hold it is still open; returns whether it did."""
 
     def spans(self) -> list[Span]:
-        """The windows as they are now, without those that have been closed."""
+        """The present windows, without closed ones."""
 
     def complete(self, span: Span, watermark: float) -> bool:
-        """Whether no event at ``watermark`` or after it changes ``span``."""
+        """Whether no event at or after ``watermark`` can change ``span``."""
 
     def close(self, closed: float) -> list[Span]:
-        """Take out the windows that are complete at ``closed``: no later event changes them."""
+        """Remove and return the windows that are complete at ``closed``: no later event changes them."""
 
     def replaces(self, new: Span, old: Span) -> bool:
-        """Whether ``new`` is another version of ``old``, which had been shown but not closed."""
+        """Whether ``new`` is another version of ``old``, which has been emitted but not closed."""
 
 
 def _overlap(new: Span, old: Span) -> bool:
@@ -47,10 +47,10 @@ def _passed(span: Span, watermark: float) -> bool:
 
 
 class Sessions:
-    """Events at most ``gap`` apart, cut where a session would get longer than ``max_size``.
+    """Sessions: events at most ``gap`` apart, cut where a session would exceed ``max_size``.
 
-    An event exactly ``gap`` after the last one still joins, so a session is complete only once the watermark is past that; one that has
-    been cut takes nothing at its end.
+    An event exactly ``gap`` after the last one still joins, so a session is complete only once the watermark is greater than its end. A
+    session that ends by ``max_size`` takes no event at its end.
     """
 
     def __init__(self, window: Session) -> None:
@@ -94,7 +94,7 @@ class Sessions:
 
 
 class Snapshots:
-    """The spans between neighbouring start and end points; what lies before the last closed point is fixed."""
+    """The spans between neighbouring start and end points of events; spans before the last closed point are fixed."""
 
     def __init__(self) -> None:
         self._live: list[Event] = []
@@ -112,12 +112,12 @@ class Snapshots:
 
     def spans(self) -> list[Span]:
         points = self._points()
-        found = []
+        spans = []
         for start, end in pairwise(points):
             live = [event for event in self._live if event.time < end and event.stop > start]
             if live:
-                found.append(Span(start, end, sorted(live, key=lambda event: event.order)))
-        return found
+                spans.append(Span(start, end, sorted(live, key=lambda event: event.order)))
+        return spans
 
     def close(self, closed: float) -> list[Span]:
         ended = [span for span in self.spans() if span.end <= closed]
@@ -129,7 +129,7 @@ class Snapshots:
 
 
 class Counts:
-    """One window from each distinct start time to the ``count``-th, one tick past it; those not yet that long are open."""
+    """One window from each distinct start time through the ``count``-th, ending one tick after it; windows with fewer are open."""
 
     def __init__(self, window: Count) -> None:
         self._count = window.count
@@ -164,43 +164,44 @@ class Counts:
         return new.start == old.start
 
 
-#: A user's window function: (state, the event's columns) -> (state, windows that begin before it, numbers of those that end after it).
+#: A user's window function: (state, the event's columns) -> (state, number of windows that begin before the event, numbers of the
+#: windows that end after it).
 WindowFunction = Callable[[Any, Mapping[str, Any]], tuple[Any, int, Iterable[int]]]
 
 
 class Customs:
-    """Windows told by a user's function, which hears each event once, in order, when the watermark has passed it."""
+    """Windows of a user's function, which is called once per event, in order, when the watermark has passed the event."""
 
     def __init__(self, window: Custom) -> None:
         self._function: WindowFunction = imported_for("function", window.function)
         self._events: list[Event] = []
         self._closed: set[int] = set()
-        self._told: float = BEFORE
+        self._passed: float = BEFORE
 
     complete = staticmethod(_passed)
 
     def accept(self, event: Event) -> bool:
-        told = [earlier for earlier in self._events if earlier.time < self._told]
-        in_order = not told or event.order > max(earlier.order for earlier in told)
+        passed = [earlier for earlier in self._events if earlier.time < self._passed]
+        in_order = not passed or event.order > max(earlier.order for earlier in passed)
         if in_order:
             self._events.append(event)
         return in_order
 
     def _numbered(self) -> dict[int, Span]:
         state: Any = None
-        heard: list[Event] = []
+        seen: list[Event] = []
         begun: list[int] = []
         ended: dict[int, Span] = {}
         for event in sorted(self._events, key=lambda event: event.order):
             state, begins, ends = self._function(state, event.record.values)
-            begun += [len(heard)] * begins
-            heard.append(event)
+            begun += [len(seen)] * begins
+            seen.append(event)
             for number in ends:
                 if number in ended or not 0 <= number < len(begun):
                     raise SpecError(
                         f"function: window {number} ends at {event.time}, but is not open; windows are numbered from 0 as they begin"
                     )
-                held = heard[begun[number] :]
+                held = seen[begun[number] :]
                 ended[number] = Span(held[0].time, event.time + 1, held)
         return ended
 
@@ -208,7 +209,7 @@ class Customs:
         return [span for number, span in sorted(self._numbered().items()) if number not in self._closed]
 
     def close(self, closed: float) -> list[Span]:
-        self._told = max(self._told, closed)
+        self._passed = max(self._passed, closed)
         ended = {number: span for number, span in self._numbered().items() if span.end <= closed and number not in self._closed}
         self._closed |= set(ended)
         return list(ended.values())
@@ -220,7 +221,7 @@ class Customs:
 
 def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
     """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
-    shown: list[Fired] = []  # result rows whose windows still take events
+    shown: list[Fired] = []  # emitted rows whose windows still take events
 
     def show(passed: float) -> Iterator[Fired]:
         complete = [span for span in windows.spans() if windows.complete(span, passed)]

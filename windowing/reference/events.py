@@ -1,4 +1,4 @@
-"""Events in the order of their arrival, each with the watermark it met."""
+"""Events in order of arrival, each with the watermark at its arrival."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from windowmill.windowing.bounds import accepted_times
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
-#: Before anything has been seen, and after the end of the input.
+#: Watermark before the first event, and after the end of the input.
 BEFORE, AFTER = -math.inf, math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A row as a source gives it.
+    """A row of a source.
 
     Attributes
     ----------
     values
-        Cells by column; the time columns as integers along the axis (UTC microseconds, or the axis' own units).
+        Values by column; time columns as integers on the axis (UTC microseconds, or units of an integer axis).
     holds
-        The conditions of the spec (``where``, ``punctuation``) that hold for the row, by their text.
+        Texts of the spec's conditions (``where``, ``punctuation``) that hold for the row.
     """
 
     values: Mapping[str, Any]
@@ -34,18 +34,18 @@ class Record:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:
-    """A record that has a place in time.
+    """A record with a usable event time.
 
     Attributes
     ----------
     number
         Position among the records, from 0.
     time, until
-        Start and end of the event along the axis; equal for a point.
+        Start and end of the event on the axis; equal for a point event.
     order
         (time, tie_break…, number): the total order of events.
     watermark, closed
-        What they were when the event arrived, its own time left out: windows that end at or before ``watermark`` were complete, those
+        Their values at the event's arrival, without its own time. Windows that end at or before ``watermark`` were complete; windows
         that end at or before ``closed`` (``lateness`` behind the watermark) took no more events.
     """
 
@@ -60,20 +60,20 @@ class Event:
 
     @property
     def stop(self) -> int:
-        """Where the event ends as a half-open interval: a point lasts one tick."""
+        """End of the event as a half-open interval; a point event lasts one tick."""
         return max(self.until, self.time + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A window of one key and the events it holds."""
+    """A window of one key with its events."""
 
     start: int | None
     end: int
     events: Sequence[Event]
 
     def in_order(self) -> Span:
-        """The same with its events in the order of time, tie-break and arrival."""
+        """The same window with its events in order of time, tie-break and arrival."""
         return Span(self.start, self.end, sorted(self.events, key=lambda event: event.order))
 
 
@@ -89,7 +89,7 @@ class Fired:
 
 @dataclass(slots=True)
 class Tally:
-    """Which events a window has counted and which it has refused as late, by number."""
+    """Numbers of the events that windows have counted, and of those that a window has refused as late."""
 
     counted: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
@@ -97,16 +97,16 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What windows of any type have to know of the pipeline and of the whole input.
+    """Facts about the pipeline and the whole input that windows of every type use.
 
     Attributes
     ----------
     integer_axis, revise
-        Whether the axis is no time, and whether windows are shown again for late events.
+        Whether the axis holds integers rather than instants, and whether windows are emitted again after late events.
     watermark, closed
-        What they are at the end of the input.
+        Their values at the end of the input.
     greatest
-        The greatest event time of the whole input.
+        Greatest event time of the whole input.
     """
 
     integer_axis: bool
@@ -117,7 +117,11 @@ class Course:
 
 
 def rank(value: Any) -> tuple[Any, ...]:
-    """A sort key within one column: nulls first, NaN the greatest, −0.0 equal to 0.0, as in Spark."""
+    """A sort key for values of one column, as in Spark: nulls first, NaN greatest, −0.0 equal to 0.0.
+
+    >>> sorted([float("nan"), 1.0, None], key=rank)
+    [None, 1.0, nan]
+    """
     if value is None:
         return (0,)
     if isinstance(value, float) and math.isnan(value):
@@ -130,7 +134,7 @@ def ranks(values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 class Clock:
-    """The watermark as events arrive one by one."""
+    """The watermark while events arrive one by one."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._moves = pipeline.time.watermark == "max_event_time"
@@ -140,7 +144,7 @@ class Clock:
 
     @property
     def watermark(self) -> float:
-        # Where the orchestrator vouches for an interval, events alone complete no window.
+        # If the orchestrator vouches for intervals, events alone complete no window.
         return self.seen - self._disorder if self._moves else BEFORE
 
     @property
@@ -149,14 +153,14 @@ class Clock:
 
 
 def arrivals(pipeline: Pipeline, records: Sequence[Record], latest: float, refused: dict[int, str]) -> Iterator[Event | Clock]:
-    """The events among ``records`` in the order of arrival, then the clock as they left it.
+    """Yield the events among ``records`` in order of arrival, then the clock after the last one.
 
     Parameters
     ----------
     latest
-        The greatest event time that is not too far in the future.
+        Greatest accepted event time; infinity for no bound.
     refused
-        Receives the reason of each record that is no event, by its number.
+        Receives the reason of each record that is not an event, by its number.
     """
     clock = Clock(pipeline)
     least, greatest = accepted_times(pipeline)
@@ -173,7 +177,7 @@ def arrivals(pipeline: Pipeline, records: Sequence[Record], latest: float, refus
         elif at > latest:
             refused[number] = "future_time"
         else:
-            # Equal keys are one group: NaN with NaN, −0.0 with 0.0.
+            # Adding 0.0 turns −0.0 into 0.0: equal keys are one group.
             key = tuple(value + 0.0 if isinstance(value, float) else value for value in (record.values.get(name) for name in pipeline.keys))
             ties = [record.values.get(name) for name in pipeline.time.tie_break]
             yield Event(number, key, at, to, (at, *ranks(ties), number), clock.watermark, clock.closed, record)

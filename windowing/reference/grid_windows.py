@@ -1,4 +1,4 @@
-"""Windows that the axis alone decides: tumbling, hopping and cumulative, on elapsed or calendar time."""
+"""Windows whose bounds depend on the axis alone: tumbling, hopping and cumulative, in elapsed or calendar time."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MONTH_US = 146_097 * DAY_US / 4_800  # mean over the 400 years after which the 
 
 
 class Calendar:
-    """Instants in microseconds and the wall clock of one zone.
+    """Converts between instants (microseconds, UTC) and the wall clock of one time zone.
 
-    A wall time that a clock change skips means the instant that the old offset gives; one that it repeats means the first of the two.
+    A wall time that a clock change skips is converted with the old offset. Of a wall time that occurs twice, the first is meant.
     """
 
     def __init__(self, zone: str | None) -> None:
@@ -48,8 +48,8 @@ class Calendar:
         return self.instant(wall.replace(year=year, month=month + 1, day=day) + timedelta(days=days))
 
 
-class Train:
-    """The instants origin + k·step for every whole k."""
+class Edges:
+    """The window edges origin + k·step for every integer k."""
 
     def __init__(self, step: Duration, origin: datetime | int | None, zone: str | None, integer_axis: bool) -> None:
         self.step, self.calendar = step, Calendar(zone)
@@ -65,7 +65,7 @@ class Train:
         self.origin = origin
 
     def at(self, k: int, plus: Duration = _NOTHING) -> int:
-        """Instant ``k`` and the calendar parts of ``plus`` after it, all counted from the origin at once, so that no month is cut short."""
+        """Edge ``k`` plus ``plus``, in one step from the origin so that a day clipped to a short month does not carry over."""
         step = self.step
         if not step.is_calendar and not plus.is_calendar:
             return self.origin + k * step.ticks + plus.ticks
@@ -73,7 +73,7 @@ class Train:
         return day + k * step.ticks + plus.ticks
 
     def after(self, k: int, length: Duration) -> int:
-        """The instant ``length`` after instant ``k``."""
+        """The instant ``length`` after edge ``k``."""
         if not length.is_calendar:
             return self.at(k) + length.ticks
         if self.step.ticks or (length.months and not self.step.months):
@@ -81,7 +81,7 @@ class Train:
         return self.at(k, length)
 
     def near(self, instant: int) -> int:
-        """An index whose instant is at or before ``instant``, and not far from it."""
+        """Index of an edge at or shortly before ``instant``."""
         step = self.step
         if not step.is_calendar:
             return (instant - self.origin) // step.ticks
@@ -89,7 +89,7 @@ class Train:
         return math.floor((instant - self.origin - DAY_US) / mean_us) - 2
 
     def next_after(self, instant: int) -> int:
-        """The first instant greater than ``instant``."""
+        """The first edge greater than ``instant``."""
         k = self.near(instant)
         while self.at(k) <= instant:
             k += 1
@@ -97,24 +97,24 @@ class Train:
 
 
 class Grid:
-    """The windows of a grid."""
+    """The windows of a grid; each edge opens one, or several with a common start in a cumulative grid."""
 
     def __init__(self, rules: GridRules, integer_axis: bool) -> None:
         self._size, self._step = rules.size, rules.step
-        self._train = Train(rules.hop, rules.origin, rules.timezone, integer_axis)
+        self._edges = Edges(rules.hop, rules.origin, rules.timezone, integer_axis)
 
     def holding(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Start and end of each window that overlaps [start, stop)."""
         longest = self._size.ticks + (self._size.months * 31 + self._size.days + self._size.is_calendar) * DAY_US
-        k = self._train.near(start - longest)
-        while (opens := self._train.at(k)) < stop:
+        k = self._edges.near(start - longest)
+        while (opens := self._edges.at(k)) < stop:
             for closes in self._ends(k, opens):
                 if closes > start:
                     yield opens, closes
             k += 1
 
     def _ends(self, k: int, opens: int) -> Iterator[int]:
-        last = self._train.after(k, self._size)
+        last = self._edges.after(k, self._size)
         if self._step:
             step, count = self._step, 1
             while (end := self._stepped(opens, step, count)) < last:
@@ -125,7 +125,7 @@ class Grid:
     def _stepped(self, opens: int, step: Duration, count: int) -> int:
         if not step.is_calendar:
             return opens + count * step.ticks
-        return self._train.calendar.shift(self._train.calendar.wall(opens), count * step.months, count * step.days) + count * step.ticks
+        return self._edges.calendar.shift(self._edges.calendar.wall(opens), count * step.months, count * step.days) + count * step.ticks
 
 
 def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
@@ -141,7 +141,7 @@ def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: 
             held.setdefault(span, []).append(event)
         if taking:
             tally.counted.add(event.number)
-        elif spans:  # an event in a gap belongs to no window here, which is neither being counted nor being late
+        elif spans:  # an event in a gap between windows is neither counted nor late
             tally.refused.add(event.number)
         counted += [event] * bool(taking)
     if window.empty == "emit" and counted:
@@ -157,7 +157,7 @@ def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: 
 
 
 def _versions(window: Window, start: int, end: int, inside: list[Event], counted: list[Event]) -> list[list[Event]]:
-    """The window when the watermark passed its end, and again after each event that came later."""
+    """The window's events when the watermark passed its end, and after each later event."""
     on_time = [event for event in inside if event.watermark < end]
     late = [event for event in inside if event.watermark >= end]
     before = [event for event in counted if not late or event.number < late[0].number]

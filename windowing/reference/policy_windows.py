@@ -1,4 +1,4 @@
-"""Sliding and tumbling windows with eviction and trigger policies: one key's tuples, applied one by one in order.
+"""Sliding and tumbling windows with eviction and trigger policies; applies one key's tuples one by one in order.
 
 References
 ----------
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from windowmill.windowing.bounds import check_key
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.reference.events import AFTER, Course, Event, Fired, Span, Tally
-from windowmill.windowing.reference.grid_windows import Train
+from windowmill.windowing.reference.grid_windows import Edges
 
 if TYPE_CHECKING:
     from windowmill.windowing.windows.base import Window
@@ -35,12 +35,12 @@ def policy_rows(window: Window, rules: PolicyRules, events: Sequence[Event], tal
 
 
 class Policies:
-    """One key under one policy window.
+    """The state of one key in one policy window.
 
     Parameters
     ----------
     greatest
-        The greatest event time of the whole input, where ticks over windows that never empty stop.
+        Greatest event time of the whole input, where the ticks of windows that never become empty stop.
     """
 
     def __init__(self, window: Window, rules: PolicyRules, integer_axis: bool, greatest: float) -> None:
@@ -50,7 +50,7 @@ class Policies:
         self._idle = rules.idle_after.elapsed() if rules.idle_after else math.inf
         self._greatest = greatest
         period = self._trigger.time if self._trigger else self._evict.time
-        self._train = Train(period, rules.origin, rules.timezone, integer_axis) if period else None
+        self._tick_edges = Edges(period, rules.origin, rules.timezone, integer_axis) if period else None
         self._age = self._evict.time.elapsed() if self._evict.time and self._trigger else math.inf
         self._waiting: list[Event] = []
         self._forget()
@@ -65,14 +65,14 @@ class Policies:
         self._base: Any = None
 
     def late(self, event: Event) -> bool:
-        """Whether the key has already applied something that comes after ``event``."""
+        """Whether the key has already applied a tuple or tick that comes after ``event``."""
         return event.time < self._ticked or (self._last is not None and event.order < self._last.order)
 
     def wait(self, event: Event) -> None:
         self._waiting.append(event)
 
     def advance(self, watermark: float) -> Iterator[Fired]:
-        """Apply what the watermark has passed: tuples before it, ticks up to it."""
+        """Apply the waiting tuples before ``watermark`` and the ticks up to it."""
         ready = sorted((event for event in self._waiting if event.time < watermark), key=lambda event: event.order)
         self._waiting = [event for event in self._waiting if event.time >= watermark]
         for event in ready:
@@ -80,8 +80,8 @@ class Policies:
             yield from self._apply(event)
         if watermark < AFTER:
             yield from self._advance_to(watermark)
-        elif self._train and self._last:
-            yield from self._advance_to(self._train.next_after(int(self._greatest)))
+        elif self._tick_edges and self._last:
+            yield from self._advance_to(self._tick_edges.next_after(int(self._greatest)))
             if self._window and self._age < math.inf:
                 yield from self._advance_to(self._window[-1].time + self._age)
 
@@ -94,8 +94,8 @@ class Policies:
             yield from self._fire_ticks(time)
 
     def _check_ticks(self, through: float) -> None:
-        """Count the ticks that are due before the first fires, which takes no time however many they are."""
-        if self._train is None or self._tick is None or self._tick > through or self._train.step.is_calendar:
+        """Count the due ticks before the first fires; O(1) for any number of ticks."""
+        if self._tick_edges is None or self._tick is None or self._tick > through or self._tick_edges.step.is_calendar:
             return
         last = through
         if not self._emit_empty:
@@ -103,20 +103,20 @@ class Policies:
                 last = self._tick
             elif self._age < math.inf:
                 last = min(last, self._window[-1].time + self._age)
-        self._due += max(0, int(last - self._tick) // self._train.step.ticks + 1)
+        self._due += max(0, int(last - self._tick) // self._tick_edges.step.ticks + 1)
         check_key(self._spec, self._due)
 
     def _fire_ticks(self, through: float) -> Iterator[Fired]:
         self._check_ticks(through)
-        while self._train and self._tick is not None and self._tick <= through:
+        while self._tick_edges and self._tick is not None and self._tick <= through:
             self._expire(self._tick)
             if self._window or self._emit_empty:
                 self._ticked = self._tick
                 yield from self._fire(self._tick)
             if self._trigger is None:
                 self._window = []
-            # An empty window needs no tick before the next tuple comes.
-            self._tick = self._train.next_after(self._tick) if self._window or self._emit_empty else None
+            # An empty window has no tick until the next tuple arrives.
+            self._tick = self._tick_edges.next_after(self._tick) if self._window or self._emit_empty else None
 
     def _expire(self, time: float) -> None:
         self._window = [event for event in self._window if time - event.time <= self._age]
@@ -128,8 +128,8 @@ class Policies:
         self._fired += 1
 
     def _apply(self, event: Event) -> Iterator[Fired]:
-        if self._train and self._tick is None:
-            self._tick = self._train.next_after(event.time)
+        if self._tick_edges and self._tick is None:
+            self._tick = self._tick_edges.next_after(event.time)
         yield from self._slide(event) if self._trigger else self._tumble(event)
         self._last = event
 
@@ -170,12 +170,12 @@ class Policies:
 
 
 def _cell(event: Event, delta: Delta) -> Any:
-    """The value that a delta policy looks at; NaN acts like null."""
+    """The value of a delta policy's column; NaN counts as null."""
     value = event.record.values.get(delta.column)
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _exceeds(value: Any, base: Any, delta: Delta) -> bool:
-    """Whether ``value`` is more than the delta past ``base``; a null never is."""
+    """Whether ``value`` exceeds ``base`` by more than the delta; false if either is null."""
     by = delta.by.elapsed() if isinstance(delta.by, Duration) else delta.by
     return value is not None and base is not None and value - base > by

@@ -1,6 +1,6 @@
 """Every aggregate of the catalogue as a plain computation over the rows of one window.
 
-The built-in ones are told here a second time, by name: what checks the kernels and the algebra depends on neither.
+The built-in aggregates are implemented a second time, by name, because the check of kernels and algebra must depend on neither.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 
 def compute(name: str, spec: AggregateSpec, span: Span) -> Any:
-    """The aggregate ``spec`` over the events of ``span``, which stand in (time, tie_break, arrival) order.
+    """The aggregate ``spec`` over the events of ``span``, given in (time, tie_break, arrival) order.
 
     Raises
     ------
     AggregateOverflowError
-        If an exact integer result leaves 64 bits.
+        If an exact integer result does not fit in 64 bits.
     """
     events = [event for event in span.events if spec.where is None or spec.where in event.record.holds]
     if spec.function == "count" and not spec.columns:
@@ -43,7 +43,7 @@ def compute(name: str, spec: AggregateSpec, span: Span) -> Any:
     # A row counts when none of its arguments is null.
     full = [row for row in rows if None not in row]
     if spec.use:
-        return _own(spec.use, full)
+        return _user_defined(spec.use, full)
     argument = [value for (value,) in full] if len(spec.columns) == 1 else full
     if spec.function in _FUNCTIONS:
         value = _FUNCTIONS[spec.function](argument, **spec.options) if argument else 0 if spec.function in _COUNTS else None
@@ -113,7 +113,7 @@ def _weighted_mean(pairs: Sequence[tuple[Any, Any]]) -> float | None:
 
 
 def _zero(value: Any) -> Any:
-    """−0.0 as 0.0: the two are equal, and which of them came first is nobody's business."""
+    """``value`` with −0.0 as 0.0: the two are equal, so results must not depend on which came first."""
     return value + 0.0 if isinstance(value, float) else value
 
 
@@ -128,21 +128,21 @@ def _greatest(values: Sequence[Any]) -> Any:
 def _arg(function: str, rows: Sequence[tuple[Any, Any]]) -> Any:
     if not rows:
         return None
-    # min and max give the first of equals: the earliest row wins a tie.
+    # min and max return the first of equal rows: the earliest row wins a tie.
     choose = min if function == "arg_min" else max
     return choose(rows, key=lambda row: rank(row[0]))[1]
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
-    """Each value once, where it came first."""
-    found: dict[Any, Any] = {}
+    """The distinct values in order of first occurrence."""
+    first: dict[Any, Any] = {}
     for value in map(_zero, values):
-        found.setdefault(rank(value), value)
-    return list(found.values())
+        first.setdefault(rank(value), value)
+    return list(first.values())
 
 
 def _moment(values: Sequence[Any], power: int) -> Fraction:
-    """Mean of the ``power``-th powers of the deviations from the mean."""
+    """Central moment: mean of the ``power``-th powers of the deviations from the mean."""
     mean = _total(values) / len(values)
     return sum(((Fraction(value) - mean) ** power for value in values), Fraction(0)) / len(values)
 
@@ -179,7 +179,7 @@ def _kurtosis(values: Sequence[Any]) -> float | None:
 
 
 def _comoment(pairs: Sequence[tuple[Any, Any]]) -> Fraction:
-    """Mean of the products of the deviations of both sides."""
+    """Mean of the products of the deviations of both columns from their means."""
     (x, y), n = zip(*pairs, strict=True), len(pairs)
     return sum((Fraction(a) * Fraction(b) for a, b in pairs), Fraction(0)) / n - _total(x) * _total(y) / n**2
 
@@ -214,12 +214,12 @@ def _ordered(values: Sequence[Any], k: int, reverse: bool) -> list[Any]:
 
 
 def _quantile(values: Sequence[Any], q: float) -> float:
-    """The least value that at least the fraction ``q`` of the values does not exceed."""
+    """The least value v such that at least the fraction ``q`` of the values is at most v."""
     return float(_ordered(values, len(values), False)[max(0, math.ceil(Fraction(str(q)) * len(values)) - 1)])
 
 
 def _histogram(values: Sequence[Any], edges: Sequence[float]) -> list[int]:
-    """How many values lie in each [edge, next edge), the last bin with both edges; what lies outside is not counted."""
+    """Number of values in each bin [edge, next edge); the last bin includes both edges, values outside all bins do not count."""
     last = len(edges) - 2
     bounds = enumerate(pairwise(edges))
     return [sum(low <= value < high or (index == last and value == high) for value in values) for index, (low, high) in bounds]
@@ -230,7 +230,7 @@ def _text(value: Any) -> str:
 
 
 def _registered(spec: AggregateSpec, rows: Sequence[tuple[Any, ...]], argument: Sequence[Any]) -> Any:
-    """An aggregate that is not told here: its own plain computation, or its algebra folded over the rows."""
+    """An aggregate without an implementation in this module: its own plain computation, or its algebra folded over the rows."""
     declared = spec.declaration
     if declared.plain is not None:
         return resolve(declared.plain)(argument, **spec.options) if argument else None
@@ -240,19 +240,19 @@ def _registered(spec: AggregateSpec, rows: Sequence[tuple[Any, ...]], argument: 
 
 
 def _type_of(values: Sequence[Any]) -> str:
-    """What builders of algebras call the type of ``values``."""
+    """Name of the type of ``values``, as builders of algebras take it."""
     named = {"bool": bool, "int64": int, "float64": float, "decimal": Decimal, "string": str}
     kinds = {next((name for name, kind in named.items() if isinstance(value, kind)), "any") for value in values}
     return kinds.pop() if len(kinds) == 1 else "any"
 
 
-def _own(place: str, rows: Sequence[tuple[Any, ...]]) -> Any:
-    found = imported_for("use", place)
-    own = found() if isinstance(found, type) else found
-    lifted = [own.lift(*row) for row in rows]
-    if hasattr(own, "identity"):
-        lifted.insert(0, own.identity() if callable(own.identity) else own.identity)
-    return own.lower(functools.reduce(own.combine, lifted)) if lifted else None
+def _user_defined(name: str, rows: Sequence[tuple[Any, ...]]) -> Any:
+    imported = imported_for("use", name)
+    aggregate = imported() if isinstance(imported, type) else imported
+    lifted = [aggregate.lift(*row) for row in rows]
+    if hasattr(aggregate, "identity"):
+        lifted.insert(0, aggregate.identity() if callable(aggregate.identity) else aggregate.identity)
+    return aggregate.lower(functools.reduce(aggregate.combine, lifted)) if lifted else None
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
