@@ -1,4 +1,4 @@
-"""The engines, a file each: algorithms that keep the aggregate of a sliding window."""
+"""The engines, one file each: algorithms that maintain the aggregate of a sliding window."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windowmill.windowing.engines.two_stacks import TwoStacks
 from windowmill.windowing.errors import PluginError
 from windowmill.windowing.registry import Registry
 
-#: In the order in which ``explain`` shows them.
+#: Engines by name, in the order in which ``explain`` lists them.
 ENGINES: Registry[type[Engine[Any]]] = Registry(
     "engine", {engine.name: engine for engine in (Recompute, SubtractOnEvict, TwoStacks, Daba, Epochs, ReactiveAggregator, Dyadic)}
 )
@@ -29,16 +29,16 @@ def register_engine(engine: type[Engine[Any]], module: str) -> None:
     Raises
     ------
     PluginError
-        If its name is taken, or it does not say its name or cost.
+        If its name is taken, or the class has no ``name`` or ``cost``.
     """
-    for stated in ("name", "cost"):
-        if getattr(engine, stated, None) is None:
-            raise PluginError(f"plugin {module!r}: the engine {engine.__name__} has no {stated}; set it as an attribute of the class")
+    for attribute in ("name", "cost"):
+        if getattr(engine, attribute, None) is None:
+            raise PluginError(f"plugin {module!r}: the engine {engine.__name__} has no {attribute}; set it as an attribute of the class")
     ENGINES.register(engine.name, engine, module)
 
 
 def build(name: str, aggregate: Aggregate[P], **options: int) -> Engine[P]:
-    """The engine ``name``, empty.
+    """A new engine of the type ``name`` with an empty window.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def admissible(aggregate: Aggregate[Any]) -> list[str]:
     >>> "subtract" in admissible(aggregate_for(parse_aggregate({"max": "delay"}), ["int64"]))
     False
     """
-    return [name for name, engine in ENGINES.items() if all(getattr(aggregate, wanted) for wanted in engine.needs)]
+    return [name for name, engine in ENGINES.items() if all(getattr(aggregate, needed) for needed in engine.needs)]
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What every engine offers: partials in at the young end, out at the old end, the combined window at any time."""
+"""The interface of every engine: insert partials at the young end, evict at the old end, query the combined window at any time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class InvariantError(AssertionError):
-    """An engine's ``check`` found its structure broken: a defect of the engine, or of the state that it was restored from."""
+    """An engine's ``check`` found a broken invariant: a defect of the engine, or of the state from which it was restored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Generic[P]):
-    """An engine's state as a flat list of partials and a few whole numbers; ``None`` is an empty slot.
+    """An engine's state as a flat list of partials and a few integers; ``None`` is an empty slot.
 
-    Restoring it gives the same structure, so that later results are the same to the bit as without the interruption.
+    A restored engine has the same structure, so its later results are bit-identical to those without the interruption.
     """
 
     engine: str
@@ -32,9 +32,9 @@ class Snapshot(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Combines:
-    """Combines per window, amortised, where a window has n leaves of which m are new; resizing is not counted.
+    """Amortised number of combines per window of n leaves, m of them new; does not include resizing.
 
-    ``formula`` is what ``explain`` shows, ``count`` gives its value. Tests hold it against the engine's own count.
+    ``explain`` shows ``formula``; ``count(n, m)`` gives its value. Tests compare it with the combines that the engine makes.
     """
 
     formula: str
@@ -43,18 +43,18 @@ class Combines:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where ``explain`` considers an engine.
+    """A use of windows for which ``explain`` assesses an engine.
 
     Attributes
     ----------
     shape
-        The window.
+        Shape of the window.
     stored
-        Whether leaves are slices in the state; else they are rows.
+        Whether leaves are slices in the state rather than rows.
     nodes
-        Whether the state holds nodes over them.
+        Whether the state holds nodes over the slices.
     nodes_from
-        Slices of a window from which on it does.
+        Least number of slices in a window for which the state holds nodes.
     """
 
     shape: Shape
@@ -71,15 +71,15 @@ class Engine(ABC, Generic[P]):
     Attributes
     ----------
     name
-        As ``explain`` and stored snapshots have it.
+        Name in ``explain`` and in stored snapshots.
     needs
-        Properties of :class:`.Aggregate` without which an aggregate is refused.
+        Properties of :class:`.Aggregate` that an aggregate must have.
     cost
-        What ``explain`` says that a window costs.
+        Cost of a window.
     oldest_only
-        Whether only the oldest partial can leave.
+        Whether only the oldest partial can be evicted.
     not_taken
-        Why runs do not compute with it where it is allowed, for ``explain``.
+        Reason, for ``explain``, why runs do not use the engine although it is admissible.
     """
 
     name: ClassVar[str]
@@ -90,11 +90,11 @@ class Engine(ABC, Generic[P]):
 
     @classmethod
     def why_not(cls, setting: Setting) -> str:  # noqa: ARG003 - for engines whose reason depends on the window
-        """:attr:`not_taken`, as it reads in ``setting``."""
+        """The reason of :attr:`not_taken` in ``setting``."""
         return cls.not_taken
 
     def __init__(self, aggregate: Aggregate[P]) -> None:
-        """An empty window.
+        """Create an empty window.
 
         Raises
         ------
@@ -106,15 +106,15 @@ class Engine(ABC, Generic[P]):
 
     @abstractmethod
     def insert(self, partial: P) -> None:
-        """Put ``partial`` at the young end."""
+        """Add ``partial`` at the young end."""
 
     @abstractmethod
     def evict(self) -> None:
-        """Drop the oldest partial; an empty window stays as it is."""
+        """Remove the oldest partial; does nothing in an empty window."""
 
     @abstractmethod
     def query(self) -> P:
-        """The partials of the window combined in order; the identity when it is empty."""
+        """The partials of the window combined in order; the identity if the window is empty."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -122,30 +122,30 @@ class Engine(ABC, Generic[P]):
 
     @abstractmethod
     def snapshot(self) -> Snapshot[P]:
-        """The state, to be stored; later changes of the engine do not show in it. O(n)."""
+        """A copy of the state for storage, independent of later changes; O(n)."""
 
     @abstractmethod
     def _load(self, snapshot: Snapshot[P]) -> None:
-        """Take over what ``snapshot`` gave."""
+        """Replace the state by that of ``snapshot``."""
 
     @abstractmethod
     def check(self) -> None:
-        """Walk every invariant; O(n) combines.
+        """Check every invariant; O(n) combines.
 
         Raises
         ------
         InvariantError
-            Naming the first that does not hold.
+            Names the first invariant that does not hold.
         """
 
     @classmethod
     def restore(cls, aggregate: Aggregate[P], snapshot: Snapshot[P], **options: Any) -> Self:
-        """The engine that ``snapshot`` was taken of; ``options`` are those it was made with.
+        """The engine with the state of ``snapshot``; ``options`` must equal those of the original engine.
 
         Raises
         ------
         StateError
-            If the snapshot is another engine's.
+            If the snapshot is of another type of engine.
         """
         if snapshot.engine != cls.name:
             raise StateError(f"state of engine {snapshot.engine!r} given to {cls.name!r}. Restore it with its own engine, or rebuild it")
@@ -163,15 +163,15 @@ class Engine(ABC, Generic[P]):
 
 
 def filled(snapshot: Snapshot[P]) -> list[P]:
-    """The partials of a snapshot whose engine leaves no slot empty.
+    """The partials of the snapshot of an engine that has no empty slots.
 
     Raises
     ------
     StateError
-        If it has one.
+        If a slot is empty.
     """
-    kept = [partial for partial in snapshot.partials if partial is not None]
-    empty = len(snapshot.partials) - len(kept)
+    partials = [partial for partial in snapshot.partials if partial is not None]
+    empty = len(snapshot.partials) - len(partials)
     if empty:
         raise StateError(f"stored state of engine {snapshot.engine!r} has {empty} empty slots where there can be none. Rebuild it")
-    return kept
+    return partials

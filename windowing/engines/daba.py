@@ -1,4 +1,4 @@
-"""DABA: the two-stacks flip spread over all operations, so that none is slow."""
+"""DABA: two stacks whose flip is spread over all operations, so that no operation is slow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _POINTERS = ("f", "l", "r", "a", "b", "e")
 
 
 class Daba(Engine[P]):
-    """De-Amortized Banker's Aggregator: worst-case constant cost, any associative aggregate, first in, first out.
+    """De-Amortized Banker's Aggregator: a first-in, first-out window in worst-case constant cost, for any associative aggregate.
 
     ::
 
@@ -18,12 +18,12 @@ class Daba(Engine[P]):
         │ x⊕…⊕(b-1)  │ x⊕…⊕r-1 │ r⊕…⊕x   │ x⊕…⊕b-1 │   b⊕…⊕x    │        the span named above it
         └─────────── front ────────────────────────┴─── back ───┘        query = cell f ⊕ cell e-1
 
-    The front list [f, b) answers by its first cell, the back list [b, e) by its last. Between l and b the front is still being
-    turned round, one step an operation: *shift* moves the done part over one cell, *shrink* finishes one cell at l and one at a.
-    Invariant of sizes: l - r, r - a are equal in length until they are used up, and (r - l) + (a - r) + (b - a) + 1 =
-    (b - f) - (e - b), which makes the turning end just when the back list has grown as long as the front.
+    The first cell of the front list [f, b) spans that list, the last cell of the back list [b, e) the back list. Cells from l to b are
+    still to be reversed, one step per operation: *shift* advances l, r and a by one cell, *shrink* finishes one cell at l and one at a.
+    Invariants of sizes: r - l = a - r, and (r - l) + (a - r) + (b - a) + 1 = (b - f) - (e - b), so that the reversal ends exactly when
+    the back list is as long as the front list.
 
-    Cost, worst case: insert 1 + 3, evict 3, query 1. Space 2n.
+    Cost in combines, worst case: insert 1 + 3, evict 3, query 1. Space 2n.
 
     Source: Tangwongsan, Hirzel and Schneider, "Low-Latency Sliding-Window Aggregation in Worst-Case Constant Time" (DEBS 2017),
     doi:10.1145/3093742.3093925; "In-order sliding-window aggregation in worst-case constant time" (VLDB Journal 30, 2021).
@@ -35,7 +35,7 @@ class Daba(Engine[P]):
 
     def __init__(self, aggregate: Aggregate[P]) -> None:
         super().__init__(aggregate)
-        # Keyed by position in the stream: a list would have to be moved as a whole now and then, a deque is slow in its middle.
+        # Keyed by position in the stream: a list would have to be copied as a whole from time to time, a deque is slow in its middle.
         self._values: dict[int, P] = {}
         self._spans: dict[int, P] = {}
         self._f = self._l = self._r = self._a = self._b = self._e = 0
@@ -85,8 +85,8 @@ class Daba(Engine[P]):
         return self._e - self._f
 
     def snapshot(self) -> Snapshot[P]:
-        places = range(self._f, self._e)
-        cells = (*(self._values[place] for place in places), *(self._spans[place] for place in places))
+        positions = range(self._f, self._e)
+        cells = (*(self._values[position] for position in positions), *(self._spans[position] for position in positions))
         return Snapshot(self.name, cells, {name: getattr(self, f"_{name}") - self._f for name in _POINTERS})
 
     def _load(self, snapshot: Snapshot[P]) -> None:
@@ -105,9 +105,9 @@ class Daba(Engine[P]):
             self._expect(f == e, f"an empty front list means an empty window: {e - b} in back")
         spans = [(f, l, b, True), (l, r, r, True), (r, a, r, False), (a, b, b, True), (b, e, b, False)]
         for start, stop, edge, onward in spans:
-            for place in range(start, stop):
-                whole = range(place, edge) if onward else range(edge, place + 1)
+            for position in range(start, stop):
+                whole = range(position, edge) if onward else range(edge, position + 1)
                 wanted = self.aggregate.fold(self._values[x] for x in whole)
-                got = self._spans[place]
+                got = self._spans[position]
                 same = close(outcome(self.aggregate, got), outcome(self.aggregate, wanted))
-                self._expect(same, f"cell {place - f} spans cells {whole.start - f} to {whole.stop - f}")
+                self._expect(same, f"cell {position - f} spans cells {whole.start - f} to {whole.stop - f}")

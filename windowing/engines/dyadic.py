@@ -1,4 +1,4 @@
-"""Dyadic nodes: aggregates over the aligned power-of-two stretches of an axis (B-Int)."""
+"""Dyadic nodes: aggregates over aligned power-of-two ranges of an axis (B-Int)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Dyadic(Engine[P]):
         level 0   │ 0 │ 1 │ 2 │ 3 │ 4 │ 5 │ 6 │ 7 │
                       └───── window ──────┘
 
-    A node exists once all its positions lie inside [start, stop), what the window has reached and not yet evicted, and if one of
-    them is full. Every stretch of n positions is at most 2·log2 n nodes, so one set of nodes serves windows of all sizes; a late
-    partial, put at a position already passed, repairs one node a level. Positions are any whole numbers, with gaps.
+    [start, stop) is the range that the window has reached and not yet evicted. A node exists if all its positions lie inside that range
+    and at least one of them is full. Any range of n positions consists of at most 2·log2 n nodes, so one set of nodes serves windows of
+    all sizes. A late partial, put at an earlier position, repairs one node per level. Positions are any integers, with gaps.
 
-    Cost: put at the end 1 amortised, log2 n worst; elsewhere log2 n; evict 0; query at most 2·log2 n. Space 2n. As the nodes depend
-    on the axis alone, equal slices give equal bits wherever a run started.
+    Cost in combines: put at the end 1 amortised, log2 n worst case; elsewhere log2 n; evict 0; query at most 2·log2 n. Space 2n. Nodes
+    depend on the axis alone, so results are bit-identical wherever a run started.
 
     Source: Arasu and Widom, "Resource Sharing in Continuous Sliding-Window Aggregates" (VLDB 2004), algorithm B-Int.
     """
@@ -52,18 +52,18 @@ class Dyadic(Engine[P]):
         self.put(self._stop, partial)
 
     def add(self, position: int, partial: P) -> None:
-        """Combine ``partial`` into ``position``, as the newer operand if something is there."""
+        """Combine ``partial`` into ``position``, as the newer operand if the position is full."""
         present = self._nodes.get((0, position))
         self.put(position, partial if present is None else self.aggregate.combine(present, partial))
 
     def put(self, position: int, partial: P) -> None:
-        """Set ``position``, which may lie anywhere, to ``partial``."""
+        """Set ``position``, any integer, to ``partial``."""
         if not self._live:
             self._start = self._stop = position
         if (0, position) not in self._nodes:
             insort(self._live, position)
         self._nodes[0, position] = partial
-        # Nodes at the old ends may have become whole by the gap alone, so they are looked at before those of the new position.
+        # The gap alone may complete nodes at the old end of the range, so repair these before the nodes of the new position.
         if position >= self._stop:
             edge, self._stop = self._stop - 1, position + 1
             self._repair(edge)
@@ -73,7 +73,7 @@ class Dyadic(Engine[P]):
         self._repair(position)
 
     def drop(self, position: int) -> None:
-        """Empty ``position``, wherever it lies; nothing happens if it is empty."""
+        """Empty ``position``, any integer; does nothing if it is empty."""
         if (0, position) in self._nodes:
             del self._nodes[0, position]
             del self._live[bisect_left(self._live, position)]
@@ -84,16 +84,16 @@ class Dyadic(Engine[P]):
             self.evict_before(self._live[0] + 1)
 
     def evict_before(self, position: int) -> None:
-        """Drop every position below ``position``."""
+        """Remove the partials of all positions below ``position``; no combines."""
         if position <= self._start:
             return
         count = bisect_left(self._live, position)
-        for gone in self._live[:count]:
+        for dropped in self._live[:count]:
             level = 0
-            while self._nodes.pop((level, gone >> level), None) is not None:
+            while self._nodes.pop((level, dropped >> level), None) is not None:
                 level += 1
         del self._live[:count]
-        # Nodes that begin in a gap before the new start belong to no evicted leaf.
+        # Nodes that begin in a gap before the new start lie above no evicted leaf.
         level, index = 1, (position - 1) >> 1
         while self._start <= index << level and (index + 1) << level <= self._stop:
             self._nodes.pop((level, index), None)
@@ -126,7 +126,7 @@ class Dyadic(Engine[P]):
 
     @staticmethod
     def cover(low: int, high: int) -> list[tuple[int, int]]:
-        """The fewest aligned nodes (level, index) that make up [low, high), from left to right.
+        """The fewest aligned nodes (level, index) that cover [low, high) exactly, from left to right; O(log(high - low)).
 
         Examples
         --------
@@ -152,7 +152,7 @@ class Dyadic(Engine[P]):
     def _load(self, snapshot: Snapshot[P]) -> None:
         for rank, partial in enumerate(filled(snapshot)):
             self.put(snapshot.scalars[f"position_{rank}"], partial)
-        # Ends that lie beyond the full positions: nodes that they make whole hold what their one full side holds.
+        # Stored ends may lie beyond the full positions and complete more nodes, each a copy of its one full child.
         edges = (self._start, self._stop - 1)
         self._start, self._stop = snapshot.scalars["start"], snapshot.scalars["stop"]
         for edge in edges if self._live else ():

@@ -1,4 +1,4 @@
-"""Prefix–suffix epochs: the flip of two-stacks at fixed places on the axis."""
+"""Prefix–suffix epochs: two stacks that flip at fixed positions of the axis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windowmill.windowing.engines.base import Combines, Engine, Snapshot, filled
 
 @dataclass(slots=True)
 class _Epoch(Generic[P]):
-    """A run of partials: prefix[i] = p0 ⊕ … ⊕ pi as they came, suffix[i] = pi ⊕ … ⊕ p(end) once asked for."""
+    """Adjacent partials: prefix[i] = p0 ⊕ … ⊕ pi is computed at insertion, suffix[i] = pi ⊕ … ⊕ p(end) at the first query."""
 
     partials: list[P] = field(default_factory=list)
     prefix: list[P] = field(default_factory=list)
@@ -20,7 +20,7 @@ class _Epoch(Generic[P]):
 
 
 class Epochs(Engine[P]):
-    """Windows of slices, cut at every ``length``-th slice of the axis whatever the window's history.
+    """Windows of slices, cut at every ``length``-th slice of the axis, independently of the window's history.
 
     ::
 
@@ -29,12 +29,12 @@ class Epochs(Engine[P]):
         suffix   0-3  1-3  2-3   3  ┃4-7  5-7  6-7   7  ┃
                             └ window ──────┘                query = suffix(2) ⊕ prefix(5)
 
-    Cost, with windows of ``length`` partials: insert 1, evict 0, query 1, and length - 1 once an epoch for its suffixes, so 3 a
-    window. A longer window adds one combine for each whole epoch inside; one that starts and ends inside an epoch (time eviction
+    Cost in combines, with windows of ``length`` partials: insert 1, evict 0, query 1, and length - 1 once per epoch for its suffixes, so 3
+    per window. A longer window adds one combine for each whole epoch inside. A window that starts and ends inside one epoch (time eviction
     after a gap) is folded from its partials. Space 3n.
 
-    Where the cuts stand depends on the axis alone, so two runs over the same slices combine in the same order and agree to the
-    bit, wherever they started: ``first`` is the axis index of the first partial.
+    The cuts depend on the axis alone, so two runs over the same slices combine in the same order and give bit-identical results, wherever
+    they started. ``first`` is the axis index of the first partial.
 
     Source: van Herk (1992), doi:10.1016/0167-8655(92)90069-C, and Gil and Werman (1993), doi:10.1109/34.211471, for running minima.
     """
@@ -83,7 +83,7 @@ class Epochs(Engine[P]):
 
     def _suffix(self, epoch: _Epoch[P], index: int) -> P:
         if self._start % self.length == 0:
-            # Elsewhere even a whole run is combined from the right: what started here must not differ from what was evicted to here.
+            # At other starts even a whole epoch uses suffixes: a window that started there must equal one that was evicted up to there.
             return epoch.prefix[-1]
         if not epoch.suffix:
             suffix: P | None = None
@@ -97,7 +97,7 @@ class Epochs(Engine[P]):
         return self._stop - self._start
 
     def snapshot(self) -> Snapshot[P]:
-        # With the evicted head of the oldest epoch: its prefix aggregates are those that later queries use.
+        # Includes the evicted partials of the oldest epoch: later queries use prefix aggregates that contain them.
         partials = tuple(partial for epoch in self._epochs for partial in epoch.partials)
         return Snapshot(self.name, partials, {"base": self._base, "start": self._start})
 
@@ -109,11 +109,11 @@ class Epochs(Engine[P]):
 
     def check(self) -> None:
         self._expect(self._base <= self._start <= self._stop, f"base {self._base}, start {self._start}, stop {self._stop} in order")
-        held = sum(len(epoch.partials) for epoch in self._epochs)
-        self._expect(self._base + held == self._stop, f"epochs hold {held} partials from {self._base} to {self._stop}")
-        place = self._base
+        count = sum(len(epoch.partials) for epoch in self._epochs)
+        self._expect(self._base + count == self._stop, f"epochs hold {count} partials from {self._base} to {self._stop}")
+        begin = self._base
         for epoch in self._epochs:
-            self._expect(place // self.length == (place + len(epoch.partials) - 1) // self.length, f"the epoch from {place} crosses no cut")
-            self._expect_same(epoch.prefix[-1], self.aggregate.fold(epoch.partials), f"the epoch from {place} ends with its aggregate")
-            self._expect(len(epoch.suffix) in (0, len(epoch.partials)), f"the epoch from {place} has all suffixes or none")
-            place += len(epoch.partials)
+            self._expect(begin // self.length == (begin + len(epoch.partials) - 1) // self.length, f"the epoch from {begin} crosses no cut")
+            self._expect_same(epoch.prefix[-1], self.aggregate.fold(epoch.partials), f"the epoch from {begin} ends with its aggregate")
+            self._expect(len(epoch.suffix) in (0, len(epoch.partials)), f"the epoch from {begin} has all suffixes or none")
+            begin += len(epoch.partials)

@@ -19,18 +19,17 @@ class FlatFat(Generic[P]):
                  2               3                 v holds T(2v) ⊕ T(2v + 1)
              4       5       6       7
            8   9  10  11  12  13  14  15           capacity 8
-           0   1   2   3   4   5   6   7           slots; the paper's leaf i, counted from 1, is slot i - 1, so that its place
-                                                   n + i - 1 is ours
+           0   1   2   3   4   5   6   7           slots; the paper's leaf i, counted from 1, is slot i - 1; both are node n + i - 1
     ``None`` is the paper's ⊥, an empty slot: x ⊕ ⊥ = x and ⊥ ⊕ y = y without a combine. ``capacity`` is a power of two: only then
     do leaves stay in stream order, as a non-commutative ``combine`` needs.
 
-    Cost: new n - 1 combines; update of m slots at most m(1 + ceil(log2(n / m))); prefix and suffix at most log2 n; aggregate 0.
+    Cost in combines: new n - 1; update of m slots at most m(1 + ceil(log2(n / m))); prefix and suffix at most log2 n; aggregate 0.
 
     Source: Tangwongsan, Hirzel, Schneider and Wu, "General Incremental Sliding-Window Aggregation" (PVLDB 8(7), 2015), section 4.
     """
 
     def __init__(self, combine: Callable[[P, P], P], slots: Sequence[P | None]) -> None:
-        """``new``: a tree over ``slots``, whose number is the capacity; capacity - 1 combines at most."""
+        """``new``: build a tree over ``slots``, whose number is the capacity; at most capacity - 1 combines."""
         if not slots or len(slots) & (len(slots) - 1):
             raise ValueError(f"slots: got {len(slots)}; expected a power of two")
         self.capacity = len(slots)
@@ -45,7 +44,7 @@ class FlatFat(Generic[P]):
         return self._combine(older, newer)
 
     def __getitem__(self, slot: int) -> P | None:
-        """What ``slot`` holds; 0 <= slot < capacity."""
+        """The partial in ``slot``, ``None`` if it is empty; 0 <= slot < capacity."""
         return self._nodes[self.capacity + slot]
 
     def slots(self) -> list[P | None]:
@@ -53,7 +52,7 @@ class FlatFat(Generic[P]):
         return self._nodes[self.capacity :]
 
     def update(self, changes: Mapping[int, P | None]) -> None:
-        """Write every slot of ``changes``, then each inner node above them once, level by level."""
+        """Write the slots of ``changes``, then recompute each inner node above them once, level by level."""
         for slot, partial in changes.items():
             self._nodes[self.capacity + slot] = partial
         self._repair({(self.capacity + slot) // 2 for slot in changes})
@@ -71,7 +70,7 @@ class FlatFat(Generic[P]):
         return self._nodes[1]
 
     def prefix(self, slot: int) -> P | None:
-        """Slots 0 to ``slot``, itself included, combined; at most log2(capacity) combines."""
+        """Slots 0 to ``slot``, both included, combined; at most log2(capacity) combines."""
         node = self.capacity + slot
         total = self._nodes[node]
         while node > 1:
@@ -81,7 +80,7 @@ class FlatFat(Generic[P]):
         return total
 
     def suffix(self, slot: int) -> P | None:
-        """Slots ``slot``, itself included, to the last combined; at most log2(capacity) combines."""
+        """Slots from ``slot`` to the last, both included, combined; at most log2(capacity) combines."""
         node = self.capacity + slot
         total = self._nodes[node]
         while node > 1:
@@ -107,12 +106,12 @@ class FlatFat(Generic[P]):
         return self._join(left, right)
 
     def compact(self, front: int) -> list[int]:
-        """Close the holes: full slots move up behind ``front`` in ring order, and the nodes above them are repaired once.
+        """Move the full slots together, in ring order from ``front``, and repair the nodes above them once; at most capacity - 1 combines.
 
         Returns
         -------
         list of int
-            For each old slot the new one, -1 for an empty slot. At most capacity - 1 combines.
+            New slot of each old slot, -1 for an empty one; length ``capacity``.
         """
         slots, moves = self.slots(), [-1] * self.capacity
         packed: list[P | None] = [None] * self.capacity
@@ -123,7 +122,7 @@ class FlatFat(Generic[P]):
         return moves
 
     def resized(self, capacity: int, front: int) -> tuple[FlatFat[P], list[int]]:
-        """A tree of ``capacity`` slots whose first are this one's full slots in ring order from ``front``; and the moves, as of compact."""
+        """A tree of ``capacity`` slots that begins with the full slots in ring order from ``front``, and the moves as in ``compact``."""
         slots, moves = self.slots(), [-1] * self.capacity
         order = list(_ring(slots, front))
         if len(order) > capacity:
@@ -134,12 +133,12 @@ class FlatFat(Generic[P]):
         return FlatFat(self._combine, packed + [None] * (capacity - len(packed))), moves
 
     def check(self) -> None:
-        """Every inner node is the combination of its children; capacity - 1 combines.
+        """Check that every inner node combines its children; capacity - 1 combines.
 
         Raises
         ------
         InvariantError
-            Naming the first node that is not.
+            Names the first node that does not.
         """
         for node in range(self.capacity - 1, 0, -1):
             wanted = self._join(self._nodes[2 * node], self._nodes[2 * node + 1])
@@ -148,11 +147,15 @@ class FlatFat(Generic[P]):
 
 
 def _ring(slots: Sequence[object], front: int) -> Iterable[int]:
-    """Indexes of the full slots, once round from ``front``."""
+    """Indexes of the full slots in ring order from ``front``."""
     return (slot for slot in (*range(front, len(slots)), *range(front)) if slots[slot] is not None)
 
 
 def update_combines(n: float, changes: float) -> float:
-    """Combines of an update of ``changes`` leaves of a tree over n, of which each pair of neighbours shares its way up."""
+    """Upper bound on the combines of an update of ``changes`` leaves in a tree over n leaves.
+
+    >>> update_combines(8, 1)
+    4
+    """
     capacity = 1 << max(0, math.ceil(math.log2(n)))
     return changes * (1 + max(0, math.ceil(math.log2(capacity / changes))))

@@ -11,22 +11,22 @@ from windowmill.windowing.errors import StateError
 
 
 class ReactiveAggregator(Engine[P]):
-    """A circular buffer on FlatFAT's slots; what leaves turns into ⊥ wherever it stands.
+    """A circular buffer on FlatFAT's slots; an evicted partial leaves ⊥ in its slot.
 
     ::
 
-        slots   │ 9 │ 7 │ 3 │ 2 │       window 7, 3, 2, 9: the buffer is inverted, back stands before front,
+        slots   │ 9 │ 7 │ 3 │ 2 │       window 7, 3, 2, 9: the buffer is inverted, back B is before front F,
                   B   F                 so query = suffix(F) ⊕ prefix(B) = (7 ⊕ 3 ⊕ 2) ⊕ 9; else it is the tree's root
 
         full, at most 3/4 of the slots in use:  compact          full otherwise:  double the capacity
         less than 1/4 in use after an eviction: halve the capacity, not below the first one
 
-    Insertions and evictions only note their slots. The next query writes them as one batch, so m changes of a window of n cost at
+    Insertions and evictions only record their slots. The next query writes the changes together, so m changes of a window of n cost at
     most m(1 + ceil(log2(n / m))) combines, and at most log2 n more if the buffer is inverted: O(log n) for one change, O(m) for
-    many. Compacting and resizing are amortised O(1). Space 2 · capacity, which is at most 8n.
+    many. Compacting and resizing are amortised O(1). Space 2 · capacity, at most 8n.
 
-    Partials are known by the handle that ``add`` returns; ``handles`` lists them in window order. Handles rise in order of
-    insertion, and are counted anew from 0 after a restore.
+    ``add`` returns a handle that identifies the partial; ``handles`` lists the handles in window order. Handles increase in order of
+    insertion, and start from 0 again after a restore.
 
     Source: Tangwongsan, Hirzel, Schneider and Wu, "General Incremental Sliding-Window Aggregation" (PVLDB 8(7), 2015), section 5.
     """
@@ -46,7 +46,7 @@ class ReactiveAggregator(Engine[P]):
         self._tree: FlatFat[P] = FlatFat(aggregate.combine, [None] * capacity)
         self._front = 0
         self._span = 0
-        self._noted: dict[int, P | None] = {}
+        self._pending: dict[int, P | None] = {}
         self._slot_of: dict[int, int] = {}
         self._handle_at: list[int | None] = [None] * capacity
         self._next = 0
@@ -68,14 +68,14 @@ class ReactiveAggregator(Engine[P]):
 
     @property
     def inverted(self) -> bool:
-        """Whether the window runs over the end of the array."""
+        """Whether the window wraps around the end of the array."""
         return self._front + self._span > self.capacity
 
     def insert(self, partial: P) -> None:
         self.add(partial)
 
     def add(self, partial: P) -> int:
-        """Put ``partial`` at the young end and return its handle."""
+        """Add ``partial`` at the young end and return its handle."""
         if self._span == self.capacity:
             self._make_room()
         slot = (self._front + self._span) % self.capacity
@@ -83,7 +83,7 @@ class ReactiveAggregator(Engine[P]):
         handle, self._next = self._next, self._next + 1
         self._slot_of[handle] = slot
         self._handle_at[slot] = handle
-        self._noted[slot] = partial
+        self._pending[slot] = partial
         return handle
 
     def evict(self) -> None:
@@ -93,10 +93,10 @@ class ReactiveAggregator(Engine[P]):
             self.remove(handle)
 
     def remove(self, handle: int) -> None:
-        """Take the partial of ``handle`` out, wherever in the window it is."""
+        """Remove the partial of ``handle``, at any position in the window."""
         slot = self._slot_of.pop(handle)
         self._handle_at[slot] = None
-        self._noted[slot] = None
+        self._pending[slot] = None
         while self._span and self._handle_at[self._front] is None:
             self._front = (self._front + 1) % self.capacity
             self._span -= 1
@@ -106,8 +106,8 @@ class ReactiveAggregator(Engine[P]):
             self._resize(self.capacity // 2)
 
     def replace(self, handle: int, partial: P) -> None:
-        """Put ``partial`` in the place of the one that ``handle`` names."""
-        self._noted[self._slot_of[handle]] = partial
+        """Replace the partial of ``handle`` by ``partial``."""
+        self._pending[self._slot_of[handle]] = partial
 
     def handles(self) -> list[int]:
         """Handles of the partials in the window, oldest first."""
@@ -137,9 +137,9 @@ class ReactiveAggregator(Engine[P]):
         return self.aggregate.combine(older, newer)
 
     def _flush(self) -> None:
-        if self._noted:
-            self._tree.update(self._noted)
-            self._noted = {}
+        if self._pending:
+            self._tree.update(self._pending)
+            self._pending = {}
 
     def _make_room(self) -> None:
         if 4 * len(self._slot_of) > 3 * self.capacity:
@@ -149,7 +149,7 @@ class ReactiveAggregator(Engine[P]):
         self._settle(self._tree.compact(self._front), self._front)
 
     def _resize(self, capacity: int) -> None:
-        # The noted slots are written first: the new tree is built from the old one's slots.
+        # Write the pending slots first: the new tree is built from the slots of the old one.
         self._flush()
         self._tree, moves = self._tree.resized(capacity, self._front)
         self._settle(moves, 0)
@@ -196,7 +196,7 @@ class ReactiveAggregator(Engine[P]):
         self._expect(ring == sorted(ring), "handles stand in ring order from front")
         self._expect(not ring or (ring[0] == 0 and ring[-1] == self._span - 1), f"front and back are full; span {self._span}, ring {ring}")
         self._expect(bool(ring) or self._span == 0, f"an empty window has span 0; it is {self._span}")
-        # Halving to two slots may leave none of them in use, and nothing more to evict.
+        # Halving to two slots may leave both empty, with nothing more to evict.
         self._expect(
             4 * len(ring) >= self.capacity or self.capacity <= max(self._least, 2), f"{len(ring)} of {self.capacity} slots are too few"
         )

@@ -1,4 +1,4 @@
-"""Recompute: keep the partials, combine all of them each time."""
+"""Recompute: keep the partials, combine all of them at each query."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from windowmill.windowing.engines.base import Combines, Engine, Setting, Snapsho
 
 
 class Recompute(Engine[P]):
-    """The plain way, and the yardstick of all others.
+    """The naive engine, to which the others are compared.
 
     ::
 
         evict ◀── [ p0 | p1 | p2 | … | pn-1 ] ◀── insert          query = p0 ⊕ p1 ⊕ … ⊕ pn-1
 
-    Cost: insert 0, evict 0, query n - 1. Space n. Best for windows of a handful of partials.
+    Cost in combines: insert 0, evict 0, query n - 1. Space n. Best for windows of a few partials.
     """
 
     name = "recompute"

@@ -1,4 +1,4 @@
-"""Subtract-on-evict: keep the running total, deduct what leaves."""
+"""Subtract-on-evict: keep a running total, and deduct evicted partials."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from windowmill.windowing.engines.base import Combines, Engine, Snapshot, filled
 
 
 class SubtractOnEvict(Engine[P]):
-    """One total for the window, for aggregates that can be taken apart exactly.
+    """One running total, for aggregates with an exact ``deduct``.
 
     ::
 
         evict ◀── [ p0 | p1 | … | pn-1 ] ◀── insert
                     └────── total ─────┘           evict: total ⊖ p0        insert: total ⊕ p
 
-    Cost: insert 1, evict 1, query 0. Space n + 1. An aggregate without an exact ``deduct`` is refused when the engine is built:
-    a difference of floating-point sums keeps the rounding errors, and an infinity or NaN, of values long gone.
+    Cost in combines and deducts: insert 1, evict 1, query 0. Space n + 1. The constructor refuses an aggregate without an exact ``deduct``:
+    a difference of floating-point sums keeps the rounding errors, and any infinity or NaN, of evicted values.
     """
 
     name = "subtract"

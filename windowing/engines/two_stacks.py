@@ -1,4 +1,4 @@
-"""Two-stacks: a queue made of two stacks, each of which knows its aggregate."""
+"""Two stacks: a queue made of two stacks, each with its aggregate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from windowmill.windowing.engines.base import Combines, Engine, Snapshot, filled
 
 
 class TwoStacks(Engine[P]):
-    """First in, first out for any associative aggregate.
+    """A first-in, first-out window for any associative aggregate.
 
     ::
 
@@ -17,7 +17,8 @@ class TwoStacks(Engine[P]):
           └──────────┴───────┴──────┘            └────┴────┴────┘
         evict pops; when front is empty, back is flipped over into it       query = front top ⊕ total_back
 
-    Cost: insert 1; evict 0, or k - 1 when it flips k partials, each of which flips once: amortised 1, worst n; query 1. Space 2n.
+    Cost in combines: insert 1; evict 0, or k - 1 when it flips k partials, each of which flips once: amortised 1, worst case n; query 1.
+    Space 2n.
 
     Source: the folklore queue of two stacks, as adapted to aggregation by "adamax" (Stack Overflow 4802038, 2011); named and
     measured in Tangwongsan, Hirzel and Schneider, "Low-Latency Sliding-Window Aggregation in Worst-Case Constant Time" (DEBS 2017).
@@ -49,7 +50,7 @@ class TwoStacks(Engine[P]):
         self._total_back = self.aggregate.identity
 
     def _suffixes(self, partials: list[P]) -> list[tuple[P, P]]:
-        """Each partial with the aggregate from it to the last one, the last first."""
+        """Each partial with the aggregate from it to the last one, in reverse order; len(partials) - 1 combines."""
         stack: list[tuple[P, P]] = []
         for partial in reversed(partials):
             stack.append((partial, self.aggregate.combine(partial, stack[-1][1]) if stack else partial))
@@ -68,7 +69,7 @@ class TwoStacks(Engine[P]):
         return Snapshot(self.name, (*front, *self._back), {"front": len(self._front)})
 
     def _load(self, snapshot: Snapshot[P]) -> None:
-        # Both stacks' aggregates depend only on the partials and on where the window is cut, so they need not be stored.
+        # The aggregates of both stacks depend only on the partials and the cut between the stacks, so they are not stored.
         window, cut = filled(snapshot), snapshot.scalars["front"]
         self._front = self._suffixes(window[:cut])
         self._back = window[cut:]
