@@ -1,8 +1,8 @@
-"""What an aggregate is: lift, combine, lower, perhaps deduct, and the laws that these must obey.
+"""The algebra of an aggregate: lift, combine, lower, optionally deduct, and the laws that these must obey.
 
-The words are those of Tangwongsan, Hirzel, Schneider and Wu, "General Incremental Sliding-Window Aggregation" (PVLDB 8(7), 2015):
-``lift`` makes a partial of one event, ``combine`` joins the partials of two neighbouring stretches (left operand older), ``lower``
-turns a partial into the result, ``deduct`` takes the oldest stretch out again.
+The terms are those of Tangwongsan, Hirzel, Schneider and Wu, "General Incremental Sliding-Window Aggregation" (PVLDB 8(7), 2015):
+``lift`` turns one event into a partial, ``combine`` joins the partials of two adjacent ranges of events (left operand older), ``lower``
+turns a partial into a result, ``deduct`` removes the partial of the oldest events.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ P = TypeVar("P", bound=tuple[Any, ...])
 Args = tuple[Any, ...]
 Position = tuple[int, tuple[Any, ...]]
 
-#: How a partial's field is stored. ``any`` is a value of the argument column's own type (or plain JSON data, for a user's aggregate);
-#: ``int128`` a whole number below 2**127 in magnitude; ``list`` and ``set`` hold such values.
+#: Storage type of a partial's field. ``any`` is a value of the argument column's own type (or plain JSON data, for a user's aggregate),
+#: ``int128`` an integer below 2**127 in magnitude; ``list`` and ``set`` hold such values.
 FieldType = Literal["int64", "float64", "int128", "decimal", "bool", "string", "bytes", "any", "list", "set"]
 
-#: Position of an event whose order does not matter.
+#: Position of any event if order does not matter.
 ORIGIN: Position = (0, ())
 
 
 class AlgebraError(WindowmillError, TypeError):
-    """An aggregate contradicts itself, or an engine asks for a property that it does not have."""
+    """A declaration is inconsistent, or an engine needs a property that the aggregate does not have."""
 
     exit_code = 2
 
@@ -44,7 +44,7 @@ class LawError(WindowmillError, AssertionError):
 
     @classmethod
     def found(cls, name: str, law: str, operands: Sequence[Sequence[Args]], left: tuple[str, Any], right: tuple[str, Any]) -> LawError:
-        """Message for ``left != right``, each given as (formula over a, b, c; value)."""
+        """The error for ``left != right``, each given as (formula over a, b, c; value)."""
         named = "; ".join(f"{letter} of rows {list(rows)!r}" for letter, rows in zip("abc", operands, strict=False))
         return cls(
             f"aggregate {name!r} breaks the law of {law}: {left[0]} gives {left[1]!r}, but {right[0]} gives {right[1]!r}, with {named}. "
@@ -68,32 +68,32 @@ class Aggregate(Generic[P]):
     Attributes
     ----------
     name
-        As the catalogue calls it.
+        Name in the catalogue.
     kind
-        Name of the partial: aggregates of one kind over the same columns lift and combine alike and can share one stored partial.
+        Name of the partial. Aggregates of one kind over the same columns lift and combine alike, and can share one stored partial.
     fields
-        The partial's columns; a partial is a tuple with one value for each.
+        Columns of the partial; a partial is a tuple with one value for each.
     identity
-        Partial of no events; ``combine`` with it returns the other operand bit for bit.
+        Partial of no events; ``combine`` with it returns the other operand, bit-identical.
     lift
         ``lift(args, position)``: partial of one event. Null arguments give ``identity``.
     combine
-        ``combine(older, newer)``: a new partial, operands unchanged.
+        ``combine(older, newer)``: a new partial; does not change its operands.
     lower
         Result of a partial; ``None`` is null.
     deduct
-        ``deduct(total, oldest)`` takes the left operand out again; ``None`` unless that is exact.
+        ``deduct(total, oldest)`` removes the left operand; ``None`` unless that is exact.
     commutative
-        Operands of ``combine`` may be swapped (for floating point, within its error bound).
+        Whether operands of ``combine`` may be swapped (for floating point, within its error bound).
     idempotent
-        ``combine(x, x)`` lowers to the same as ``x``.
+        Whether ``combine(x, x)`` lowers to the same result as ``x``.
     fixed_size
-        A partial's size has a bound that does not depend on the number of events.
+        Whether a partial's size is bounded independently of the number of events.
     exact
-        The result does not depend on where the parentheses stand, to the bit.
+        Whether the result is bit-identical for every grouping of ``combine``.
     positioned
-        Partials carry their events' positions, so stretches that interleave in time may be combined in any order; only events of
-        equal position depend on the order of operands (the older operand goes first).
+        Whether partials contain the positions of events, so that partials whose events interleave in time may be combined in any order.
+        Only between events of equal position does the order of operands matter (the older operand goes first).
     result
         Type of the result, for schemas: a field type, ``same`` for the argument's own, or ``list<…>`` and ``struct<…>`` of these.
     """
@@ -127,36 +127,36 @@ class Aggregate(Generic[P]):
 
     @property
     def invertible(self) -> bool:
-        """Whether the oldest stretch can be taken out exactly."""
+        """Whether the partial of the oldest events can be removed exactly."""
         return self.deduct is not None
 
     def require(self, properties: Iterable[str], user: str) -> None:
-        """Raise unless every one of ``properties`` holds; ``user`` is who asks.
+        """Check that the aggregate has all ``properties``; messages name ``user`` as the part that needs them.
 
         Raises
         ------
         AlgebraError
-            Naming the first property that is missing.
+            Names the first missing property.
         """
         for wanted in properties:
             if not getattr(self, wanted):
                 raise AlgebraError(f"{user} needs an aggregate that is {wanted}; {self.name!r} is not. Choose an engine that only combines")
 
     def fold(self, partials: Iterable[P]) -> P:
-        """Combine from the left; the identity for none. n - 1 combines."""
+        """Combine n partials from the left; the identity if there are none. n - 1 combines."""
         total: P | None = None
         for partial in partials:
             total = partial if total is None else self.combine(total, partial)
         return self.identity if total is None else total
 
     def of(self, rows: Sequence[Args], positions: Sequence[Position] | None = None) -> P:
-        """Partial of ``rows`` in order, folded one by one; row i is at position i unless ``positions`` are given."""
-        places = positions if positions is not None else [(index, ()) for index in range(len(rows))]
-        return self.fold(self.lift(row, at) for row, at in zip(rows, places, strict=True))
+        """Partial of n ``rows`` in order; row i has position (i, ()) unless ``positions`` are given. n lifts, n - 1 combines."""
+        given = positions if positions is not None else [(index, ()) for index in range(len(rows))]
+        return self.fold(self.lift(row, at) for row, at in zip(rows, given, strict=True))
 
 
 def position(time: int, ties: Iterable[Any] = ()) -> Position:
-    """Where an event stands in its key's order: ``time``, then the tie-break values (null first, NaN last).
+    """Position of an event in its key's order: ``time``, then the tie-break values (null first, NaN last).
 
     Examples
     --------
@@ -167,7 +167,11 @@ def position(time: int, ties: Iterable[Any] = ()) -> Position:
 
 
 def identical(a: Any, b: Any) -> bool:
-    """Equality of partials: bit for bit, except that any NaN equals any NaN."""
+    """Equality of partials: bit-identical, except that any NaN equals any NaN.
+
+    >>> identical((0.0, float("nan")), (0.0, float("nan"))), identical(0.0, -0.0)
+    (True, False)
+    """
     if isinstance(a, float) and isinstance(b, float):
         return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1.0, a) == math.copysign(1.0, b))
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
@@ -176,7 +180,11 @@ def identical(a: Any, b: Any) -> bool:
 
 
 def close(a: Any, b: Any, relative: float = 1e-9) -> bool:
-    """Equality of results: floats within ``relative`` of the larger (or 1e-12 of zero), everything else exactly."""
+    """Equality of results: floats to ``relative`` of the larger one (or 1e-12 absolute), other values exactly.
+
+    >>> close({"slope": 1.0}, {"slope": 1.0 + 1e-12})
+    True
+    """
     if isinstance(a, float) and isinstance(b, float):
         return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=relative, abs_tol=1e-12)
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
@@ -187,7 +195,7 @@ def close(a: Any, b: Any, relative: float = 1e-9) -> bool:
 
 
 def outcome(aggregate: Aggregate[P], partial: P) -> Any:
-    """What ``partial`` lowers to; the text ``overflow`` where that is an error, which is a result like any other when comparing."""
+    """The result of ``partial``; the text ``overflow`` if lowering overflows, so that overflows compare as equal."""
     try:
         return aggregate.lower(partial)
     except AggregateOverflowError:
@@ -195,17 +203,17 @@ def outcome(aggregate: Aggregate[P], partial: P) -> Any:
 
 
 def check_laws(aggregate: Aggregate[P], rows: Sequence[Args], plain: Callable[[Sequence[Args]], Any] | None = None) -> None:
-    """Try every law on every way to cut ``rows`` into neighbouring stretches a, b, c, the shortest first.
+    """Check every law on every split of a range of ``rows`` into adjacent ranges a, b, c, shortest first.
 
-    Laws: *identity* on both sides, *pure* (``combine`` leaves its operands as they are), *associativity*, *commutativity* and
-    *idempotence* where declared, *deduct* (``deduct(combine(a, b), a)`` is ``b``), *position* (stretches of different positions in
-    any order, where declared), *plain* (``lower`` of the fold is ``plain(rows)``, where given). Two neighbouring rows share a
-    time, so ties are tried too. O(len(rows)**4) combines: give it few rows.
+    Laws: *identity* on both sides, *pure* (``combine`` does not change its operands), *associativity*, *commutativity* and
+    *idempotence* if declared, *deduct* (``deduct(combine(a, b), a)`` is ``b``), *position* (partials at different positions combine in
+    any order, if declared), *plain* (``lower`` of the fold is ``plain(rows)``, if given). Rows share a time two by two, so ties are
+    checked too. O(len(rows)**4) combines: pass few rows.
 
     Raises
     ------
     LawError
-        For the first law that fails, with the shortest stretches among ``rows`` for which it does.
+        For the first law that fails, with the shortest ranges of ``rows`` for which it does.
     """
     partials = [aggregate.lift(row, (index // 2, ())) for index, row in enumerate(rows)]
     for size in range(len(rows) + 1):
@@ -216,32 +224,32 @@ def check_laws(aggregate: Aggregate[P], rows: Sequence[Args], plain: Callable[[S
                     cuts = (slice(start, i), slice(i, j), slice(j, stop))
                     a, b, c = (aggregate.fold(partials[cut]) for cut in cuts)
                     _check_three(aggregate, a, b, c, [rows[cut] for cut in cuts])
-            stretch = rows[start:stop]
+            part = rows[start:stop]
             if aggregate.positioned:
-                forward, backward = aggregate.of(stretch), aggregate.fold(_spread(aggregate, stretch)[::-1])
-                _agree(aggregate, "position", [stretch], ("fold(a)", forward), ("fold(reversed(a))", backward))
+                forward, backward = aggregate.of(part), aggregate.fold(_lifted(aggregate, part)[::-1])
+                _agree(aggregate, "position", [part], ("fold(a)", forward), ("fold(reversed(a))", backward))
             if plain is not None:
                 _agree(
                     aggregate,
                     "plain",
-                    [stretch],
-                    ("lower(fold(a))", aggregate.of(stretch)),
-                    ("the plain computation", plain(stretch)),
+                    [part],
+                    ("lower(fold(a))", aggregate.of(part)),
+                    ("the plain computation", plain(part)),
                     True,
                 )
 
 
-def _spread(aggregate: Aggregate[P], rows: Sequence[Args]) -> list[P]:
+def _lifted(aggregate: Aggregate[P], rows: Sequence[Args]) -> list[P]:
     return [aggregate.lift(row, (index, ())) for index, row in enumerate(rows)]
 
 
 def _check_three(aggregate: Aggregate[P], a: P, b: P, c: P, rows: list[Sequence[Args]]) -> None:
-    combine, nothing = aggregate.combine, aggregate.identity
+    combine, empty = aggregate.combine, aggregate.identity
     before = deepcopy((a, b))
     ab = combine(a, b)
     if not identical((a, b), before):
         raise LawError.found(aggregate.name, "pure", rows[:2], ("combine(a, b) leaves", (a, b)), ("its operands were", before))
-    for formula, value in (("combine(identity, a)", combine(nothing, a)), ("combine(a, identity)", combine(a, nothing))):
+    for formula, value in (("combine(identity, a)", combine(empty, a)), ("combine(a, identity)", combine(a, empty))):
         if not identical(value, a):
             raise LawError.found(aggregate.name, "identity", rows[:1], (formula, value), ("a", a))
     left, right = combine(ab, c), combine(a, combine(b, c))
@@ -257,7 +265,7 @@ def _check_three(aggregate: Aggregate[P], a: P, b: P, c: P, rows: list[Sequence[
 def _agree(
     aggregate: Aggregate[P], law: str, rows: Sequence[Sequence[Args]], left: tuple[str, P], right: tuple[str, Any], lowered: bool = False
 ) -> None:
-    # Partials may differ where results may not: a moment's anchor is its first value, whichever operand that came from.
+    # Partials may differ although results agree: a moment's anchor is its first value, which depends on the order of operands.
     if not lowered and identical(left[1], right[1]):
         return
     got, wanted = outcome(aggregate, left[1]), right[1] if lowered else outcome(aggregate, right[1])
@@ -268,23 +276,23 @@ def _agree(
 def verify(
     aggregate: Aggregate[P], rows: Any, plain: Callable[[Sequence[Args]], Any] | None = None, *, examples: int = 200, max_rows: int = 5
 ) -> None:
-    """Search for rows that break a law, and shrink what is found to a smallest counterexample.
+    """Search for rows that break a law, and shrink them to a smallest counterexample.
 
     Parameters
     ----------
     aggregate
-        To be tried; a user's own comes from ``windowmill.windowing.aggregates.own.load``.
+        Aggregate to check; ``windowmill.windowing.aggregates.own.load`` loads a user's own.
     rows
         A hypothesis strategy of argument tuples, such as ``st.tuples(st.integers())``.
     plain
-        The result of a list of rows, computed in the plainest way.
+        Naive computation of the result of a list of rows.
     examples, max_rows
-        How many lists of how many rows at most.
+        Greatest number of lists, and of rows in a list.
 
     Raises
     ------
     LawError
-        Naming the law, and the smallest rows that break it.
+        Names the law, with the smallest rows that break it.
     """
     from hypothesis import HealthCheck, given, settings
     from hypothesis import strategies as st

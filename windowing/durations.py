@@ -1,4 +1,4 @@
-"""Lengths of time as a spec writes them: ``5 minutes``, ``1 hour 30 minutes``, ``PT5M``, ``1 month``, or plain integers."""
+"""Parses the durations of a spec: ``5 minutes``, ``1 hour 30 minutes``, ``PT5M``, ``1 month``, or plain integers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS_US = {"microsecond": 1, "us": 1, "millisecond": 1_000, "ms": 1_000, "seco
 _UNITS_US |= {"minute": 60 * SECOND_US, "min": 60 * SECOND_US, "hour": 3_600 * SECOND_US, "h": 3_600 * SECOND_US}
 _UNITS_DAYS = {"day": 1, "d": 1, "week": 7, "w": 7}
 _UNITS_MONTHS = {"month": 1, "quarter": 3, "year": 12}
-#: No length is longer: with any instant of a calendar it stays within 64 bits.
+#: Greatest length in days: added to any instant of a calendar it fits in 64 bits.
 LONGEST_DAYS = 3_652_500
 _LONGEST_TICKS = 1 << 62
 _PART = re.compile(r"\s*([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*([a-zA-Z]{1,16})\s*(?:,|and\b)?")
@@ -29,18 +29,18 @@ EXPECTED = "a duration such as '5 minutes', '1 hour 30 minutes' or 'PT5M' (a pla
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A length along the time axis.
+    """A length on the time axis.
 
-    Months and days are kept apart from elapsed time, because their length depends on the calendar of a time zone.
+    Months and days are separate from elapsed time because their length depends on the calendar of a time zone.
 
     Attributes
     ----------
     months, days
         Calendar parts.
     ticks
-        Microseconds; on an integer axis the axis' own units.
+        Elapsed time in microseconds; on an integer axis, units of the axis.
     plain
-        Written as a bare integer, as an integer axis wants it.
+        Whether it is written as a plain integer, as an integer axis requires.
     """
 
     months: int = 0
@@ -58,12 +58,15 @@ class Duration:
         return bool(self.months or self.days)
 
     def elapsed(self) -> int:
-        """Length in ticks, a day counted as 24 hours.
+        """Length in ticks, with days of 24 hours.
+
+        >>> Duration.parse("1 hour 30 minutes").elapsed()
+        5400000000
 
         Raises
         ------
         ValueError
-            If it counts months, which have no fixed length.
+            If it has months, whose length is not fixed.
         """
         if self.months:
             msg = f"{self} has no fixed length"
@@ -72,12 +75,12 @@ class Duration:
 
     @property
     def longest(self) -> int:
-        """Upper bound on its length in ticks: months of 31 days."""
+        """Upper bound on the length in ticks: months of 31 days."""
         return self.ticks + (self.days + 31 * self.months) * DAY_US
 
     @property
     def shortest(self) -> int:
-        """Lower bound on its length in ticks: months of 28 days."""
+        """Lower bound on the length in ticks: months of 28 days."""
         return self.ticks + (self.days + 28 * self.months) * DAY_US
 
     def __str__(self) -> str:
@@ -92,16 +95,20 @@ class Duration:
 
     @classmethod
     def parse(cls, value: object) -> Duration:
-        """Read what a spec holds; raises ``ValueError`` with the expected form."""
+        """Parse a duration of a spec; raises ``ValueError`` with the expected form.
+
+        >>> Duration.parse("PT5M") == Duration.parse("5 minutes") == Duration(ticks=300_000_000)
+        True
+        """
         if isinstance(value, Duration):
             return value
         if isinstance(value, int) and not isinstance(value, bool):
             return _bounded(cls(ticks=value, plain=True))
         text = value.strip() if isinstance(value, str) and len(value) <= 200 else ""
-        found = _parse_iso(text) or _parse_words(text)
-        if found is None:
+        parsed = _parse_iso(text) or _parse_words(text)
+        if parsed is None:
             raise ValueError(f"expected {EXPECTED}")
-        return _bounded(found)
+        return _bounded(parsed)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:

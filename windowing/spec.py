@@ -1,6 +1,6 @@
-"""A pipeline as its owner writes it: source, keys, time, windows, aggregates, sink, checks and schedule.
+"""The model of a pipeline's spec: source, keys, time, windows, aggregates, sink, expectations and schedule.
 
-Types of windows are in :mod:`windowmill.windowing.windows`. Light on purpose: an Airflow DAG file imports this module while it is parsed.
+Types of windows are in :mod:`windowmill.windowing.windows`. Imports are few on purpose: Airflow imports this module when it parses DAGs.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def _path(value: str) -> str:
 
 Zero = Duration()
 
-#: How the state's columns are named, a part of :meth:`Pipeline.meaning_hash`: 2 since names do not depend on the order of the aggregates.
+#: Version of the naming of the state's columns, a part of :meth:`Pipeline.meaning_hash`; since 2, names do not depend on the order of the
+#: aggregates.
 LABELS = 2
-#: Columns of the sink that are ours; neither a key nor an aggregate may take these names.
+#: Columns of the sink that windowmill writes; no key or aggregate may have these names.
 RESERVED_COLUMNS = ("window", "window_start", "window_end", "trigger", "revision", "batch")
 
 
@@ -52,7 +53,7 @@ class Table(Part):
 
     @property
     def place(self) -> str:
-        """Where it is, for messages: without credentials."""
+        """Path or name of the table, for messages, with credentials redacted."""
         return redacted(self.path or self.table or "")
 
 
@@ -64,9 +65,9 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-#: Options of a Delta source; the names are Delta's own.
+#: Options of a Delta source, by Delta's own names.
 DELTA_OPTIONS = ("maxBytesPerTrigger", "maxFilesPerTrigger", "startingTimestamp", "startingVersion")
-#: Options of Delta's readers in whose place a field of the spec stands.
+#: Options of Delta's readers that the field ``changes`` replaces.
 _CHANGES_OPTIONS = ("ignoreChanges", "ignoreDeletes", "skipChangeCommits")
 
 
@@ -76,7 +77,7 @@ class Source(Table):
     format: str = "delta"
     options: dict[str, Annotated[str, BeforeValidator(_as_text)]] = {}  # noqa: RUF012 - pydantic copies it
     filter: Condition | None = None
-    #: What becomes of versions of a Delta source that update or remove rows.
+    #: Treatment of versions of a Delta source that update or remove rows.
     changes: Literal["refuse", "ignore", "restate"] = "refuse"
 
     @model_validator(mode="after")
@@ -104,7 +105,7 @@ class Time(Part):
     tie_break: tuple[Column, ...] = ()
     disorder: Duration = Zero
     lateness: Duration = Zero
-    #: Null for no limit, as on an axis that is no time.
+    #: Null for no limit, as on an axis without a clock (``unit: none``).
     max_future_skew: Annotated[Duration | None, Field(json_schema_extra={"default": "1 day"})] = Duration(days=1)
     watermark: Literal["max_event_time", "data_interval_end"] = "max_event_time"
 
@@ -128,9 +129,9 @@ class Time(Part):
         return self
 
     def latest(self, now_us: int, *, by_default: bool = True) -> int | None:
-        """The greatest event time on the axis that is not too far in the future at ``now_us``; ``None`` for no such bound.
+        """The greatest event time on the axis that is accepted at ``now_us``, in ticks of the axis; ``None`` for no bound.
 
-        ``by_default`` is whether the bound that specs have without saying so counts too.
+        ``by_default`` says whether the default bound also applies to a spec that does not set one.
         """
         skew = self.max_future_skew
         if skew is None or self.unit == "none" or not (by_default or "max_future_skew" in self.model_fields_set):
@@ -200,7 +201,7 @@ class Pipeline(Part):
         integer_axis = self.time.unit is not None
         for where, value in _durations(self):
             if where == "time.max_future_skew" and not value.plain:
-                continue  # measured against a clock, so that on any axis which has one it may be a duration
+                continue  # compared with the clock, so it may be a duration on any axis with a clock
             if value.plain != integer_axis and not value.is_zero:
                 wanted = (
                     f"a plain integer (time.unit is {self.time.unit!r})" if integer_axis else "a duration with a unit, such as '5 minutes'"
@@ -237,13 +238,13 @@ class Pipeline(Part):
         return self
 
     def conditions(self) -> tuple[str, ...]:
-        """Every condition but the source's filter, each once, in the spec's order."""
-        found = [aggregate.where for aggregate in self.aggregates.values()]
-        found += [text for window in self.windows for text in window.conditions().values()]
-        return tuple(dict.fromkeys(text for text in found if text))
+        """The distinct conditions except the source's filter, in the spec's order."""
+        conditions = [aggregate.where for aggregate in self.aggregates.values()]
+        conditions += [text for window in self.windows for text in window.conditions().values()]
+        return tuple(dict.fromkeys(text for text in conditions if text))
 
     def meaning(self) -> dict[str, Any]:
-        """The part of the spec that decides the result rows, as JSON values: what the stored state depends on."""
+        """The part of the spec that determines the result rows and the stored state, as JSON values."""
         everything = self.model_dump(mode="json", exclude_defaults=True)
         kept: dict[str, Any] = {name: everything[name] for name in ("keys", "time", "windows", "aggregates", "emit") if name in everything}
         if self.source and self.source.filter:
@@ -251,20 +252,20 @@ class Pipeline(Part):
         return kept
 
     def meaning_hash(self) -> str:
-        """SHA-256 of :meth:`meaning` and of how the state's columns are named, hexadecimal; the order of mappings changes nothing."""
+        """SHA-256 of :meth:`meaning` and of :data:`LABELS` in hexadecimal, independent of the order of mappings."""
         return _hash(self.meaning() | {"labels": LABELS})
 
     def older_meaning_hashes(self) -> tuple[str, ...]:
-        """What earlier releases recorded for this spec as its :meth:`meaning_hash`.
+        """The values of :meth:`meaning_hash` that earlier releases recorded for this spec.
 
-        They named columns of the state by the order of the aggregates where their content gave no name of its own
-        (:attr:`windowmill.windowing.kernels.layout.Layout.labels_by_order`), and had no limit to events from the future by default.
+        Earlier releases named columns of the state by the order of the aggregates if their content gave no unique name
+        (:attr:`windowmill.windowing.kernels.layout.Layout.labels_by_order`), and had no default bound on future events.
         """
         meaning = self.meaning()
         without = {name: value for name, value in meaning["time"].items() if name != "max_future_skew"}
         limits: list[dict[str, Any]] = [{}]
         if self.time.max_future_skew is not None:
-            # As it is by default, with or without the spec's saying so; any other length is part of the meaning.
+            # The default length may be set in the spec or not; any other length is part of the meaning.
             given = {"max_future_skew": str(self.time.max_future_skew)}
             limits = [{}, given] if "max_future_skew" not in meaning["time"] else [given]
         return tuple(_hash(meaning | {"time": without | limit}) for limit in limits)
@@ -275,18 +276,18 @@ def _hash(meaning: Mapping[str, Any]) -> str:
 
 
 def _durations(part: BaseModel, where: str = "") -> list[tuple[str, Duration]]:
-    found: list[tuple[str, Duration]] = []
+    durations: list[tuple[str, Duration]] = []
     for name, value in part:
         path = f"{where}{name}"
         if isinstance(value, Duration):
-            found.append((path, value))
+            durations.append((path, value))
         elif isinstance(value, BaseModel):
-            found += _durations(value, f"{path}.")
+            durations += _durations(value, f"{path}.")
         elif isinstance(value, tuple):
             for index, item in enumerate(value):
                 if isinstance(item, BaseModel):
-                    found += _durations(item, f"{path}.{index}.")
-    return found
+                    durations += _durations(item, f"{path}.{index}.")
+    return durations
 
 
 __all__ = ["AggregateSpec", "Pipeline"]

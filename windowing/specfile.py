@@ -1,4 +1,4 @@
-"""Reading a pipeline from YAML, with errors that name the line, the field, what was expected and what to do."""
+"""Reads a pipeline from YAML. Errors name the line, the field, the expected value and the remedy."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from windowmill.windowing.windows.registry import TYPES
 from windowmill.windowing.yamltext import MAX_DEPTH, SpecLoader
 
 MAX_BYTES = 1 << 20
-#: Problems of one spec that are told; thousands would hide the first.
-_TOLD = 20
-#: Characters of a value, and of a line, that a message shows.
+#: Number of problems of one spec that an error lists; thousands would hide the first.
+_MOST_PROBLEMS = 20
+#: Limits on the characters of a value, and of a line, in a message.
 _SHOWN, _LINE = 120, 900
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-#: A variable, a dollar sign doubled so that none is meant, or a variable written wrongly.
+#: A variable, an escaped dollar sign, or a malformed variable.
 _MARK = re.compile(r"\$\$(?=\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{[^}]{0,40}\}?")
 _FIELD = re.compile(r"([a-z_]+(?:\.\w+)*): (.*)", re.DOTALL)
 _NO_SECRET = re.compile(r"://(?:[^/@:\s]*:)?@")
-_PLACES = ("source", "sink", "checkpoints")
+_TABLES = ("source", "sink", "checkpoints")
 _Path = tuple[str | int, ...]
 
 
@@ -43,31 +43,31 @@ def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] |
     path
         The file; at most 1 MiB.
     environment
-        What ``${NAME}`` stands for; the process' environment unless given.
+        Values of ``${NAME}``; by default the environment of the process.
 
     Raises
     ------
     SpecError
-        With a line for each thing that is wrong: file, line, field, value, what was expected. What stood in the environment is not
-        told: such a value is shown as it was written, ``${NAME}``.
+        With one line per problem: file, line, field, value and expected value. Values from the environment are shown as written,
+        ``${NAME}``.
     """
     return read_spec(path, environment).pipeline
 
 
 @dataclass(frozen=True)
 class ReadSpec:
-    """A pipeline as it was read.
+    """A pipeline with what messages about its spec need.
 
     Attributes
     ----------
     pipeline
-        What the text means.
+        The pipeline.
     name
         File name, for messages.
     lines
-        Line number by path of a field.
+        Line number from 1 by path of a field.
     filled
-        Text with variables -> the same with what the environment holds.
+        Text with variables as written -> the text with their values.
     """
 
     pipeline: Pipeline
@@ -76,13 +76,13 @@ class ReadSpec:
     filled: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, path: str, message: str) -> str:
-        """The line that tells of a problem in the field ``path`` (dotted), without what came from the environment."""
+        """The message line about a problem in the field ``path`` (dotted), with values from the environment as written."""
         steps = tuple(int(step) if step.isdigit() else step for step in path.split(".") if step)
         return f"{_where(self.name, steps, self.lines)}: {_without(self.filled, message)}"
 
 
 def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> ReadSpec:
-    """As :func:`load_pipeline`, with what messages about the spec need."""
+    """As :func:`load_pipeline`, with line numbers and variables for messages about the spec."""
     try:
         with Path(path).open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -128,24 +128,24 @@ def _read(value: object, name: str, environment: Mapping[str, str], lines: Mappi
         )
     filling = _Filling(name, environment, lines)
     filled = filling.fill(value, ())
-    for place in _PLACES:
-        filling.look_for_credentials(value.get(place), (place,))
+    for table in _TABLES:
+        filling.look_for_credentials(value.get(table), (table,))
     if filling.problems:
-        raise SpecError(_told(filling.problems))
+        raise SpecError(_joined(filling.problems))
     try:
         pipeline = Pipeline.model_validate(filled)
     except ValidationError as err:
         errors = err.errors(include_url=False)
-        # A list whose items failed is also "too short" to pydantic; only the items' own errors help.
+        # pydantic also reports a list whose items failed as too short; only the items' own errors help.
         failed = {location[:end] for location in (e["loc"] for e in errors) for end in range(len(location))}
         errors = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in failed) and not _of_other_member(e)]
-        described = (_describe(error, name, lines, value) for error in errors[: _TOLD + 1])
-        raise SpecError(_told([_without(filling.filled, line) for line in described])) from None
+        described = (_describe(error, name, lines, value) for error in errors[: _MOST_PROBLEMS + 1])
+        raise SpecError(_joined([_without(filling.filled, line) for line in described])) from None
     return ReadSpec(pipeline, name, lines, filling.filled)
 
 
 class _Filling:
-    """Putting the environment's values in the place of ``${NAME}``; what is wrong on the way is collected."""
+    """Replaces ``${NAME}`` by values of the environment, and collects the problems."""
 
     def __init__(self, name: str, environment: Mapping[str, str], lines: Mapping[_Path, int]) -> None:
         self._name, self._environment, self._lines = name, environment, lines
@@ -169,12 +169,12 @@ class _Filling:
         return self._text(value, path) if isinstance(value, str) else value
 
     def look_for_credentials(self, value: Any, path: _Path) -> None:
-        """Refuse credentials that are written out below ``value``, a table's fields before they are filled."""
+        """Refuse literal credentials in or below ``value``, a table's fields before variables are replaced."""
         if isinstance(value, Mapping) and len(path) < MAX_DEPTH:
             for name, item in value.items():
                 self.look_for_credentials(item, (*path, str(name)))
         elif isinstance(value, str):
-            # Of a variable only its name is written; what is left of key:${SECRET}@ is key:@.
+            # Variables are not literal credentials, so remove them: key:${SECRET}@ becomes key:@.
             literal = _NO_SECRET.sub("://", _VARIABLE.sub("", value))
             if holds_credentials(literal) or (path[-2:-1] == ("options",) and holds_credentials(f"{path[-1]}={literal}")):
                 self._refuse(path, "holds credentials; leave them to the machine's own settings, or name them as ${NAME}")
@@ -191,19 +191,19 @@ class _Filling:
                 return self._environment[mark[1]]
             return mark[0]
 
-        found = _MARK.sub(replace, text)
+        filled_text = _MARK.sub(replace, text)
         if _VARIABLE.search(text):
-            self.filled[text] = found
+            self.filled[text] = filled_text
             self.filled |= {f"${{{name}}}": self._environment[name] for name in _VARIABLE.findall(text) if name in self._environment}
-        return found
+        return filled_text
 
     def _refuse(self, path: _Path, message: str) -> None:
-        if len(self.problems) <= _TOLD:
+        if len(self.problems) <= _MOST_PROBLEMS:
             self.problems.append(f"{_where(self._name, path, self._lines)}: {message}")
 
 
 def shown(value: object) -> str:
-    """``value`` for a message: on one line, shortened, as YAML writes it, without credentials."""
+    """``value`` for a message: on one line, shortened, as written in YAML, with credentials redacted."""
     try:
         if value is None or isinstance(value, bool):
             text = {None: "null", True: "true", False: "false"}[value]
@@ -220,18 +220,17 @@ def _cut(text: str, limit: int = _LINE) -> str:
     return text if len(text) <= limit else f"{text[: limit - 20]}… ({len(text)} characters)"
 
 
-def _told(problems: Iterable[str]) -> str:
+def _joined(problems: Iterable[str]) -> str:
     lines = list(dict.fromkeys(problems))
-    return "\n".join(
-        [_cut(" ".join(line.splitlines())) for line in lines[:_TOLD]] + (["… and more of the kind"] if len(lines) > _TOLD else [])
-    )
+    more = ["… and more of the kind"] if len(lines) > _MOST_PROBLEMS else []
+    return "\n".join([_cut(" ".join(line.splitlines())) for line in lines[:_MOST_PROBLEMS]] + more)
 
 
 def _without(filled: Mapping[str, str], text: str) -> str:
-    """``text`` with what came from the environment as it was written."""
+    """``text`` with values from the environment replaced by the text as written."""
     for written, value in sorted(filled.items(), key=lambda pair: -len(pair[1])):
         for form in {value, repr(value)[1:-1]} - {"", written}:
-            # A short value may be a part of any word.
+            # A short value may occur inside other words, so only whole words are replaced.
             bounds = (r"(?<!\w)", r"(?!\w)") if len(form) < 6 else ("", "")
             text = re.sub(bounds[0] + re.escape(form) + bounds[1], written.replace("\\", r"\\"), text)
     return text
@@ -249,7 +248,7 @@ def _step(step: str | int) -> str:
 
 
 def _of_other_member(error: Any) -> bool:
-    """Whether the error only says that the value is not the other of "text or fields", for what was clearly meant as one."""
+    """Whether the error concerns the other member of a union of text and fields than the one that the value was meant as."""
     meant_as_fields = isinstance(error["input"], Mapping)
     kind, member = error["type"], error["loc"][-1:]
     return (kind == "string_type" and member == ("str",) and meant_as_fields) or (
@@ -258,7 +257,7 @@ def _of_other_member(error: Any) -> bool:
 
 
 def _describe(error: Any, name: str, lines: Mapping[_Path, int], written: Any) -> str:
-    # pydantic puts the tag of a union's chosen member into the path; the spec has no such level.
+    # pydantic includes the tag of a union's chosen member in the path; the spec has no such level.
     path: list[str | int] = []
     for index, step in enumerate(error["loc"]):
         of_union = step in _UNION_STEPS or (index and isinstance(error["loc"][index - 1], int) and step in TYPES.imported())
@@ -283,7 +282,7 @@ def _describe(error: Any, name: str, lines: Mapping[_Path, int], written: Any) -
         return f"{where}: got {shown(value)}; expected a mapping with a type, one of {', '.join(sorted(TYPES.imported()))}"
     message = redacted(error["msg"].removeprefix("Value error, "))
     if not path and (named := _FIELD.match(message)):
-        # A rule about several fields begins with the one to look at.
+        # The message of a rule about several fields begins with the field to correct.
         return f"{_where(name, tuple(int(step) if step.isdigit() else step for step in named[1].split('.')), lines)}: {named[2]}"
     if isinstance(value, Mapping) or message.startswith(("windows.", "time.", "aggregates", "keys:")):
         return f"{where}: {message}"
@@ -291,7 +290,7 @@ def _describe(error: Any, name: str, lines: Mapping[_Path, int], written: Any) -
 
 
 def _at(written: Any, path: list[str | int], otherwise: Any) -> Any:
-    """What the spec says at ``path``, variables as they are written."""
+    """The value at ``path`` with variables as written; ``otherwise`` if there is none."""
     for step in path:
         try:
             written = written[step]
@@ -300,7 +299,7 @@ def _at(written: Any, path: list[str | int], otherwise: Any) -> Any:
     return written
 
 
-#: What pydantic's kinds of errors say in words of a spec.
+#: Expected value, in words of a spec, by pydantic's type of error.
 _EXPECTED = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "fields, as in {{name: value}}"),
     **dict.fromkeys(("tuple_type", "list_type"), "a list, as in [a, b]"),
@@ -320,7 +319,7 @@ _UNION_STEPS = {"AssetSchedule", "str", "int", "float", "datetime"}
 
 
 def _fields_at(location: _Path) -> list[str]:
-    """Names of the fields that the model at ``location``'s parent knows."""
+    """Names of the fields of the model that contains ``location``."""
     model: type[BaseModel] | None = Pipeline
     for step in location[:-1]:
         if isinstance(step, int) or model is None:
@@ -342,13 +341,13 @@ def _lines(node: Any, path: _Path = ()) -> dict[_Path, int]:
     """Line numbers, from 1, of the fields at and below ``node``."""
     if node is None:
         return {}
-    found: dict[_Path, int] = {}
+    lines: dict[_Path, int] = {}
     waiting: list[tuple[Any, _Path, Any]] = [(node, path, node)]
     while waiting:
-        item, place, marked = waiting.pop()
-        found[place] = marked.start_mark.line + 1
+        item, at, marked = waiting.pop()
+        lines[at] = marked.start_mark.line + 1
         if isinstance(item, yaml.MappingNode):
-            waiting += [(below, (*place, key.value), key) for key, below in item.value]
+            waiting += [(below, (*at, key.value), key) for key, below in item.value]
         elif isinstance(item, yaml.SequenceNode):
-            waiting += [(below, (*place, index), below) for index, below in enumerate(item.value)]
-    return found
+            waiting += [(below, (*at, index), below) for index, below in enumerate(item.value)]
+    return lines

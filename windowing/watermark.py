@@ -1,7 +1,7 @@
-"""Progress along the axis: what each row met when it arrived, and how far the windows have come.
+"""Progress on the axis: the watermark at each row's arrival, and the instant through which windows have been emitted.
 
-The watermark that a row meets is the greatest event time of the rows *before* it, minus the disorder; its own time is left out. Windows
-that end at or before the watermark are complete; those that end at or before ``closed``, the lateness behind it, take no more rows.
+The watermark at a row's arrival is the greatest event time of the rows *before* it, minus the disorder; its own time does not count.
+Windows that end at or before the watermark are complete. Windows that end at or before ``closed`` = watermark − lateness take no more rows.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from windowmill.windowing.kernels.combine import Bools, Ints
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
-#: Before anything has been seen; after the end of the input. Lengths taken off an instant stop at BEFORE.
+#: Watermark before the first row, and after the end of the input. A length subtracted from an instant gives at least BEFORE.
 BEFORE, AFTER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Progress after some rows.
+    """Progress after some rows; all fields but the flags are in ticks of the axis.
 
     Attributes
     ----------
     moves
-        Whether rows move the watermark; where the orchestrator vouches for intervals, they do not.
+        Whether rows advance the watermark; they do not if the orchestrator vouches for intervals.
     seen
-        Greatest event time so far; ``BEFORE`` if there was none.
+        Greatest event time so far; ``BEFORE`` if there is none.
     ended
-        Whether the input has ended: the watermark is then at infinity.
+        Whether the input has ended; the watermark is then ``AFTER``.
     since
-        The watermark through which windows have been shown before.
+        Watermark through which windows have been emitted before.
     """
 
     disorder: int
@@ -59,19 +59,25 @@ class Clock:
         return int(self.closed_at(np.array([self.watermark]))[0])
 
     def closed_at(self, watermark: Ints) -> Ints:
-        """Through where windows had been closed when the watermark was ``watermark``."""
+        """Instants through which windows are closed at each ``watermark``; int64, same shape."""
         return np.where(watermark == AFTER, AFTER, np.maximum(watermark, BEFORE + self.lateness) - self.lateness)
 
     def arrive(self, times: Ints, usable: Bools) -> tuple[Clock, Ints]:
-        """The clock after rows with these ``times``, of which those not ``usable`` move nothing; and the watermark that each met."""
+        """The clock after n rows with these ``times``, and the watermark at each row's arrival (int64, shape (n,)); O(n).
+
+        Rows that are not ``usable`` do not advance the clock.
+
+        >>> Clock(disorder=2, lateness=0).arrive(np.array([10, 7, 12]), np.array([True, True, True]))[1][1:]
+        array([8, 8])
+        """
         so_far = np.maximum.accumulate(np.concatenate(([self.seen], np.where(usable, times, BEFORE))))
         before = so_far[:-1]
-        met = np.maximum(before, BEFORE + self.disorder) - self.disorder if self.moves else np.full(len(times), BEFORE, np.int64)
-        return replace(self, seen=int(so_far[-1])), met
+        at_arrival = np.maximum(before, BEFORE + self.disorder) - self.disorder if self.moves else np.full(len(times), BEFORE, np.int64)
+        return replace(self, seen=int(so_far[-1])), at_arrival
 
     def end(self) -> Clock:
         return replace(self, ended=True)
 
     def passed(self) -> Clock:
-        """The clock once all windows through its watermark have been shown."""
+        """The clock after all windows through its watermark have been emitted."""
         return replace(self, since=max(self.since, self.watermark))

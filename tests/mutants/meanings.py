@@ -61,7 +61,7 @@ MUTANTS = (
     Mutant(
         "written-out-credentials-accepted",
         "windowing/specfile.py",
-        "        filling.look_for_credentials(value.get(place), (place,))\n",
+        "        filling.look_for_credentials(value.get(table), (table,))\n",
         "        pass\n",
         ("tests/jobs/test_secrets.py::test_credentials_are_refused_where_they_are_written_out",),
     ),
