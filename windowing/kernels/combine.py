@@ -1,10 +1,10 @@
-"""Combining two partials in the arenas, atom by atom; the left operand is the older one.
+"""Combines two partials in arenas, atom by atom; the left operand is the older one.
 
-A partial is a row of two arenas, and functions are told the arenas and the number of the row: a view of a row would cost more than most
-combines do.
+An *arena* is an array with one partial per row: int64 columns in one, float64 columns in another. Functions take the arenas and the index
+of the row, because a view of a row would cost more than most combines.
 
-A *program* has one line an atom: operation, first int column, first float column, numbers of int and of float columns. The identity of
-every operation is a row of zeros, but for the ROW columns of the extremes, where −1 says that there is none.
+A *program* has one line per atom: operation, first int column, first float column, number of int columns, number of float columns; int64,
+shape (n_atoms, 5). The identity of every operation is a row of zeros, except for −1 (no row) in the row columns of the extremes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 ADD, SUM, MOMENTS, GREATEST, LEAST, WIDE, MOMENTS4, COMOMENTS, PRODUCT, PICK_GREATEST, PICK_LEAST, COUNT_GREATEST, COUNT_LEAST = range(13)
-#: Int columns of GREATEST and LEAST: order key, time, rank among ties, and the row it came from (−1: none).
+#: Int columns of GREATEST and LEAST: order key, time, rank among ties, and the source row (−1: none).
 KEY, AT, TIE, ROW = 0, 1, 2, 3
-#: Second int column of PICK_* (row, −1: none; the smaller row wins a tie) and of COUNT_* (how often the extreme occurs).
+#: Second int column of PICK_* (row, −1: none; the smaller row wins a tie) and of COUNT_* (number of occurrences of the extreme).
 PICKED, TIMES = 1, 1
 #: One unit of a sum's carry; see windowmill.windowing.numerics.
 CARRY_UNIT = 2.0**1023
@@ -33,26 +33,26 @@ _UNCOUNTED: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
 
 
 def njit(function: Any) -> Any:
-    """Compile with numba, keeping the code on disk; no fast-math: results must not depend on the machine."""
+    """Compile with numba, with the code cached on disk; without fast-math, because results must not depend on the machine."""
     return numba.njit(cache=True, nogil=True)(function)
 
 
 def inner(function: Any) -> Any:
-    """Compile what kernels call in their inner loops, and which neither makes arrays nor keeps them.
+    """Compile a function that kernels call in inner loops, and that neither allocates nor keeps arrays.
 
-    Numba counts references to every array that a function takes, atomically; without that (``_nrt``) a combine takes a sixth of the time.
+    Numba counts the references to array arguments atomically; without that (``_nrt``) a combine takes a sixth of the time.
     """
     return numba.njit(**_UNCOUNTED)(function)
 
 
 def inlined(function: Any) -> Any:
-    """As :func:`inner`, and compiled into each caller anew, so that an operation that is constant there leaves no branch behind."""
+    """As :func:`inner`, and inlined into each caller, so that a constant operation leaves no branch."""
     return numba.njit(forceinline=True, **_UNCOUNTED)(function)
 
 
 @inner
 def set_identity(program: Ints, ints: Ints, floats: Floats, row: int) -> None:
-    """Make ``row`` the identity of every atom."""
+    """Set ``row`` to the identity of every atom."""
     for line in range(program.shape[0]):
         operation, i, f, n_ints, n_floats = program[line, 0], program[line, 1], program[line, 2], program[line, 3], program[line, 4]
         clear_atom(operation, i, f, n_ints, n_floats, ints, floats, row)
@@ -60,7 +60,7 @@ def set_identity(program: Ints, ints: Ints, floats: Floats, row: int) -> None:
 
 @inlined
 def clear_atom(operation: int, i: int, f: int, n_ints: int, n_floats: int, ints: Ints, floats: Floats, row: int) -> None:
-    """Make ``row`` the identity of one atom."""
+    """Set ``row`` to the identity of one atom."""
     for column in range(i, i + n_ints):
         ints[row, column] = 0
     for column in range(f, f + n_floats):
@@ -75,7 +75,7 @@ def clear_atom(operation: int, i: int, f: int, n_ints: int, n_floats: int, ints:
 def copy_atom(
     i: int, f: int, n_ints: int, n_floats: int, from_ints: Ints, from_floats: Floats, source: int, ints: Ints, floats: Floats, row: int
 ) -> None:
-    """Copy the columns of one atom."""
+    """Copy the columns of one atom from row ``source`` to ``row``."""
     for column in range(i, i + n_ints):
         ints[row, column] = from_ints[source, column]
     for column in range(f, f + n_floats):
@@ -96,7 +96,7 @@ def _add_sums(
     floats: Floats,
     row: int,
 ) -> None:
-    """:func:`windowmill.windowing.numerics.add_sums`."""
+    """:func:`windowmill.windowing.numerics.add_sums` on rows of arenas."""
     x, y = left[older, f], right[newer, f]
     total = x + y
     if total - total != 0.0:
@@ -128,7 +128,7 @@ def _multiply(
     floats: Floats,
     row: int,
 ) -> None:
-    """:func:`windowmill.windowing.numerics.multiply`; ``ints`` are the number of factors, of zeros among them, and the exponent."""
+    """:func:`windowmill.windowing.numerics.multiply`; ``ints`` are the number of factors, the number of zeros, and the exponent."""
     if right_ints[newer, i] == 0:
         copy_atom(i, f, 3, 2, left_ints, left, older, ints, floats, row)
         return
@@ -241,7 +241,7 @@ def combine(
     floats: Floats,
     row: int,
 ) -> None:
-    """Write left ⊕ right, row ``older`` of one pair of arenas and ``newer`` of another, into ``row`` of a third, which may be either."""
+    """Write left ⊕ right into ``row``: row ``older`` of the left arenas, row ``newer`` of the right arenas; ``row`` may be an operand."""
     for line in range(program.shape[0]):
         operation, i, f, n_ints = program[line, 0], program[line, 1], program[line, 2], program[line, 3]
         combine_atom(operation, i, f, n_ints, left_ints, left_floats, older, right_ints, right_floats, newer, ints, floats, row)
@@ -263,7 +263,7 @@ def combine_atom(
     floats: Floats,
     row: int,
 ) -> None:
-    """One line of :func:`combine`.
+    """Combine one atom, one line of a program.
 
     References
     ----------
@@ -281,7 +281,7 @@ def combine_atom(
             right_ints[newer, i],
             right_ints[newer, i + PICKED],
         )
-        # Without branches: which operand wins is anybody's guess.
+        # Without branches: the processor cannot predict which operand wins.
         wins = right_key > key if operation == PICK_GREATEST else right_key < key
         take_right = (right_picked >= 0) & ((picked < 0) | wins | ((right_key == key) & (right_picked < picked)))
         ints[row, i], ints[row, i + PICKED] = right_key if take_right else key, right_picked if take_right else picked
@@ -292,7 +292,7 @@ def combine_atom(
         if n == 0:
             anchor, mean, m2 = right_anchor, right_mean, right_m2
         elif m != 0:
-            # The means are kept relative to an anchor, so that their difference keeps its digits when both are large.
+            # Means are stored relative to an anchor, so that their difference does not lose digits when both are large.
             delta = (right_anchor - anchor) + (right_mean - mean)
             whole = float(n) + float(m)
             m2 = m2 + right_m2 + delta * delta * (float(n) * float(m) / whole)
@@ -318,9 +318,9 @@ def _combine_rare(
     floats: Floats,
     row: int,
 ) -> None:
-    """The operations that are not worth compiling into every caller."""
+    """Combine one atom by an operation that is too rare to inline into every caller."""
     if operation == WIDE:
-        # Two limbs of 64 bits, the low one without sign: its sum carries when it comes out smaller than an operand.
+        # Two limbs of 64 bits, the low one unsigned: its sum carries if it is less than an operand.
         left_low = left_ints[older, i]
         low = left_low + right_ints[newer, i]
         carry = 1 if (low ^ _SIGN) < (left_low ^ _SIGN) else 0

@@ -1,6 +1,6 @@
-"""Count windows, key by key: from each distinct start time through the N-th one from it.
+"""Count windows, key by key: each holds N distinct start times of rows, beginning at one of them.
 
-Start times of closed windows are final: a later row begins windows, and belongs to windows, only after them.
+Start times of closed windows are final: a later row begins, and belongs to, only windows after them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from windowmill.windowing.kernels.rows import Rows, suspects_of
 from windowmill.windowing.kernels.sessions import AFTER
 
 BEFORE = np.iinfo(np.int64).min
-#: Lengths so far: windows, groups, the sequence of rows, listed rows.
+#: Elements of the lengths: number of windows, of groups, of rows in the sequence, of listed rows.
 WINDOWS, GROUPS, LENGTH, LISTED = range(4)
 
 
 class Judged(NamedTuple):
-    """Input and output masks of the rows; shapes (n_rows,).
+    """Input and output columns of the rows; shapes (n_rows,).
 
     Attributes
     ----------
     marks, suspect, accepted
         As in :func:`windowmill.windowing.kernels.sessions.sessions`.
     held
-        Accepted rows; accepted suspects are added.
+        Mask of accepted rows; the kernel adds accepted suspects.
     """
 
     marks: Ints
@@ -99,13 +99,13 @@ def counts(
     begun, middle_end
         As in :class:`Fronts`.
     intervals
-        Whether rows last, so that windows are lists of rows and not ranges.
+        Whether rows are intervals, so that windows are lists of rows rather than ranges.
 
     Returns
     -------
     tuple
-        Key, group, start, end, lo and hi of each window, as ranges of the sequence that follows; where its listed rows begin, and
-        those; of each group where its front ended before, and whether it is the last state of its key.
+        Key, group, start, end, lo and hi of each window, shape (n_windows, 6); the sequence of rows, of which lo and hi are ranges; offsets
+        of each window's listed rows, and these rows; for each group, the previous end of its front, and whether it is its key's last group.
     """
     n = len(rows.time)
     judged, fronts = Judged(marks, suspect, held, accepted), Fronts(begun, middle_end)
@@ -141,7 +141,7 @@ def _windows_of_key(
     begin = lo = hi = lengths[LENGTH]
     for turn in range(len(behind) + 1):
         closed = judged.marks[behind[turn]] if turn < len(behind) else through
-        # Of later rows, only suspects can lie in windows closed now, and those are not held yet.
+        # Of rows that arrive later, only suspects can lie in windows that close now, and these are not held yet.
         starts = _starts(rows, first, last, judged.held, AFTER, fronts.begun[key])
         for place in range(len(starts) - size + 1):
             start, end = starts[place], starts[place + size - 1] + 1
@@ -195,7 +195,7 @@ def _append_held(sequence: Ints, first: int, last: int, held: Bools, lengths: In
 
 @inner
 def _begin_group(time: Ints, sequence: Ints, begin: int, middle_end: int, found: Found) -> Any:
-    """Number of a new group, whose rows are ``sequence[begin:]``."""
+    """Begin a group with the rows ``sequence[begin:]``; returns its number."""
     lengths = found.lengths
     group = lengths[GROUPS]
     found.middles[group] = _first_from(time, sequence, begin, lengths[LENGTH], middle_end) if middle_end > BEFORE else -1
@@ -206,7 +206,7 @@ def _begin_group(time: Ints, sequence: Ints, begin: int, middle_end: int, found:
 
 @inner
 def _first_from(time: Ints, sequence: Ints, place: int, stop: int, instant: int) -> Any:
-    """The first of ``sequence[place:stop]`` that does not begin before ``instant``, as a place; ``stop`` if there is none."""
+    """Index of the first row of ``sequence[place:stop]`` that begins at or after ``instant``; ``stop`` if there is none."""
     while place < stop and time[sequence[place]] < instant:
         place += 1
     return place
@@ -214,7 +214,7 @@ def _first_from(time: Ints, sequence: Ints, place: int, stop: int, instant: int)
 
 @njit
 def _append_lasting(members: Ints, stop: Ints, sequence: Ints, begin: int, hi: int, start: int, lengths: Ints) -> Any:
-    """``members`` with the rows of ``sequence[begin:hi]`` that last past ``start`` at its end."""
+    """Append the rows of ``sequence[begin:hi]`` that end after ``start`` to ``members``."""
     members = grown(members, lengths[LISTED] + hi - begin)
     for at in range(begin, hi):
         if stop[sequence[at]] > start:
@@ -225,7 +225,7 @@ def _append_lasting(members: Ints, stop: Ints, sequence: Ints, begin: int, hi: i
 
 @inner
 def _write(found: Found, key: int, group: int, start: int, end: int, lo: int, hi: int) -> None:
-    """Add a window, whose listed rows are the last ones."""
+    """Add a window, whose listed rows are those appended last."""
     windows, lengths = found.windows, found.lengths
     n = lengths[WINDOWS]
     windows[n, 0], windows[n, 1], windows[n, 2], windows[n, 3], windows[n, 4], windows[n, 5] = key, group, start, end, lo, hi

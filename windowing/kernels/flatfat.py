@@ -1,4 +1,4 @@
-"""FlatFAT over the arenas: trees over ring buffers, for windows whose leaves enter in order and are removed in any order.
+"""FlatFAT over arenas: trees over ring buffers, for windows whose leaves enter in order and are removed in any order.
 
 ::
 
@@ -7,7 +7,7 @@
                4   5   6   7         slot s is node capacity + s
 
 :func:`windowmill.windowing.kernels.rings.ring_changes` assigns leaves to slots. :func:`tree_windows` applies the changes of each window as
-one batch: it first lists the work, each inner node once, and then combines atom by atom.
+one update: it first lists the work, each inner node once, and then combines atom by atom.
 
 References
 ----------
@@ -23,9 +23,9 @@ import numpy as np
 from windowmill.windowing.kernels import combine as op
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine_atom, copy_atom, inlined, inner, njit
 
-#: Markers in place of a right operand: the left one, a leaf or a node, is copied.
+#: Markers in place of a right operand: copy the left operand, a leaf or a node.
 _LEAF, _NODE = -1, -2
-#: Capacity of the work list, unless one window needs more.
+#: Capacity of the work list; greater if one window needs more.
 _LISTED = 2048
 
 
@@ -46,7 +46,7 @@ def tree_windows(
 
     Rings are as returned by :func:`~windowmill.windowing.kernels.rings.ring_changes`; ``leaves`` are rows of ``ints`` and ``floats``, −1
     empties the slot. The result is the root, wherever the window begins in the ring: except for rounding, atoms do not depend on the
-    order, and rounding does not depend on how the input is split into batches. A window with m changes costs O(m log capacity).
+    order, and rounding does not depend on how the input is split into batches. A window with m changes costs O(m log capacity) combines.
     """
     n, largest, most = len(capacity), 1, _LISTED
     for window in range(n):
@@ -119,7 +119,7 @@ def _list(work: Ints, listed: int, node: int, left: int, right: int) -> Any:
 
 @inlined
 def _touch(node: int, window: int, stamps: Ints, level: Ints, n_level: int) -> Any:
-    """Add ``node`` to the level to update, unless it is there already or lies above the root."""
+    """Add ``node`` to the nodes of ``level`` to update, unless it is listed already or above the root."""
     if node > 0 and stamps[node] != window:
         stamps[node] = window
         level[n_level] = node
@@ -129,7 +129,7 @@ def _touch(node: int, window: int, stamps: Ints, level: Ints, n_level: int) -> A
 
 @inner
 def _one_atom(line: Ints, begun: int, ended: int, listed: Any, given: Any, nodes: Any, out: Any) -> None:
-    """Do the listed work for one atom. As in :mod:`windowmill.windowing.kernels.two_stacks`, calls with constants are specialized."""
+    """Execute the listed work for one atom. As in :mod:`windowmill.windowing.kernels.two_stacks`, calls with constants are specialized."""
     i, f = line[1], line[2]
     if line[0] == op.ADD and line[3] == 1:
         _do(op.ADD, i, f, 1, 0, begun, ended, listed, given, nodes, out)

@@ -1,8 +1,8 @@
-"""Eviction and trigger policies, key by key: tuples applied one by one, in the order of the open SPL runtime.
+"""Eviction and trigger policies, key by key: applies tuples one by one, in the order of the open SPL runtime.
 
-On a new tuple: 1. due ticks fire; 2. a delta trigger fires, before the tuple evicts or enters; 3. eviction; 4. insertion; 5. a count
-trigger fires with the tuple inside. What a trigger sees is noted as a range of the key's sequence of tuples; where a delta evicts from
-the middle, as what has been removed from it.
+A new tuple: 1. due ticks fire; 2. a delta trigger fires, before the tuple evicts or enters; 3. eviction; 4. insertion; 5. a count trigger
+fires with the tuple in the window. Each trigger records its window as a range of the key's sequence of tuples; if a delta evicts from the
+middle, it also records the tuples removed from that range.
 
 References
 ----------
@@ -59,7 +59,7 @@ from windowmill.windowing.kernels.policy_rules import (
     tick_after,
 )
 
-#: Cursor: first tuple of the window, the tuple after its last, how many it holds.
+#: Elements of a cursor: first tuple of the window, the tuple after its last one, number of tuples in the window.
 HEAD, TAIL, HELD = 0, 1, 2
 
 
@@ -69,9 +69,9 @@ class Window(NamedTuple):
     Attributes
     ----------
     state, cursor
-        The key's own; shapes (8,) and (3,).
+        State of the key, as in :class:`Keys`, and its cursor; shapes (8,) and (3,).
     time, alive
-        Of all tuples, as in :class:`Tuples` and :class:`Keys`.
+        Columns of all tuples, as in :class:`Tuples` and :class:`Keys`.
     """
 
     key: int
@@ -83,7 +83,7 @@ class Window(NamedTuple):
 
 @inlined
 def _exceeds(rules: Rules, which: int, values: Values, place: int, base: float, base_int: int) -> Any:
-    """Whether the value at ``place`` is more than the delta past the base; whole numbers are compared without rounding."""
+    """Whether the value at ``place`` exceeds the base by more than the delta; integers are compared without rounding."""
     if not rules.wholes[which]:
         return values.value[place] - base > rules.deltas[which]
     v, by = values.whole[place], rules.floors[which]
@@ -101,13 +101,13 @@ def _forget(rules: Rules, window: Window, noted: Noted) -> None:
     cursor[HEAD] = cursor[TAIL]
     state[LAST], state[TICKED], state[TICK] = BEFORE, BEFORE, AFTER
     state[FIRED] = state[INSERTED] = state[HAS_BASE] = state[BASE] = 0
-    # A time window counts as full from the start.
+    # As in the SPL runtime, a time window counts as full from the start.
     state[FULL] = 1 if rules.settings[EVICT] == TIME else 0
 
 
 @inlined
 def _remove(window: Window, place: int, noted: Noted) -> None:
-    """Take a tuple out of wherever it stands, and note it."""
+    """Remove a tuple at any position of the window, and record it."""
     window.alive[place] = False
     window.cursor[HELD] -= 1
     if noted.write:
@@ -127,7 +127,7 @@ def _drop_until(window: Window, head: int) -> None:
 
 @inlined
 def _expire(age: int, window: Window, at: int) -> None:
-    """Drop the tuples that are older than ``age`` (``AFTER``: none) at ``at``."""
+    """Evict the tuples that are older than ``age`` at ``at``; ``AFTER`` is no age limit."""
     if age < AFTER:
         cursor, time = window.cursor, window.time
         head = cursor[HEAD]
@@ -138,7 +138,7 @@ def _expire(age: int, window: Window, at: int) -> None:
 
 @inlined
 def _fire(partial: int, window: Window, at: int, noted: Noted) -> None:
-    """Note a trigger at ``at``, if the window is full or ``partial`` ones count."""
+    """Record a trigger at ``at`` if the window is full, or if triggers of ``partial`` windows count."""
     state, cursor, counts, out = window.state, window.cursor, noted.counts, noted.out
     if partial or state[FULL]:
         row = counts[NOTED]
@@ -174,13 +174,13 @@ def _fire_ticks(settings: Ints, listed: Ints, window: Window, through: int, note
             _fire(settings[PARTIAL], window, tick, noted)
         if settings[TRIGGER] == NONE:
             _drop_until(window, cursor[TAIL])
-        # An empty window needs no tick before the next tuple comes.
+        # An empty window has no tick until the next tuple arrives.
         state[TICK] = tick_after(settings, listed, tick) if cursor[HELD] > 0 or settings[EMPTY] else AFTER
 
 
 @inlined
 def _advance(rules: Rules, window: Window, at: int, fresh: bool, noted: Noted) -> None:
-    """Fire the ticks up to ``at``, and forget the key if it has been idle for too long by then (or is said to be ``fresh``)."""
+    """Fire the ticks up to ``at``, and reset the key if it has been idle for too long by then (or the tuple is ``fresh``)."""
     last, idle = window.state[LAST], rules.settings[IDLE]
     forgotten = last > BEFORE and (fresh or (idle < AFTER and at - last > idle))
     through = last + idle if forgotten else at
@@ -192,7 +192,11 @@ def _advance(rules: Rules, window: Window, at: int, fresh: bool, noted: Noted) -
 
 @njit
 def apply_policies(rules: Rules, tuples: Tuples, keys: Keys, progress: Progress, noted: Noted) -> None:
-    """Apply each key's tuples, then advance to the watermark."""
+    """Apply each key's tuples in order, then advance to the watermark.
+
+    A tuple costs O(log n) in a window of n tuples if a delta evicts, otherwise amortised O(1), besides its ticks. Updates ``keys`` in
+    place, and records triggers and removed tuples in ``noted``. Stops if a key has too many due ticks.
+    """
     time, fresh, values, counts = tuples.time, tuples.fresh, tuples.evict, noted.counts
     evicts_least = rules.settings[EVICT] == DELTA and rules.settings[TRIGGER] != NONE
     for key in range(len(tuples.offsets) - 1):
@@ -221,7 +225,7 @@ def apply_policies(rules: Rules, tuples: Tuples, keys: Keys, progress: Progress,
 
 @njit
 def _by_value(values: Values, first: int, stop: int) -> Any:
-    """A heap of the tuples first:stop by value: a delta evicts the least first, so those that stay are never looked at."""
+    """A heap of the tuples first:stop by value: a delta evicts the least values first, so the others need no comparison."""
     least = [(values.value[place], values.whole[place], place) for place in range(first, stop) if values.known[place]]
     heapq.heapify(least)
     return least
@@ -229,7 +233,7 @@ def _by_value(values: Values, first: int, stop: int) -> Any:
 
 @inlined
 def _before_insertion(rules: Rules, tuples: Tuples, window: Window, bases: Floats, place: int, noted: Noted) -> None:
-    """What a new tuple does before it enters, but for evicting the least values."""
+    """Apply the effects of a new tuple before its insertion, except the eviction of least values."""
     settings, state, cursor, at = rules.settings, window.state, window.cursor, tuples.time[place]
     if settings[TICKS] and state[TICK] == AFTER:
         state[TICK] = tick_after(settings, rules.listed, at)
@@ -259,7 +263,7 @@ def _before_insertion(rules: Rules, tuples: Tuples, window: Window, bases: Float
 
 @inlined
 def _insert(rules: Rules, tuples: Tuples, window: Window, place: int, noted: Noted) -> None:
-    """Let a tuple enter, and fire if it fills a tumbling window or triggers by count."""
+    """Insert a tuple, and fire if it completes a tumbling window or a count trigger is due."""
     settings, state, cursor, alive = rules.settings, window.state, window.cursor, window.alive
     at = tuples.time[place]
     alive[place] = True
@@ -280,7 +284,7 @@ def _insert(rules: Rules, tuples: Tuples, window: Window, place: int, noted: Not
 
 @inner
 def _finish(rules: Rules, window: Window, progress: Progress, noted: Noted) -> None:
-    """Fire the ticks through the watermark, or, where the input has ended, those after its last event."""
+    """Fire the ticks through the watermark or, if the input has ended, those after its last event."""
     settings, state, cursor = rules.settings, window.state, window.cursor
     if not progress.ended:
         if progress.watermark > BEFORE:

@@ -1,4 +1,4 @@
-"""What policies are told and what they keep, as arrays: settings, tuples, states of keys, and what is noted of triggers."""
+"""Arguments and results of the policy kernel as arrays: settings, tuples, states of keys, and recorded triggers."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ import numpy as np
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints, inner
 
 COUNT, TIME, DELTA, PUNCTUATION, NONE = 0, 1, 2, 3, -1
-#: Settings: what evicts, what triggers (NONE: tumbling), count and age of eviction, count of the trigger, whether triggers of a window not
-#: yet full fire, whether empty ones do, idle time, ticks (0 none, 1 origin and period, 2 listed), their origin and period.
+#: Elements of the settings: kind of eviction, kind of trigger (NONE: tumbling), count and age of the eviction, count of the trigger,
+#: whether triggers of windows not yet full count, whether those of empty windows do, idle time, kind of ticks (0 none, 1 by origin and
+#: period, 2 listed), origin and period of ticks.
 EVICT, TRIGGER, EVICT_COUNT, AGE, TRIGGER_COUNT, PARTIAL, EMPTY, IDLE, TICKS, ORIGIN, PERIOD = range(11)
-#: A key's state: time of its last tuple, last tick that fired, next tick, triggers so far, tuples so far, whether the window has been full,
-#: whether a base of the delta trigger is known, and the base where it is a whole number.
+#: Elements of a key's state: time of its last tuple, last tick that fired, next tick, number of triggers, number of inserted tuples,
+#: whether the window has been full, whether the delta trigger has a base, and the base if it is an integer.
 LAST, TICKED, TICK, FIRED, INSERTED, FULL, HAS_BASE, BASE = range(8)
 BEFORE, AFTER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-#: Counts: triggers and removed tuples noted, what of the latter the last trigger knew, ticks that the key is due. Where those are more than
-#: ``MOST_ROWS_OF_KEY``, nothing goes on.
+#: Elements of the counts: recorded triggers, recorded removed tuples, removed tuples at the last trigger, due ticks of the key. The kernel
+#: stops if the last exceeds ``MOST_ROWS_OF_KEY``.
 NOTED, REMOVED, KNOWN, DUE = 0, 1, 2, 3
-#: Places of the eviction and of the trigger in what is told of both.
+#: Indexes of the eviction and of the trigger in arrays of shape (2,).
 EVICTION, TRIGGERING = 0, 1
 
 
 class Rules(NamedTuple):
-    """What a window's policies are.
+    """The policies of a window.
 
     Attributes
     ----------
     settings
-        As above; shape (11,).
+        Elements ``EVICT`` to ``PERIOD``; shape (11,).
     listed
-        The instants of listed ticks, ascending.
+        Instants of listed ticks, ascending.
     deltas, floors, wholes
-        Of the eviction and of the trigger: the delta, the delta rounded down, whether the column holds whole numbers; shapes (2,).
+        For the eviction and the trigger: the delta, the delta rounded down, whether the column holds integers; shapes (2,).
     """
 
     settings: Ints
@@ -44,14 +45,14 @@ class Rules(NamedTuple):
 
 
 class Values(NamedTuple):
-    """The column that a delta looks at; shapes (n_tuples,).
+    """The column of a delta policy; shapes (n_tuples,).
 
     Attributes
     ----------
     value, whole
-        As floats, and as whole numbers where it holds those.
+        Its values as floats, and as integers if the column holds integers.
     known
-        Where it is neither null nor NaN.
+        Mask of values that are neither null nor NaN.
     """
 
     value: Floats
@@ -65,11 +66,11 @@ class Tuples(NamedTuple):
     Attributes
     ----------
     offsets, held
-        Key k's tuples are ``offsets[k]:offsets[k + 1]``, of which the first ``held[k]`` are in its window.
+        Key k's tuples are ``offsets[k]:offsets[k + 1]``; the first ``held[k]`` are in its window. Shapes (n_keys + 1,) and (n_keys,).
     time, fresh, punctuation
-        Of each tuple; ``fresh`` ones find their key forgotten.
+        Columns of the tuples, shapes (n_tuples,); a ``fresh`` tuple resets its key first.
     evict, trigger
-        What deltas look at.
+        Columns of the delta policies.
     """
 
     offsets: Ints
@@ -82,14 +83,14 @@ class Tuples(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """What is kept of the keys and of their windows; left as it comes out.
+    """The states of keys and their windows; updated in place.
 
     Attributes
     ----------
     states
-        As above; shape (n_keys, 8).
+        Elements ``LAST`` to ``BASE`` of each key; shape (n_keys, 8).
     bases
-        Base of the delta trigger where it is no whole number; shape (n_keys,).
+        Base of the delta trigger if it is not an integer; shape (n_keys,).
     alive
         Whether each tuple is in its key's window; shape (n_tuples,).
     """
@@ -100,12 +101,12 @@ class Keys(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far the input has come, in ticks of the axis.
+    """Progress of the input, in ticks of the axis.
 
     Attributes
     ----------
     greatest
-        The greatest event time of the whole input, where ticks over windows that never empty stop once the input has ``ended``.
+        Greatest event time of the whole input, where the ticks of windows that never become empty stop after the input has ``ended``.
     """
 
     watermark: int
@@ -114,18 +115,19 @@ class Progress(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """What has been noted.
+    """The recorded triggers and removed tuples.
 
     Attributes
     ----------
     write
-        Whether triggers and removed tuples are written, and not only counted.
+        Whether triggers and removed tuples are written rather than only counted.
     counts
-        As above; shape (4,).
+        Elements ``NOTED`` to ``DUE``; shape (4,).
     out
-        Key, start, end, number, lo and hi of each trigger, and from where to where tuples have been removed since the last; shape (8, n).
+        For each of n triggers: key, start, end, number, lo and hi, and the range in ``removed`` of the tuples removed since the previous
+        trigger; shape (8, n).
     removed
-        The tuples that deltas have removed.
+        The tuples that deltas have removed, in order of removal.
     """
 
     write: bool
@@ -136,7 +138,7 @@ class Noted(NamedTuple):
 
 @inner
 def tick_after(settings: Ints, listed: Ints, instant: int) -> Any:
-    """The first tick after ``instant``."""
+    """The first tick greater than ``instant``; ``AFTER`` if there is none. O(1), or O(log n) over n listed ticks."""
     if settings[TICKS] == 1:
         return settings[ORIGIN] + ((instant - settings[ORIGIN]) // settings[PERIOD] + 1) * settings[PERIOD]
     place = np.searchsorted(listed, instant, side="right")
@@ -145,7 +147,7 @@ def tick_after(settings: Ints, listed: Ints, instant: int) -> Any:
 
 @inner
 def tick_until(settings: Ints, listed: Ints, instant: int) -> Any:
-    """The last tick not after ``instant``."""
+    """The last tick at or before ``instant``; ``BEFORE`` if there is none. O(1), or O(log n) over n listed ticks."""
     if settings[TICKS] == 1:
         return settings[ORIGIN] + (instant - settings[ORIGIN]) // settings[PERIOD] * settings[PERIOD]
     place = np.searchsorted(listed, instant, side="right")

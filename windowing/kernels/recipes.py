@@ -1,4 +1,4 @@
-"""What each aggregate with numeric partials is made of: its atoms, the type of its result, and how that is computed from them."""
+"""The recipes of aggregates with numeric partials: atoms, type of the result, and the function that computes it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AtomKind = Literal[
     "count_greatest",
 ]
 
-#: Operation of the compiled kernels, and int and float columns, by atom kind. A histogram has an int column a bin.
+#: Kernel operation, number of int columns and number of float columns, by atom kind. A histogram has one int column per bin.
 OPERATIONS: Mapping[str, tuple[int, int, int]] = {
     **dict.fromkeys(("rows", "count"), (op.ADD, 1, 0)),
     "histogram": (op.ADD, 0, 0),
@@ -48,7 +48,7 @@ OPERATIONS: Mapping[str, tuple[int, int, int]] = {
     "count_greatest": (op.COUNT_GREATEST, 2, 0),
     "count_least": (op.COUNT_LEAST, 2, 0),
 }
-#: Where a leaf is a row of one sorted table, its number says all about its place, so an extreme is two columns wide.
+#: Operations if leaves are rows of one sorted table: a row's number gives its position, so two columns suffice for an extreme.
 ROW_OPERATIONS: Mapping[str, tuple[int, int, int]] = {
     **OPERATIONS,
     "greatest": (op.PICK_GREATEST, 2, 0),
@@ -58,11 +58,11 @@ ROW_OPERATIONS: Mapping[str, tuple[int, int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """A piece of a partial with one way to combine.
+    """A part of a partial with one combine operation.
 
-    ``least`` and ``greatest`` keep the row that comes first or last by the ``by`` columns, ties going to the earlier row in
-    (time, tie_break) order where ``ordered``; ``columns`` are then (by, value), or (value,) when the value itself decides.
-    ``sum_product`` and ``sum_weight`` sum the product of two columns, and the second, where both are not null.
+    ``least`` and ``greatest`` keep the extreme value. If they are ``ordered`` they keep a row: ``columns`` are (by, value) for the row with
+    the extreme ``by``, where the earlier row in (time, tie_break) order wins a tie, or (value,) for the first or last row in that order.
+    ``sum_product`` sums the product of two columns, ``sum_weight`` the second column, over rows where neither is null.
     """
 
     kind: AtomKind
@@ -73,17 +73,18 @@ class Atom:
 
     @property
     def place_decides(self) -> bool:
-        """Whether the row's place in time decides, not a value: first and last."""
+        """Whether the row's position in time decides rather than a value: first and last."""
         return self.ordered and len(self.columns) == 1
 
 
-#: The atoms of an aggregate over columns of given types, and the type of its result; raises ``TypeError`` for columns that it cannot take.
+#: Function that returns the atoms of an aggregate over columns of given types, and the type of its result; raises ``TypeError`` for columns
+#: of other types.
 Atoms = Callable[[AggregateSpec, list[pa.DataType]], tuple[list[Atom], pa.DataType]]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The atoms of an aggregate, and how its result is computed from them."""
+    """The atoms of an aggregate, and the function that computes its result from them."""
 
     atoms: Atoms
     lower: Lower
@@ -132,7 +133,7 @@ def _require_numbers(spec: AggregateSpec, types: list[pa.DataType]) -> None:
 
 
 def numeric(*kinds: AtomKind) -> Atoms:
-    """Atoms of these ``kinds`` over columns of numbers; the result is float64."""
+    """One atom of each of ``kinds`` over columns of integers or floats; the result is float64."""
 
     def atoms(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
         _require_numbers(spec, types)
@@ -182,7 +183,7 @@ def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], p
     return [Atom("least", spec.columns, spec.where), Atom("greatest", spec.columns, spec.where)], types[0]
 
 
-# Named by the declarations of the catalogue.
+# The declarations of the catalogue name these recipes.
 COUNT = Recipe(_count, to.count)
 SUM = Recipe(_sum, to.total)
 MEAN = Recipe(_mean, to.mean)

@@ -49,7 +49,7 @@ def ring_changes(offsets: Ints, keys: Ints, begins: Ints, hi: Ints, gone: Ints, 
     -------
     tuple
         For each window: capacity, front, number of slots from front to back, whether the tree starts empty, and the offset of its
-        changes. For each change: the slot, and the index of its new leaf (−1: ⊥). The last change of a slot counts.
+        changes. For each change: the slot, and the index of its new leaf (−1: ⊥). The last change of a slot applies.
     """
     n = len(hi)
     capacity, front, span, fresh = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_)
@@ -87,7 +87,7 @@ def ring_changes(offsets: Ints, keys: Ints, begins: Ints, hi: Ints, gone: Ints, 
 
 @njit
 def _roomy(ring: Ints, packed: Ints, size: int) -> Any:
-    """Grow both to at least ``size`` elements; keeps the content of ``packed``."""
+    """Grow both arrays to at least ``size`` elements; keeps the content of ``packed`` only."""
     if size <= len(ring):
         return ring, packed
     larger = np.empty(size, np.int64)
@@ -97,7 +97,7 @@ def _roomy(ring: Ints, packed: Ints, size: int) -> Any:
 
 @inner
 def _fill(ring: Ints, size: int, slots: Ints, begin: int, end: int) -> Any:
-    """Fill the ring with the leaves of begin:end that have slots; returns the first slot, the number of leaves, and slots first to last."""
+    """Fill the ring with the leaves of begin:end that have slots; returns first slot, number of leaves, and slots through the last."""
     ring[:size] = -1
     head = held = length = 0
     for place in range(begin, end):
@@ -111,7 +111,7 @@ def _fill(ring: Ints, size: int, slots: Ints, begin: int, end: int) -> Any:
 
 @inlined
 def _leave(ring: Ints, slots: Ints, removed: Ints, first: int, last: int, held: int, changes: Ints, count: int) -> Any:
-    """Remove the leaves ``removed[first:last]``; returns numbers of changes and of leaves held."""
+    """Remove the leaves ``removed[first:last]``; returns the numbers of changes and of leaves in the ring."""
     for index in range(first, last):
         place = removed[index]
         slot, slots[place] = slots[place], GONE
@@ -156,7 +156,7 @@ def _pack(ring: Ints, size: int, head: int, length: int, packed: Ints) -> None:
 
 @inner
 def _fitting(size: int, held: int) -> Any:
-    """New capacity for a ring of ``size`` slots that has to hold ``held`` leaves."""
+    """New capacity of a ring of ``size`` slots for ``held`` leaves."""
     if 4 * held > 3 * size:
         size = max(2 * size, LEAST)
     while size < held:
@@ -187,7 +187,7 @@ def _write_all(ring: Ints, size: int, head: int, length: int, changes: Ints, cou
 
 @inlined
 def _enter(ring: Ints, size: int, head: int, length: int, held: int, slots: Ints, first: int, last: int, changes: Ints, count: int) -> Any:
-    """Assign the slots after the last leaf to the pending leaves of first:last; returns numbers of changes, leaves held and slots used."""
+    """Assign the slots after the last leaf to the pending leaves of first:last; returns numbers of changes, of leaves and of used slots."""
     for place in range(first, last):
         if slots[place] == PENDING:
             slot = (head + length) & (size - 1)
@@ -199,7 +199,7 @@ def _enter(ring: Ints, size: int, head: int, length: int, held: int, slots: Ints
 
 @njit
 def ring_members(capacity: Ints, front: Ints, span: Ints, fresh: Bools, change_offsets: Ints, slots: Ints, leaves: Ints) -> Any:
-    """Offsets of each window's leaves, and the leaves from front to back."""
+    """Offsets of each window's leaves, shape (n_windows + 1,), and the leaves from front to back; linear in slots and changes."""
     n, largest = len(capacity), 1
     for window in range(n):
         largest = max(largest, capacity[window])

@@ -1,7 +1,7 @@
 """Sessions, key by key: rows at most a gap apart share a session if they arrived before it was closed.
 
-A row exactly at the end of a session, a gap after its last row, still joins it; the session closes after that instant. A session split at
-its greatest size takes no row at its end.
+A row exactly at the end of a session, a gap after its last row, still joins it; the session closes after that instant. A session that is
+split at its greatest size takes no row at its end.
 
 A row whose time lies in closed windows at its arrival (a *suspect*) is judged by the rows that the key held then. Other rows join no
 closed session, so their arrivals need no replay.
@@ -20,14 +20,14 @@ AFTER = np.iinfo(np.int64).max
 
 
 class Limits(NamedTuple):
-    """What ends a session, in ticks of the axis.
+    """Limits of a session, in ticks of the axis.
 
     Attributes
     ----------
     gap
-        The longest pause between two rows of a session.
+        Longest pause between two rows of a session.
     longest
-        A session is split at a row that is this much after its first; ``AFTER`` for never.
+        A session is split at a row that begins this long after its first row; ``AFTER`` for never.
     """
 
     gap: int
@@ -35,7 +35,7 @@ class Limits(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """Closed sessions; their number is passed separately.
+    """Closed sessions; functions pass their number separately.
 
     Attributes
     ----------
@@ -53,25 +53,29 @@ class Closed(NamedTuple):
 
 @njit
 def sessions(gap: int, longest: int, rows: Rows, marks: Ints, suspect: Bools, live: Bools, accepted: Bools, through: int) -> Any:
-    """Judge the suspects, and find the sessions that are closed at ``through``, the watermark less the lateness.
+    """Judge the suspects, and find the sessions that are closed at ``through``, the watermark minus the lateness.
+
+    O(n(1 + s)) for a key with n rows, s of them suspects.
 
     Parameters
     ----------
     gap, longest
         As in :class:`Limits`.
     rows
-        A point has equal time and stop.
+        The rows, by key and start; a point has equal time and stop.
     marks
-        Instant through which windows were closed at each row's arrival.
+        Instant through which windows were closed at each row's arrival; shape (n_rows,).
+    suspect
+        Mask of the rows that begin before that instant.
     live
         Mask of rows in open sessions, including new rows that are not suspects. Updated in place.
     accepted
-        Set for accepted suspects.
+        Mask of accepted suspects; the kernel sets it.
 
     Returns
     -------
     tuple
-        Session of each row, or −1; key, start and end of each session.
+        Session of each row, or −1, shape (n_rows,); key, start and end of each session, shapes (n_sessions,).
     """
     limits, n, count = Limits(gap, longest), len(rows.time), 0
     closed = Closed(np.full(n, -1, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64))
@@ -87,7 +91,7 @@ def sessions(gap: int, longest: int, rows: Rows, marks: Ints, suspect: Bools, li
 
 @inner
 def _closes_at(start: int, reach: int, limits: Limits) -> Any:
-    """The instant from which no row can join the session that begins at ``start`` and whose rows end at ``reach``."""
+    """The first instant at which no row can join the session from ``start`` whose rows end at ``reach``."""
     gap, longest = limits
     return min(reach + gap + 1, start + longest if longest < AFTER else AFTER)
 

@@ -1,6 +1,6 @@
-"""Snapshots, key by key: the spans between neighbouring start and end points of rows, found by sweeping over the points.
+"""Snapshots, key by key: the spans between neighbouring start and end points of rows, found by a sweep over the points.
 
-Windows before the last closed point are final: a row that extends back over it begins there.
+Windows before the last closed point are final: a row that begins before that point counts from it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ def snapshots(rows: Rows, marks: Ints, late: Bools, held: Bools, fixed: Ints, th
     Parameters
     ----------
     marks
-        Instant through which windows were closed at each row's arrival.
+        Instant through which windows were closed at each row's arrival; shape (n_rows,).
     late
-        Accepted rows that begin before that.
+        Mask of accepted rows that begin before that instant.
     held
-        Accepted rows.
+        Mask of accepted rows.
     fixed
-        Last point of each key through which spans are closed; updated in place.
+        Last point of each key through which spans are closed, shape (n_keys,); updated in place.
 
     Returns
     -------
     tuple
-        Key, start and end of each span; offsets of its rows, and the rows.
+        Key, start and end of each span, shapes (n_spans,); offsets of its rows, shape (n_spans + 1,), and the rows.
     """
     offsets, stop, n = rows.offsets, rows.stop, len(rows.time)
     begins = np.empty(n, np.int64)
@@ -68,7 +68,7 @@ def snapshots(rows: Rows, marks: Ints, late: Bools, held: Bools, fixed: Ints, th
 
 @njit
 def _begin(rows: Rows, first: int, last: int, marks: Ints, late: Bools, held: Bools, fixed: int, begins: Ints) -> None:
-    """Effective start of each of a key's rows: ``fixed``, the last point closed at its arrival, or its own start."""
+    """Effective start of each of a key's rows: the greatest of its own start, ``fixed``, and the last point closed at its arrival."""
     time = rows.time
     for row in range(first, last):
         begins[row] = max(time[row], fixed)
@@ -91,7 +91,7 @@ def _closed_point(rows: Rows, first: int, last: int, mark: int, held: Bools, fix
 
 @njit
 def _points(rows: Rows, first: int, last: int, held: Bools, begins: Ints) -> Any:
-    """Distinct start and end points of a key's held rows, ascending; and those rows in order of their start."""
+    """Distinct start and end points of a key's held rows, ascending, and these rows in order of their effective start."""
     stop, points, entering = rows.stop, np.empty(2 * (last - first), np.int64), np.empty(last - first, np.int64)
     n = 0
     for row in range(first, last):
@@ -104,7 +104,7 @@ def _points(rows: Rows, first: int, last: int, held: Bools, begins: Ints) -> Any
 
 @inlined
 def _step(start: int, stop: Ints, begins: Ints, entering: Ints, entered: int, active: Ints, n_active: int) -> Any:
-    """Drop ``active`` rows that end at or before ``start``, and add those that begin by then; returns numbers of active and added rows."""
+    """Drop ``active`` rows that end at or before ``start``, add rows that begin by then; returns numbers of active and added rows."""
     kept = 0
     for index in range(n_active):
         if stop[active[index]] > start:

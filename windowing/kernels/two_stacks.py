@@ -1,13 +1,13 @@
-"""Two stacks over the arenas, for windows that are ranges of a sequence of leaves.
+"""Two stacks over arenas, for windows that are ranges of a sequence of leaves.
 
 ::
 
     leaves   [a][b][c][d]|[e][f]        front: suffix aggregates abcd, bcd, cd, d; back: one running aggregate ef
     window       [b c d   e f]          = front at b ⊕ back
 
-Both bounds of [lo, hi) ascend from window to window of a key. So every leaf is combined at most three times, whatever the windows'
-length, and every window costs one more combine. The end of the front (the *middle*) is kept between batches. Thus the partials of a
-window are combined in the same order however the input is split into batches, and results are bitwise equal.
+Both bounds of [lo, hi) ascend from window to window of a key. Every leaf is therefore combined at most three times for windows of any
+length, and every window costs one more combine. The end of the front (the *middle*) is kept between batches, so the partials of a window
+are combined in the same order however the input is split into batches, and results are bit-identical.
 
 References
 ----------
@@ -55,11 +55,12 @@ def fifo_ranges(
     ints, floats
         Partials of the leaves.
     sequence
-        Leaves in the order in which windows add and drop them.
+        Leaves in the order in which windows insert and evict them.
     offsets
         Key k's windows are ``offsets[k]:offsets[k + 1]``; int64, shape (n_keys + 1,).
     lo, hi
-        Each window holds ``sequence[lo:hi]``. A range that moves back behind an earlier one is combined separately.
+        Each window holds ``sequence[lo:hi]``; shapes (n_windows,). A range that begins or ends before the previous one is combined leaf by
+        leaf.
     middles
         End of each key's front after the previous batch, as an index into ``sequence``; −1 for none.
 
@@ -146,9 +147,9 @@ def _sweep(operation: int, i: int, f: int, n_ints: int, n_floats: int, given: An
 
 @njit
 def add_members(program: Ints, ints: Ints, floats: Floats, offsets: Ints, members: Ints, out_ints: Ints, out_floats: Floats) -> None:
-    """Combine ``members[offsets[w]:offsets[w + 1]]`` onto window w, leaf by leaf.
+    """Combine ``members[offsets[w]:offsets[w + 1]]`` into window w, leaf by leaf; one combine per member.
 
-    Partials of leaves carry their position, so a late row may be combined last.
+    Partials of leaves include their position, so a late row may be combined last.
     """
     for window in range(len(offsets) - 1):
         for place in range(offsets[window], offsets[window + 1]):
