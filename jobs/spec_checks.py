@@ -32,7 +32,19 @@ def problems_of(pipeline: Pipeline) -> list[Problem]:
     for problem in check_rules(pipeline, sink_columns(pipeline)):
         where, _, told = problem.partition(": ")
         found.append((where, told))
-    return [*found, *_length_problems(pipeline), *not_run(pipeline)]
+    return [*found, *_length_problems(pipeline), *not_run(pipeline), *([] if found else _strict_problems(pipeline))]
+
+
+def _strict_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    if not pipeline.strict:
+        return
+    # Loads the kernels, which validate otherwise does without.
+    from windowmill.windowing.planner import plan
+    from windowmill.windowing.ways import strict_problem
+
+    problem = strict_problem(plan(pipeline).why)
+    if problem:
+        yield "strict", problem
 
 
 def _length_problems(pipeline: Pipeline) -> Iterator[Problem]:
@@ -111,7 +123,7 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
     from windowmill.jobs.sources.kinds import open_source
     from windowmill.windowing.columnar.log import StateLog
     from windowmill.windowing.columnar.output import result_types
-    from windowmill.windowing.ways import slices_of
+    from windowmill.windowing.ways import check_strict, slices_of
 
     if pipeline.source is None or pipeline.source.path is None:
         yield "source", "missing; --source compares the spec with it"
@@ -127,6 +139,7 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
             yield field, f"the source has no column {missing[0]!r}; its columns are {', '.join(sorted(columns.arrow))}"
             return
     result_types(pipeline, columns.arrow)
+    check_strict(pipeline, columns.arrow)
     if slices_of(pipeline, columns.arrow) is None:
         StateLog(pipeline, columns.arrow, pipeline.conditions())
 

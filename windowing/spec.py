@@ -174,6 +174,7 @@ class Pipeline(Part):
     windows: Annotated[tuple[Annotated[Window, ByType()], ...], Field(min_length=1)]
     aggregates: Aggregates
     emit: Literal["final", "revise"] = "final"
+    strict: bool = False
     sink: Table | None = None
     checkpoints: Table | None = None
     expectations: tuple[Expectation, ...] = ()

@@ -12,7 +12,7 @@ a batch reads of them     what the windows now complete are made of    what ther
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -51,6 +51,19 @@ def slices_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Slices | 
             f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source or by a view"
         )
     return Slices(Grids.of(pipeline), layout)
+
+
+def check_strict(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> None:
+    """Raise ``SpecError`` if the spec is strict and needs live rows over columns of ``types``."""
+    if pipeline.strict and (problem := strict_problem(why_rows(pipeline, types))):
+        raise SpecError(f"pipeline {pipeline.pipeline}: strict: {problem}")
+
+
+def strict_problem(why: Sequence[str]) -> str | None:
+    """What is wrong with a strict spec that needs live rows because of ``why``; null if nothing needs them."""
+    if not why:
+        return None
+    return f"the state would keep raw rows ({'; '.join(why)}); change that, give it a pipeline of its own, or leave strict out"
 
 
 def named_by_order(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> bool:

@@ -152,6 +152,7 @@ def _verify(runnable: Runnable, ledger: Ledger, accepted: Accepted) -> None:
 def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> Plan:
     from windowmill.jobs.sources.columns import Columns
     from windowmill.windowing.columnar.output import result_types
+    from windowmill.windowing.ways import check_strict
 
     pipeline = runnable.pipeline
     _check_tables(runnable)
@@ -163,6 +164,7 @@ def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan)
         # Later batches have the same conditions: a spec with other ones is refused.
         check_conditions(pipeline)
     result_types(pipeline, columns.arrow)
+    check_strict(pipeline, columns.arrow)
     refuse_landed(plan, runnable.name, own_tables(runnable))
     ledger.record_plan(plan, datetime.now(UTC))
     return plan

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
+from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.cli import main
 from windowmill.jobs.spec_checks import problems_of, runnable_of
@@ -157,8 +158,6 @@ def test_a_source_that_is_not_there_is_named(tmp_path, capsys):
 
 
 def test_the_first_plan_refuses_a_condition_that_a_retry_would_answer_otherwise(tmp_path, table):
-    from windowmill.checkpoints.ledger import Ledger
-
     spec = SPEC | {"source": {"path": table, "filter": "rand() < 0.5"}, "sink": {"path": str(tmp_path / "out")}}
     pipeline = parse_pipeline(spec)
     with pytest.raises(SpecError, match=r"source.filter: got 'rand\(\) < 0.5'; rand\(\) gives another answer"):
@@ -177,3 +176,22 @@ def test_checking_a_spec_loads_neither_spark_nor_airflow_and_reading_it_no_parse
     )
     ran = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     assert ran.stdout.splitlines()[-1] == "[] []"
+
+
+SESSION = {"name": "visits", "type": "session", "gap": "5 minutes"}
+
+
+def test_a_strict_spec_that_would_keep_raw_rows_is_refused_with_the_window_that_does():
+    assert problems(strict=True) == []
+    assert problems(windows=[SESSION]) == []
+    [problem] = problems(strict=True, windows=[*SPEC["windows"], SESSION])
+    assert problem.startswith("strict: the state would keep raw rows (windows.1: session windows")
+
+
+def test_no_plan_is_recorded_for_a_strict_spec_that_would_keep_raw_rows(tmp_path):
+    write_deltalake(str(tmp_path / "in"), pa.table({"k": ["a"], "t": pa.array([0], pa.timestamp("us", "UTC"))}))
+    tables = {"source": {"path": str(tmp_path / "in")}, "sink": {"path": str(tmp_path / "out")}}
+    pipeline = parse_pipeline(SPEC | tables | {"strict": True, "windows": [SESSION]})
+    with pytest.raises(SpecError, match="strict: the state would keep raw rows"):
+        next_run(runnable_of(pipeline), Ledger.open(pipeline))
+    assert Ledger.open(pipeline).open_batch is None
