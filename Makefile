@@ -69,6 +69,9 @@ bench-kernels: setup ## Time the kernels by window size; CPP=/path/to/benchmark_
 bench-state: setup ## Time three layouts of live rows in Delta (about 2 minutes)
 	$(PY) -m benchmarks.state_layouts
 
+bench-cost: setup ## Time runs over 1,000 new rows by kind of window and aggregate (about 10 minutes)
+	$(PY) -m benchmarks.cost
+
 bench-long-life: setup ## Time runs and status after 100,000 batches (about 2 minutes)
 	$(PY) -m benchmarks.long_life
 

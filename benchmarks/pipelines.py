@@ -32,7 +32,7 @@ VERSION_ROWS = 500_000
 
 
 class Growing:
-    """A pipeline below ``folder`` over events (k, t, v) that follow each other evenly, values uniform in [0, 1)."""
+    """A pipeline below ``folder`` over events (k, t, v, code) that follow each other evenly: v uniform in [0, 1), 20 codes."""
 
     def __init__(
         self, folder: Path, windows: Sequence[dict[str, Any]], aggregates: dict[str, Any], *, keys: int, rows_per_minute: int
@@ -68,6 +68,7 @@ class Growing:
         """Append ``rows`` events that follow those before, in one version."""
         t = START_US + (self.rows + np.arange(rows)) * MINUTE_US // self.rows_per_minute
         events = {"k": self.rng.integers(0, self.keys, rows), "t": pa.array(t, pa.timestamp("us", "UTC")), "v": self.rng.random(rows)}
+        events["code"] = self.rng.integers(0, 20, rows)
         write_deltalake(self.source, pa.table(events), mode="append")
         self.rows += rows
 

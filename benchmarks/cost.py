@@ -1,0 +1,109 @@
+"""What a run over few new rows costs by kind of window and aggregate: ``python -m benchmarks.cost``.
+
+One pipeline a kind, each over the same history, takes batches of 1,000 new rows in turn on one warm Spark session. Each is compared,
+round by round, with the run of fixed grids and numeric aggregates; ``--history`` ten times as long shows that the history does not
+matter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from benchmarks import measurement
+from benchmarks.measurement import Figure, Measurement
+from benchmarks.pipelines import Growing
+from benchmarks.processes import timed
+from benchmarks.race import Result, ratios
+from benchmarks.small_runs import AGGREGATES, KEYS, ROWS_PER_MINUTE, WARM_ROUNDS, WINDOWS
+from benchmarks.spark_ways import session
+from windowmill.checkpoints.places import Places
+
+BASE = "fixed grids, numbers"
+
+
+class Spread:
+    """The difference of the extremes: an aggregate of a user's own."""
+
+    commutative = True
+
+    def lift(self, value: float) -> tuple[float, float]:
+        return value, value
+
+    def combine(self, older: tuple[float, float], newer: tuple[float, float]) -> tuple[float, float]:
+        return min(older[0], newer[0]), max(older[1], newer[1])
+
+    def lower(self, partial: tuple[float, float]) -> float:
+        return partial[1] - partial[0]
+
+
+def _days(**changes: Any) -> tuple[dict[str, Any], ...]:
+    return ({"name": "day", "type": "tumbling", "size": "1 day", "timezone": "America/New_York"} | changes,)
+
+
+#: What differs from the pipeline of fixed grids and numeric aggregates.
+KINDS: dict[str, dict[str, Any]] = {
+    BASE: {},
+    "p95": {"aggregates": AGGREGATES | {"p95": {"quantile": {"column": "v", "q": 0.95}}}},
+    "approx_distinct": {"aggregates": AGGREGATES | {"about": {"approx_distinct": "v"}}},
+    "count_distinct of 20 values": {"aggregates": AGGREGATES | {"codes": {"count_distinct": "code"}}},
+    "an aggregate of one's own": {"aggregates": AGGREGATES | {"own": {"use": f"{__name__}:Spread", "args": ["v"]}}},
+    "days of New York": {"windows": _days()},
+    "months": {"windows": _days(size="1 month")},
+    "up to a day, by hours": {"windows": ({"name": "so_far", "type": "cumulative", "size": "1 day", "step": "1 hour"},)},
+}
+
+
+def main(arguments: list[str] | None = None) -> Measurement:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--history", type=int, default=1_000_000, help="rows before the first counted run (default %(default)s)")
+    parser.add_argument("--rows", type=int, default=1_000, help="new rows a run (default %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=6, help="counted runs of each (default %(default)s)")
+    parser.add_argument("--only", nargs="*", choices=KINDS, metavar="KIND", help="kinds beside the base (default all)")
+    given = measurement.place(parser).parse_args(arguments)
+    console = measurement.terminal()
+    days = given.history / ROWS_PER_MINUTE / 1440
+    measured = Measurement(
+        "cost", "runs over few rows, by kind", f"{given.rows:,} new rows of {KEYS} keys after {days:.0f} days of history"
+    )
+    given.folder.mkdir(parents=True, exist_ok=True)
+    session()  # one that will live long; the first run would start one for a small batch
+    kinds = {name: changes for name, changes in KINDS.items() if name == BASE or not given.only or name in given.only}
+    with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
+        pipelines = {}
+        for number, (name, changes) in enumerate(kinds.items()):
+            spec = {"windows": WINDOWS, "aggregates": AGGREGATES} | changes
+            pipelines[name] = Growing(Path(scratch).absolute() / f"kind_{number}", **spec, keys=KEYS, rows_per_minute=ROWS_PER_MINUTE)
+            _, seconds, _ = timed(partial(pipelines[name].land_history, given.history))
+            console.print(f"{name}: {given.history:,} rows of history in {seconds:.0f} s, state {_state_bytes(pipelines[name]):,} bytes")
+        results = {name: Result(name) for name in pipelines}
+        for round_ in range(-WARM_ROUNDS, given.repetitions):
+            taken = []
+            for name, pipeline in pipelines.items():
+                pipeline.land(given.rows)
+                (seconds, _, _), _, cpu = timed(pipeline.run)
+                taken.append(f"{name} {seconds:.2f} s")
+                if round_ >= 0:
+                    results[name].take(round_, seconds, cpu)
+            console.print(f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: {'; '.join(taken)}")
+        measured.notes += [f"{name}: state {_state_bytes(pipeline):,} bytes" for name, pipeline in pipelines.items()]
+    measured.take(list(results.values()))
+    measured.figures = [Figure(f"{name} / {BASE}", ratios(results[BASE], results[name]), most=2) for name in results if name != BASE]
+    measured.notes.append(f"{BASE}: {statistics.median(results[BASE].seconds):.2f} s a run")
+    measured.finish(console, given.results)
+    return measured
+
+
+def _state_bytes(pipeline: Growing) -> int:
+    table = DeltaTable(Places.of(pipeline.pipeline).state)
+    return sum(size for size in table.get_add_actions(flatten=True)["size_bytes"].to_pylist() if size)
+
+
+if __name__ == "__main__":
+    main()
