@@ -33,7 +33,7 @@ from windowmill.jobs.ways import limits, slice_passes, slices_in_process
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.slices import BATCH, LEVEL, SLICE, NodeStage, SliceStage, WindowStage
-from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.nodes import Nodes, Selection, Span
 

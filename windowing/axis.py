@@ -6,9 +6,17 @@ half-open, and division is floor division, so instants before 1970 need no speci
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.slicing.numbering import Numbering
+
+#: One instant, or an array of them.
+T = TypeVar("T", int, "Ints")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Every event time lies between these two instants; sums and differences of instants and lengths between them fit into 64 bits.
@@ -24,6 +32,64 @@ def to_us(instant: datetime) -> int:
 def from_us(t_us: int) -> datetime:
     """The UTC instant of ``t_us`` microseconds since the epoch."""
     return _EPOCH + timedelta(microseconds=t_us)
+
+
+class ListedEdges(Protocol):
+    """Edges that follow a calendar."""
+
+    def slice_start(self, t: T) -> T:
+        """The greatest edge not after ``t``; ``AXIS_BEGIN`` if there is none."""
+        ...
+
+
+class WindowGrid(Protocol):
+    """Windows that the axis alone decides, for all keys alike: on elapsed time or by a calendar.
+
+    Methods take one instant or an array of instants, and give their result in the same form.
+    """
+
+    @property
+    def trains(self) -> tuple[tuple[int, int], ...]:
+        """The sequences of edges phase + k·period of its windows, as (period, phase); empty if its edges are ``listed``."""
+        ...
+
+    @property
+    def listed(self) -> ListedEdges | None:
+        """Its edges, if no sequences give them."""
+        ...
+
+    @property
+    def longest(self) -> int:
+        """Upper bound on the length of a window."""
+        ...
+
+    def first_end_after(self, t: T) -> T:
+        """The smallest window end greater than ``t``; ``AXIS_END`` if the calendar has none."""
+        ...
+
+    def last_end_holding(self, t: T) -> T:
+        """The greatest end of the windows that start at or before ``t``; where no window holds ``t``, it is not after ``t``."""
+        ...
+
+    def first_start_after(self, t: int) -> int:
+        """Start of the earliest window that ends after ``t``; ``AXIS_END`` if the calendar has none."""
+        ...
+
+    def count_ends(self, after: int, through: int) -> int:
+        """How many windows end in (after, through]; over a span of very many windows of a calendar, an upper bound."""
+        ...
+
+    def most_ends(self, length: T) -> T:
+        """Upper bound on the number of windows that end in a span of ``length``."""
+        ...
+
+    def around(self, t: Ints) -> tuple[Ints, Ints]:
+        """Starts and ends of all windows that hold one of the instants, and of some others; in order of ends, then of starts."""
+        ...
+
+    def numbered(self, time: Ints, stop: Ints) -> Numbering:
+        """Its windows in the kernels' form; all that overlap one of the spans [time, stop) are among them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +111,23 @@ class Grid:
     hop: int
     origin: int = 0
 
-    def start(self, k: int) -> int:
+    @property
+    def trains(self) -> tuple[tuple[int, int], ...]:
+        return (self.hop, self.origin % self.hop), (self.hop, (self.origin + self.size) % self.hop)
+
+    @property
+    def listed(self) -> None:
+        return None
+
+    @property
+    def longest(self) -> int:
+        return self.size
+
+    def start(self, k: T) -> T:
         """Start of window ``k``."""
         return self.origin + k * self.hop
 
-    def end(self, k: int) -> int:
+    def end(self, k: T) -> T:
         """End of window ``k``, itself outside the window."""
         return self.start(k) + self.size
 
@@ -57,17 +135,100 @@ class Grid:
         """Indexes of the windows that hold ``t``; empty for an instant in a gap."""
         return range((t - self.size - self.origin) // self.hop + 1, (t - self.origin) // self.hop + 1)
 
-    def last_end_holding(self, t: int) -> int:
-        """End of the last window that starts at or before ``t``; in a gap that window has ended already."""
+    def last_end_holding(self, t: T) -> T:
         return self.end((t - self.origin) // self.hop)
 
-    def first_end_after(self, t: int) -> int:
-        """The smallest window end greater than ``t``."""
+    def first_end_after(self, t: T) -> T:
         return self.end((t - self.size - self.origin) // self.hop + 1)
 
+    def first_start_after(self, t: int) -> int:
+        return self.first_end_after(t) - self.size
+
     def count_ends(self, after: int, through: int) -> int:
-        """How many windows end in (after, through]."""
         return max(0, (through - self.size - self.origin) // self.hop - (after - self.size - self.origin) // self.hop)
+
+    def most_ends(self, length: T) -> T:
+        return length // self.hop + 1
+
+    def around(self, t: Ints) -> tuple[Ints, Ints]:
+        import numpy as np
+
+        if not len(t):
+            return t, t
+        ends = np.arange(self.first_end_after(int(t.min())), self.last_end_holding(int(t.max())) + 1, self.hop, dtype=np.int64)
+        return ends - self.size, ends
+
+    def numbered(self, time: Ints, stop: Ints) -> Numbering:  # noqa: ARG002 - the windows are the same wherever one looks
+        from windowmill.windowing.slicing.numbering import Numbering
+
+        return Numbering.hopping(self.origin, self.hop, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class CumulativeGrid:
+    """The windows of ``step``, 2·``step`` … ``size`` that begin at origin + k·size, for every whole k.
+
+    Examples
+    --------
+    >>> grid = CumulativeGrid(size=24, step=6)
+    >>> grid.first_start_after(13), grid.first_end_after(13), grid.last_end_holding(13)
+    (0, 18, 24)
+    """
+
+    size: int
+    step: int
+    origin: int = 0
+
+    @property
+    def trains(self) -> tuple[tuple[int, int], ...]:
+        return ((self.step, self.origin % self.step),)
+
+    @property
+    def listed(self) -> None:
+        return None
+
+    @property
+    def longest(self) -> int:
+        return self.size
+
+    def last_end_holding(self, t: T) -> T:
+        return t - (t - self.origin) % self.size + self.size
+
+    def first_end_after(self, t: T) -> T:
+        return t - (t - self.origin) % self.step + self.step
+
+    def first_start_after(self, t: int) -> int:
+        return t - (t - self.origin) % self.size
+
+    def count_ends(self, after: int, through: int) -> int:
+        return max(0, (through - self.origin) // self.step - (after - self.origin) // self.step)
+
+    def most_ends(self, length: T) -> T:
+        return length // self.step + 1
+
+    def around(self, t: Ints) -> tuple[Ints, Ints]:
+        import numpy as np
+
+        if not len(t):
+            return t, t
+        ends = np.arange(self.first_end_after(int(t.min())), self.last_end_holding(int(t.max())) + 1, self.step, dtype=np.int64)
+        last = ends - self.step
+        return last - (last - self.origin) % self.size, ends
+
+    def numbered(self, time: Ints, stop: Ints) -> Numbering:  # noqa: ARG002 - the windows are the same wherever one looks
+        from windowmill.windowing.slicing.numbering import Numbering
+
+        return Numbering.cumulative(self.origin, self.size, self.step)
+
+
+def all_hopping(grids: Iterable[WindowGrid]) -> Sequence[Grid] | None:
+    """``grids`` if each has windows of one length at one distance; otherwise null."""
+    found: list[Grid] = []
+    for grid in grids:
+        if not isinstance(grid, Grid):
+            return None
+        found.append(grid)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +239,48 @@ class Edges:
     (period, phase) is a sequence of edges phase + k·period. There are fewer slices than panes of width gcd(size, hop) whenever size is
     not a multiple of hop.
 
+    Attributes
+    ----------
+    sequences
+        The sequences of edges, each once.
+    listed
+        Edges that are no such sequences.
+
     References
     ----------
     Krishnamurthy, Wu and Franklin (2006), On-the-fly sharing for streamed aggregation, section 3 (paired windows).
     """
 
     sequences: tuple[tuple[int, int], ...]
+    listed: tuple[ListedEdges, ...] = ()
 
     @classmethod
-    def of(cls, grids: Iterable[Grid]) -> Edges:
+    def of(cls, grids: Iterable[WindowGrid]) -> Edges:
         """The edges of all ``grids``; omits sequences whose edges another one contains."""
-        sequences = {(grid.hop, phase % grid.hop) for grid in grids for phase in (grid.origin, grid.origin + grid.size)}
+        every = list(grids)
+        sequences = {train for grid in every for train in grid.trains}
         needed = [
             (period, phase)
             for period, phase in sequences
             if not any((p, q) != (period, phase) and period % p == 0 and (phase - q) % p == 0 for p, q in sequences)
         ]
-        return cls(tuple(sorted(needed)))
+        return cls(tuple(sorted(needed)), tuple(dict.fromkeys(grid.listed for grid in every if grid.listed is not None)))
 
     def slice_start(self, t: int) -> int:
         """Start of the slice that holds ``t``: the greatest edge not after ``t``."""
-        return max(t - (t - phase) % period for period, phase in self.sequences)
+        starts = [t - (t - phase) % period for period, phase in self.sequences]
+        return max(starts + [edges.slice_start(t) for edges in self.listed])
+
+    def slice_starts(self, t: Ints) -> Ints:
+        """:meth:`slice_start` of each instant; O(n) besides what grids list."""
+        import numpy as np
+
+        from windowmill.windowing.kernels.slices import slice_starts
+
+        found = np.full(len(t), AXIS_BEGIN, np.int64)
+        if self.sequences:
+            sequences = np.array(self.sequences, np.int64)
+            found = slice_starts(t, sequences[:, 0].copy(), sequences[:, 1].copy())
+        for edges in self.listed:
+            found = np.maximum(found, edges.slice_start(t))
+        return found

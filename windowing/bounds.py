@@ -15,6 +15,7 @@ from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.errors import LimitExceededError, SpecError
 
 if TYPE_CHECKING:
+    from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.windows.base import Window
@@ -106,14 +107,14 @@ def check_share(window: str, count: int) -> None:
         )
 
 
-def count_ends(first: Ints, last: Ints, n_slices: Ints, *, size: int, hop: int, after: int, through: int) -> int:
-    """Upper bound on the number of windows of a grid that contain slices of the keys and end in (``after``, ``through``].
+def count_ends(grid: WindowGrid, first: Ints, last: Ints, n_slices: Ints, *, after: int, through: int) -> int:
+    """Upper bound on the number of windows of ``grid`` that contain slices of the keys and end in (``after``, ``through``].
 
     Parameters
     ----------
     first, last, n_slices
         Start of each key's first and last slice, and its number of slices.
     """
-    begin, end = np.maximum(first, after), np.minimum(last + size, through)
-    span = np.where(end > begin, (end - begin) // hop + 1, 0)
-    return int(np.minimum(span, n_slices * (size // hop + 1)).sum(dtype=np.float64))
+    begin, end = np.maximum(first, after), np.minimum(last + grid.longest, through)
+    span = np.where(end > begin, grid.most_ends(end - begin), 0)
+    return int(np.minimum(span, n_slices * grid.most_ends(grid.longest)).sum(dtype=np.float64))

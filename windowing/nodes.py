@@ -28,7 +28,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from windowmill.windowing.axis import Edges, Grid
+from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.engines.dyadic import Dyadic
 
 #: Slices of the longest window from which on nodes are stored. They are one row more for each slice written: what a batch of 14 slices
@@ -86,8 +86,11 @@ class Nodes:
     top: int
 
     @classmethod
-    def of(cls, grids: Sequence[Grid], many: int = MANY_SLICES) -> Nodes | None:
-        """The nodes over ``grids``; none if no window has ``many`` slices, or the grids hardly ever meet."""
+    def of(cls, windows: Sequence[WindowGrid], many: int = MANY_SLICES) -> Nodes | None:
+        """The nodes over grids of ``windows``; none if no window has ``many`` slices, the grids hardly ever meet, or one is not fixed."""
+        grids = all_hopping(windows)
+        if grids is None:
+            return None
         sequences = Edges.of(grids).sequences
         period = math.lcm(*(length for length, _ in sequences))
         if sum(period // length for length, _ in sequences) > MOST_EDGES:
@@ -170,4 +173,4 @@ class Nodes:
 
     def _first_needed(self, emitted: int) -> int:
         """Start of the earliest slice that a window ending after ``emitted`` can hold."""
-        return min(grid.first_end_after(emitted) - grid.size for grid in self.grids)
+        return min(grid.first_start_after(emitted) for grid in self.grids)

@@ -22,7 +22,7 @@ from windowmill.windowing.costs import Cost, Shape, count_slices, engine_cost, l
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.engines import ENGINES, Setting, admissible
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import slices_of, why_rows

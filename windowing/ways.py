@@ -3,7 +3,7 @@ r"""The two ways in which Spark computes a pipeline: by slices, or by live rows;
 ========================  ===========================================  ===================================================
 \                         slices                                       live rows
 ========================  ===========================================  ===================================================
-windows                   of fixed grids, shown once (``final``)       all others too
+windows                   on grids, shown once (``final``)             all others too
 aggregates                whose partials can be combined in any order  all others too
 kept between batches      partials of slices                           rows that windows still to come may hold
 a batch reads of them     what the windows now complete are made of    what there is of keys that it touches or that are due
@@ -20,7 +20,7 @@ import pyarrow as pa
 from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, GRID, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.fixed_grids import Grids, why_no_grids
+from windowmill.windowing.grids import Grids, why_no_grids
 from windowmill.windowing.kernels.layout import Layout, why_unmergeable
 from windowmill.windowing.spec import Pipeline
 

@@ -22,7 +22,7 @@ from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, chec
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import LedgerError, SourceReplacedError, SpecError, UnsupportedError
-from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
 
 

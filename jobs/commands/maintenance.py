@@ -24,7 +24,7 @@ from windowmill.jobs.commands.answers import Answer
 from windowmill.jobs.spark import staging
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SinkError, StateError, first_line
-from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
 
 

@@ -29,7 +29,7 @@ from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.partial_bytes import decode
 from windowmill.windowing.errors import SpecError, StateError, StateMissingError
-from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.sources.columns import FILE, REASON
-from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, Edges, Grid
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
-from windowmill.windowing.kernels.slices import slice_starts
+from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:
     from windowmill.jobs.ways.input import Input
@@ -25,7 +25,7 @@ def seen_after(rows: pa.Table, seen: int | None) -> int | None:
     return max((time for time in (seen, highest) if time is not None), default=None)
 
 
-def judged(rows: pa.Table, batch: Input, grids: Sequence[Grid]) -> pa.Table:
+def judged(rows: pa.Table, batch: Input, grids: Sequence[WindowGrid]) -> pa.Table:
     """Judge the rows of ``batch``, in order of arrival, as :func:`windowmill.jobs.ways.lateness_on_spark.judged`; O(n)."""
     if batch.closed_by_file is not None:
         closed = np.array(batch.closed_by_file, np.int64)[rows.column(FILE).to_numpy()]
@@ -33,7 +33,7 @@ def judged(rows: pa.Table, batch: Input, grids: Sequence[Grid]) -> pa.Table:
     return judge(rows, seen=batch.seen, disorder=batch.disorder, lateness=batch.lateness, grids=grids, settled=batch.settled)
 
 
-def judge(rows: pa.Table, *, seen: int | None, disorder: int, lateness: int, grids: Sequence[Grid], settled: int = 0) -> pa.Table:
+def judge(rows: pa.Table, *, seen: int | None, disorder: int, lateness: int, grids: Sequence[WindowGrid], settled: int = 0) -> pa.Table:
     """Judge rows that follow others with event times up to ``seen``; rows of the first ``settled`` files are never late."""
     times = pc.fill_null(_usable_times(rows), AXIS_BEGIN).to_numpy()
     greatest = np.maximum.accumulate(np.append(AXIS_BEGIN if seen is None else seen, times))[1:]
@@ -41,7 +41,7 @@ def judge(rows: pa.Table, *, seen: int | None, disorder: int, lateness: int, gri
     return _close(rows, greatest - (disorder + lateness), greatest - disorder, grids)
 
 
-def judge_by(rows: pa.Table, closed: Ints, *, lateness: int, grids: Sequence[Grid]) -> pa.Table:
+def judge_by(rows: pa.Table, closed: Ints, *, lateness: int, grids: Sequence[WindowGrid]) -> pa.Table:
     """Judge rows, given the instant through which windows were closed at each row's arrival; ``closed`` has shape (n_rows,)."""
     return _close(rows, closed, closed + lateness, grids)
 
@@ -50,16 +50,17 @@ def _usable_times(rows: pa.Table) -> pa.ChunkedArray:
     return pc.if_else(pc.is_null(rows.column(REASON)), rows.column(TIME), pa.scalar(None, pa.int64()))
 
 
-def _close(rows: pa.Table, closed: Ints, watermark: Ints, grids: Sequence[Grid]) -> pa.Table:
+def _close(rows: pa.Table, closed: Ints, watermark: Ints, grids: Sequence[WindowGrid]) -> pa.Table:
     """Mark late rows. ``closed`` never passes the watermark, so only rows behind the watermark can be late for a window."""
     times = pc.fill_null(_usable_times(rows), AXIS_END).to_numpy()
     late = times < watermark
     if not late.any():
         return rows
-    first_end = np.min([grid.first_end_after(times) for grid in grids], axis=0)
-    last_end = np.max([grid.last_end_holding(times) for grid in grids], axis=0)
-    sequences = np.array(Edges.of(grids).sequences, np.int64)
-    edges = slice_starts(closed, sequences[:, 0].copy(), sequences[:, 1].copy())
-    reason = pc.if_else(pa.array((last_end > times) & (last_end <= closed)), "too_late", rows.column(REASON))
+    behind = np.flatnonzero(late)
+    found = closing_of(grids, times[behind], closed[behind])
+    too_late, shut, edges = np.zeros(len(times), np.bool_), np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
+    too_late[behind] = (found.last_end > times[behind]) & (found.last_end <= closed[behind])
+    shut[behind], edges[behind] = found.first_end <= closed[behind], found.edge
+    reason = pc.if_else(pa.array(too_late), "too_late", rows.column(REASON))
     judged = rows.set_column(rows.schema.get_field_index(REASON), REASON, reason)
-    return judged.append_column(LATE, pa.array(late)).append_column(CLOSED, pa.array(edges, mask=first_end > closed))
+    return judged.append_column(LATE, pa.array(late)).append_column(CLOSED, pa.array(edges, mask=~shut))

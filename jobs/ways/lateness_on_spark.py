@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
-from windowmill.windowing.axis import Edges, Grid
+from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.columnar.log import NUMBER_OF, WATERMARK_OF
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, WindowSpec
@@ -31,6 +33,8 @@ BLOCK_ROWS = 4_096
 MAX_BLOCKS = 50_000
 #: Number of low bits of a row's number that count rows within a batch; the bits above hold the batch number.
 _BATCH_SHIFT = 43
+#: Column of a struct of what decides in which windows a late row counts.
+_CLOSING = "_closing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ def survey(rows: DataFrame, batch: Input) -> Survey:
     return Survey(sum(block["rows"] for block in blocks), seen, block_rows, tuple(behind), starts)
 
 
-def judged(rows: DataFrame, surveyed: Survey, batch: Input, grids: Sequence[Grid]) -> DataFrame:
+def judged(rows: DataFrame, surveyed: Survey, batch: Input, grids: Sequence[WindowGrid]) -> DataFrame:
     """Add ``_late`` and ``_closed`` if there are late rows, and the reason ``too_late`` to rows for which no window was open.
 
     ``_late`` is whether the row arrived behind the watermark. ``_closed`` is null if every window that contains the row was open at its
@@ -147,20 +151,47 @@ def _closed(by_file: Sequence[int]) -> Column:
     return F.lit(list(by_file))[F.col(FILE)].cast("long")
 
 
-def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[Grid]) -> DataFrame:
+def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[WindowGrid]) -> DataFrame:
     """Mark rows behind ``watermark``, and those that lie in a window that ends at or before ``closed``."""
     usable = F.col(REASON).isNull()
     time = F.when(usable, F.col(TIME))  # arithmetic on times outside the axis would overflow
-    first_end, last_end = (
-        _least([first_end_after(grid, time) for grid in grids]),
-        _greatest([last_end_holding(grid, time) for grid in grids]),
-    )
+    late = usable & (time < watermark)
+    hopping = all_hopping(grids)
+    if hopping is not None:
+        first_end = _least([first_end_after(grid, time) for grid in hopping])
+        last_end, edge = _greatest([last_end_holding(grid, time) for grid in hopping]), slice_start(Edges.of(hopping), closed)
+    else:
+        # ``closed`` never passes the watermark, so only late rows can have missed a window.
+        rows = rows.withColumn(_CLOSING, closing(grids, F.when(late, time), closed))
+        first_end, last_end, edge = (F.col(f"{_CLOSING}.{name}") for name in ("first_end", "last_end", "edge"))
     too_late = usable & (last_end > time) & (last_end <= closed)
     return (
-        rows.withColumn(LATE, usable & (time < watermark))
-        .withColumn(CLOSED, F.when(usable & (first_end <= closed), slice_start(Edges.of(grids), closed)))
+        rows.withColumn(LATE, late)
+        .withColumn(CLOSED, F.when(usable & (first_end <= closed), edge))
         .withColumn(REASON, F.when(too_late, F.lit("too_late")).otherwise(F.col(REASON)))
+        .drop(_CLOSING)
     )
+
+
+def closing(grids: Sequence[WindowGrid], time: Column, closed: Column) -> Column:
+    """:func:`windowmill.windowing.grids.closing_of` in Spark: a struct of its three values, null where ``time`` is null."""
+
+    def found(time: pa.Array, closed: pa.Array) -> pa.Array:
+        return _closing(grids, time, closed)
+
+    return F.arrow_udf(found, "first_end long, last_end long, edge long")(time, closed)
+
+
+def _closing(grids: Sequence[WindowGrid], time: pa.Array, closed: pa.Array) -> pa.Array:
+    """Runs in an executor."""
+    known = time.is_valid()
+    closings = closing_of(grids, *(column.filter(known).to_numpy().astype(np.int64) for column in (time, closed)))
+    rows = np.flatnonzero(known.to_numpy(zero_copy_only=False))
+    places = np.zeros(len(time), np.int64)
+    places[rows] = np.arange(len(rows))
+    taken = pa.array(places, mask=~known.to_numpy(zero_copy_only=False))
+    names = ("first_end", "last_end", "edge")
+    return pa.StructArray.from_arrays([pa.array(getattr(closings, name)).take(taken) for name in names], names)
 
 
 def _least(columns: list[Column]) -> Column:

@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON, Columns
+from windowmill.windowing.axis import all_hopping
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
 from windowmill.windowing.columnar.slices import CLOSED, GRID, LATE, SLICE, TIME, SliceStage, WindowStage
@@ -75,24 +76,26 @@ def _placed(
 def windows(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
     """Combine packed slices into result rows; columns as ``stage.schema``."""
     # Spark checks each value for null unless the column is declared non-null.
-    known = pa.schema([field.with_nullable(field.name not in (GRID, "window_end")) for field in stage.bare_schema])
+    known = pa.schema([field.with_nullable(field.name not in (GRID, "window_start", "window_end")) for field in stage.bare_schema])
     bare = _mapped(_by_key(packed, stage, partitions), partial(_windows, stage), known)
     return _result_rows(bare, stage)
 
 
 def _result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
     """As :func:`windowmill.windowing.columnar.slice_windows.result_rows`, in Spark: Python need not send columns that Spark can derive."""
-    names, sizes = (F.array(*map(F.lit, values)) for values in zip(*((name, grid.size) for name, grid in stage.grids), strict=True))
-    end, number = F.col("window_end"), F.col(backquoted(GRID)) + 1
-    instants = pa.types.is_timestamp(stage.schema.field("window_end").type)
-    start = (F.unix_micros(end) if instants else end) - F.element_at(sizes, number).cast("long")
+    names, number = F.array(*(F.lit(name) for name, _ in stage.grids)), F.col(backquoted(GRID)) + 1
     implied = {
         "window": F.element_at(names, number),
-        "window_start": F.timestamp_micros(start) if instants else start,
         "trigger": F.lit(None).cast("long"),
         "revision": F.lit(0).cast("long"),
         "batch": F.lit(stage.slices.batch).cast("long"),
     }
+    hopping = all_hopping(grid for _, grid in stage.grids)
+    if hopping is not None:
+        end, sizes = F.col("window_end"), F.array(*(F.lit(grid.size) for grid in hopping))
+        instants = pa.types.is_timestamp(stage.schema.field("window_end").type)
+        start = (F.unix_micros(end) if instants else end) - F.element_at(sizes, number).cast("long")
+        implied["window_start"] = F.timestamp_micros(start) if instants else start
     return bare.select(*(implied.get(name, F.col(backquoted(name))).alias(name) for name in stage.schema.names))
 
 

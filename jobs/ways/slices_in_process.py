@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.ways.counting import Windows
     from windowmill.jobs.ways.slice_stages import Slicing
     from windowmill.jobs.ways.slices_on_spark import LoadedOnSpark
-    from windowmill.windowing.axis import Grid
+    from windowmill.windowing.axis import WindowGrid
 
 
 @dataclass(frozen=True)
@@ -180,5 +180,5 @@ def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) ->
     return n_keys * ends <= limits.rows_within(limits.MOST_RESULTS, stage.slices.layout)
 
 
-def _ends(grid: Grid, after: int, through: int, last: int) -> int:
+def _ends(grid: WindowGrid, after: int, through: int, last: int) -> int:
     return grid.count_ends(after, min(through, grid.last_end_holding(last)))

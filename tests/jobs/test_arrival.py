@@ -18,7 +18,7 @@ from windowmill.jobs.ways.lateness_in_process import judge, judge_by, seen_after
 from windowmill.jobs.ways.quarantine import BAD_CONDITION, MOST_BAD_ROWS, check_bad_rows
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import TooManyBadRowsError
-from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.specfile import parse_pipeline
 
 PIPELINE = parse_pipeline(

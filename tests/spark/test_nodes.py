@@ -17,7 +17,7 @@ from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.slices import SliceWay
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
-from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import Nodes
 
 pytestmark = pytest.mark.spark

@@ -21,7 +21,7 @@ from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
 from windowmill.windowing.columnar.packing import PLACE
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE, TIME, NodeStage, SliceStage, WindowStage
-from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.nodes import Nodes, Selection
 from windowmill.windowing.specfile import parse_pipeline

@@ -22,7 +22,7 @@ from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.costs import count_slices, engine_cost, ranges_cost, tree_cost
 from windowmill.windowing.engines import ENGINES, admissible
 from windowmill.windowing.errors import SpecError, UnsupportedError
-from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.planner import Plan, WindowPlan, plan
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.ways import slices_of

@@ -18,7 +18,7 @@ from windowmill.windowing.columnar import packing, slice_windows, slices
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.slices import GRID, SLICE, TIME, SliceStage, WindowStage
 from windowmill.windowing.errors import AggregateOverflowError
-from windowmill.windowing.fixed_grids import Grids
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.reference import Record, evaluate

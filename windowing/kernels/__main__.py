@@ -59,7 +59,7 @@ def _run(windows: list[dict[str, Any]], emit: str) -> None:
 def _slice() -> None:
     """The kernels of runs on Spark, over slices that come in order and not, with and without late rows."""
     from windowmill.windowing.columnar import slice_windows, slices
-    from windowmill.windowing.fixed_grids import Grids
+    from windowmill.windowing.grids import Grids
     from windowmill.windowing.kernels.layout import Layout
     from windowmill.windowing.specfile import parse_pipeline
 

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from windowmill.windowing.axis import from_us, to_us
+from windowmill.windowing.axis import T, from_us, to_us
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
 
-#: Shortest month in microseconds; bound on a zone's offset from UTC plus its changes.
-_SHORTEST_MONTH_US, _SLACK_US = 28 * DAY_US, 3 * DAY_US
+#: Mean month in microseconds, over the 400 years after which the calendar repeats.
+_MONTH_US = 146_097 * DAY_US // 4_800
+#: Bound on how far a calendar step is from the mean of its length times its number: months are up to 4 days ahead or behind, and a zone's
+#: offset from UTC changes by up to 2 days.
+_SLACK_US = 6 * DAY_US
 
 
 def zone_named(name: str | None) -> ZoneInfo:
@@ -90,22 +93,25 @@ class Steps:
             return shifted(self.at(k), length.months, length.days, self.zone) + length.ticks
         return self.at(k, length)
 
+    def indexes_around(self, instant: T) -> tuple[T, T]:
+        """An index whose instant is at or before ``instant``, and one whose instant is after it; both near it, by arithmetic alone."""
+        mean = self.step.ticks + self.step.days * DAY_US + self.step.months * _MONTH_US
+        slack = _SLACK_US if self.step.is_calendar else 0
+        return (instant - self.origin - slack) // mean, (instant - self.origin + slack) // mean + 1
+
     def before(self, instant: int) -> int:
-        """An index whose instant is at or shortly before ``instant``; O(log n) in the number of steps."""
-        if self.period is not None:
-            return (instant - self.origin) // self.period
-        longest = self.step.ticks + self.step.days * DAY_US + self.step.months * 31 * DAY_US
-        shortest = self.step.ticks + self.step.days * DAY_US + self.step.months * _SHORTEST_MONTH_US
-        distance = instant - self.origin - _SLACK_US
-        k = distance // (longest if distance > 0 else shortest) - 1
-        # The estimate by the longest step is off by up to a tenth of the distance: refine it by bisection.
-        low, high = k, k + max(4, abs(k) // 4 + 4)
-        while self.at(high) <= instant:
-            low, high = high, high + (high - low) * 2
+        """The last index whose instant is at or before ``instant``."""
+        low, high = self.indexes_around(instant)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self.at(middle) <= instant else (low, middle)
+            low, high = (middle, high) if self._is_at_most(middle, instant) else (low, middle)
         return low
+
+    def _is_at_most(self, k: int, instant: int) -> bool:
+        try:
+            return self.at(k) <= instant
+        except (OverflowError, ValueError):  # outside the years 1 to 9999
+            return k < 0
 
     def between(self, after: int, through: int) -> list[int]:
         """The instants in (``after``, ``through``], ascending."""

@@ -9,20 +9,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.bounds import check_key, check_lasting
-from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.kernels import grid_arithmetic as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows, known_span, places_of
 from windowmill.windowing.kernels.grid_revisions import first_late, late_revisions
-from windowmill.windowing.slicing.calendars import Steps, origin_of, shifted, zone_named
 from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
+from windowmill.windowing.slicing.numbering import Numbering
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
 if TYPE_CHECKING:
@@ -31,101 +29,6 @@ if TYPE_CHECKING:
     from windowmill.windowing.windows.grid_rules import GridRules
 
 _NONE = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True)
-class Numbering:
-    """The windows of a grid in the kernels' form: numbered by arithmetic, or listed by end."""
-
-    grid: kernel.Grid
-
-    def last_end(self, stop: Ints) -> Ints:
-        """Greatest end of the windows that start before each ``stop``; int64, the shape of ``stop``."""
-        mode, origin, hop, size, _, _ = self.grid.rule
-        if mode == kernel.LISTED:
-            order = np.argsort(self.grid.starts, kind="stable")
-            greatest = np.concatenate(([BEFORE], np.maximum.accumulate(self.grid.ends[order])))
-            return np.asarray(greatest[np.searchsorted(self.grid.starts[order], stop, side="left")])
-        start = origin + (stop - 1 - origin) // hop * hop
-        return np.asarray(np.where(start > AFTER - size, AFTER, np.minimum(start, AFTER - size) + size))
-
-    def bounds(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """Starts and ends of the windows with these ``numbers``, each of their shape."""
-        mode, origin, hop, size, step, steps = self.grid.rule
-        if mode == kernel.LISTED:
-            return self.grid.starts[numbers], self.grid.ends[numbers]
-        if mode == kernel.CUMULATIVE:
-            start = origin + numbers // steps * size
-            return start, start + (numbers % steps + 1) * step
-        return origin + numbers * hop, origin + numbers * hop + size
-
-
-class Calendar:
-    """A grid: numbered if all lengths are fixed, else listed around the instants that matter."""
-
-    def __init__(self, rules: GridRules, integer_axis: bool) -> None:
-        self._size, self._step = rules.size, rules.step
-        zone = zone_named(rules.timezone)
-        self._steps = Steps(origin_of(rules.origin, rules.hop, zone, integer_axis), rules.hop, zone)
-
-    @property
-    def fixed(self) -> Numbering | None:
-        """The numbered grid, if neither months nor clock changes affect it."""
-        period, size, step = self._steps.period, self._size, self._step
-        utc = self._steps.zone.key == "UTC"
-        if period is None or any(length.months or (length.days and not utc) for length in (size, step) if length is not None):
-            return None
-        mode = kernel.HOPPING if step is None else kernel.CUMULATIVE
-        length = step.elapsed() if step is not None else size.elapsed()
-        rule = np.array([mode, self._steps.origin, period, size.elapsed(), length, size.elapsed() // length], np.int64)
-        return Numbering(kernel.Grid(rule, _NONE, _NONE))
-
-    def listed(self, time: Ints, stop: Ints) -> Numbering:
-        """List every window that overlaps one of [time, stop), and some neighbours."""
-        windows: set[tuple[int, int]] = set()
-        for first, last in _stretches(time, stop):
-            windows |= self._overlapping(first, last)
-        bounds = np.array(sorted(windows, key=lambda pair: (pair[1], pair[0])), np.int64).reshape(-1, 2)
-        rule = np.array([kernel.LISTED, 0, 1, 1, 1, 1], np.int64)
-        return Numbering(kernel.Grid(rule, np.ascontiguousarray(bounds[:, 0]), np.ascontiguousarray(bounds[:, 1])))
-
-    def _overlapping(self, first: int, last: int) -> set[tuple[int, int]]:
-        size = self._size
-        longest = size.ticks + (size.months * 31 + size.days + size.is_calendar) * DAY_US
-        k, windows = self._steps.before(first - longest), set()
-        while (start := self._steps.at(k)) < last:
-            windows |= {(start, end) for end in self._ends(k, start) if end > first}
-            k += 1
-        return windows
-
-    def _ends(self, k: int, start: int) -> list[int]:
-        last, ends = self._steps.after(k, self._size), []
-        if self._step is not None:
-            count = 1
-            while (end := self._stepped(start, count)) < last:
-                ends.append(end)
-                count += 1
-        return [*ends, last]
-
-    def _stepped(self, start: int, count: int) -> int:
-        step = self._step
-        assert step is not None
-        if not step.is_calendar:
-            return start + count * step.ticks
-        return shifted(start, count * step.months, count * step.days, self._steps.zone) + count * step.ticks
-
-
-def _stretches(time: Ints, stop: Ints) -> list[tuple[int, int]]:
-    """The days that the intervals [time, stop) touch, as half-open stretches; joins neighbouring days. O(n log n)."""
-    if not len(time):
-        return []
-    first, last = time // DAY_US, (stop - 1) // DAY_US + 1
-    order = np.argsort(first, kind="stable")
-    reach = np.maximum.accumulate(last[order])
-    begins = np.concatenate(([True], first[order][1:] > reach[:-1]))
-    at = np.flatnonzero(begins)
-    ends = reach[np.append(at[1:], len(order)) - 1]
-    return [(int(a) * DAY_US, int(b) * DAY_US) for a, b in zip(first[order][at], ends, strict=True)]
 
 
 def _pairs_among(key: Ints, number: Ints, other_key: Ints, other_number: Ints) -> Bools:
@@ -142,8 +45,7 @@ class GridSlicer:
 
     def __init__(self, window: Window, rules: GridRules, pipeline: Pipeline) -> None:
         self._window = window
-        self._calendar = Calendar(rules, pipeline.time.unit is not None)
-        self._fixed = self._calendar.fixed
+        self._grid = rules.grid()
         self._intervals = pipeline.time.end is not None
         self._revise = pipeline.emit == "revise"
         self._empty = window.empty == "emit"
@@ -157,7 +59,7 @@ class GridSlicer:
         if self._intervals and len(leaves):
             check_lasting(self._window, int((stop - time).max()))
         since = clock.since if self._revise else int(clock.closed_at(np.array([clock.since]))[0])
-        numbering = self._fixed or self._list(leaves, since)
+        numbering = self._numbered(leaves, since)
         starts, ends = kernel.firsts_after(numbering.grid, time)
         held = starts < stop
         last_end = np.where(held, numbering.last_end(stop), BEFORE)
@@ -202,15 +104,15 @@ class GridSlicer:
             self._late, self._late_first, self._late_last = leaves.number[late], first[late], last[late]
         return first, last
 
-    def _list(self, leaves: Leaves, since: int) -> Numbering:
-        if not self._empty or not len(leaves):
-            return self._calendar.listed(leaves.time, leaves.stop)
+    def _numbered(self, leaves: Leaves, since: int) -> Numbering:
+        if not self._empty or self._grid.listed is None or not len(leaves):
+            return self._grid.numbered(leaves.time, leaves.stop)
         # Empty windows yet to be emitted end after those emitted so far, or lie between a key's last event and its new ones.
         last = self._last[leaves.key[leaves.new]]
         instants = np.concatenate((leaves.time, last[last > BEFORE], [since] if since > BEFORE else _NONE))
         first, stop = int(instants.min()), int(leaves.stop.max())
         check_key(self._window, self._window.windows_of_event(stop - first))
-        return self._calendar.listed(np.array([first]), np.array([stop]))
+        return self._grid.numbered(np.array([first]), np.array([stop]))
 
     def _windows(self, numbering: Numbering, leaves: Leaves, regular: Bools, marks: Ints, since: int, through: int) -> Windows:
         key, number, lo, hi, member_offsets, members = grid_windows(

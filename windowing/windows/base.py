@@ -13,7 +13,7 @@ from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.fields import Name, Part
 
 if TYPE_CHECKING:
-    from windowmill.windowing.axis import Grid
+    from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.costs import Shape
     from windowmill.windowing.reference.events import Course, Event, Fired, Tally
     from windowmill.windowing.slicing.leaves import Slicer
@@ -112,8 +112,8 @@ class Window(Part):
         """Why it is no grid of slices, beginning with the field's path (``where`` is the window's); ``None`` if it is one."""
         return f"{where}: {self.type} windows are no fixed grid"
 
-    def fixed_grid(self) -> Grid:
-        """Its grid, where :meth:`grid_problem` has nothing against it; ``UnsupportedError`` if its type has none."""
+    def grid(self) -> WindowGrid:
+        """Its windows along the axis, where :meth:`grid_problem` has nothing against it; ``UnsupportedError`` if its type has no grid."""
         raise UnsupportedError(f"{self.grid_problem(f'window {self.name}')}; such windows go by live rows")
 
     @property

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
+from windowmill.windowing.axis import WindowGrid
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.fields import Instant, PositiveDuration, Zone
 from windowmill.windowing.windows.base import Spacing
@@ -51,3 +52,9 @@ class Cumulative(RuledWindow):
 
     def spacing(self) -> Spacing:
         return Spacing(f"up to {self.size} in steps of {self.step}", self.size, self.step)
+
+    def grid_problem(self, where: str) -> str | None:
+        return self.rules().grid_problem(self, where)
+
+    def grid(self) -> WindowGrid:
+        return self.rules().grid()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from windowmill.windowing.axis import Grid, to_us
+from windowmill.windowing.axis import CumulativeGrid, Grid, WindowGrid
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.windows.base import ColumnUse, Window
@@ -72,16 +72,22 @@ class GridRules:
 
     def grid_problem(self, window: Window, where: str) -> str | None:
         """Why slices cannot make up its windows; ``None`` if they can."""
-        lengths = (self.size, self.hop)
-        moved = self.timezone not in (None, "UTC") and any(length.is_calendar for length in lengths)
-        if moved or any(length.months for length in lengths):
-            return f"{where}: months, and days in a time zone, differ in length"
         return f"{where}.empty: windows that hold nothing have no slices" if window.empty == "emit" else None
 
-    def fixed_grid(self) -> Grid:
-        """The grid, where :meth:`grid_problem` has nothing against it."""
-        origin = self.origin if self.origin is not None else 0
-        return Grid(self.size.elapsed(), self.hop.elapsed(), to_us(origin) if isinstance(origin, datetime) else origin)
+    def grid(self) -> WindowGrid:
+        """Its windows along the axis."""
+        from windowmill.windowing.slicing.calendars import origin_of, zone_named
+
+        zone = zone_named(self.timezone)
+        origin = origin_of(self.origin, self.hop, zone, isinstance(self.origin, int))
+        lengths = [length for length in (self.size, self.hop, self.step) if length is not None]
+        if any(length.months or (length.days and zone.key != "UTC") for length in lengths):
+            from windowmill.windowing.slicing.calendar_grid import CalendarGrid
+
+            return CalendarGrid(self.size, self.hop, self.step, origin, zone.key)
+        if self.step is not None:
+            return CumulativeGrid(self.size.elapsed(), self.step.elapsed(), origin)
+        return Grid(self.size.elapsed(), self.hop.elapsed(), origin)
 
     def columns(self) -> Mapping[str, ColumnUse]:
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from windowmill.windowing.axis import Grid
+from windowmill.windowing.axis import WindowGrid
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.fields import Instant, PositiveDuration, Zone
 from windowmill.windowing.windows.base import Spacing
@@ -50,8 +50,8 @@ class Hopping(RuledWindow):
     def grid_problem(self, where: str) -> str | None:
         return self.rules().grid_problem(self, where)
 
-    def fixed_grid(self) -> Grid:
-        return self.rules().fixed_grid()
+    def grid(self) -> WindowGrid:
+        return self.rules().grid()
 
     @property
     def ends_can_coincide(self) -> bool:

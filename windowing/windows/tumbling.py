@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
-from windowmill.windowing.axis import Grid
+from windowmill.windowing.axis import WindowGrid
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.fields import FixedDuration, Instant, PositiveDuration, Zone
 from windowmill.windowing.windows.base import Spacing
@@ -75,5 +75,5 @@ class Tumbling(RuledWindow):
             return f"{where}: tumbling windows that evict are no fixed grid"
         return self._grid().grid_problem(self, where)
 
-    def fixed_grid(self) -> Grid:
-        return self._grid().fixed_grid() if self.size is not None else super().fixed_grid()
+    def grid(self) -> WindowGrid:
+        return self._grid().grid() if self.size is not None else super().grid()

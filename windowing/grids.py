@@ -1,33 +1,39 @@
-"""The fixed grids of a pipeline's event-time windows, and what follows from them for slices and progress."""
+"""The grids of a pipeline's event-time windows, and what follows from them for slices and progress."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from windowmill.windowing.axis import Edges, Grid
+import numpy as np
+
+from windowmill.windowing.axis import Edges, WindowGrid
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from windowmill.windowing.kernels.combine import Ints
 
 
 @dataclass(frozen=True)
 class Grids:
     """The named grids of a pipeline, sharing slices."""
 
-    named: tuple[tuple[str, Grid], ...]
+    named: tuple[tuple[str, WindowGrid], ...]
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Grids:
-        """Grids of all windows; raises ``UnsupportedError`` for a window that is not on a fixed grid."""
+        """Grids of all windows; raises ``UnsupportedError`` for a window that is not on one."""
         named = []
         for i, window in enumerate(pipeline.windows):
             if why := window.grid_problem(f"windows.{i}"):
                 raise UnsupportedError(f"pipeline {pipeline.pipeline}: {why}; such windows go by live rows")
-            named.append((window.name, window.fixed_grid()))
+            named.append((window.name, window.grid()))
         return cls(tuple(named))
 
     @property
-    def grids(self) -> Sequence[Grid]:
+    def grids(self) -> Sequence[WindowGrid]:
         return [grid for _, grid in self.named]
 
     @property
@@ -36,7 +42,7 @@ class Grids:
 
     def first_slice_after(self, emitted: int) -> int:
         """Start of the earliest slice that a window ending after ``emitted`` can hold; older slices are never read again."""
-        return min(grid.first_end_after(emitted) - grid.size for grid in self.grids)
+        return min(grid.first_start_after(emitted) for grid in self.grids)
 
     def any_end(self, after: int, through: int) -> bool:
         """Whether any window ends in (``after``, ``through``]."""
@@ -44,10 +50,34 @@ class Grids:
 
 
 def why_no_grids(pipeline: Pipeline) -> tuple[str, ...]:
-    """What of the spec keeps its windows from being made of slices of fixed grids, each with its reason; nothing if they are."""
+    """What of the spec keeps its windows from being made of slices, each with its reason; nothing if they are."""
     found = []
     if pipeline.emit == "revise":
         found.append("emit: revise shows a window again for each late row, and one row more is no slice")
     if pipeline.time.end is not None:
         found.append("time.end: an event that lasts lies in many slices at once")
     return (*found, *(reason for i, window in enumerate(pipeline.windows) if (reason := window.grid_problem(f"windows.{i}"))))
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What decides in which windows rows count that came when some windows were closed.
+
+    Attributes
+    ----------
+    first_end, last_end
+        Least window end after each row's time, and greatest end of the windows that start at or before it.
+    edge
+        The last edge of a slice through which windows were closed when the row came.
+    """
+
+    first_end: Ints
+    last_end: Ints
+    edge: Ints
+
+
+def closing_of(grids: Sequence[WindowGrid], time: Ints, closed: Ints) -> Closing:
+    """The closing of rows at ``time`` that came when windows were closed through ``closed``."""
+    first_end = np.min([grid.first_end_after(time) for grid in grids], axis=0)
+    last_end = np.max([grid.last_end_holding(time) for grid in grids], axis=0)
+    return Closing(first_end, last_end, Edges.of(grids).slice_starts(closed))

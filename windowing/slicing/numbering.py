@@ -1,0 +1,55 @@
+"""The windows of a grid in the kernels' form: numbered by arithmetic, or listed by end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from windowmill.windowing.kernels import grid_arithmetic as kernel
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.watermark import AFTER, BEFORE
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """Windows with numbers that ascend with their ends."""
+
+    grid: kernel.Grid
+
+    @classmethod
+    def hopping(cls, origin: int, hop: int, size: int) -> Numbering:
+        """Windows of ``size`` that begin every ``hop``."""
+        return cls(kernel.Grid(np.array([kernel.HOPPING, origin, hop, size, size, 1], np.int64), _NONE, _NONE))
+
+    @classmethod
+    def cumulative(cls, origin: int, size: int, step: int) -> Numbering:
+        """Windows of ``step``, 2·``step`` … ``size`` that share their start."""
+        return cls(kernel.Grid(np.array([kernel.CUMULATIVE, origin, size, size, step, size // step], np.int64), _NONE, _NONE))
+
+    @classmethod
+    def listed(cls, starts: Ints, ends: Ints) -> Numbering:
+        """Windows of any bounds; ``ends`` ascend."""
+        return cls(kernel.Grid(np.array([kernel.LISTED, 0, 1, 1, 1, 1], np.int64), starts, ends))
+
+    def last_end(self, stop: Ints) -> Ints:
+        """Greatest end of the windows that start before each ``stop``; int64, the shape of ``stop``."""
+        mode, origin, hop, size, _, _ = self.grid.rule
+        if mode == kernel.LISTED:
+            order = np.argsort(self.grid.starts, kind="stable")
+            greatest = np.concatenate(([BEFORE], np.maximum.accumulate(self.grid.ends[order])))
+            return np.asarray(greatest[np.searchsorted(self.grid.starts[order], stop, side="left")])
+        start = origin + (stop - 1 - origin) // hop * hop
+        return np.asarray(np.where(start > AFTER - size, AFTER, np.minimum(start, AFTER - size) + size))
+
+    def bounds(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Starts and ends of the windows with these ``numbers``, each of their shape."""
+        mode, origin, hop, size, step, steps = self.grid.rule
+        if mode == kernel.LISTED:
+            return self.grid.starts[numbers], self.grid.ends[numbers]
+        if mode == kernel.CUMULATIVE:
+            start = origin + numbers // steps * size
+            return start, start + (numbers % steps + 1) * step
+        return origin + numbers * hop, origin + numbers * hop + size
