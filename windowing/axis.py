@@ -34,14 +34,6 @@ def from_us(t_us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=t_us)
 
 
-class ListedEdges(Protocol):
-    """Edges that follow a calendar."""
-
-    def slice_start(self, t: T) -> T:
-        """The greatest edge not after ``t``; ``AXIS_BEGIN`` if there is none."""
-        ...
-
-
 class WindowGrid(Protocol):
     """Windows that the axis alone decides, for all keys alike: on elapsed time or by a calendar.
 
@@ -50,12 +42,12 @@ class WindowGrid(Protocol):
 
     @property
     def trains(self) -> tuple[tuple[int, int], ...]:
-        """The sequences of edges phase + k·period of its windows, as (period, phase); empty if its edges are ``listed``."""
+        """The sequences of edges phase + k·period of its windows, as (period, phase); empty if it must be ``listed``."""
         ...
 
     @property
-    def listed(self) -> ListedEdges | None:
-        """Its edges, if no sequences give them."""
+    def listed(self) -> ListedGrid | None:
+        """Itself, if no sequences give its edges."""
         ...
 
     @property
@@ -83,12 +75,24 @@ class WindowGrid(Protocol):
         """Upper bound on the number of windows that end in a span of ``length``."""
         ...
 
-    def around(self, t: Ints) -> tuple[Ints, Ints]:
-        """Starts and ends of all windows that hold one of the instants, and of some others; in order of ends, then of starts."""
+    def ending_in(self, after: int, through: int) -> tuple[Ints, Ints]:
+        """Starts and ends of the windows that end in (after, through], in order of ends, then of starts."""
         ...
 
     def numbered(self, time: Ints, stop: Ints) -> Numbering:
         """Its windows in the kernels' form; all that overlap one of the spans [time, stop) are among them."""
+        ...
+
+
+class ListedGrid(WindowGrid, Protocol):
+    """Windows whose edges no arithmetic gives."""
+
+    def slice_start(self, t: T) -> T:
+        """The greatest edge not after ``t``; ``AXIS_BEGIN`` if there is none."""
+        ...
+
+    def edges_in(self, low: int, high: int) -> Ints:
+        """The edges in [low, high), ascending."""
         ...
 
 
@@ -150,12 +154,10 @@ class Grid:
     def most_ends(self, length: T) -> T:
         return length // self.hop + 1
 
-    def around(self, t: Ints) -> tuple[Ints, Ints]:
+    def ending_in(self, after: int, through: int) -> tuple[Ints, Ints]:
         import numpy as np
 
-        if not len(t):
-            return t, t
-        ends = np.arange(self.first_end_after(int(t.min())), self.last_end_holding(int(t.max())) + 1, self.hop, dtype=np.int64)
+        ends = np.arange(self.first_end_after(after), through + 1, self.hop, dtype=np.int64)
         return ends - self.size, ends
 
     def numbered(self, time: Ints, stop: Ints) -> Numbering:  # noqa: ARG002 - the windows are the same wherever one looks
@@ -206,12 +208,10 @@ class CumulativeGrid:
     def most_ends(self, length: T) -> T:
         return length // self.step + 1
 
-    def around(self, t: Ints) -> tuple[Ints, Ints]:
+    def ending_in(self, after: int, through: int) -> tuple[Ints, Ints]:
         import numpy as np
 
-        if not len(t):
-            return t, t
-        ends = np.arange(self.first_end_after(int(t.min())), self.last_end_holding(int(t.max())) + 1, self.step, dtype=np.int64)
+        ends = np.arange(self.first_end_after(after), through + 1, self.step, dtype=np.int64)
         last = ends - self.step
         return last - (last - self.origin) % self.size, ends
 
@@ -244,7 +244,7 @@ class Edges:
     sequences
         The sequences of edges, each once.
     listed
-        Edges that are no such sequences.
+        The grids whose edges are no such sequences.
 
     References
     ----------
@@ -252,7 +252,7 @@ class Edges:
     """
 
     sequences: tuple[tuple[int, int], ...]
-    listed: tuple[ListedEdges, ...] = ()
+    listed: tuple[ListedGrid, ...] = ()
 
     @classmethod
     def of(cls, grids: Iterable[WindowGrid]) -> Edges:
@@ -269,7 +269,7 @@ class Edges:
     def slice_start(self, t: int) -> int:
         """Start of the slice that holds ``t``: the greatest edge not after ``t``."""
         starts = [t - (t - phase) % period for period, phase in self.sequences]
-        return max(starts + [edges.slice_start(t) for edges in self.listed])
+        return max(starts + [grid.slice_start(t) for grid in self.listed])
 
     def slice_starts(self, t: Ints) -> Ints:
         """:meth:`slice_start` of each instant; O(n) besides what grids list."""
@@ -281,6 +281,17 @@ class Edges:
         if self.sequences:
             sequences = np.array(self.sequences, np.int64)
             found = slice_starts(t, sequences[:, 0].copy(), sequences[:, 1].copy())
-        for edges in self.listed:
-            found = np.maximum(found, edges.slice_start(t))
+        for grid in self.listed:
+            found = np.maximum(found, grid.slice_start(t))
         return found
+
+    def between(self, low: int, high: int) -> Ints:
+        """The edges in [low, high), ascending."""
+        import numpy as np
+
+        parts = [np.arange(low + (phase - low) % period, high, period, dtype=np.int64) for period, phase in self.sequences]
+        return np.unique(np.concatenate(parts + [grid.edges_in(low, high) for grid in self.listed]))
+
+    def most_in(self, length: int) -> int:
+        """Upper bound on the number of edges in a span of ``length``."""
+        return sum(length // period + 1 for period, _ in self.sequences) + sum(2 * grid.most_ends(length) for grid in self.listed)

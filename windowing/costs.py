@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from windowmill.windowing.axis import Edges, Grid
+import numpy as np
+
+from windowmill.windowing.axis import Edges, Grid, WindowGrid, to_us
 from windowmill.windowing.engines import ENGINES
 from windowmill.windowing.engines.flatfat import update_combines
 
@@ -17,6 +20,8 @@ from windowmill.windowing.engines.flatfat import update_combines
 _COUNTED_EDGES = 20_000
 #: Windows of a grid that are looked at for the longest one.
 _WINDOWS = 24
+#: Where edges are no short cycle, those of some windows are counted from this instant on, and at most so many.
+_SAMPLED_FROM, _SAMPLED_EDGES = to_us(datetime(2024, 1, 1, tzinfo=UTC)), 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,8 @@ def listed_cost(n: float | None) -> Cost:
     return Cost("n", n)
 
 
-def count_slices(edges: Edges, grid: Grid) -> tuple[int, float]:
-    """Most slices in a window of ``grid`` when time is cut at ``edges``, and how many a hop brings on average.
+def count_slices(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
+    """Most slices in a window of ``grid`` when time is cut at ``edges``, and how many the next window brings on average.
 
     Examples
     --------
@@ -105,6 +110,8 @@ def count_slices(edges: Edges, grid: Grid) -> tuple[int, float]:
     >>> count_slices(Edges.of(grids), grids[0])
     (5, 3.0)
     """
+    if edges.listed or not isinstance(grid, Grid):
+        return _count_sampled(edges, grid)
     cycle = math.lcm(grid.hop, *(period for period, _ in edges.sequences))
     if max(grid.size, cycle) // min(period for period, _ in edges.sequences) > _COUNTED_EDGES:
         densities = sum(1 / period for period, _ in edges.sequences)
@@ -115,3 +122,18 @@ def count_slices(edges: Edges, grid: Grid) -> tuple[int, float]:
 
     windows = range(min(cycle // grid.hop, _WINDOWS))
     return max(between(grid.start(k), grid.end(k)) for k in windows), between(0, cycle) * grid.hop / cycle
+
+
+def _count_sampled(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
+    """:func:`count_slices` by some neighbouring windows."""
+    span = max(3 * grid.longest, *(2 * period for period, _ in edges.sequences), 1)
+    counted = span
+    while edges.most_in(counted) > _SAMPLED_EDGES:
+        counted //= 2
+    cuts = edges.between(_SAMPLED_FROM, _SAMPLED_FROM + counted)
+    starts, ends = grid.ending_in(_SAMPLED_FROM, _SAMPLED_FROM + span) if counted == span else (cuts[:0], cuts[:0])
+    if not len(ends):
+        slices = math.ceil(grid.longest * len(cuts) / counted)
+        return slices, slices / grid.most_ends(grid.longest)
+    reached = edges.between(int(starts.min()), _SAMPLED_FROM + span)
+    return int((np.searchsorted(reached, ends) - np.searchsorted(reached, starts)).max()), len(cuts) / len(ends)

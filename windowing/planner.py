@@ -7,7 +7,7 @@ planned is what runs: refusals, columns of partials, edges of slices and admissi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from windowmill.windowing.aggregates import VALUE_TYPES, aggregate_for
 from windowmill.windowing.algebra import Aggregate
+from windowmill.windowing.axis import Grid, all_hopping
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.log import StateLog
@@ -27,6 +28,7 @@ from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import slices_of, why_rows
 from windowmill.windowing.windows.base import Window
+from windowmill.windowing.windows.wording import kept_before
 
 Command = Literal["run", "kernel"]
 Way = Literal["slices", "live rows"]
@@ -36,6 +38,7 @@ CELL_BYTES = 8
 #: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level), and of a row in memory (key, number,
 #: start, end, watermark).
 _SLICES_OWN, _ROWS_OWN = 3, 5
+_LATE = "a key with late rows is recomputed in their batch"
 _READS: Mapping[str, str] = {
     "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
     "nodes": "the nodes and slices that windows now complete are made of, of all keys; none in a batch that completes neither",
@@ -228,22 +231,28 @@ class _Planner:
         return WindowPlan(window.name, window.describe(), shape, choices, state_bytes)
 
     def _stored_slices(self, window: Window) -> Shape:
-        grids, time = Grids.of(self._pipeline), self._pipeline.time
-        grid, edges = dict(grids.named)[window.name], grids.edges
+        grids = Grids.of(self._pipeline)
+        hopping = all_hopping(grids.grids)
+        return self._uneven_slices(window, grids) if hopping is None else self._even_slices(window, grids, hopping)
+
+    def _even_slices(self, window: Window, grids: Grids, hopping: Sequence[Grid]) -> Shape:
+        """Slices of windows that all have fixed lengths and distances."""
+        time, edges = self._pipeline.time, grids.edges
+        grid = hopping[[name for name, _ in grids.named].index(window.name)]
         n, m = count_slices(edges, grid)
-        first = grids.grids[0]
-        panes = math.gcd(*(length for other in grids.grids for length in (other.size, other.hop, other.origin - first.origin)))
+        first = hopping[0]
+        panes = math.gcd(*(length for other in hopping for length in (other.size, other.hop, other.origin - first.origin)))
         wider = f"; panes of {self._span(panes)} would be {grid.size // panes:,} a window"
-        shared = "all windows share them" if len(grids.grids) > 1 else "one a hop"
+        shared = "all windows share them" if len(hopping) > 1 else "one a hop"
         if math.isclose(m * panes, grid.hop):
             slicing, why = "panes", f"all edges are {self._span(panes)} apart; {shared}"
-        elif len(grids.grids) == 1:
+        elif len(hopping) == 1:
             slicing, why = "pairs", f"windows begin and end at different places of a hop, so a hop has two edges{wider}"
         else:
             slicing, why = "shared edges", f"cut where any window begins or ends; {shared}{wider}"
         # As many nodes as slices: half as many on each level as on that below.
         nodes = ", and nodes over them: for one window end a batch reads at most 2·log2 n rows a key" if self._nodes else ""
-        kept = max(other.size for other in grids.grids) + time.disorder.elapsed() + time.lateness.elapsed()
+        kept = max(other.size for other in hopping) + time.disorder.elapsed() + time.lateness.elapsed()
         return Shape(
             slicing,
             why,
@@ -252,10 +261,37 @@ class _Planner:
             n,
             min(m, n),
             alone=grid.hop >= grid.size,
-            late="a key with late rows is recomputed in their batch",
+            late=_LATE,
             state=f"slices of the last {self._span(kept)} (longest window, disorder, lateness), a row for each batch that touched one"
             + nodes,
             state_rows=(math.ceil(m / grid.hop * kept) + 1) * (2 if self._nodes else 1),
+        )
+
+    def _uneven_slices(self, window: Window, grids: Grids) -> Shape:
+        """Slices where some windows follow a calendar, or grow."""
+        time, edges, by_name = self._pipeline.time, grids.edges, dict(grids.named)
+        n, m = count_slices(edges, by_name[window.name])
+        if len(grids.grids) > 1:
+            slicing, why = "shared edges", "cut where any window begins or ends; all windows share them"
+        elif edges.listed:
+            slicing, why = "calendar edges", f"cut where a window begins or ends on the calendar of {window.zone or 'UTC'}"
+        else:
+            slicing, why = "panes", f"all edges are {self._span(edges.sequences[0][0])} apart; one a {window.hop_field}"
+        size, longest = max(
+            ((other.spacing().size or Duration(), other.name) for other in self._pipeline.windows), key=lambda given: given[0].longest
+        )
+        most, delay = by_name[longest].longest, time.disorder.elapsed() + time.lateness.elapsed()
+        return Shape(
+            slicing,
+            why,
+            f"{n:,} slices",
+            f"{m:.3g} a {window.hop_field}",
+            n,
+            min(m, n),
+            alone=window.shape(self._pipeline).alone,
+            late=_LATE,
+            state=f"slices of the last {size} (longest window){kept_before(self._pipeline)}, a row for each batch that touched one",
+            state_rows=math.ceil(count_slices(edges, by_name[longest])[0] * (most + delay) / most) + 1,
         )
 
     def _span(self, ticks: int) -> str:

@@ -24,7 +24,7 @@ from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.commands.answers import Answer, bound, titled
 from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.jobs.json_lines.read import plain
-from windowmill.windowing.axis import Grid
+from windowmill.windowing.axis import WindowGrid
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.partial_bytes import decode
@@ -169,7 +169,7 @@ class _Slices(_View):
         return {
             "restored": {"slices": len(starts), "entries": entries, "rows": int(n_rows.sum())},
             "windows": sorted(windows, key=lambda window: window.pop("order"))[: self.limit],
-            "windows_in_all": sum(self._count(grid, starts) for _, grid in self._grids.named),
+            "windows_in_all": sum(len(self._to_come(grid, starts)[0]) for _, grid in self._grids.named),
             "entries": listed,
         }
 
@@ -177,12 +177,13 @@ class _Slices(_View):
         """For each window of the spec, the first windows that are still to come and contain a slice; at most ``limit`` each."""
         rows_before = np.append(0, np.cumsum(n_rows))
         for name, grid in self._grids.named:
-            for end in self._ends(grid, starts)[: self.limit].tolist():
-                first, stop = np.searchsorted(starts, (end - grid.size, end)).tolist()
+            bounds = (bound[: self.limit].tolist() for bound in self._to_come(grid, starts))
+            for start, end in zip(*bounds, strict=True):
+                first, stop = np.searchsorted(starts, (start, end)).tolist()
                 yield {
                     "order": (end, name),
                     "window": name,
-                    "window_start": self.instant(end - grid.size),
+                    "window_start": self.instant(start),
                     "window_end": self.instant(end),
                     "slices": stop - first,
                     "first_slice": self.instant(int(starts[first])),
@@ -190,17 +191,14 @@ class _Slices(_View):
                     "rows": int(rows_before[stop] - rows_before[first]),
                 }
 
-    def _count(self, grid: Grid, starts: Ints) -> int:
-        return len(self._ends(grid, starts))
-
-    def _ends(self, grid: Grid, starts: Ints) -> Ints:
-        """Ends of the windows that contain a slice and have not been emitted, ascending."""
+    def _to_come(self, grid: WindowGrid, starts: Ints) -> tuple[Ints, Ints]:
+        """Starts and ends of the windows that contain a slice and have not been emitted, in order of their ends."""
         if not len(starts):
-            return np.empty(0, np.int64)
-        first = grid.first_end_after(int(starts[0]) if self.emitted is None else max(self.emitted, int(starts[0])))
-        ends = np.arange(first, grid.last_end_holding(int(starts[-1])) + 1, grid.hop, dtype=np.int64)
-        holding = np.searchsorted(starts, ends) > np.searchsorted(starts, ends - grid.size)
-        return np.asarray(ends[holding], np.int64)
+            return starts, starts
+        after = int(starts[0]) if self.emitted is None else max(self.emitted, int(starts[0]))
+        begins, ends = grid.ending_in(after, grid.last_end_holding(int(starts[-1])))
+        holding = np.searchsorted(starts, ends) > np.searchsorted(starts, begins)
+        return begins[holding], ends[holding]
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]

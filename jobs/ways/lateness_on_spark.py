@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
@@ -179,7 +180,9 @@ def closing(grids: Sequence[WindowGrid], time: Column, closed: Column) -> Column
     def found(time: pa.Array, closed: pa.Array) -> pa.Array:
         return _closing(grids, time, closed)
 
-    return F.arrow_udf(found, "first_end long, last_end long, edge long")(time, closed)
+    # PySpark advises against the function type, which its stubs want.
+    made = arrow_udf(found, "first_end long, last_end long, edge long")  # type: ignore[call-overload]
+    return cast("Column", made(time, closed))
 
 
 def _closing(grids: Sequence[WindowGrid], time: pa.Array, closed: pa.Array) -> pa.Array:

@@ -14,7 +14,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON, Columns
-from windowmill.windowing.axis import all_hopping
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
 from windowmill.windowing.columnar.slices import CLOSED, GRID, LATE, SLICE, TIME, SliceStage, WindowStage
@@ -90,9 +89,8 @@ def _result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
         "revision": F.lit(0).cast("long"),
         "batch": F.lit(stage.slices.batch).cast("long"),
     }
-    hopping = all_hopping(grid for _, grid in stage.grids)
-    if hopping is not None:
-        end, sizes = F.col("window_end"), F.array(*(F.lit(grid.size) for grid in hopping))
+    if stage.hopping is not None:
+        end, sizes = F.col("window_end"), F.array(*(F.lit(grid.size) for grid in stage.hopping))
         instants = pa.types.is_timestamp(stage.schema.field("window_end").type)
         start = (F.unix_micros(end) if instants else end) - F.element_at(sizes, number).cast("long")
         implied["window_start"] = F.timestamp_micros(start) if instants else start

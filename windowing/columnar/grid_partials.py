@@ -12,18 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from windowmill.windowing.axis import Grid
 from windowmill.windowing.columnar.stored_objects import Objects
-from windowmill.windowing.kernels import grid_arithmetic as kernel
 from windowmill.windowing.kernels.combine import Floats, Ints
 from windowmill.windowing.kernels.grid_ranges import grid_windows
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.kernels.two_stacks import add_members, fifo_ranges
-from windowmill.windowing.slicing.grid_slicer import Numbering
 from windowmill.windowing.slicing.leaves import Windows
-
-_NONE = np.empty(0, np.int64)
+from windowmill.windowing.slicing.numbering import Numbering
 
 
 @dataclass(frozen=True)
@@ -79,9 +75,3 @@ def concatenate(parts: list[Partials]) -> Partials:
     names = ("keys", "starts", "closed", "ints", "floats", "objects")
     whole: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     return Partials(**whole)
-
-
-def numbering_of(grid: Grid) -> Numbering:
-    """The windows of a fixed grid in the kernels' form."""
-    rule = np.array([kernel.HOPPING, grid.origin, grid.hop, grid.size, grid.size, 1], np.int64)
-    return Numbering(kernel.Grid(rule, _NONE, _NONE))

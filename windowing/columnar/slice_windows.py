@@ -1,6 +1,6 @@
 """Combines slices of whole keys into windows, and into the rows that the state keeps.
 
-Windows of fixed grids over numbers alone are combined by :mod:`windowmill.windowing.kernels.sliced`, others by
+Where all windows are hopping ones of fixed length over numbers alone, :mod:`windowmill.windowing.kernels.sliced` combines them; else
 :mod:`windowmill.windowing.columnar.grid_partials`.
 """
 
@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.axis import Grid
+from windowmill.windowing.axis import WindowGrid
 from windowmill.windowing.bounds import check_share, count_ends
 from windowmill.windowing.columnar.checksums import with_checksums
-from windowmill.windowing.columnar.grid_partials import Partials, combine_numbers, concatenate, numbering_of, windows_of
+from windowmill.windowing.columnar.grid_partials import Partials, combine_numbers, concatenate, windows_of
 from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, count_slices
 from windowmill.windowing.columnar.slices import (
@@ -137,14 +137,17 @@ def _windows(stage: WindowStage, number: int, merged: _Merged) -> pa.Table | Non
     partials, offsets, layout = merged.partials, merged.offsets, stage.slices.layout
     _check_number(stage, window, grid, merged)
     columns: dict[str, pa.Array]
-    if layout.objects:
-        windows = windows_of(numbering_of(grid), partials, offsets, stage.after, stage.through)
+    if layout.objects or stage.hopping is None:
+        windows = windows_of(grid.numbered(partials.starts, partials.starts + 1), partials, offsets, stage.after, stage.through)
         key, ends = windows.key, windows.end
-        columns = lower(layout, *combine_numbers(layout, partials, windows), merged.table)
+        if not len(key):
+            return None
+        columns = lower(layout, *combine_numbers(layout, partials, windows), merged.table) | {"window_start": pa.array(windows.start)}
         found = stage.slices.objects.compute(partials.objects, windows)
         specs = {result: spec for held in layout.objects for result, spec in held.results}
         columns |= {name: typed(found[name], stage.schema.field(name).type, as_json=gives_json(spec)) for name, spec in specs.items()}
     else:
+        fixed = stage.hopping[number]
         key, ends, ints, floats = hopping_windows(
             layout.program(),
             offsets,
@@ -152,25 +155,24 @@ def _windows(stage: WindowStage, number: int, merged: _Merged) -> pa.Table | Non
             partials.closed,
             partials.ints,
             partials.floats,
-            grid.size,
-            grid.hop,
-            grid.origin,
+            fixed.size,
+            fixed.hop,
+            fixed.origin,
             stage.after,
             stage.through,
         )
-        columns = lower(layout, ints, floats, merged.table) if len(key) else {}
-    if not len(key):
-        return None
+        if not len(key):
+            return None
+        columns = lower(layout, ints, floats, merged.table)
     columns |= {column: values.take(pa.array(key)) for column, values in merged.of_key.items()}
     columns |= {GRID: pa.repeat(number, len(ends)), "window_end": pa.array(ends)}
     return pa.table([columns[field.name].cast(field.type) for field in stage.bare_schema], schema=stage.bare_schema)
 
 
-def _check_number(stage: WindowStage, window: str, grid: Grid, merged: _Merged) -> None:
+def _check_number(stage: WindowStage, window: str, grid: WindowGrid, merged: _Merged) -> None:
     filled = np.flatnonzero(np.diff(merged.offsets))
     first, last = merged.partials.starts[merged.offsets[filled]], merged.partials.starts[merged.offsets[filled + 1] - 1]
-    span = {"size": grid.size, "hop": grid.hop, "after": stage.after, "through": stage.through}
-    check_share(window, count_ends(first, last, np.diff(merged.offsets)[filled], **span))
+    check_share(window, count_ends(grid, first, last, np.diff(merged.offsets)[filled], after=stage.after, through=stage.through))
 
 
 def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: Partials, own: npt.NDArray[np.bool_]) -> list[tuple[int, Partials]]:
@@ -223,10 +225,10 @@ def _kept(stage: SliceStage, merged: _Merged, stored_rows: Sequence[tuple[int, P
 
 def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:
     """Complete the ``bare`` rows of one window to all columns of ``stage.schema``."""
-    name, grid = stage.grids[bare.column(GRID)[0].as_py()]
-    n, ends = bare.num_rows, int64_of(bare.column("window_end").combine_chunks())
-    columns = {field.name: bare.column(field.name) for field in bare.schema}
-    columns |= {"window": pa.repeat(name, n), "window_start": pa.array(ends - grid.size)}
+    number, n = bare.column(GRID)[0].as_py(), bare.num_rows
+    columns = {field.name: bare.column(field.name) for field in bare.schema} | {"window": pa.repeat(stage.grids[number][0], n)}
+    if stage.hopping is not None:
+        columns["window_start"] = pa.array(int64_of(bare.column("window_end").combine_chunks()) - stage.hopping[number].size)
     columns |= {"trigger": pa.nulls(n, pa.int64()), "revision": pa.repeat(0, n), "batch": pa.repeat(stage.slices.batch, n)}
     return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.axis import Edges, Grid
+from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
 from windowmill.windowing.columnar.packing import Packing
 from windowmill.windowing.columnar.rows import as_key, key_codes
@@ -29,7 +29,7 @@ from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column, lift_runs
 from windowmill.windowing.kernels.sliced import NEVER_CLOSED
-from windowmill.windowing.kernels.slices import along_axis, by_key, runs, slice_starts
+from windowmill.windowing.kernels.slices import along_axis, by_key, runs
 from windowmill.windowing.nodes import Nodes
 
 #: Columns of a row to lift, beside those of the source: its event time; the instant through which windows were closed at its arrival, or
@@ -40,7 +40,8 @@ SLICE, BATCH = "_slice", "_batch"
 #: Level of a node, 0 for a slice; only where nodes are stored.
 LEVEL = "_level"
 
-#: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates.
+#: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates, and window start
+#: where the end does not imply it.
 GRID = "_ grid"
 
 #: Number of rows lifted together; many, so that the rows of a slice meet. They take about 150 bytes each in memory.
@@ -119,7 +120,7 @@ class WindowStage:
     """
 
     slices: SliceStage
-    grids: tuple[tuple[str, Grid], ...]
+    grids: tuple[tuple[str, WindowGrid], ...]
     after: int
     through: int
     keep_from: int | None
@@ -127,9 +128,16 @@ class WindowStage:
     nodes: NodeStage | None = None
 
     @cached_property
+    def hopping(self) -> Sequence[Grid] | None:
+        """The grids, if the windows of each have one length; otherwise null."""
+        return all_hopping(grid for _, grid in self.grids)
+
+    @cached_property
     def bare_schema(self) -> pa.Schema:
         """Columns of a result row without those that its grid implies or that are constant."""
-        implied = ("window", "window_start", "trigger", "revision", "batch")
+        implied = ["window", "trigger", "revision", "batch"]
+        if self.hopping is not None:
+            implied.append("window_start")
         return pa.schema([(GRID, pa.int32()), *(field for field in self.schema if field.name not in implied)])
 
 
@@ -170,8 +178,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     if stage.layout.ordered:
         rows = rows.take(pa.array(_by_time(rows, stage.ties)))
     codes, n_keys = key_codes([rows.column(key) for key in stage.keys], rows.num_rows)
-    sequences = np.array(stage.edges.sequences, np.int64).reshape(-1, 2)
-    starts = slice_starts(int64_of(rows.column(TIME).combine_chunks()), sequences[:, 0].copy(), sequences[:, 1].copy())
+    starts = stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks()))
     closed = closed_of(rows)
     order, offsets = by_key(codes, n_keys)
     starts, closed = starts[order], closed[order]

@@ -109,22 +109,24 @@ class CalendarGrid:
         near = self._near(t)
         return int(min(near.starts[near.ends > t], default=AXIS_END))
 
+    def edges_in(self, low: int, high: int) -> Ints:
+        edges = self._overlapping(np.array([low]), np.array([high])).edges
+        return edges[(edges >= low) & (edges < high)]
+
+    def ending_in(self, after: int, through: int) -> tuple[Ints, Ints]:
+        near = self._overlapping(np.array([after]), np.array([max(after, through)]))
+        chosen = (near.ends > after) & (near.ends <= through)
+        return near.starts[chosen], near.ends[chosen]
+
     def count_ends(self, after: int, through: int) -> int:
         after, through = (min(max(t, PRINTABLE[0]), PRINTABLE[1]) for t in (after, through))
         if after >= through:
             return 0
         most = self.most_ends(through - after)
-        if most > _COUNTED:
-            return most
-        ends = self._overlapping(np.array([after]), np.array([through])).ends
-        return int(((ends > after) & (ends <= through)).sum())
+        return most if most > _COUNTED else len(self.ending_in(after, through)[1])
 
     def most_ends(self, length: T) -> T:
         return ((length + _CLOCKS_US) // self.hop.shortest + 1) * self._of_step
-
-    def around(self, t: Ints) -> tuple[Ints, Ints]:
-        near = self._near(t)
-        return near.starts, near.ends
 
     def numbered(self, time: Ints, stop: Ints) -> Numbering:
         from windowmill.windowing.slicing.numbering import Numbering
