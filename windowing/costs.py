@@ -130,10 +130,12 @@ def _count_sampled(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
     counted = span
     while edges.most_in(counted) > _SAMPLED_EDGES:
         counted //= 2
-    cuts = edges.between(_SAMPLED_FROM, _SAMPLED_FROM + counted)
-    starts, ends = grid.ending_in(_SAMPLED_FROM, _SAMPLED_FROM + span) if counted == span else (cuts[:0], cuts[:0])
-    if not len(ends):
-        slices = math.ceil(grid.longest * len(cuts) / counted)
-        return slices, slices / grid.most_ends(grid.longest)
-    reached = edges.between(int(starts.min()), _SAMPLED_FROM + span)
-    return int((np.searchsorted(reached, ends) - np.searchsorted(reached, starts)).max()), len(cuts) / len(ends)
+    if counted == span:
+        starts, ends = grid.ending_in(_SAMPLED_FROM, _SAMPLED_FROM + span)
+        if len(ends) > 1:
+            cuts = edges.between(int(starts.min()), int(ends[-1]) + 1)
+            held, between = np.searchsorted(cuts, ends) - np.searchsorted(cuts, starts), np.searchsorted(cuts, ends[[0, -1]])
+            return int(held.max()), float(between[1] - between[0]) / (len(ends) - 1)
+    density = len(edges.between(_SAMPLED_FROM, _SAMPLED_FROM + counted)) / counted
+    windows = grid.most_ends(1_000 * grid.longest) / 1_000
+    return math.ceil(grid.longest * density), grid.longest * density / windows

@@ -161,6 +161,42 @@ def test_slices_are_those_that_the_edges_cut():
     assert edges == Edges.of(Grids.of(pipeline).grids)
 
 
+NEW_YORK = {"timezone": "America/New_York"}
+HOURS, DAYS, MONTHS = (
+    {"type": "tumbling", "size": "1 hour"},
+    {"type": "tumbling", "size": "1 day"} | NEW_YORK,
+    {"type": "tumbling", "size": "1 month"} | NEW_YORK,
+)
+
+
+@pytest.mark.parametrize(
+    ("windows", "slicing", "n", "m", "new"),
+    [
+        ([DAYS], "calendar edges", 1, 1, "1 a hop"),
+        ([{"type": "hopping", "size": "1 month", "hop": "1 day"} | NEW_YORK], "calendar edges", 31, 1, "1 a hop"),
+        ([{"type": "hopping", "size": "36 hours", "hop": "1 day"} | NEW_YORK], "calendar edges", 3, 2, "2 a hop"),
+        ([{"type": "cumulative", "size": "1 day", "step": "6 hours"} | NEW_YORK], "calendar edges", 4, 1, "1 a step"),
+        ([{"type": "cumulative", "size": "1 day", "step": "1 hour"}], "panes", 24, 1, "1 a step"),
+        ([DAYS, HOURS], "shared edges", 24, 24, "24 a hop"),
+        ([MONTHS, DAYS], "shared edges", 31, 30, "30 a hop"),
+        ([{"type": "cumulative", "size": "1 day", "step": "12 hours"}, HOURS], "shared edges", 24, 12, "12 a step"),
+        ([{"type": "tumbling", "size": "100 years"} | NEW_YORK, HOURS], "shared edges", 893_000, 806_500, None),
+    ],
+    ids=str,
+)
+def test_slices_of_calendars_and_of_windows_that_grow(windows, slicing, n, m, new):
+    found = planned(*windows, time={"column": "t", "disorder": "1 hour"})
+    assert (found.way, found.why) == ("slices", ())
+    shape = found.windows[0].shape
+    assert shape.slicing == slicing
+    assert (shape.n, shape.m) == (pytest.approx(n, rel=2e-3), pytest.approx(m, rel=2e-3))
+    assert new is None or (shape.leaves, shape.new_leaves) == (f"{n} slices", new)
+    assert shape.state.endswith(" (longest window), and disorder of 1 hour before, a row for each batch that touched one")
+    assert len({(window.shape.state, window.shape.state_rows) for window in found.windows}) == 1
+    assert (shape.state_rows or 0) > n
+    assert "node" not in found.reads + found.adds
+
+
 # ---------------------------------------------------------------------------------------------------------------------------------
 # Slicing and engines.
 
@@ -248,13 +284,15 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
             {"aggregates": {"n": {"count": "*"}, "d": {"use": "tests.windowing.test_planner:Newest", "args": ["x"]}}},
             ["aggregates.d: tests.windowing.test_planner:Newest is not declared commutative"],
         ),
-        ({"windows": [GRID, {"name": "w", "type": "tumbling", "size": "1 month"}]}, ["windows.1: months"]),
+        (
+            {"windows": [GRID, {"name": "w", "type": "tumbling", "size": "1 month", "empty": "emit"}]},
+            ["windows.1.empty: windows that hold nothing"],
+        ),
         (
             {"windows": [GRID | {"empty": "emit"}, {"name": "w", "type": "session", "gap": "1 hour"}]},
             ["windows.0.empty", "windows.1: session"],
         ),
         ({"windows": [{"name": "w", "type": "tumbling", "evict": {"count": 3}}]}, ["windows.0: tumbling windows that evict"]),
-        ({"windows": [{"name": "w", "type": "cumulative", "size": "1 hour", "step": "5 minutes"}]}, ["windows.0: cumulative"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from windowmill.windowing.axis import Grid
+from windowmill.windowing.axis import CumulativeGrid, Grid
 from windowmill.windowing.columnar.aggregation import Lifted
 from windowmill.windowing.columnar.engine import ColumnarEngine
 from windowmill.windowing.costs import Shape
@@ -82,11 +82,11 @@ def test_a_type_is_a_grid_or_says_why_not(name, form):
     [window] = pipeline_of({"type": name} | form).windows
     problem = window.grid_problem("windows.0")
     if problem is None:
-        assert isinstance(window.fixed_grid(), Grid)
+        assert isinstance(window.grid(), CumulativeGrid if name == "cumulative" else Grid)
     else:
         assert problem.startswith(f"windows.0: {name} windows ")
         with pytest.raises(UnsupportedError, match="are no fixed grid; such windows go by live rows"):
-            window.fixed_grid()
+            window.grid()
 
 
 @pytest.mark.parametrize(("name", "form"), CASES, ids=str)
