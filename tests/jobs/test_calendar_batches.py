@@ -1,0 +1,206 @@
+"""Batches of windows on all kinds of grids through a state in memory, against the oracle: late rows, however rows are cut. No Spark."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import Schema
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.strategies import shared
+from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, MINUTE, ODD, WINDOWS, pipeline_of
+from tests.windowing.test_slices import same
+from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.lateness_in_process import judged, seen_after
+from windowmill.jobs.ways.lateness_on_spark import _closing
+from windowmill.jobs.ways.slice_stages import Slicing
+from windowmill.jobs.ways.slices_in_process import _fits, work
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
+from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.slice_windows import result_rows
+from windowmill.windowing.columnar.slices import SLICE, TIME
+from windowmill.windowing.grids import Grids
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.reference import Record, evaluate
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import slices_of
+
+NUMBERS: dict[str, Any] = {
+    "n": {"count": "*"},
+    "large": {"count": "i", "where": "i > 3"},
+    "whole": {"sum": "i"},
+    "total": {"sum": "f"},
+    "low": {"min": "s"},
+    "worst": {"arg_max": ["f", "s"]},
+    "opening": {"first": "s"},
+    "closing": {"last": "i"},
+    "spread": {"stddev_samp": "f"},
+}
+OBJECTS = NUMBERS | {"kinds": {"count_distinct": "s"}, "greatest": {"top_k": {"column": "i", "k": 2}}}
+SOURCE = pa.schema(
+    [("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("x", pa.int64()), ("i", pa.int64()), ("f", pa.float64()), ("s", pa.string())]
+)
+VALUES = {
+    "k": st.sampled_from("ab"),
+    "x": st.integers(0, 1),
+    "i": st.one_of(st.none(), st.integers(-9, 9)),
+    "f": st.one_of(st.none(), st.integers(-99, 99).map(lambda n: n / 8)),
+    "s": st.sampled_from("xyz"),
+}
+#: How far the input moves on from row to row, how far a row comes behind, and what a pipeline allows for that.
+ADVANCES = st.sampled_from([0, 10 * MINUTE, 3 * HOUR, 11 * HOUR, DAY, 3 * DAY, 20 * DAY])
+DELAYS = st.sampled_from([0, 0, HOUR, 5 * HOUR, 30 * HOUR, 40 * DAY])
+DISORDERS, LATENESSES = st.sampled_from(["0 seconds", "2 hours", "3 days"]), st.sampled_from(["0 seconds", "5 hours", "2 days"])
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[dict[str, Any]]:
+    start = draw(st.sampled_from(ODD)) + draw(st.integers(-2_000, 2_000)) * MINUTE
+    ahead = list(accumulate(draw(st.lists(ADVANCES, min_size=1, max_size=14)), initial=start))
+    return [{"t": at - draw(DELAYS) + draw(st.integers(-1, 1)), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
+
+
+class Run:
+    """The batches of a pipeline, each judged and computed as a small one is, with what maintenance would leave of the state."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        columns = Columns.of(Schema.from_arrow(SOURCE).to_json())
+        self.base = {"pipeline": pipeline, "columns": columns, "builds_state": True, "check": RowCheck("state")}
+        slices = slices_of(pipeline, columns.arrow)
+        assert slices is not None
+        self.slices, self.batch, self.state = slices, 0, None
+        self.seen: int | None = None
+        self.emitted: int | None = None
+        self.rows: list[dict[str, Any]] = []
+        self.refused: list[tuple[int, str]] = []
+
+    def step(self, rows: list[dict[str, Any]], first: int) -> None:
+        """One batch; ``first`` numbers its rows."""
+        batch = Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted)
+        table = arrived(rows)
+        self.seen = seen_after(table, self.seen)
+        assert self.seen is not None
+        told = judged(table, batch, self.slices.grids.grids)
+        self.refused += [(first + row[ROW], row[REASON]) for row in told.select([ROW, REASON]).to_pylist() if row[REASON]]
+        self.emit(batch, told, self.seen - batch.disorder - batch.lateness)
+
+    def end(self) -> None:
+        """A last batch without rows, after which all windows are complete."""
+        self.emit(Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted), None, AXIS_END)
+
+    def emit(self, batch: Input, told: pa.Table | None, closed: int) -> None:
+        grids, after = self.slices.grids, AXIS_BEGIN if self.emitted is None else self.emitted
+        through = self.emitted = max(after, closed)
+        stage, stored = Slicing(batch, self.slices).window_stage(Emission(self.seen, through, after, through)), None
+        if self.state is not None and grids.any_end(after, through):
+            start = self.state[SLICE]
+            stored = self.state.filter(pc.and_(pc.greater_equal(start, grids.first_slice_after(after)), pc.less(start, through)))
+        assert _fits(told, stored, stage)
+        for part in work(told, stored, stage):
+            for bare in part.windows:
+                found = result_rows(stage, bare)
+                bounds = [found[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
+                rows = zip(found.to_pylist(), *bounds, strict=True)
+                self.rows += [row | {"window_start": start, "window_end": end} for row, start, end in rows]
+            if part.slices is not None:
+                self.state = part.slices if self.state is None else pa.concat_tables([self.state, part.slices])
+        if self.state is not None:
+            self.state = self.state.filter(pc.greater_equal(self.state[SLICE], grids.first_slice_after(through)))
+        self.batch += 1
+
+
+def arrived(rows: list[dict[str, Any]]) -> pa.Table:
+    whole = pa.Table.from_pylist(rows, schema=pa.schema([field if field.name != "t" else pa.field("t", pa.int64()) for field in SOURCE]))
+    n = len(rows)
+    whole = whole.append_column(TIME, whole["t"]).append_column(FILE, pa.array([0] * n, pa.int32()))
+    whole = whole.append_column(ROW, pa.array(range(n), pa.int64())).append_column(REASON, pa.nulls(n, pa.string()))
+    return whole.append_column(condition_column("i > 3"), pa.array([row["i"] is not None and row["i"] > 3 for row in rows], pa.bool_()))
+
+
+def place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["k"], row["window"], row["window_end"], row["window_start"]
+
+
+def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool) -> None:
+    run = Run(pipeline)
+    for first, last in pairwise(sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})):
+        run.step(rows[first:last], first)
+    if final:
+        run.end()
+    records = [Record(row, frozenset(["i > 3"] if row["i"] is not None and row["i"] > 3 else [])) for row in rows]
+    wanted = evaluate(pipeline, records, final=final)
+    assert run.refused == wanted.quarantined
+    found, expected = sorted(run.rows, key=place), sorted(wanted.rows, key=place)
+    assert [place(row) for row in found] == [place(row) for row in expected]
+    for got, want in zip(found, expected, strict=True):
+        wrong = {name: (got[name], value) for name, value in want.items() if not same(got[name], value)}
+        assert not wrong, (place(want), wrong)
+
+
+CUTS = st.lists(st.integers(1, 15), max_size=5)
+
+
+@pytest.mark.covers("I7")
+@pytest.mark.parametrize("window", [*CALENDARS, "growing", "growing_shifted", "here"])
+@shared(len(CALENDARS) + 3, 12)
+@given(rows=streams(), cuts=CUTS, disorder=DISORDERS, lateness=LATENESSES, final=st.booleans())
+def test_batches_are_those_of_the_oracle(
+    window: str, rows: list[dict[str, Any]], cuts: list[int], disorder: str, lateness: str, final: bool
+):
+    check(pipeline_of([window], NUMBERS, tie_break=["x"], disorder=disorder, lateness=lateness), rows, cuts, final=final)
+
+
+@given(
+    windows=st.lists(st.sampled_from(list(WINDOWS)), min_size=2, max_size=4, unique=True),
+    aggregates=st.sampled_from([NUMBERS, OBJECTS]),
+    rows=streams(),
+    cuts=CUTS,
+    disorder=DISORDERS,
+    lateness=LATENESSES,
+    final=st.booleans(),
+)
+def test_windows_of_all_kinds_share_their_slices(
+    windows: list[str],
+    aggregates: dict[str, Any],
+    rows: list[dict[str, Any]],
+    cuts: list[int],
+    disorder: str,
+    lateness: str,
+    final: bool,
+):
+    check(pipeline_of(windows, aggregates, tie_break=["x"], disorder=disorder, lateness=lateness), rows, cuts, final=final)
+
+
+def test_a_month_is_stored_as_one_slice_and_read_when_it_ends():
+    run = Run(pipeline_of(["month"], {"n": {"count": "*"}}))
+    january = ODD[7] - 30 * DAY
+    row = {"k": "a", "x": 0, "i": 1, "f": 0.5, "s": "x"}
+    for day in range(31):
+        run.step([row | {"t": january + day * DAY}], day)
+    assert run.rows == []
+    assert run.state is not None
+    assert set(run.state[SLICE].to_pylist()) == {january}
+    run.step([row | {"t": january + 31 * DAY}], 31)
+    assert [(found["n"], found["window_end"] - found["window_start"]) for found in run.rows] == [(31, 31 * DAY)]
+    assert run.state[SLICE].to_pylist() == [january + 31 * DAY]
+
+
+def test_spark_is_given_the_closing_of_late_rows_alone():
+    grids = Grids.of(pipeline_of(["day", "growing_days"])).grids
+    time, closed = ODD[0] + HOUR, ODD[0] + 3 * DAY
+    found = _closing(grids, pa.array([None, time, None, time + DAY], pa.int64()), pa.array([0, closed, 1, closed], pa.int64())).to_pylist()
+    assert [row["edge"] for row in found][::2] == [None, None]
+    for row, at in ((found[1], time), (found[3], time + DAY)):
+        assert row["first_end"] == min(grid.first_end_after(at) for grid in grids)
+        assert row["last_end"] == max(grid.last_end_holding(at) for grid in grids)
+        assert row["edge"] == Grids.of(pipeline_of(["day", "growing_days"])).edges.slice_start(closed)
+    nothing = _closing(grids, pa.nulls(2, pa.int64()), pa.array([1, 2]))
+    assert nothing.type == pa.struct([(name, pa.int64()) for name in ("first_end", "last_end", "edge")])
+    assert [row["edge"] for row in nothing.to_pylist()] == [None, None]
