@@ -10,8 +10,6 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import numpy as np
-
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, to_us
 from windowmill.windowing.engines import ENGINES
 from windowmill.windowing.engines.flatfat import update_combines
@@ -126,6 +124,8 @@ def count_slices(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
 
 def _count_sampled(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
     """:func:`count_slices` by some neighbouring windows."""
+    import numpy as np
+
     span = max(3 * grid.longest, *(2 * period for period, _ in edges.sequences), 1)
     counted = span
     while edges.most_in(counted) > _SAMPLED_EDGES:

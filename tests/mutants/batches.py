@@ -104,8 +104,8 @@ MUTANTS = (
     Mutant(
         "closed-windows-take-rows",
         "jobs/ways/lateness_in_process.py",
-        "(last_end > times) & (last_end <= closed)",
-        "(last_end > times) & (last_end < closed)",
+        "(found.last_end <= closed[behind])",
+        "(found.last_end < closed[behind])",
         ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_what_came_before_it",),
     ),
     Mutant(
