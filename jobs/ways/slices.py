@@ -1,4 +1,4 @@
-"""The way by slices: the state keeps partials of slices, from which windows on fixed grids are combined.
+"""The way by slices: the state keeps partials of slices, from which windows on grids are combined.
 
 This process computes a small batch, Spark any other one. The choice is final once the state has been restored.
 """

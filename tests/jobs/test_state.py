@@ -23,6 +23,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.state import state_of
+from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.partition_task import PartitionTask
@@ -142,6 +143,31 @@ def test_a_key_tells_what_would_be_restored_for_which_windows(slices):
     ]
     assert (answer.data["windows"][1]["first_slice"], answer.data["windows"][1]["last_slice"]) == (30, 50)
     assert "batch 2 would restore 3 slices (4 entries) of 11 rows\n" in shown(answer)
+
+
+def test_windows_to_come_may_grow_or_follow_a_calendar(tmp_path):
+    growing = {"name": "growing", "type": "cumulative", "size": 30, "step": 10}
+    pipeline = Pipeline.model_validate(spec_at(tmp_path / "growing", windows=[growing]))
+    sliced(pipeline, [("a", 1, begin, None, 2, 1.0) for begin in (30, 40, 50, 70)])
+    commit(pipeline, 40)
+    answer = state_of(pipeline, ["site=1", "k=a"], 20)
+    windows = [(w["window_start"], w["window_end"], w["slices"], w["rows"]) for w in answer.data["windows"]]
+    assert windows == [(30, 50, 2, 4), (30, 60, 3, 6), (60, 80, 1, 2), (60, 90, 1, 2)]
+    assert (answer.data["state"]["needed_from"], answer.data["windows_in_all"]) == (30, 4)
+
+    days = {"name": "days", "type": "hopping", "size": "2 days", "hop": "1 day", "timezone": "America/New_York"}
+    pipeline = Pipeline.model_validate(spec_at(tmp_path / "days", windows=[days], time={"column": "t"}))
+    march = [to_us(datetime(2024, 3, day, hour, tzinfo=UTC)) for day, hour in ((9, 5), (10, 5), (11, 4))]
+    sliced(pipeline, [("a", 1, begin, None, 2, 1.0) for begin in march])
+    commit(pipeline, march[1], schema=SOURCE.set(2, pa.field("t", pa.timestamp("us", "UTC"))))
+    answer = state_of(pipeline, ["site=1", "k=a"], 20)
+    # The clocks go forward on the 10th.
+    assert [(w["window_start"][5:13], w["window_end"][5:13], w["slices"]) for w in answer.data["windows"]] == [
+        ("03-09T05", "03-11T04", 2),
+        ("03-10T05", "03-12T04", 2),
+        ("03-11T04", "03-13T04", 1),
+    ]
+    assert answer.data["state"]["needed_from"].startswith("2024-03-09T05:00:00")
 
 
 def test_lists_are_cut_and_say_so(slices):

@@ -109,6 +109,27 @@ MUTANTS = (
         ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_what_came_before_it",),
     ),
     Mutant(
+        "closed-for-the-last-window-only",
+        "windowing/grids.py",
+        "first_end = np.min(",
+        "first_end = np.max(",
+        ("tests/jobs/test_calendar_batches.py::test_windows_of_all_kinds_share_their_slices",),
+    ),
+    Mutant(
+        "rows-at-an-edge-of-a-calendar-before-it",
+        "windowing/slicing/calendar_grid.py",
+        'np.append(AXIS_BEGIN, edges)[np.searchsorted(edges, t, side="right")]',
+        'np.append(AXIS_BEGIN, edges)[np.searchsorted(edges, t, side="left")]',
+        ("tests/jobs/test_calendar_batches.py::test_a_month_is_stored_as_one_slice_and_read_when_it_ends",),
+    ),
+    Mutant(
+        "slices-of-long-windows-forgotten",
+        "windowing/slicing/calendar_grid.py",
+        "near.starts[near.ends > t]",
+        "near.starts[near.starts > t]",
+        ("tests/jobs/test_calendar_batches.py::test_batches_are_those_of_the_oracle",),
+    ),
+    Mutant(
         "snapshot-rows-late",
         "jobs/ways/lateness_in_process.py",
         "    greatest = np.where(rows.column(FILE).to_numpy() < settled, AXIS_BEGIN, greatest)\n",

@@ -79,7 +79,8 @@ def test_a_run_without_its_interval_is_refused(bench):
 
 WAYS = {
     "slices": {},
-    "live rows": {"windows": [{"name": "w", "type": "cumulative", "size": "10 minutes", "step": "10 minutes"}]},
+    # Events without length are in the windows in which they begin.
+    "live rows": {"time": {"column": "t", "end": "t", "watermark": "data_interval_end", "lateness": "5 minutes"}},
 }
 
 

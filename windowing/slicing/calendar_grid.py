@@ -5,7 +5,8 @@ Days and months differ in length, so no arithmetic numbers such windows. They ar
     steps    │ 0 … 255 │ 256 … 511 │           …            │ 6,656 … 6,911 │
     instants              ·  ·· ·                                ·               blocks between are never listed
 
-A block depends on the grid alone, so each process lists it once (:func:`_block`). A grid itself is small, and can be pickled.
+A block depends on the grid and the zone's data alone, so each process lists it once (:func:`_block`). A grid itself is small, and can be
+pickled.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
@@ -156,7 +158,7 @@ class CalendarGrid:
         steps, length = self._steps, max(1, _BLOCK // self._of_step)
         low, _ = steps.indexes_around(np.clip(first, *PRINTABLE) - self.longest - self.hop.longest)
         _, high = steps.indexes_around(np.clip(last, *PRINTABLE))
-        return _union(self, length, tuple(_joined(low // length, (high + 1) // length)))
+        return _union(self, steps.zone, length, tuple(_joined(low // length, (high + 1) // length)))
 
 
 def _like(t: T, found: Ints) -> T:
@@ -176,9 +178,9 @@ def _joined(first: Ints, last: Ints) -> list[tuple[int, int]]:
 
 
 @lru_cache(maxsize=_UNIONS)
-def _union(grid: CalendarGrid, length: int, ranges: tuple[tuple[int, int], ...]) -> Listing:
+def _union(grid: CalendarGrid, zone: ZoneInfo, length: int, ranges: tuple[tuple[int, int], ...]) -> Listing:
     """The windows of all blocks in the ``ranges`` [first, last], each window once."""
-    blocks = [_block(grid, length, number) for first, last in ranges for number in range(first, last + 1)]
+    blocks = [_block(grid, zone, length, number) for first, last in ranges for number in range(first, last + 1)]
     starts, ends = (np.concatenate([np.empty(0, np.int64), *(block[bound] for block in blocks)]) for bound in (0, 1))
     order = np.lexsort((starts, ends))
     starts, ends = starts[order], ends[order]
@@ -188,30 +190,29 @@ def _union(grid: CalendarGrid, length: int, ranges: tuple[tuple[int, int], ...])
 
 
 @lru_cache(maxsize=_BLOCKS)
-def _block(grid: CalendarGrid, length: int, number: int) -> tuple[Ints, Ints]:
+def _block(grid: CalendarGrid, zone: ZoneInfo, length: int, number: int) -> tuple[Ints, Ints]:
     """Starts and ends of the windows that begin at the steps of a block; without those that reach beyond the years 1 to 9999."""
-    steps, windows = Steps(grid.origin, grid.hop, zone_named(grid.zone)), []
+    steps, windows = Steps(grid.origin, grid.hop, zone), list[tuple[int, int]]()
     for k in range(number * length, (number + 1) * length):
         try:
             start, last = steps.at(k), steps.after(k, grid.size)
+            ends = [] if grid.step is None else _stepped(start, last, grid.step, zone)
         except (OverflowError, ValueError):
             continue
-        if grid.step is not None:
-            windows += [(start, end) for end in _stepped(start, last, grid.step, steps)]
-        windows.append((start, last))
+        windows += [(start, end) for end in (*ends, last)]
     bounds = np.array(windows, np.int64).reshape(-1, 2)
     return bounds[:, 0].copy(), bounds[:, 1].copy()
 
 
-def _stepped(start: int, last: int, step: Duration, steps: Steps) -> list[int]:
+def _stepped(start: int, last: int, step: Duration, zone: ZoneInfo) -> list[int]:
     """The instants ``step``, 2·``step`` … after ``start`` that come before ``last``."""
     found: list[int] = []
-    while (end := _after_steps(start, len(found) + 1, step, steps)) < last:
+    while (end := _after_steps(start, len(found) + 1, step, zone)) < last:
         found.append(end)
     return found
 
 
-def _after_steps(start: int, count: int, step: Duration, steps: Steps) -> int:
+def _after_steps(start: int, count: int, step: Duration, zone: ZoneInfo) -> int:
     if not step.is_calendar:
         return start + count * step.ticks
-    return shifted(start, count * step.months, count * step.days, steps.zone) + count * step.ticks
+    return shifted(start, count * step.months, count * step.days, zone) + count * step.ticks
