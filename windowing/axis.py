@@ -41,7 +41,7 @@ class WindowGrid(Protocol):
     """
 
     @property
-    def trains(self) -> tuple[tuple[int, int], ...]:
+    def edge_sequences(self) -> tuple[tuple[int, int], ...]:
         """The sequences of edges phase + k·period of its windows, as (period, phase); empty if it must be ``listed``."""
         ...
 
@@ -116,7 +116,7 @@ class Grid:
     origin: int = 0
 
     @property
-    def trains(self) -> tuple[tuple[int, int], ...]:
+    def edge_sequences(self) -> tuple[tuple[int, int], ...]:
         return (self.hop, self.origin % self.hop), (self.hop, (self.origin + self.size) % self.hop)
 
     @property
@@ -182,7 +182,7 @@ class CumulativeGrid:
     origin: int = 0
 
     @property
-    def trains(self) -> tuple[tuple[int, int], ...]:
+    def edge_sequences(self) -> tuple[tuple[int, int], ...]:
         return ((self.step, self.origin % self.step),)
 
     @property
@@ -258,7 +258,7 @@ class Edges:
     def of(cls, grids: Iterable[WindowGrid]) -> Edges:
         """The edges of all ``grids``; omits sequences whose edges another one contains."""
         every = list(grids)
-        sequences = {train for grid in every for train in grid.trains}
+        sequences = {sequence for grid in every for sequence in grid.edge_sequences}
         needed = [
             (period, phase)
             for period, phase in sequences

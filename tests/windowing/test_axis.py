@@ -39,7 +39,7 @@ def test_a_slice_begins_at_the_last_edge_of_any_window(several, t):
     assert Edges.of(several).slice_start(t) == max(edge for edge in edges if edge <= t)
 
 
-def test_trains_that_repeat_another_are_left_out():
+def test_edge_sequences_that_repeat_another_are_left_out():
     hour, half, quarter = Grid(60, 60), Grid(1440, 30), Grid(10080, 360)
     assert Edges.of([hour, half, quarter]).sequences == ((30, 0),)
     assert Edges.of([Grid(10, 3)]).sequences == ((3, 0), (3, 1))

@@ -84,7 +84,7 @@ class CalendarGrid:
     zone: str
 
     @property
-    def trains(self) -> tuple[tuple[int, int], ...]:
+    def edge_sequences(self) -> tuple[tuple[int, int], ...]:
         return ()
 
     @property
