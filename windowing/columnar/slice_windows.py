@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,7 @@ from windowmill.windowing.columnar.slices import (
     closed_of,
     nulled,
 )
+from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.kernels.columns import arenas, int64_of, key_offsets, stored
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.lower import lower
@@ -99,6 +101,8 @@ class _Merged:
         Batch of each slice; int64, shape (n_slices,).
     table
         The rows that partials point into.
+    columns
+        Combines the partials that are Python objects.
     """
 
     of_key: Mapping[str, pa.Array]
@@ -106,6 +110,12 @@ class _Merged:
     partials: Partials
     batches: Ints
     table: pa.Table
+    columns: StoredObjects
+
+    @cached_property
+    def objects(self) -> Objects:
+        """The partials that are Python objects, decoded; once for all windows of the spec."""
+        return self.columns.decode(self.partials.objects)
 
 
 def _merged(stage: SliceStage, table: pa.Table) -> _Merged:
@@ -128,7 +138,7 @@ def _merged(stage: SliceStage, table: pa.Table) -> _Merged:
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
     of_key = {column: table.column(column).combine_chunks().take(pa.array(first_of_key[:-1])) for column in keys}
     index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    return _Merged(of_key, offsets, Partials(index, starts, closed, ints, floats, objects), batches, slices)
+    return _Merged(of_key, offsets, Partials(index, starts, closed, ints, floats, objects), batches, slices, stage.objects)
 
 
 def _windows(stage: WindowStage, number: int, merged: _Merged) -> pa.Table | None:
@@ -143,7 +153,7 @@ def _windows(stage: WindowStage, number: int, merged: _Merged) -> pa.Table | Non
         if not len(key):
             return None
         columns = lower(layout, *combine_numbers(layout, partials, windows), merged.table) | {"window_start": pa.array(windows.start)}
-        found = stage.slices.objects.compute(partials.objects, windows)
+        found = merged.columns.compute(merged.objects, windows)
         specs = {result: spec for held in layout.objects for result, spec in held.results}
         columns |= {name: typed(found[name], stage.schema.field(name).type, as_json=gives_json(spec)) for name, spec in specs.items()}
     else:

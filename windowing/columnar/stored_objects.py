@@ -1,6 +1,7 @@
 """The stored partials that are Python objects: lifted from rows, folded, combined into windows, and kept as bytes.
 
-A table of such partials is an array of objects, shape (n_partials, n_columns), beside the arenas of the partials that are numbers.
+A table of such partials is an array of objects, shape (n_partials, n_columns), beside the arenas of the partials that are numbers. A
+partial that was read stays bytes until it is combined, because most slices of a batch are stored again as they were.
 """
 
 from __future__ import annotations
@@ -57,29 +58,44 @@ class StoredObjects:
         return partials
 
     def read(self, slices: pa.Table) -> Objects:
-        """The partials of stored slices; raises ``StateCorruptError`` if one is damaged."""
+        """The partials of stored slices, as bytes."""
         partials = self.none(slices.num_rows)
         for index, column in enumerate(self._columns):
-            partials[:, index] = _as_objects([decode(data) for data in slices.column(column.stored.name).to_pylist()])
+            partials[:, index] = _as_objects(slices.column(column.stored.name).to_pylist())
         return partials
 
     def write(self, partials: Objects) -> dict[str, pa.Array]:
         """The partials as columns of bytes; raises ``SpecError`` if one is not plain data."""
         return {
-            column.stored.name: pa.array([encode(partial, column.first) for partial in partials[:, index]], pa.binary())
+            column.stored.name: pa.array(
+                [partial if type(partial) is bytes else encode(partial, column.first) for partial in partials[:, index]], pa.binary()
+            )
             for index, column in enumerate(self._columns)
         }
 
     def fold(self, partials: Objects, bounds: Ints) -> Objects:
-        """Combine the partials of each run ``bounds[r]:bounds[r + 1]`` in order; O(n) combines."""
+        """Combine the partials of each run ``bounds[r]:bounds[r + 1]`` in order; O(n) combines.
+
+        Raises
+        ------
+        StateCorruptError
+            If one is damaged.
+        """
         folded = partials[bounds[:-1]]
         for run in np.flatnonzero(np.diff(bounds) > 1).tolist():
             for index, column in enumerate(self._columns):
-                folded[run, index] = column.aggregate.fold(partials[bounds[run] : bounds[run + 1], index])
+                folded[run, index] = column.aggregate.fold(map(_decoded, partials[bounds[run] : bounds[run + 1], index]))
         return folded
 
+    def decode(self, partials: Objects) -> Objects:
+        """The partials without bytes; raises as :meth:`fold`."""
+        decoded = self.none(len(partials))
+        for index in range(len(self)):
+            decoded[:, index] = _as_objects(list(map(_decoded, partials[:, index])))
+        return decoded
+
     def compute(self, partials: Objects, windows: Windows) -> dict[str, list[Any]]:
-        """The results of each window by aggregate; leaf i of ``windows`` has ``partials[i]``."""
+        """The results of each window by aggregate; leaf i of ``windows`` has ``partials[i]``, which are decoded."""
         results: dict[str, list[Any]] = {}
         for index, column in enumerate(self._columns):
             totals = combine_windows(column.aggregate, partials[:, index].tolist(), windows)
@@ -112,6 +128,10 @@ def _positions(rows: pa.Table, time: str, ties: Sequence[str]) -> list[Any]:
     columns = [plain(rows.column(name)).to_pylist() for name in ties]
     tied = zip(*columns, strict=True) if columns else [()] * rows.num_rows
     return [position(at, values) for at, values in zip(rows.column(time).to_pylist(), tied, strict=True)]
+
+
+def _decoded(partial: Any) -> Any:
+    return decode(partial) if type(partial) is bytes else partial
 
 
 def _as_objects(partials: list[Any]) -> Objects:
