@@ -20,6 +20,7 @@ BENCHMARKS = {
     "tuples": ["tuples"],
     "incremental": ["incremental"],
     "small-runs": ["small_runs"],
+    "cost": ["cost"],
     "long-life": ["long_life"],
     "nodes": ["nodes"],
     "memory": ["memory"],
