@@ -95,6 +95,16 @@ def test_an_empty_day_that_was_open_when_the_input_ended_is_told(batches: list[l
     ]
 
 
+def test_a_skipped_day_counts_no_event_twice():
+    """December 30th 2011 is missing in Apia, so two windows of the same start end at once."""
+    spec = pipeline({"type": "cumulative", "size": "4 days", "step": "1 day", "timezone": "Pacific/Apia"})
+    times = [to_us(datetime(2011, 12, 29, 12, tzinfo=UTC))]
+    rows, _ = computed(spec, [times])
+    assert rows == [dict(row) for row in evaluate(spec, [Record({"t": time}) for time in times]).rows]
+    assert {row["n"] for row in rows} == {1}
+    assert len({row["window_end"] for row in rows}) == len(rows)
+
+
 def wall_date(instant: int, zone: str) -> date:
     return from_us(instant).astimezone(ZoneInfo(zone)).date()
 

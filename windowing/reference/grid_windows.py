@@ -135,7 +135,8 @@ def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: 
     counted = []
     for event in events:
         check_lasting(window, event.stop - event.time)
-        spans = list(grid.holding(event.time, event.stop))
+        # Where a zone skips a day, two windows may have the same bounds: they are one.
+        spans = list(dict.fromkeys(grid.holding(event.time, event.stop)))
         taking = [span for span in spans if span[1] > event.closed]
         for span in taking:
             held.setdefault(span, []).append(event)
