@@ -17,7 +17,9 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.columnar.log import NUMBER_OF, WATERMARK_OF
@@ -34,8 +36,8 @@ BLOCK_ROWS = 4_096
 MAX_BLOCKS = 50_000
 #: Number of low bits of a row's number that count rows within a batch; the bits above hold the batch number.
 _BATCH_SHIFT = 43
-#: Column of a struct of what decides in which windows a late row counts.
-_CLOSING = "_closing"
+#: Column of a struct of what decides in which windows a late row counts, and the struct's fields.
+_CLOSING, _VALUES = "_ closing", ("first_end", "last_end", "edge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[W
     else:
         # ``closed`` never passes the watermark, so only late rows can have missed a window.
         rows = rows.withColumn(_CLOSING, closing(grids, F.when(late, time), closed))
-        first_end, last_end, edge = (F.col(f"{_CLOSING}.{name}") for name in ("first_end", "last_end", "edge"))
+        first_end, last_end, edge = (F.col(f"{backquoted(_CLOSING)}.{name}") for name in _VALUES)
     too_late = usable & (last_end > time) & (last_end <= closed)
     return (
         rows.withColumn(LATE, late)
@@ -181,7 +183,7 @@ def closing(grids: Sequence[WindowGrid], time: Column, closed: Column) -> Column
         return _closing(grids, time, closed)
 
     # PySpark advises against the function type, which its stubs want.
-    made = arrow_udf(found, "first_end long, last_end long, edge long")  # type: ignore[call-overload]
+    made = arrow_udf(found, from_arrow_schema(pa.schema([(name, pa.int64()) for name in _VALUES])))  # type: ignore[call-overload]
     return cast("Column", made(time, closed))
 
 
@@ -193,8 +195,7 @@ def _closing(grids: Sequence[WindowGrid], time: pa.Array, closed: pa.Array) -> p
     places = np.zeros(len(time), np.int64)
     places[rows] = np.arange(len(rows))
     taken = pa.array(places, mask=~known.to_numpy(zero_copy_only=False))
-    names = ("first_end", "last_end", "edge")
-    return pa.StructArray.from_arrays([pa.array(getattr(closings, name)).take(taken) for name in names], names)
+    return pa.StructArray.from_arrays([pa.array(getattr(closings, name)).take(taken) for name in _VALUES], _VALUES)
 
 
 def _least(columns: list[Column]) -> Column:
