@@ -166,6 +166,12 @@ class Ledger:
         last = self.newest_kept
         if last is None or last.plan.meaning == pipeline.meaning_hash():
             return
+        if last.plan.meaning in pipeline.hashes_with_origins_in_utc():
+            raise SpecChangedError(
+                f"pipeline {pipeline.pipeline}: windowmill {last.plan.windowmill or 'of an earlier release'} built {self.path} and read a "
+                "window's origin without an offset as UTC; it is wall time of the window's timezone, so give the pipeline a new sink and "
+                "backfill it there"
+            )
         if last.plan.meaning not in pipeline.older_meaning_hashes():
             raise SpecChangedError(
                 f"pipeline {pipeline.pipeline}: keys, time, windows, aggregates, filter or emit differ from those that built {self.path} "

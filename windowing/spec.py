@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from windowmill.windowing.axis import Grid
 from windowmill.windowing.catalogue import Aggregates, AggregateSpec
 from windowmill.windowing.durations import SECOND_US, Duration
 from windowmill.windowing.fields import Column, Condition, Name, Part
@@ -254,7 +255,19 @@ class Pipeline(Part):
 
     def meaning_hash(self) -> str:
         """SHA-256 of :meth:`meaning` and of :data:`LABELS` in hexadecimal, independent of the order of mappings."""
-        return _hash(self.meaning() | {"labels": LABELS})
+        origins = {"origins": "wall time"} if self._had_origins_in_utc() else {}
+        return _hash(self.meaning() | {"labels": LABELS} | origins)
+
+    def hashes_with_origins_in_utc(self) -> tuple[str, ...]:
+        """The hashes that earlier releases recorded if they read an origin without an offset as UTC, not as its zone's wall time."""
+        return (_hash(self.meaning() | {"labels": LABELS}), *self.older_meaning_hashes()) if self._had_origins_in_utc() else ()
+
+    def _had_origins_in_utc(self) -> bool:
+        """Whether earlier releases went by slices, which they did for fixed grids and numbers alone, and an origin is wall time."""
+        by_slices = self.emit == "final" and self.time.end is None
+        by_slices = by_slices and all(spec.declaration.partial == "numbers" for spec in self.aggregates.values())
+        # Other windows, and pipelines of live rows, have always had wall time.
+        return by_slices and any(map(_on_wall_clock, self.windows)) and all(map(_is_fixed_hopping, self.windows))
 
     def older_meaning_hashes(self) -> tuple[str, ...]:
         """The values of :meth:`meaning_hash` that earlier releases recorded for this spec.
@@ -270,6 +283,15 @@ class Pipeline(Part):
             given = {"max_future_skew": str(self.time.max_future_skew)}
             limits = [{}, given] if "max_future_skew" not in meaning["time"] else [given]
         return tuple(_hash(meaning | {"time": without | limit}) for limit in limits)
+
+
+def _on_wall_clock(window: Window) -> bool:
+    origin = window.counted_from
+    return isinstance(origin, datetime) and origin.tzinfo is None and window.zone not in (None, "UTC")
+
+
+def _is_fixed_hopping(window: Window) -> bool:
+    return window.grid_problem("") is None and isinstance(window.grid(), Grid)
 
 
 def _hash(meaning: Mapping[str, Any]) -> str:

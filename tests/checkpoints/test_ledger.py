@@ -197,6 +197,32 @@ def test_the_ledger_of_an_earlier_release_goes_on_unless_its_columns_followed_th
         ledger.check_meaning(parse_pipeline(two))
 
 
+@pytest.mark.parametrize(
+    ("changed", "was_utc"),
+    [
+        ({}, True),
+        ({"origin": "2024-01-01T00:30:00Z"}, False),
+        ({"timezone": None}, False),
+        ({"size": "1 day"}, False),  # by the calendar: always wall time
+    ],
+)
+def test_an_origin_that_was_read_as_utc_is_refused(path, changed, was_utc):
+    window = {"name": "w", "type": "tumbling", "size": "6 hours", "origin": "2024-01-01T00:30:00", "timezone": "Europe/Berlin"} | changed
+    window = {name: value for name, value in window.items() if value is not None}
+    pipeline = parse_pipeline({"pipeline": "p", "time": {"column": "t"}, "windows": [window], "aggregates": {"n": {"count": "*"}}})
+    before = hashlib.sha256(json.dumps(pipeline.meaning() | {"labels": 2}, sort_keys=True).encode()).hexdigest()
+    ledger = Ledger(path)
+    ledger.record_plan(plan(0, meaning=before, source_schema=SCHEMA), NOW)
+    if was_utc:
+        with pytest.raises(SpecChangedError, match=r"origin without an offset as UTC.*new sink"):
+            ledger.check_meaning(pipeline)
+    else:
+        ledger.check_meaning(pipeline)
+    mixed = {"windows": [window, {"name": "visits", "type": "session", "gap": "1 hour"}]}
+    rows = parse_pipeline({"pipeline": "p", "time": {"column": "t"}, "aggregates": {"n": {"count": "*"}}} | mixed)
+    assert rows.hashes_with_origins_in_utc() == ()
+
+
 def test_a_lost_record_is_named(path):
     ledger = Ledger(path)
     for number in range(2):
