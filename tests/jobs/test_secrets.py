@@ -42,6 +42,7 @@ FULL: dict[str, Any] = {
         "own": {"use": "tests.jobs.test_secrets:Own", "args": ["v"]},
     },
     "emit": "final",
+    "strict": False,
     "sink": {"path": "/data/out"},
     "checkpoints": {"path": "/data/cp"},
     "expectations": [{"type": "expect_column_values_to_be_between", "column": "n", "min_value": 1, "max_value": 3, "severity": "warning"}],
