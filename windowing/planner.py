@@ -38,7 +38,8 @@ CELL_BYTES = 8
 #: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level), and of a row in memory (key, number,
 #: start, end, watermark).
 _SLICES_OWN, _ROWS_OWN = 3, 5
-_LATE = "a key with late rows is recomputed in their batch"
+#: What late rows cost where the kernel for fixed grids and numbers combines slices, and elsewhere.
+_LATE, _LATE_SLICES = "a key with late rows is recomputed in their batch", "slices of late rows are combined one by one"
 _READS: Mapping[str, str] = {
     "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
     "nodes": "the nodes and slices that windows now complete are made of, of all keys; none in a batch that completes neither",
@@ -187,7 +188,9 @@ class _Planner:
         self._refusal, self._why = refusal, why_rows(pipeline, self._arrow)
         slices = None if refusal else slices_of(pipeline, self._arrow)
         self._layout = slices.layout if slices else None
+        self._objects = self._partials_of_bytes()
         self._nodes = Nodes.of(slices.grids.grids) if slices else None
+        self._nodes_from = None if slices and all_hopping(slices.grids.grids) is None else MANY_SLICES
         for window in pipeline.windows:  # a function that cannot be found is told of here
             window.slicer(pipeline)
 
@@ -202,6 +205,15 @@ class _Planner:
             return Plan(name, "kernel", refused, "live rows", self._why, "", "", leaf_bytes, aggregates, windows)
         kept = "nodes" if self._nodes else way
         return Plan(name, "run", (), way, self._why, _READS[kept], _ADDS[kept], leaf_bytes, aggregates, windows)
+
+    def _partials_of_bytes(self) -> str:
+        """The columns of partials whose size the types do not tell, to follow what the state holds; nothing if there are none."""
+        held = self._layout.objects if self._layout else ()
+        bounded = {column.name: all(self._aggregates[name].fixed_size for name, _ in column.results) for column in held}
+        sizes = (("of bounded size", True), ("at most as large as their rows", False))
+        named = {size: [name for name, fixed in bounded.items() if fixed == wanted] for size, wanted in sizes}
+        parts = [f"{', '.join(names)} {size}" for size, names in named.items() if names]
+        return f" (not counted: partials as bytes, {'; '.join(parts)})" if parts else ""
 
     def _leaf_bytes(self) -> int:
         if self._layout:
@@ -261,9 +273,10 @@ class _Planner:
             n,
             min(m, n),
             alone=grid.hop >= grid.size,
-            late=_LATE,
+            late=_LATE_SLICES if self._objects else _LATE,
             state=f"slices of the last {self._span(kept)} (longest window, disorder, lateness), a row for each batch that touched one"
-            + nodes,
+            + nodes
+            + self._objects,
             state_rows=(math.ceil(m / grid.hop * kept) + 1) * (2 if self._nodes else 1),
         )
 
@@ -289,8 +302,9 @@ class _Planner:
             n,
             min(m, n),
             alone=window.shape(self._pipeline).alone,
-            late=_LATE,
-            state=f"slices of the last {size} (longest window){kept_before(self._pipeline)}, a row for each batch that touched one",
+            late=_LATE_SLICES,
+            state=f"slices of the last {size} (longest window){kept_before(self._pipeline)}, a row for each batch that touched one"
+            + self._objects,
             state_rows=math.ceil(count_slices(edges, by_name[longest])[0] * (most + delay) / most) + 1,
         )
 
@@ -329,7 +343,7 @@ class _Planner:
         elif shape.listed and shape.alone:
             why_not = "no gain, as windows do not overlap"
         else:
-            why_not = ENGINES[engine].why_not(Setting(shape, self._layout is not None, self._nodes is not None, MANY_SLICES))
+            why_not = ENGINES[engine].why_not(Setting(shape, self._layout is not None, self._nodes is not None, self._nodes_from))
         return Alternative(engine, combines, allowed, why_not)
 
 

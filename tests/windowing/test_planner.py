@@ -393,3 +393,14 @@ def test_every_window_has_a_shape(window, what, alone):
     assert pipeline.windows[0].describe() == what
     assert shape.alone == alone
     assert all((shape.slicing, shape.why, shape.leaves, shape.new_leaves, shape.state))
+
+
+def test_partials_of_bytes_are_named_with_what_bounds_their_size():
+    aggregates = {"n": {"count": "*"}, "p95": {"quantile": {"column": "x", "q": 0.95}}, "all": {"collect": "x"}}
+    grids = ({"type": "tumbling", "size": "1 hour"}, {"type": "tumbling", "size": "1 month"})
+    for window in grids:
+        [found] = planned(window, aggregates=aggregates).windows
+        assert "(not counted: partials as bytes, summary_x of bounded size; collect_x at most as large as their rows)" in found.shape.state
+        assert "slices of late rows are combined one by one" in found.choices[0].why
+    [numbers] = planned(grids[0], aggregates={"n": {"count": "*"}}).windows
+    assert "bytes" not in numbers.shape.state

@@ -54,13 +54,13 @@ class Setting:
     nodes
         Whether the state holds nodes over the slices.
     nodes_from
-        Least number of slices in a window for which the state holds nodes.
+        Least number of slices in a window for which the state holds nodes; null if it holds none over such windows.
     """
 
     shape: Shape
     stored: bool
     nodes: bool
-    nodes_from: int
+    nodes_from: int | None
 
 
 class Engine(ABC, Generic[P]):

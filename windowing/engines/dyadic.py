@@ -40,7 +40,8 @@ class Dyadic(Engine[P]):
         if not setting.stored:
             return cls.not_taken
         many = setting.nodes_from
-        return f"would read 2·log2 n nodes a key from the state, not n slices; runs store them where a window has {many:,} slices"
+        where = "only where all windows are tumbling or hopping of fixed length" if many is None else f"where a window has {many:,} slices"
+        return f"would read 2·log2 n nodes a key from the state, not n slices; runs store them {where}"
 
     def __init__(self, aggregate: Aggregate[P]) -> None:
         super().__init__(aggregate)
