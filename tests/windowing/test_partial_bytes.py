@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections import Counter, OrderedDict, defaultdict
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ SCALARS = st.one_of(
 HASHABLE = st.one_of(st.integers(), st.text(), st.tuples(st.text(), st.integers()))
 VALUES = st.recursive(
     st.one_of(SCALARS, st.frozensets(HASHABLE), st.lists(st.floats()).map(tuple)),
-    lambda inner: st.one_of(st.lists(inner), st.lists(inner).map(tuple), st.dictionaries(st.text(), inner)),
+    lambda inner: st.one_of(st.lists(inner), st.lists(inner).map(tuple), st.dictionaries(st.text(), inner), st.sets(HASHABLE)),
 )
 
 
@@ -61,9 +62,25 @@ def test_subclasses_are_stored_as_the_values_they_are():
     assert decode(encode((np.int64(7), np.float64(0.5), np.bool_(True)), "a")) == (7, 0.5, True)
 
 
-@pytest.mark.parametrize("value", [object(), print, {1: object()}, [np.zeros(2)]])
-def test_what_is_no_plain_data_is_refused_with_the_name_of_the_aggregate(value):
-    with pytest.raises(SpecError, match="aggregate odd: its partial cannot be stored"):
+class Total(NamedTuple):
+    n: int
+
+
+@pytest.mark.parametrize(
+    ("value", "held"),
+    [
+        (object(), "object"),
+        (print, "builtin_function_or_method"),
+        ({1: object()}, "object"),
+        ([np.zeros(2)], "ndarray"),
+        (Counter("ab"), "Counter"),
+        (defaultdict(int, a=1), "defaultdict"),
+        (OrderedDict(a=1), "OrderedDict"),
+        (Total(1), "Total"),
+    ],
+)
+def test_what_is_no_plain_data_is_refused_with_the_name_of_the_aggregate(value, held):
+    with pytest.raises(SpecError, match=rf"aggregate odd: its partial cannot be stored \(it holds {held}\)"):
         encode((value,), "odd")
 
 

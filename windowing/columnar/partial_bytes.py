@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import IntEnum
@@ -43,6 +42,7 @@ class _Kind(IntEnum):
     DATETIME = 8
     TIME = 9
     TIMEDELTA = 10
+    MUTABLE_SET = 11
 
 
 class _List(list[Any]):
@@ -114,25 +114,28 @@ def _plain(value: Any) -> Any:
 def _other(value: Any) -> Any:
     if isinstance(value, np.generic):
         return _plain(value.item())
-    if isinstance(value, list):
+    kind = type(value)
+    if kind is list:
         return _extension(_Kind.LIST, msgpack.encode(tuple(map(_plain, value))))
-    if isinstance(value, set | frozenset):
+    if kind is set or kind is frozenset:
         # Sets have no order, equal ones give equal bytes all the same.
-        return _extension(_Kind.SET, msgpack.encode([Raw(item) for item in sorted(msgpack.encode(_plain(item)) for item in value)]))
-    if isinstance(value, Mapping):
+        items = msgpack.encode([Raw(item) for item in sorted(msgpack.encode(_plain(item)) for item in value)])
+        return _extension(_Kind.SET if kind is frozenset else _Kind.MUTABLE_SET, items)
+    if kind is dict:
         return _extension(_Kind.MAPPING, msgpack.encode(tuple((_plain(name), _plain(item)) for name, item in value.items())))
     if isinstance(value, Decimal):
         return _extension(_Kind.DECIMAL, str(value).encode())
-    for kind, known in ((datetime, _Kind.DATETIME), (date, _Kind.DATE), (time, _Kind.TIME)):
-        if isinstance(value, kind):
-            return _extension(known, value.isoformat().encode())
+    for known, stored_as in ((datetime, _Kind.DATETIME), (date, _Kind.DATE), (time, _Kind.TIME)):
+        if isinstance(value, known):
+            return _extension(stored_as, value.isoformat().encode())
     if isinstance(value, timedelta):
         return _extension(_Kind.TIMEDELTA, msgpack.encode((value.days, value.seconds, value.microseconds)))
-    bases: tuple[type, ...] = (int, float, str, bytes, tuple)
+    bases: tuple[type, ...] = (int, float, str, bytes)
     for base in bases:
         if isinstance(value, base):
             return _plain(base(value))  # of a subclass, the value alone is stored
-    raise TypeError(f"it holds {type(value).__name__}")
+    # A named tuple or a counter would come back without what its functions need.
+    raise TypeError(f"it holds {kind.__name__}")
 
 
 def _extension(kind: _Kind, data: bytes) -> msgpack.Ext:
@@ -158,6 +161,8 @@ def _extended(code: int, data: memoryview) -> Any:
             return _List(_restored(data))
         case _Kind.SET:
             return frozenset(_restored(data))
+        case _Kind.MUTABLE_SET:
+            return set(_restored(data))
         case _Kind.MAPPING:
             return dict(_restored(data))
         case _Kind.INTEGER:
