@@ -31,6 +31,8 @@ from windowmill.windowing.columnar.partial_bytes import decode
 from windowmill.windowing.errors import SpecError, StateError, StateMissingError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.grid_ranges import grid_windows
+from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
 from windowmill.windowing.ways import slices_of
@@ -196,9 +198,11 @@ class _Slices(_View):
         if not len(starts):
             return starts, starts
         after = int(starts[0]) if self.emitted is None else max(self.emitted, int(starts[0]))
-        begins, ends = grid.ending_in(after, grid.last_end_holding(int(starts[-1])))
-        holding = np.searchsorted(starts, ends) > np.searchsorted(starts, begins)
-        return begins[holding], ends[holding]
+        numbering, n = grid.numbered(starts, starts + 1), len(starts)
+        # As points at their starts: between slices that lie far apart there may be very many windows.
+        points = Rows(np.array([0, n]), starts, starts + 1, np.arange(n))
+        found = grid_windows(numbering.grid, points, False, np.ones(n, np.bool_), starts, after, AFTER)
+        return numbering.bounds(found[1])
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
@@ -294,7 +298,10 @@ def _value(value: Any) -> Any:
 
 
 def _nested(value: Sequence[Any] | dict[str, Any], each: Callable[[Any], Any]) -> Any:
-    return {name: each(item) for name, item in value.items()} if isinstance(value, dict) else [each(item) for item in value]
+    if isinstance(value, dict):
+        # A user's partial may have keys that JSON has not.
+        return {name if isinstance(name, str) else str(each(name)): each(item) for name, item in value.items()}
+    return [each(item) for item in value]
 
 
 def _cell(value: Any) -> str:

@@ -22,7 +22,7 @@ from windowmill.checkpoints.inspection import SlicesInspection, key_value
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands.state import state_of
+from windowmill.jobs.commands.state import _value, state_of
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.output import result_schema
@@ -168,6 +168,22 @@ def test_windows_to_come_may_grow_or_follow_a_calendar(tmp_path):
         ("03-11T04", "03-13T04", 1),
     ]
     assert answer.data["state"]["needed_from"].startswith("2024-03-09T05:00:00")
+
+
+def test_windows_to_come_of_slices_that_lie_centuries_apart(tmp_path):
+    rolling = {"name": "rolling", "type": "hopping", "size": "1 day", "hop": "30 minutes", "timezone": "America/New_York"}
+    pipeline = Pipeline.model_validate(spec_at(tmp_path, windows=[rolling], time={"column": "t"}))
+    far = [to_us(datetime(year, 1, 1, tzinfo=UTC)) for year in (2024, 2724, 9024)]
+    sliced(pipeline, [("a", 1, begin, None, 1, 1.0) for begin in far])
+    commit(pipeline, None, schema=SOURCE.set(2, pa.field("t", pa.timestamp("us", "UTC"))))
+    answer = state_of(pipeline, ["site=1", "k=a"], 1)
+    assert answer.data["windows_in_all"] == 3 * 48
+    assert answer.data["windows"][0]["window_end"].startswith("2024-01-01T00:30:00")
+
+
+def test_partials_are_told_whatever_keys_a_user_gives_them():
+    told = {"a": 1, "7": 2, "['b', 1]": 3, "None": 4}
+    assert _value({"a": 1, 7: 2, ("b", 1): 3, None: 4}) == told
 
 
 def test_lists_are_cut_and_say_so(slices):
