@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, DecimalType, IntegralType, StructType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructType
 
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF, WATERMARK_OF
@@ -55,7 +55,7 @@ class Columns:
         return self.struct[name].dataType
 
     def check(self, pipeline: Pipeline, place: str) -> None:
-        """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist."""
+        """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist or fit."""
         known = set(self.struct.names)
         wanted = [(f"keys.{i}", name) for i, name in enumerate(pipeline.keys)]
         wanted += [(f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break)]
@@ -67,6 +67,12 @@ class Columns:
             if name not in known:
                 raise SourceSchemaError(
                     f"pipeline {pipeline.pipeline}: {where}: {place} has no column {name!r}; its columns are {', '.join(sorted(known))}"
+                )
+        for index, name in enumerate(pipeline.time.tie_break):
+            if isinstance(self.type_of(name), ArrayType | MapType | StructType):
+                raise SourceSchemaError(
+                    f"pipeline {pipeline.pipeline}: time.tie_break.{index}: {name!r} is {self.type_of(name).simpleString()}; "
+                    "expected values that have an order"
                 )
         for where, name in axis:
             self._check_axis(pipeline, where, name)

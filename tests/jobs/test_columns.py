@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import ArrayType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StringType, StructType
 
-from windowmill.jobs.sources.columns import check_unchanged
+from windowmill.jobs.sources.columns import Columns, check_unchanged
 from windowmill.jobs.sources.delta_log import physical_names
 from windowmill.jobs.sources.delta_rows import _literal_path, _stored
 from windowmill.windowing.errors import SourceSchemaError
@@ -92,3 +92,10 @@ def test_no_path_is_a_pattern():
     assert _literal_path("/t", "p=[ab]{c,d}*?/part-0.parquet") == r"/t/p=\[ab\]\{c,d\}\*\?/part-0.parquet"
     assert _literal_path("/t", "p=a b/part-0.parquet") == "/t/p=a b/part-0.parquet"
     assert _literal_path("s3://b/t/", "part-0.parquet") == "s3://b/t/part-0.parquet"
+
+
+def test_a_tie_break_without_an_order_is_refused():
+    pipeline = _pipeline(time={"column": "t", "unit": "s", "tie_break": ["k", "rest"]})
+    Columns.of(_schema()).check(pipeline, "the source")
+    with pytest.raises(SourceSchemaError, match=r"time.tie_break.1: 'rest' is array<int>; expected values that have an order"):
+        Columns.of(_schema(rest=ArrayType(IntegerType()))).check(pipeline, "the source")
