@@ -67,6 +67,8 @@ class Declaration:
         Whether ``"*"`` may stand for the column.
     takes
         What its columns must hold; null: anything.
+    orders
+        Whether values of its first column are compared: they must have an order.
     picks
         Whether results are values of the last column, or lists of them, as they are.
     clipped
@@ -82,6 +84,7 @@ class Declaration:
     options: Mapping[str, Option] = field(default_factory=dict)
     star: bool = False
     takes: Literal["number", "boolean"] | None = None
+    orders: bool = False
     picks: bool = False
     clipped: bool = False
 
@@ -140,16 +143,16 @@ DECLARED: Registry[Declaration] = Registry(
         **_numbers("sums", "sum", "mean", "geometric_mean", "product", takes="number"),
         **_numbers("extremes", "range", takes="number"),
         **_objects("sums", "time_weighted_mean", takes="number", clipped=True),
-        **_numbers("extremes", "min", "max", picks=True),
+        **_numbers("extremes", "min", "max", orders=True, picks=True),
         **_numbers("order", "first", "last", picks=True),
-        **_numbers("extremes", "min_count", "max_count"),
+        **_numbers("extremes", "min_count", "max_count", orders=True),
         **_numbers("spread", "var_samp", "var_pop", "stddev_samp", "stddev_pop", "skewness", "kurtosis", takes="number"),
         **_objects("order", "collect", "collect_distinct", picks=True),
         **_numbers("logic", "bool_and", "bool_or", takes="boolean", picks=True),
         **_numbers("sums", "weighted_mean", **_two("value", "weight"), takes="number"),
-        **_numbers("extremes", "arg_min", "arg_max", **_two("by", "value"), picks=True),
+        **_numbers("extremes", "arg_min", "arg_max", **_two("by", "value"), orders=True, picks=True),
         **_numbers("spread", "covar_samp", "corr", "linear_trend", **_two("x", "y"), takes="number"),
-        **_objects("extremes", "top_k", "bottom_k", form="{column: …, k: a whole number}", options={"k": _K}, picks=True),
+        **_objects("extremes", "top_k", "bottom_k", form="{column: …, k: a whole number}", options={"k": _K}, orders=True, picks=True),
         **_objects("quantiles", "quantile", form="{column: …, q: between 0 and 1}", options={"q": _Q}, takes="number"),
         **_numbers("sketches", "histogram", form="{column: …, edges: [ascending numbers]}", options={"edges": _EDGES}, takes="number"),
     },

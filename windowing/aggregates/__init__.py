@@ -42,6 +42,20 @@ def aggregate_for(spec: AggregateSpec, types: Sequence[str]) -> Aggregate[Any]:
     return resolve(spec.declaration.algebra)(spec, tuple(types))
 
 
+def check_types(spec: AggregateSpec, kinds: Sequence[pa.DataType], where: str) -> None:
+    """Raise ``SpecError`` if the function needs numbers or an order, and a column's values are or have none; ``where`` is its place."""
+    for place, (column, kind) in enumerate(zip(spec.columns, kinds, strict=True)):
+        expected = None
+        if spec.declaration.takes == "number" and value_type(kind) == "any" and not (pa.types.is_timestamp(kind) or pa.types.is_null(kind)):
+            expected = "integers or floating point"
+        elif spec.declaration.orders and place == 0 and pa.types.is_nested(kind):
+            expected = "values that have an order"
+        if expected is not None:
+            raise SpecError(
+                f"{where}: {spec.function} of column {column!r} of type {kind}; expected {expected}, cast it in a view of the source"
+            )
+
+
 def value_type(kind: pa.DataType) -> str:
     """The catalogue's name for a column's type.
 
@@ -58,4 +72,4 @@ def value_type(kind: pa.DataType) -> str:
     return next((name for name, holds in named.items() if holds(kind)), "any")
 
 
-__all__ = ["VALUE_TYPES", "aggregate_for", "value_type"]
+__all__ = ["VALUE_TYPES", "aggregate_for", "check_types", "value_type"]

@@ -110,12 +110,19 @@ def _adapt(use: str, found: Any) -> Aggregate[Own]:
         combine=combine,
         lower=lower,
         deduct=take_out if callable(deduct) else None,
-        commutative=bool(getattr(found, "commutative", False)),
-        idempotent=bool(getattr(found, "idempotent", False)),
-        fixed_size=bool(getattr(found, "fixed_size", False)),
-        exact=bool(getattr(found, "exact", callable(deduct))),
+        commutative=_declared(use, found, "commutative"),
+        idempotent=_declared(use, found, "idempotent"),
+        fixed_size=_declared(use, found, "fixed_size"),
+        exact=_declared(use, found, "exact", default=callable(deduct)),
         result=str(getattr(found, "result", "any")),
     )
+
+
+def _declared(use: str, found: Any, name: str, *, default: bool = False) -> bool:
+    value = getattr(found, name, default)
+    if not isinstance(value, bool):
+        raise SpecError(f"use: {use!r}: {name} is {value!r}; expected True or False")
+    return value
 
 
 def build(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Own]:

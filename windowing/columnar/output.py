@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.aggregates import aggregate_for, own, value_type
+from windowmill.windowing.aggregates import aggregate_for, check_types, own, value_type
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.results import Chunk, Column
-from windowmill.windowing.errors import SpecError
+from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.slicing.leaves import NO_START, NO_TRIGGER
 from windowmill.windowing.spec import Pipeline
@@ -39,13 +40,15 @@ def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[s
             result_type[name] = pa.float64()
         elif spec.declaration.partial == "objects":
             kinds = [types[column] for column in spec.columns]
+            check_types(spec, kinds, f"{where}.{name}")
             result = aggregate_for(spec, [value_type(kind) for kind in kinds]).result
             if spec.use is None and result.removeprefix("list<").removesuffix(">") not in (*_NAMED, "same"):
                 raise SpecError(
                     f"{where}.{name}: {spec.function} gives {result!r}, of which no column is made; let its algebra give one of "
                     f"{', '.join(_NAMED)}, same, or list<…> of one"
                 )
-            result_type[name] = _type(result, kinds)
+            # A user's aggregate that declares no type of these gives JSON text.
+            result_type[name] = _type(result, kinds) if spec.use is None else _NAMED.get(result, _ANYTHING)
     return {name: result_type[name] for name in pipeline.aggregates}
 
 
@@ -89,26 +92,35 @@ def _cells(field: pa.Field, chunk: Chunk, pipeline: Pipeline, keys: pa.Table, ba
         case "batch":
             return pa.repeat(batch, len(windows))
         case name if name in pipeline.aggregates:
-            return typed(chunk.values[name], field.type, as_json=gives_json(pipeline.aggregates[name]))
+            return typed(name, chunk.values[name], field.type, as_json=gives_json(pipeline.aggregates[name]))
         case name:
             return keys.column(name).combine_chunks().take(pa.array(windows.key))
 
 
-def typed(column: Column, kind: pa.DataType, *, as_json: bool) -> pa.Array:
-    """Results of one aggregate as an array of the sink's ``kind``; ``as_json`` as :func:`gives_json` says."""
+def typed(name: str, column: Column, kind: pa.DataType, *, as_json: bool) -> pa.Array:
+    """Results of the aggregate ``name`` as an array of the sink's ``kind``; ``as_json`` as :func:`gives_json` says.
+
+    Raises
+    ------
+    SpecError
+        If a user's aggregate gives results of another type than it declares.
+    """
     if not isinstance(column, list):
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if as_json:
         return pa.array([None if value is None else _text(value) for value in column], kind)
-    return pa.array(column, _plain(kind)).cast(kind)
+    try:
+        if pa.types.is_integer(kind) and (part := next((value for value in column if isinstance(value, float) and value % 1), None)):
+            raise ValueError(f"{part!r} is not a whole number")  # Arrow would cut it off
+        # Instants are integers along the axis, or datetimes inside lists.
+        return pa.array(column, kind)
+    except (ValueError, TypeError, OverflowError) as err:
+        raise SpecError(f"aggregate {name}: its results do not fit its column of type {kind} ({first_line(err)}); correct lower") from err
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, default=str, ensure_ascii=False)
+    return json.dumps(value, default=_readable, ensure_ascii=False)
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type of a column's values as Python objects: instants are integers along the axis."""
-    if pa.types.is_list(kind):
-        return pa.list_(_plain(kind.value_type))
-    return pa.int64() if pa.types.is_timestamp(kind) else kind
+def _readable(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else str(value)

@@ -137,6 +137,8 @@ def order_key(column: pa.Array) -> Ints:
         return int64_of(column)
     if pa.types.is_timestamp(kind):
         return int64_of(column.cast(pa.int64()))
+    if pa.types.is_null(kind):
+        return np.zeros(len(column), np.int64)
     return np.asarray(pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy(), np.int64)
 
 

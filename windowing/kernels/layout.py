@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windowmill.windowing.aggregates import aggregate_for, value_type
+from windowmill.windowing.aggregates import aggregate_for, check_types, value_type
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.kernels.lower import Lower
@@ -231,6 +231,7 @@ def _atoms(
         missing = next((column for column in spec.columns if column not in types), None)
         if missing is not None:
             raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
+        check_types(spec, [types[column] for column in spec.columns], f"{where}.{name}")
         try:
             kinds, recipe = types if declared.picks else numbers, resolve(declared.recipe)
             needed, result_type = recipe.atoms(spec, [kinds[column] for column in spec.columns])
@@ -271,6 +272,7 @@ def _stored_objects(pipeline: Pipeline, types: Mapping[str, pa.DataType], where:
         missing = next((column for column in spec.columns if column not in types), None)
         if missing is not None:
             raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
+        check_types(spec, [types[column] for column in spec.columns], f"{where}.{name}")
         kinds = tuple(value_type(types[column]) for column in spec.columns)
         aggregate = aggregate_for(spec, kinds)
         atom = ObjectAtom(aggregate.kind, spec.columns, spec.where)
