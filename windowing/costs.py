@@ -128,7 +128,7 @@ def _count_sampled(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
 
     span = max(3 * grid.longest, *(2 * period for period, _ in edges.sequences), 1)
     counted = span
-    while edges.most_in(counted) > _SAMPLED_EDGES:
+    while counted and edges.most_in(counted) > _SAMPLED_EDGES:
         counted //= 2
     if counted == span:
         starts, ends = grid.ending_in(_SAMPLED_FROM, _SAMPLED_FROM + span)
@@ -136,6 +136,10 @@ def _count_sampled(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
             cuts = edges.between(int(starts.min()), int(ends[-1]) + 1)
             held, between = np.searchsorted(cuts, ends) - np.searchsorted(cuts, starts), np.searchsorted(cuts, ends[[0, -1]])
             return int(held.max()), float(between[1] - between[0]) / (len(ends) - 1)
-    density = len(edges.between(_SAMPLED_FROM, _SAMPLED_FROM + counted)) / counted
+    # Of a calendar with very many windows a day no span is short enough to list, and its bound is taken.
+    if counted:
+        density = len(edges.between(_SAMPLED_FROM, _SAMPLED_FROM + counted)) / counted
+    else:
+        density = edges.most_in(1_000 * span) / (1_000 * span)
     windows = grid.most_ends(1_000 * grid.longest) / 1_000
     return math.ceil(grid.longest * density), grid.longest * density / windows

@@ -201,6 +201,16 @@ def test_slices_of_calendars_and_of_windows_that_grow(windows, slicing, n, m, ne
 # Slicing and engines.
 
 
+@pytest.mark.parametrize("window", [{"type": "hopping", "hop": "1 second"}, {"type": "cumulative", "step": "1 second"}], ids=str)
+def test_slices_of_a_calendar_that_is_too_fine_to_list_are_bounded(window):
+    window = {"name": "w", "size": "1 day", "timezone": "Europe/London"} | window
+    spec = {"pipeline": "p", "time": {"column": "t"}, "windows": [window], "aggregates": {"n": {"count": "*"}}}
+    grids = Grids.of(parse_pipeline(spec))
+    most, new = count_slices(grids.edges, grids.grids[0])
+    assert 86_400 <= most <= 86_400 * 20
+    assert new >= 1
+
+
 def test_slicing_is_named_for_what_the_edges_are():
     panes = planned({"type": "hopping", "size": "1 hour", "hop": "5 minutes"})
     pairs = planned({"type": "hopping", "size": "10 minutes", "hop": "7 minutes"})

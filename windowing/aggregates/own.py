@@ -121,7 +121,7 @@ def _adapt(use: str, found: Any) -> Aggregate[Own]:
 def _declared(use: str, found: Any, name: str, *, default: bool = False) -> bool:
     value = getattr(found, name, default)
     if not isinstance(value, bool):
-        raise SpecError(f"use: {use!r}: {name} is {value!r}; expected True or False")
+        raise SpecError(f"use: {use!r}: {name} is of type {type(value).__name__}; expected True or False")
     return value
 
 
