@@ -23,6 +23,7 @@ from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, count_slices
 from windowmill.windowing.columnar.slices import (
     BATCH,
+    CHUNK_BYTES,
     CHUNK_SLICES,
     CLOSED,
     GRID,
@@ -250,7 +251,8 @@ def _whole_keys(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterato
     for batch in batches:
         waiting.append(batch)
         gathered += count_slices(batch)
-        if gathered >= CHUNK_SLICES and stage.keys:
+        size = sum(part.nbytes for part in waiting)
+        if (gathered >= CHUNK_SLICES or size >= CHUNK_BYTES) and stage.keys:
             table = pa.Table.from_batches(waiting)
             cut = int(key_offsets(table, stage.keys)[-2])
             if cut:

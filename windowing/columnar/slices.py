@@ -48,6 +48,8 @@ GRID = "_ grid"
 CHUNK_ROWS = 1_000_000
 #: Number of slices gathered before windows are computed; large enough to amortise a call's fixed cost.
 CHUNK_SLICES = 200_000
+#: Bytes of packed slices from which on windows are computed even of fewer: a column of bytes holds at most 2 GB.
+CHUNK_BYTES = 1 << 28
 #: Greatest number of rows, or slices, in an output Arrow batch.
 BATCH_ROWS = 200_000
 
