@@ -51,7 +51,14 @@ def preload() -> threading.Thread:
 
     Call this after importing pyspark, which Great Expectations imports too.
     """
-    thread = threading.Thread(target=load, name="import great_expectations", daemon=True)
+
+    def try_to_load() -> None:
+        # Where two threads import modules that need one another, Python lets one of them see an unfinished module, and its import
+        # fails. The first use imports what is missing, and reports what fails then.
+        with contextlib.suppress(Exception):
+            load()
+
+    thread = threading.Thread(target=try_to_load, name="import great_expectations", daemon=True)
     thread.start()
     return thread
 
