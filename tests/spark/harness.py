@@ -149,6 +149,22 @@ def run_over(bench: Bench, seed: int, rows: Sequence[Row], versions: int, batche
     return done
 
 
+def check_runs_backfill_and_upkeep(bench: Bench, rows: Sequence[Row]) -> list[Any]:
+    """Run over three quarters of ``rows``, recompute a part of them, maintain the tables, run over the rest; compare with the reference."""
+    from windowmill.jobs.commands.maintenance import maintain
+
+    first = len(rows) * 3 // 4
+    done = run_over(bench, 6, rows[:first], 3)
+    before = bench.rows()
+    ends = sorted(row["window_end"] for row in before)
+    loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
+    assert differences(bench.rows(), before) == []
+    maintain(bench.pipeline, quiet())
+    done += run_over(bench, 7, rows[first:], 2)
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    return done
+
+
 def place(pipeline: Pipeline, row: Row) -> tuple[Any, ...]:
     """Where a result row belongs: one place a row, so that equal tables sort equally."""
     return tuple((value is not None, value) for value in (*(row[key] for key in pipeline.keys), *(row[name] for name in PLACE)))

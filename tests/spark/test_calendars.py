@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spark.harness import Bench, differences, events, expected, quiet, run_over
+from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, events
 from windowmill.checkpoints.state.log import is_log
-from windowmill.jobs.batch import loop
-from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.ways import limits
 
 pytestmark = pytest.mark.spark
@@ -29,13 +27,6 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
         monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
     rows = events(41, 400)
     bench = Bench(tmp_path, {"windows": windows})
-    done = run_over(bench, 6, rows[:300], 3)
+    done = check_runs_backfill_and_upkeep(bench, rows)
     assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
-    before = bench.rows()
-    ends = sorted(row["window_end"] for row in before)
-    loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
-    assert differences(bench.rows(), before) == []
-    maintain(bench.pipeline, quiet())
-    run_over(bench, 7, rows[300:], 2)
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
     assert not is_log(str(tmp_path / "sink.windowmill" / "state"))

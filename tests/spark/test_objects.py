@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.spark.harness import Bench, differences, events, expected, quiet, run_over
+from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
 from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.state.log import is_log
-from windowmill.jobs.batch import loop
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.ways import choose, limits
@@ -37,14 +36,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
         monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
     rows = events(31, 400)
     bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": windows})
-    run_over(bench, 6, rows[:300], 3)
-    before = bench.rows()
-    ends = sorted(row["window_end"] for row in before)
-    loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
-    assert differences(bench.rows(), before) == []
-    maintain(bench.pipeline, quiet())
-    run_over(bench, 7, rows[300:], 2)
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    check_runs_backfill_and_upkeep(bench, rows)
     assert not is_log(str(tmp_path / "sink.windowmill" / "state"))
 
 
