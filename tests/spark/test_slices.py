@@ -1,4 +1,4 @@
-"""Partials that are Python objects, in slices: on Spark and in this process, through the state, and after a release that kept rows."""
+"""Partials that are Python objects, calendars and cumulative windows by slices: on Spark and in this process, through the state."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import pytest
 
 from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
 from tests.spark.test_live import AGGREGATES
+from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.ways import choose, limits
+from windowmill.windowing.errors import SpecError
 
 pytestmark = pytest.mark.spark
 
@@ -28,15 +30,32 @@ GRIDS = [
 LONG = [{"name": "long", "type": "hopping", "size": "1500 minutes", "hop": "10 minutes"}]
 
 
-@pytest.mark.parametrize("windows", [GRIDS, LONG], ids=["slices", "nodes"])
+CALENDARS = [
+    {"name": "days", "type": "hopping", "size": "1 day", "hop": "1 hour", "timezone": "America/New_York"},
+    {"name": "months", "type": "tumbling", "size": "1 month", "timezone": "Pacific/Apia"},
+    {"name": "so_far", "type": "cumulative", "size": "2 hours", "step": "15 minutes"},
+    {"name": "slots", "type": "tumbling", "size": "10 minutes"},
+]
+STEPS = [{"name": "steps", "type": "cumulative", "size": "1 hour", "step": "15 minutes"}]
+#: What differs from the bench's own pipeline.
+CASES: dict[str, dict[str, Any]] = {
+    "objects": {"aggregates": OBJECTS, "windows": GRIDS},
+    "objects in nodes": {"aggregates": OBJECTS, "windows": LONG},
+    "calendars": {"windows": CALENDARS},
+    "objects over calendars": {"aggregates": OBJECTS, "windows": CALENDARS[:2]},
+    "cumulative": {"windows": STEPS},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("place", ["process", "Spark"])
-def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, place, windows):
+def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, place, case):
     if place == "Spark":
         monkeypatch.setattr(limits, "MOST_ROWS", 0)
         monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
-    rows = events(31, 400)
-    bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": windows})
-    check_runs_backfill_and_upkeep(bench, rows)
+    bench = Bench(tmp_path, CASES[case])
+    done = check_runs_backfill_and_upkeep(bench, events(31, 400))
+    assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
     assert not is_log(str(tmp_path / "sink.windowmill" / "state"))
 
 
@@ -56,7 +75,12 @@ def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeyp
         run_over(bench, 9, rows[:200], 2)
     state = str(tmp_path / "sink.windowmill" / "state")
     assert is_log(state)
-    run_over(bench, 10, rows[200:], 2)
+    strict = Bench(tmp_path, {"aggregates": OBJECTS, "windows": GRIDS, "strict": True})
+    strict.land(rows[200:201])
+    with pytest.raises(SpecError, match="keeps raw rows, as an older release made it"):
+        strict.run()
+    assert Ledger.open(strict.pipeline).open_batch is None
+    run_over(bench, 10, rows[201:], 2)
     assert is_log(state)
     maintain(bench.pipeline, quiet())
     assert state_of(bench.pipeline, [], 5).data["state"]["kind"] == "live rows"
