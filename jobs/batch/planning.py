@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
 from typing import Any
 
+from deltalake import DeltaTable
+
 from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
@@ -165,9 +167,22 @@ def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan)
         check_conditions(pipeline)
     result_types(pipeline, columns.arrow)
     check_strict(pipeline, columns.arrow)
+    _check_strict_state(runnable)
     refuse_landed(plan, runnable.name, own_tables(runnable))
     ledger.record_plan(plan, datetime.now(UTC))
     return plan
+
+
+def _check_strict_state(runnable: Runnable) -> None:
+    """Refuse a strict pipeline whose state an older release made as a log of live rows."""
+    from windowmill.checkpoints.state.log import is_log
+
+    state = runnable.places.state
+    if runnable.pipeline.strict and DeltaTable.is_deltatable(state) and is_log(state):
+        raise SpecError(
+            f"pipeline {runnable.name}: strict: the state {state} keeps raw rows, as an older release made it; backfill into a new sink, "
+            "or leave strict out"
+        )
 
 
 def _check_columns(pipeline: Pipeline, before: str, source: SourceTable) -> None:

@@ -11,7 +11,6 @@ from windowmill.jobs.ways.base import Way
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.live_rows import LiveRowWay
 from windowmill.jobs.ways.slices import SliceWay
-from windowmill.windowing.errors import SpecError
 from windowmill.windowing.ways import slices_of
 
 if TYPE_CHECKING:
@@ -26,10 +25,5 @@ def way_of(spark: SparkSession, batch: TableInput, state: str) -> Way[Any, Any]:
     """
     slices = slices_of(batch.pipeline, batch.types)
     if slices is None or (DeltaTable.is_deltatable(state) and is_log(state)):
-        if batch.pipeline.strict:
-            raise SpecError(
-                f"pipeline {batch.pipeline.pipeline}: strict: the state {state} keeps raw rows, as an older release made it; backfill into "
-                "a new sink, or leave strict out"
-            )
         return LiveRowWay(spark, batch, state)
     return SliceWay(spark, batch, slices, state)
