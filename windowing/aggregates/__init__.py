@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -42,8 +42,18 @@ def aggregate_for(spec: AggregateSpec, types: Sequence[str]) -> Aggregate[Any]:
     return resolve(spec.declaration.algebra)(spec, tuple(types))
 
 
-def check_types(spec: AggregateSpec, kinds: Sequence[pa.DataType], where: str) -> None:
-    """Raise ``SpecError`` if the function needs numbers or an order, and a column's values are or have none; ``where`` is its place."""
+def argument_types(spec: AggregateSpec, types: Mapping[str, pa.DataType], where: str) -> list[pa.DataType]:
+    """Types of the function's columns, of all the source's ``types``; ``where`` is its place in the spec.
+
+    Raises
+    ------
+    SpecError
+        If a column does not exist, or holds neither the numbers nor the order that the function needs.
+    """
+    missing = next((column for column in spec.columns if column not in types), None)
+    if missing is not None:
+        raise SpecError(f"{where}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
+    kinds = [types[column] for column in spec.columns]
     for place, (column, kind) in enumerate(zip(spec.columns, kinds, strict=True)):
         expected = None
         if spec.declaration.takes == "number" and value_type(kind) == "any" and not (pa.types.is_timestamp(kind) or pa.types.is_null(kind)):
@@ -54,6 +64,7 @@ def check_types(spec: AggregateSpec, kinds: Sequence[pa.DataType], where: str) -
             raise SpecError(
                 f"{where}: {spec.function} of column {column!r} of type {kind}; expected {expected}, cast it in a view of the source"
             )
+    return kinds
 
 
 def value_type(kind: pa.DataType) -> str:
@@ -72,4 +83,4 @@ def value_type(kind: pa.DataType) -> str:
     return next((name for name, holds in named.items() if holds(kind)), "any")
 
 
-__all__ = ["VALUE_TYPES", "aggregate_for", "check_types", "value_type"]
+__all__ = ["VALUE_TYPES", "aggregate_for", "argument_types", "value_type"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.aggregates import aggregate_for, check_types, own, value_type
+from windowmill.windowing.aggregates import aggregate_for, argument_types, own, value_type
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.results import Chunk, Column
 from windowmill.windowing.errors import SpecError, first_line
@@ -33,14 +33,10 @@ def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[s
     where = f"pipeline {pipeline.pipeline}: aggregates"
     result_type = {result.name: result.type for result in Layout.over_rows(pipeline.aggregates, types, where).results}
     for name, spec in pipeline.aggregates.items():
-        missing = next((column for column in spec.columns if column not in types), None)
-        if missing is not None:
-            raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
+        kinds = argument_types(spec, types, f"{where}.{name}")
         if spec.declaration.partial == "none":
             result_type[name] = pa.float64()
         elif spec.declaration.partial == "objects":
-            kinds = [types[column] for column in spec.columns]
-            check_types(spec, kinds, f"{where}.{name}")
             result = aggregate_for(spec, [value_type(kind) for kind in kinds]).result
             if spec.use is None and result.removeprefix("list<").removesuffix(">") not in (*_NAMED, "same"):
                 raise SpecError(

@@ -247,17 +247,16 @@ def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:
 def _whole_keys(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterator[pa.Table]:
     """Gather packed slices into tables that never split a key."""
     waiting: list[pa.RecordBatch] = []
-    gathered = 0
+    gathered = size = 0
     for batch in batches:
         waiting.append(batch)
-        gathered += count_slices(batch)
-        size = sum(part.nbytes for part in waiting)
+        gathered, size = gathered + count_slices(batch), size + batch.nbytes
         if (gathered >= CHUNK_SLICES or size >= CHUNK_BYTES) and stage.keys:
             table = pa.Table.from_batches(waiting)
             cut = int(key_offsets(table, stage.keys)[-2])
             if cut:
                 yield table.slice(0, cut)
                 waiting = table.slice(cut).to_batches()
-            gathered = sum(map(count_slices, waiting))
+            gathered, size = sum(map(count_slices, waiting)), sum(part.nbytes for part in waiting)
     if waiting and (table := pa.Table.from_batches(waiting)).num_rows:
         yield table

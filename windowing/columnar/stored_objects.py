@@ -82,8 +82,8 @@ class StoredObjects:
             If one is damaged.
         """
         folded = partials[bounds[:-1]]
-        for run in np.flatnonzero(np.diff(bounds) > 1).tolist():
-            for index, column in enumerate(self._columns):
+        for index, column in enumerate(self._columns):
+            for run in np.flatnonzero(np.diff(bounds) > 1).tolist():
                 folded[run, index] = column.aggregate.fold(map(_decoded, partials[bounds[run] : bounds[run + 1], index]))
         return folded
 

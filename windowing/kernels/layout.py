@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windowmill.windowing.aggregates import aggregate_for, check_types, value_type
+from windowmill.windowing.aggregates import aggregate_for, argument_types, value_type
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.kernels.lower import Lower
@@ -228,10 +228,7 @@ def _atoms(
         declared = spec.declaration
         if declared.recipe is None:
             continue
-        missing = next((column for column in spec.columns if column not in types), None)
-        if missing is not None:
-            raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
-        check_types(spec, [types[column] for column in spec.columns], f"{where}.{name}")
+        argument_types(spec, types, f"{where}.{name}")
         try:
             kinds, recipe = types if declared.picks else numbers, resolve(declared.recipe)
             needed, result_type = recipe.atoms(spec, [kinds[column] for column in spec.columns])
@@ -247,20 +244,15 @@ def why_unmergeable(spec: AggregateSpec, types: Mapping[str, pa.DataType]) -> st
 
     A late row's partial is combined after those of rows that came earlier but are later in time.
     """
-    called = spec.use or spec.function
-    match spec.declaration.partial:
-        case "numbers":
-            return None
-        case "none":
-            return f"{called} weighs an event by its time in each window: it has no partials"
-        case "objects" if not set(spec.columns) <= set(types):
-            return None  # :meth:`Layout.of` reports the column
-        case "objects":
-            aggregate = aggregate_for(spec, [value_type(types[column]) for column in spec.columns])
-            if aggregate.commutative or aggregate.positioned:
-                return None
-            return f"{called} is not declared commutative, and a late row cannot be put between the rows of a partial"
-    raise AssertionError(spec.declaration.partial)
+    called, partial = spec.use or spec.function, spec.declaration.partial
+    if partial == "none":
+        return f"{called} weighs an event by its time in each window: it has no partials"
+    if partial == "numbers" or not set(spec.columns) <= set(types):  # :meth:`Layout.of` reports a missing column
+        return None
+    aggregate = aggregate_for(spec, [value_type(types[column]) for column in spec.columns])
+    if aggregate.commutative or aggregate.positioned:
+        return None
+    return f"{called} is not declared commutative, and a late row cannot be put between the rows of a partial"
 
 
 def _stored_objects(pipeline: Pipeline, types: Mapping[str, pa.DataType], where: str) -> dict[ObjectAtom, StoredObject]:
@@ -269,11 +261,7 @@ def _stored_objects(pipeline: Pipeline, types: Mapping[str, pa.DataType], where:
     for name, spec in pipeline.aggregates.items():
         if spec.declaration.partial != "objects":
             continue
-        missing = next((column for column in spec.columns if column not in types), None)
-        if missing is not None:
-            raise SpecError(f"{where}.{name}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
-        check_types(spec, [types[column] for column in spec.columns], f"{where}.{name}")
-        kinds = tuple(value_type(types[column]) for column in spec.columns)
+        kinds = tuple(map(value_type, argument_types(spec, types, f"{where}.{name}")))
         aggregate = aggregate_for(spec, kinds)
         atom = ObjectAtom(aggregate.kind, spec.columns, spec.where)
         shared = found.get(atom, StoredObject("", kinds, aggregate.positioned, ()))
