@@ -28,7 +28,7 @@ from benchmarks.pipelines import MINUTE_US, START_US, Growing
 from benchmarks.processes import timed
 from benchmarks.race import Result
 from benchmarks.spark_ways import session
-from windowmill.checkpoints.state.slices import SORTED_ROWS, SliceTable, state_schema
+from windowmill.checkpoints.state.partials import SORTED_ROWS, PartialTable, state_schema
 from windowmill.jobs.ways import limits, slice_passes, slices_in_process
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
 from windowmill.windowing.columnar.output import result_schema
@@ -184,8 +184,8 @@ class FullState:
         return with_checksums(pa.table(cells, schema=self.schema))
 
     @property
-    def table(self) -> SliceTable:
-        return SliceTable(session(), self.path, self.stage(self.after).slices.storing.schema, RowCheck(self.path))
+    def table(self) -> PartialTable:
+        return PartialTable(session(), self.path, self.stage(self.after).slices.storing.schema, RowCheck(self.path))
 
     @property
     def through(self) -> int:

@@ -11,20 +11,24 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import number_of_rows
 from windowmill.checkpoints.state.log import latest_entries
+from windowmill.checkpoints.state.wanted import OpenSessions, open_condition
 from windowmill.windowing.axis import to_us
+from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.log import BATCH, DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
+from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST, latest_fragments
 from windowmill.windowing.columnar.slices import CLOSED, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints
 
 
-class _Inspection:
+class Inspection:
     """A state table at its newest version, as the batch ``before_batch`` would see it.
 
     Parameters
@@ -71,7 +75,7 @@ class _Inspection:
         return pa.table(QueryBuilder().register("state", self._table).execute(query).read_all())
 
 
-class SlicesInspection(_Inspection):
+class SlicesInspection(Inspection):
     """A slice table. No run reads slices that start before ``needed_from`` again; null means that all are needed."""
 
     def __init__(self, path: str, keys: Sequence[str], before_batch: int, needed_from: int | None) -> None:
@@ -117,7 +121,41 @@ class SlicesInspection(_Inspection):
         return rows[::-1]
 
 
-class LogInspection(_Inspection):
+class SessionsInspection(Inspection):
+    """A table of sessions; the next batch restores the ``wanted`` ones."""
+
+    def __init__(self, path: str, keys: Sequence[str], before_batch: int, wanted: OpenSessions) -> None:
+        super().__init__(path, keys, before_batch)
+        # The first partial of every session is its number of rows.
+        self._n_rows = self.schema.names[self.schema.get_field_index(BATCH) + 1]
+        self._readable = f"{BATCH} < {before_batch}"
+        self._open = f"{self._readable} AND ({open_condition(wanted)})"
+
+    def summary(self) -> dict[str, Any]:
+        """Count keys, and entries that are needed, superseded (or closed) or of an unfinished batch; give the span of the open sessions."""
+        counts = self._one(
+            f"SELECT count(*) AS entries, count(*) FILTER (WHERE {self._open}) AS needed, "
+            f"count(*) FILTER (WHERE {self._readable}) AS readable, "
+            f"min({FIRST}) FILTER (WHERE {self._open}) AS oldest, max({LAST}) FILTER (WHERE {self._open}) AS newest FROM state"
+        )
+        facts = {"keys": self._number_of_keys(), "entries_needed": counts["needed"]}
+        facts |= {"entries_superseded": counts["readable"] - counts["needed"], "entries_unfinished": counts["entries"] - counts["readable"]}
+        return facts | {"oldest": counts["oldest"], "newest": counts["newest"]}
+
+    def sessions_of(self, key: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
+        """The open sessions of ``key``, and the number of entries read: ``gap``, ``first``, ``last``, ``batch``, ``rows``, ``partials``."""
+        entries = self._query(f"SELECT * FROM state WHERE {self._open} AND {self._of(key)} ORDER BY {GAP}, {FIRST}")
+        _, codes = np.unique(entries.column(GAP).to_numpy(), return_inverse=True)
+        latest = entries.take(pa.array(latest_fragments(entries, codes)))
+        own = {"gap": GAP, "first": FIRST, "last": LAST, "batch": BATCH, "rows": self._n_rows}
+        other = [name for name in self.schema.names if name not in (*self._keys, *own.values(), SUM)]
+        sessions = [
+            {name: row[column] for name, column in own.items()} | {"partials": {n: row[n] for n in other}} for row in latest.to_pylist()
+        ]
+        return sessions, len(entries)
+
+
+class LogInspection(Inspection):
     """A log of live rows; ``tables`` describe what it stores for each window of the pipeline."""
 
     def __init__(self, path: str, keys: Sequence[str], before_batch: int, tables: Sequence[LogTableOfWindow]) -> None:

@@ -22,6 +22,7 @@ from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness_on_spark import Survey
+from windowmill.jobs.ways.pass_output import REFUSED, results
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import check_lengths
@@ -172,9 +173,9 @@ class _Bounded:
             return Evaluated(way.windows(way.fresh(rows), self._clock(), batch.batch, partitions * _PARTITIONS_OF_UNKNOWN), None)
         partitions = live.partitions(1 if survey is None else survey.rows, partitions)
         worked = way.work(way.fresh(rows), None, self._clock(), batch.batch, partitions, final=self.final).persist()
-        numbers = worked.where(F.col(live.REFUSED).isNotNull()).select(F.col(live.REFUSED).alias(NUMBER_OF))
+        numbers = worked.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias(NUMBER_OF))
         late = rows.join(numbers, NUMBER_OF).select(backquoted(self.arrival), F.lit("too_late").alias(REASON))
-        return Evaluated(live.results(worked), _unusable(rows, self.arrival).unionByName(late))
+        return Evaluated(results(worked), _unusable(rows, self.arrival).unionByName(late))
 
     def _clock(self) -> Clock:
         """The clock at the end of the input."""

@@ -123,7 +123,7 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
     from windowmill.jobs.sources.kinds import open_source
     from windowmill.windowing.columnar.log import StateLog
     from windowmill.windowing.columnar.output import result_types
-    from windowmill.windowing.ways import check_strict, slices_of
+    from windowmill.windowing.ways import check_strict, why_rows
 
     if pipeline.source is None or pipeline.source.path is None:
         yield "source", "missing; --source compares the spec with it"
@@ -140,7 +140,7 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
             return
     result_types(pipeline, columns.arrow)
     check_strict(pipeline, columns.arrow)
-    if slices_of(pipeline, columns.arrow) is None:
+    if why_rows(pipeline, columns.arrow):
         StateLog(pipeline, columns.arrow, pipeline.conditions())
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -26,28 +26,30 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import slices_of, why_rows
+from windowmill.windowing.ways import sessions_of, slices_of, why_rows
 from windowmill.windowing.windows.base import Window
 from windowmill.windowing.windows.wording import kept_before
 
 Command = Literal["run", "kernel"]
-Way = Literal["slices", "live rows"]
+Way = Literal["slices", "sessions", "live rows"]
 
 #: Bytes taken for a cell whose type does not tell: keys, texts.
 CELL_BYTES = 8
-#: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level), and of a row in memory (key, number,
-#: start, end, watermark).
-_SLICES_OWN, _ROWS_OWN = 3, 5
+#: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level), of a stored session (gap, first and last
+#: event time, batch), and of a row in memory (key, number, start, end, watermark).
+_SLICES_OWN, _SESSIONS_OWN, _ROWS_OWN = 3, 4, 5
 #: What late rows cost where the kernel for fixed grids and numbers combines slices, and elsewhere.
 _LATE, _LATE_SLICES = "a key with late rows is recomputed in their batch", "slices of late rows are combined one by one"
 _READS: Mapping[str, str] = {
     "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
     "nodes": "the nodes and slices that windows now complete are made of, of all keys; none in a batch that completes neither",
+    "sessions": "the open sessions of all keys; none in a batch that closes no session and has no rows",
     "live rows": "all entries of the keys that new rows touch and of those that the watermark makes due; no others",
 }
 _ADDS: Mapping[str, str] = {
     "slices": "a row for each slice that new rows touch",
     "nodes": "a row for each slice that new rows touch, and for each node that becomes whole or was whole before they came",
+    "sessions": "a row for each open session that new rows touch",
     "live rows": (
         "an entry for each row that comes, goes, or is held otherwise than before, and one for each key that changes; "
         "what later entries supersede goes when the log has doubled"
@@ -137,13 +139,13 @@ class Plan:
     refused
         The commands before it in this order, and why they do not.
     way
-        What leaves are: partials of slices, or rows.
+        What leaves are: partials of slices or of sessions, or rows.
     why
-        What of the spec forbids slices, each with its reason; empty if it goes by slices.
+        What of the spec needs live rows, each with its reason; empty if nothing does.
     reads, adds
         Which state a batch reads, and what it adds to it; empty where no state is kept.
     leaf_bytes
-        Of one stored slice or live row, its key included.
+        Of one stored slice, session or live row, its key included.
     """
 
     pipeline: str
@@ -187,7 +189,9 @@ class _Planner:
         }
         self._refusal, self._why = refusal, why_rows(pipeline, self._arrow)
         slices = None if refusal else slices_of(pipeline, self._arrow)
-        self._layout = slices.layout if slices else None
+        self._sessions = None if refusal else sessions_of(pipeline, self._arrow)
+        found = slices or self._sessions
+        self._slices, self._layout = slices, found.layout if found else None
         self._objects = self._partials_of_bytes()
         self._nodes = Nodes.of(slices.grids.grids) if slices else None
         self._nodes_from = None if slices and all_hopping(slices.grids.grids) is None else MANY_SLICES
@@ -199,7 +203,7 @@ class _Planner:
         aggregates = tuple(self._aggregate(name, spec) for name, spec in self._pipeline.aggregates.items())
         windows = tuple(self._window(window, leaf_bytes) for window in self._pipeline.windows)
         name = self._pipeline.pipeline
-        way: Way = "slices" if self._layout else "live rows"
+        way: Way = "slices" if self._slices else "sessions" if self._sessions else "live rows"
         if self._refusal:
             refused: tuple[tuple[Command, str], ...] = (("run", self._refusal),)
             return Plan(name, "kernel", refused, "live rows", self._why, "", "", leaf_bytes, aggregates, windows)
@@ -217,8 +221,8 @@ class _Planner:
 
     def _leaf_bytes(self) -> int:
         if self._layout:
-            own = CELL_BYTES * (_SLICES_OWN + (self._nodes is not None) + len(self._pipeline.keys))
-            return own + sum(_width(kind) for _, kind in self._layout.stored_columns)
+            own = _SESSIONS_OWN if self._sessions else _SLICES_OWN + (self._nodes is not None)
+            return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(_width(kind) for _, kind in self._layout.stored_columns)
         if self._refusal:
             own = CELL_BYTES * (_ROWS_OWN + len(self._pipeline.keys))
             return own + sum(_width(self._arrow[column]) for column in live_columns(self._pipeline, self._arrow))
@@ -237,7 +241,12 @@ class _Planner:
         return AggregatePlan(name, spec.function, spec.columns, assumed, partial, tuple(admissible(aggregate)), deducted_if)
 
     def _window(self, window: Window, leaf_bytes: int) -> WindowPlan:
-        shape = self._stored_slices(window) if self._layout else window.shape(self._pipeline)
+        shape = window.shape(self._pipeline)
+        if self._slices:
+            shape = self._stored_slices(window)
+        elif self._sessions:
+            kept = f"bounds and partials of open sessions{kept_before(self._pipeline)}, a row for each batch that touched one"
+            shape = replace(shape, state=kept + self._objects)
         choices = tuple(self._choice(name, spec, shape) for name, spec in self._pipeline.aggregates.items())
         state_bytes = shape.state_rows * leaf_bytes if shape.state_rows is not None else None
         return WindowPlan(window.name, window.describe(), shape, choices, state_bytes)
@@ -343,7 +352,7 @@ class _Planner:
         elif shape.listed and shape.alone:
             why_not = "no gain, as windows do not overlap"
         else:
-            why_not = ENGINES[engine].why_not(Setting(shape, self._layout is not None, self._nodes is not None, self._nodes_from))
+            why_not = ENGINES[engine].why_not(Setting(shape, self._slices is not None, self._nodes is not None, self._nodes_from))
         return Alternative(engine, combines, allowed, why_not)
 
 

@@ -79,8 +79,13 @@ class LogTable(StateTable):
         return log.join(wanted, reduce(and_, alike), "left_semi")
 
 
+def keeps_log(path: str) -> bool:
+    """Whether there is a log of live rows at ``path``."""
+    return DeltaTable.is_deltatable(path) and is_log(path)
+
+
 def is_log(path: str) -> bool:
-    """Whether the state table at ``path`` is a log of live rows; otherwise it holds slices."""
+    """Whether the state table at ``path`` is a log of live rows; otherwise it holds slices or sessions."""
     return KIND in DeltaTable(path).schema().to_arrow().names
 
 

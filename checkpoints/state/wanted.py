@@ -1,4 +1,4 @@
-"""Selects the rows of a slice table that a batch needs: by condition, by file statistics, and up to a limit.
+"""Selects the rows of a table of slices or sessions that a batch needs: by condition, by file statistics, and up to a limit.
 
 A condition is both SQL, which Spark and DataFusion evaluate alike, and an Arrow expression for rows in memory.
 """
@@ -13,10 +13,24 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from windowmill.windowing.columnar.session_partials import GAP, LAST
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.nodes import Selection, Span
 
-Wanted = Span | Selection
+
+@dataclass(frozen=True, slots=True)
+class OpenSessions:
+    """The stored fragments of sessions with these ``gaps`` that are not closed at the instant ``closed``."""
+
+    gaps: tuple[int, ...]
+    closed: int
+
+    def last_after(self, gap: int) -> int:
+        """Sessions of ``gap`` whose last event came at or before this instant are closed."""
+        return self.closed - gap - 1
+
+
+Wanted = Span | Selection | OpenSessions
 
 
 @dataclass(frozen=True)
@@ -55,8 +69,25 @@ class ReadLimit:
 
 def condition(wanted: Wanted, *, before_batch: int) -> Condition:
     """The condition for the ``wanted`` rows of the batches before ``before_batch``."""
-    within = _selected(wanted) if isinstance(wanted, Selection) else _starting_in(wanted)
+    match wanted:
+        case OpenSessions():
+            within = _open(wanted)
+        case Selection():
+            within = _selected(wanted)
+        case Span():
+            within = _starting_in(wanted)
     return Condition(f"{BATCH} < {before_batch} AND {within.sql}", (pc.field(BATCH) < before_batch) & within.expression)
+
+
+def _open(wanted: OpenSessions) -> Condition:
+    gap, last = pc.field(GAP), pc.field(LAST)
+    parts = [(gap == each) & (last > wanted.last_after(each)) for each in wanted.gaps]
+    return Condition(f"({open_condition(wanted)})", reduce(or_, parts))
+
+
+def open_condition(wanted: OpenSessions) -> str:
+    """The SQL condition for the ``wanted`` fragments."""
+    return " OR ".join(f"({GAP} = {gap} AND {LAST} > {wanted.last_after(gap)})" for gap in wanted.gaps)
 
 
 def _starting_in(span: Span) -> Condition:
@@ -84,6 +115,9 @@ def condition_of(wanted: Selection) -> str:
 
 def may_hold(file: Mapping[str, Any], wanted: Wanted) -> bool:
     """Whether the statistics of ``file`` allow ``wanted`` rows in it."""
+    if isinstance(wanted, OpenSessions):
+        latest = file.get(f"max.{LAST}")
+        return latest is None or any(latest > wanted.last_after(gap) for gap in wanted.gaps)
     if isinstance(wanted, Span):
         low, high = file.get(f"min.{SLICE}"), file.get(f"max.{SLICE}")
         return low is None or high is None or (low < wanted.high and high >= wanted.low)

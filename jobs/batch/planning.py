@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
 from typing import Any
 
-from deltalake import DeltaTable
-
 from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
@@ -139,7 +137,7 @@ def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reac
 def _reused(runnable: Runnable, ledger: Ledger, plan: Plan, source: SourceTable, arrival: Arrival, accepted: Accepted) -> Plan:
     """The open batch's ``plan``, after checking that source, code and tables still match it."""
     _check_arrival(runnable.pipeline, plan, arrival)
-    _check_columns(runnable.pipeline, plan.source_schema, source)
+    _check_columns(runnable, plan.source_schema, source)
     _verify(runnable, ledger, accepted)
     return plan
 
@@ -161,7 +159,7 @@ def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan)
     columns = Columns.of(source.schema_json)
     columns.check(pipeline, f"the source {source.path}")
     if ledger.newest_kept:
-        _check_columns(pipeline, ledger.newest_kept.plan.source_schema, source)
+        _check_columns(runnable, ledger.newest_kept.plan.source_schema, source)
     else:
         # Later batches have the same conditions: a spec with other ones is refused.
         check_conditions(pipeline)
@@ -175,20 +173,21 @@ def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan)
 
 def _check_strict_state(runnable: Runnable) -> None:
     """Refuse a strict pipeline whose state an older release made as a log of live rows."""
-    from windowmill.checkpoints.state.log import is_log
+    from windowmill.checkpoints.state.log import keeps_log
 
     state = runnable.places.state
-    if runnable.pipeline.strict and DeltaTable.is_deltatable(state) and is_log(state):
+    if runnable.pipeline.strict and keeps_log(state):
         raise SpecError(
             f"pipeline {runnable.name}: strict: the state {state} keeps raw rows, as an older release made it; backfill into a new sink, "
             "or leave strict out"
         )
 
 
-def _check_columns(pipeline: Pipeline, before: str, source: SourceTable) -> None:
+def _check_columns(runnable: Runnable, before: str, source: SourceTable) -> None:
+    from windowmill.checkpoints.state.log import keeps_log
     from windowmill.jobs.sources.columns import check_unchanged
 
-    check_unchanged(before, source.schema_json, pipeline, source.path)
+    check_unchanged(before, source.schema_json, runnable.pipeline, source.path, keeps_log=keeps_log(runnable.places.state))
 
 
 def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:

@@ -1,4 +1,4 @@
-"""Maintains a pipeline's tables: drops expired slices, merges small files, vacuums files that no version needs. No JVM."""
+"""Maintains a pipeline's tables: drops what no window needs of the state, merges small files, vacuums unused ones. No JVM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.state.log import compact_log, is_log
-from windowmill.checkpoints.state.slices import compact_slices
+from windowmill.checkpoints.state.partials import Needed, compact_partials, holds_sessions
+from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.answers import Answer
@@ -86,17 +87,20 @@ def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
     def compact(path: str) -> int:
         if is_log(path):
             return compact_log(path, ledger.next_commit) + _compact(path)
-        return compact_slices(path, _needed_from(pipeline, ledger))
+        return compact_partials(path, _needed(pipeline, ledger, path))
 
     return compact
 
 
-def _needed_from(pipeline: Pipeline, ledger: Ledger) -> int | None:
-    """Start of the first slice that a future window can contain; null if unknown."""
+def _needed(pipeline: Pipeline, ledger: Ledger, path: str) -> Needed | None:
+    """The rows that a future window can contain; null if all can."""
     last = ledger.last_commit
     if last is None or last.outcome is None or last.outcome.emitted is None:
         return None
-    return Grids.of(pipeline).first_slice_after(last.outcome.emitted)
+    if holds_sessions(path):
+        gaps = tuple(window.session_gap() for window in pipeline.windows)
+        return Needed.sessions(OpenSessions(gaps, last.outcome.emitted))
+    return Needed.slices_from(Grids.of(pipeline).first_slice_after(last.outcome.emitted))
 
 
 def _compact(path: str) -> int:

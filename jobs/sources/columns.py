@@ -16,7 +16,7 @@ from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import slices_of
+from windowmill.windowing.ways import stored_layout
 
 #: Columns added to each row besides the event time: index of its file, index in the file, version, reason for quarantine.
 FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
@@ -88,11 +88,11 @@ class Columns:
             raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; expected a timestamp, a date or an integer")
 
 
-def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:
+def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str, *, keeps_log: bool) -> None:
     """Check that the columns that the spec uses have not changed since the schema ``before``.
 
-    The source may add columns, and widen a type if the columns of state and sink stay the same. Raises ``SourceSchemaError`` naming the
-    column.
+    The source may add columns, and widen a type if the columns of state and sink stay the same. ``keeps_log`` is whether the state is a
+    log of live rows, which stores the source's types. Raises ``SourceSchemaError`` naming the column.
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
@@ -104,7 +104,8 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
                 f"source {place}: column {field.name!r} is gone since the last batch; bring it back, or rebuild in a new sink without it"
             )
         wider = new[field.name].dataType
-        if wider != field.dataType and not (_widens(field.dataType, wider) and _same_form(pipeline, Columns(old), Columns(new))):
+        may_widen = not keeps_log and _widens(field.dataType, wider) and _same_form(pipeline, Columns(old), Columns(new))
+        if wider != field.dataType and not may_widen:
             raise SourceSchemaError(
                 f"source {place}: column {field.name!r} was {field.dataType.simpleString()} and is now "
                 f"{new[field.name].dataType.simpleString()}; "
@@ -121,8 +122,8 @@ def _widens(old: DataType, new: DataType) -> bool:
 
 def _same_form(pipeline: Pipeline, old: Columns, new: Columns) -> bool:
     """Whether sink and state have the same columns for ``old`` and ``new``; false for live rows, whose log stores the source's types."""
-    slices = [slices_of(pipeline, columns.arrow) for columns in (old, new)]
-    if slices[0] is None or slices[1] is None:
+    layouts = [stored_layout(pipeline, columns.arrow) for columns in (old, new)]
+    if layouts[0] is None or layouts[1] is None:
         return False
-    forms = [(part.layout.stored_columns, [held.types for held in part.layout.objects]) for part in slices if part is not None]
+    forms = [(layout.stored_columns, [held.types for held in layout.objects]) for layout in layouts if layout is not None]
     return forms[0] == forms[1] and result_schema(pipeline, old.arrow) == result_schema(pipeline, new.arrow)

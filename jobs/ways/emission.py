@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
-from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.spec import Pipeline
 
 
@@ -27,6 +27,12 @@ class Emission:
     emitted: int | None
     after: int
     through: int
+
+    def ends(self, plan: Plan) -> tuple[int, int] | None:
+        """The range of window ends that a backfill emits, where windows are not emitted at their end; null for all."""
+        if not isinstance(plan, BackfillPlan):
+            return None
+        return self.after, AXIS_END if plan.builds_state else self.through
 
 
 def emission_of(pipeline: Pipeline, plan: Plan, seen: int | None, *, stops_at_range: bool = True) -> Emission:

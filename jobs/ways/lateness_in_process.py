@@ -28,22 +28,42 @@ def seen_after(rows: pa.Table, seen: int | None) -> int | None:
 def judged(rows: pa.Table, batch: Input, grids: Sequence[WindowGrid]) -> pa.Table:
     """Judge the rows of ``batch``, in order of arrival, as :func:`windowmill.jobs.ways.lateness_on_spark.judged`; O(n)."""
     if batch.closed_by_file is not None:
-        closed = np.array(batch.closed_by_file, np.int64)[rows.column(FILE).to_numpy()]
-        return judge_by(rows, closed, lateness=batch.lateness, grids=grids)
+        return judge_by(rows, _closed_by_file(rows, batch.closed_by_file), lateness=batch.lateness, grids=grids)
     return judge(rows, seen=batch.seen, disorder=batch.disorder, lateness=batch.lateness, grids=grids, settled=batch.settled)
+
+
+def marked(rows: pa.Table, batch: Input) -> pa.Table:
+    """Add ``_late`` and ``_closed``, the instant through which windows were closed at arrival, to rows in order of arrival; O(n)."""
+    if batch.closed_by_file is not None:
+        closed = _closed_by_file(rows, batch.closed_by_file)
+    else:
+        closed = _greatest_so_far(rows, batch.seen, batch.settled) - (batch.disorder + batch.lateness)
+    late = pc.less(pc.fill_null(_usable_times(rows), AXIS_END), pa.array(closed + batch.lateness))
+    return rows.append_column(LATE, late).append_column(CLOSED, pa.array(closed))
 
 
 def judge(rows: pa.Table, *, seen: int | None, disorder: int, lateness: int, grids: Sequence[WindowGrid], settled: int = 0) -> pa.Table:
     """Judge rows that follow others with event times up to ``seen``; rows of the first ``settled`` files are never late."""
-    times = pc.fill_null(_usable_times(rows), AXIS_BEGIN).to_numpy()
-    greatest = np.maximum.accumulate(np.append(AXIS_BEGIN if seen is None else seen, times))[1:]
-    greatest = np.where(rows.column(FILE).to_numpy() < settled, AXIS_BEGIN, greatest)
+    greatest = _greatest_so_far(rows, seen, settled)
     return _close(rows, greatest - (disorder + lateness), greatest - disorder, grids)
 
 
 def judge_by(rows: pa.Table, closed: Ints, *, lateness: int, grids: Sequence[WindowGrid]) -> pa.Table:
     """Judge rows, given the instant through which windows were closed at each row's arrival; ``closed`` has shape (n_rows,)."""
     return _close(rows, closed, closed + lateness, grids)
+
+
+def _greatest_so_far(rows: pa.Table, seen: int | None, settled: int) -> Ints:
+    """Greatest event time through each row; before all others in the first ``settled`` files."""
+    times = pc.fill_null(_usable_times(rows), AXIS_BEGIN).to_numpy()
+    greatest = np.maximum.accumulate(np.append(AXIS_BEGIN if seen is None else seen, times))[1:]
+    return np.asarray(np.where(rows.column(FILE).to_numpy() < settled, AXIS_BEGIN, greatest), np.int64)
+
+
+def _closed_by_file(rows: pa.Table, by_file: Sequence[int]) -> Ints:
+    """The instant through which windows were closed at each row's arrival, by vouched time."""
+    closed: Ints = np.array(by_file, np.int64)[rows.column(FILE).to_numpy()]
+    return closed
 
 
 def _usable_times(rows: pa.Table) -> pa.ChunkedArray:

@@ -20,8 +20,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON
-from windowmill.jobs.ways import counting
-from windowmill.jobs.ways.counting import Windows
+from windowmill.jobs.ways.pass_output import APPLIED, ENTRY, LATE, REFUSED, RESULT, columns, output_schema, structs
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import FRESH, KIND, NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
 from windowmill.windowing.columnar.output import result_schema
@@ -32,8 +31,6 @@ from windowmill.windowing.watermark import Clock
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Columns of a partition's result: a result row, a state entry, the number of a refused row, counts.
-RESULT, ENTRY, REFUSED, APPLIED, LATE = "result", "entry", "refused", "applied", "late"
 #: Greatest number of rows in an Arrow batch that a worker returns.
 _CHUNK_ROWS = 100_000
 #: Number of fresh rows per Spark partition; larger partitions would only take more memory.
@@ -100,7 +97,7 @@ class LiveRows:
         return same
 
     def _by_key(self, rows: DataFrame, partitions: int) -> DataFrame:
-        keys = [_alike(F.col(backquoted(name)), dtype) for name, dtype in rows.select(*map(backquoted, self.log.keys.values())).dtypes]
+        keys = [alike(F.col(backquoted(name)), dtype) for name, dtype in rows.select(*map(backquoted, self.log.keys.values())).dtypes]
         return rows.repartition(partitions, *keys) if keys else rows.coalesce(1)
 
     def work(
@@ -116,9 +113,7 @@ class LiveRows:
         ends: tuple[int, int] | None = None,
         check: RowCheck | None = None,
     ) -> DataFrame:
-        """Apply ``fresh`` rows to the state's ``entries``; at most one of the two is null.
-
-        The columns are those that this module names; in each row all but one or two are null.
+        """Apply ``fresh`` rows to the state's ``entries``; at most one of the two is null. Columns as in :mod:`.pass_output`.
 
         Parameters
         ----------
@@ -135,36 +130,13 @@ class LiveRows:
             both = fresh
         else:
             both = entries if fresh is None else entries.unionByName(fresh.withColumn(KIND, F.lit(FRESH)), allowMissingColumns=True)
-        return self._by_key(both, partitions).mapInArrow(
-            partial(_work, task, self.out_schema, ends, check), from_arrow_schema(self.out_schema)
-        )
-
-    @property
-    def out_schema(self) -> pa.Schema:
-        """Schema of the result of ``work``."""
-        counts = [(name, pa.int64()) for name in (REFUSED, APPLIED, LATE)]
-        return pa.schema([(RESULT, pa.struct(list(self.schema))), (ENTRY, pa.struct(list(self.log.schema))), *counts])
+        schema = output_schema(self.schema, self.log.schema)
+        return self._by_key(both, partitions).mapInArrow(partial(_work, task, schema, ends, check), from_arrow_schema(schema))
 
 
 def partitions(rows: int, fewest: int) -> int:
     """Number of Spark partitions for ``rows`` fresh rows."""
     return max(fewest, -(-rows // _ROWS_PER_PARTITION))
-
-
-def results(worked: DataFrame) -> DataFrame:
-    """Select the result rows from the result of ``work``."""
-    return worked.where(F.col(RESULT).isNotNull()).select(f"{RESULT}.*")
-
-
-def entries(worked: DataFrame) -> DataFrame:
-    """Select the new entries from the result of ``work``."""
-    return worked.where(F.col(ENTRY).isNotNull()).select(f"{ENTRY}.*")
-
-
-def count(worked: DataFrame) -> tuple[Windows, dict[str, int]]:
-    """Compute the cached result of ``work``; returns its windows, and totals of ``APPLIED``, ``LATE``, ``REFUSED`` and ``ENTRY``."""
-    totals = {APPLIED: F.sum(APPLIED), LATE: F.sum(LATE), REFUSED: F.count(REFUSED), ENTRY: F.count(ENTRY)}
-    return counting.count(worked, totals, rows_in=f"{RESULT}.")
 
 
 def _windows(task: PartitionTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -214,12 +186,12 @@ def _work(
         return
     for rows in worked.results():
         chosen = rows if ends is None else _ending_in(rows, *ends)
-        yield from _column(chosen, RESULT, schema)
+        yield from structs(chosen, RESULT, schema)
     if worked.changes is not None:
-        yield from _column(worked.changes, ENTRY, schema)
+        yield from structs(worked.changes, ENTRY, schema)
     if len(worked.refused):
-        yield from _whole({REFUSED: pa.array(worked.refused)}, schema)
-    yield from _whole({APPLIED: pa.array([worked.applied]), LATE: pa.array([worked.late])}, schema)
+        yield columns({REFUSED: pa.array(worked.refused)}, schema)
+    yield columns({APPLIED: pa.array([worked.applied]), LATE: pa.array([worked.late])}, schema)
 
 
 def _ending_in(rows: pa.Table, begin: int, end: int) -> pa.Table:
@@ -227,17 +199,6 @@ def _ending_in(rows: pa.Table, begin: int, end: int) -> pa.Table:
     return rows.filter(pc.and_(pc.greater(at, begin), pc.less_equal(at, end)))
 
 
-def _column(table: pa.Table, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for batch in table.to_batches(_CHUNK_ROWS):
-        if batch.num_rows:
-            yield from _whole({name: pa.StructArray.from_arrays(batch.columns, fields=list(schema.field(name).type))}, schema)
-
-
-def _whole(columns: Mapping[str, pa.Array], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    n = len(next(iter(columns.values())))
-    yield pa.record_batch([columns[field.name] if field.name in columns else pa.nulls(n, field.type) for field in schema], schema=schema)
-
-
-def _alike(key: Column, dtype: str) -> Column:
+def alike(key: Column, dtype: str) -> Column:
     """Normalize ``key`` so that equal keys reach one partition: −0.0 becomes 0.0."""
     return key + F.lit(0.0).cast(dtype) if dtype in ("float", "double") else key

@@ -19,8 +19,8 @@ from windowmill.jobs.ways.base import Applied, Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input, TableInput
 from windowmill.jobs.ways.lateness_on_spark import Survey
-from windowmill.windowing.axis import AXIS_END
-from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF
+from windowmill.jobs.ways.pass_output import computed
+from windowmill.windowing.columnar.log import UNTIL_OF
 from windowmill.windowing.watermark import BEFORE, Clock
 
 if TYPE_CHECKING:
@@ -73,37 +73,17 @@ class LiveRowWay:
         batch, rows = self._batch, surveyed.rows
         if rows is None and restored is None:
             return Computed()
-        cached = self._rows.work(
+        worked = self._rows.work(
             None if rows is None else self._rows.fresh(rows),
             restored,
             self._clock(surveyed.emission),
             batch.batch,
             live.partitions(surveyed.rows_read, batch.partitions(self._spark)),
             keep=batch.builds_state,
-            ends=self._ends(surveyed.emission),
+            ends=surveyed.emission.ends(batch.plan),
             check=batch.check,
-        ).persist()
-        try:
-            windows, totals = live.count(cached)
-        except BaseException:
-            cached.unpersist()
-            raise
-        return Computed(
-            rows=live.results(cached) if windows else None,
-            state=live.entries(cached) if batch.builds_state and totals[live.ENTRY] else None,
-            windows=windows,
-            rows_applied=totals[live.APPLIED],
-            rows_late=totals[live.LATE],
-            new_state=totals[live.ENTRY],
-            judged=rows if rows is None or not totals[live.REFUSED] else _judged(rows, cached),
-            cached=cached,
         )
-
-    def _ends(self, emission: Emission) -> tuple[int, int] | None:
-        """The range of window ends that a backfill emits; policies trigger up to the watermark, which is after ``through``."""
-        if not isinstance(self._batch.plan, BackfillPlan):
-            return None
-        return emission.after, AXIS_END if self._batch.builds_state else emission.through
+        return computed(worked, rows, keeps=batch.builds_state)
 
     def _clock(self, emission: Emission) -> Clock:
         """The clock after the batch."""
@@ -128,9 +108,3 @@ def numbered(rows: DataFrame, survey: Survey, batch: Input) -> DataFrame:
     """Add to ``rows`` the end of their event, the watermark at arrival, and a number in order of arrival over all batches."""
     ended = rows.withColumn(UNTIL_OF, event_end(batch.pipeline, batch.columns))
     return lateness.numbered(lateness.with_watermark_at_arrival(ended, survey, batch), survey, batch.batch)
-
-
-def _judged(rows: DataFrame, cached: DataFrame) -> DataFrame:
-    """``rows`` with the reason ``too_late`` for refused ones."""
-    late = cached.where(F.col(live.REFUSED).isNotNull()).select(F.col(live.REFUSED).alias(NUMBER_OF), F.lit("too_late").alias("_refused"))
-    return rows.join(late, NUMBER_OF, "left").withColumn(REASON, F.coalesce(REASON, "_refused"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.state.slices import SliceTable, has_nodes
+from windowmill.checkpoints.state.partials import PartialTable, has_nodes
 from windowmill.checkpoints.state.wanted import Wanted
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.balance import settle
@@ -44,7 +44,7 @@ class Place(Protocol):
         """Greatest event time including these rows; null if no row ever had one."""
         ...
 
-    def load(self, table: SliceTable, wanted: Wanted | None, stage: WindowStage) -> Loaded:
+    def load(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> Loaded:
         """Load the ``wanted`` rows of the state; moves to Spark if they are too many for this process."""
         ...
 
@@ -75,7 +75,7 @@ class SliceWay:
         if nodes is not None and DeltaTable.is_deltatable(state) and not has_nodes(state):
             nodes = None
         self._slicing = Slicing(batch, slices, nodes)
-        self._table = SliceTable(spark, state, self._slicing.stage.storing.schema, batch.check)
+        self._table = PartialTable(spark, state, self._slicing.stage.storing.schema, batch.check)
 
     def survey(self) -> Surveyed:
         place = self._arrived()

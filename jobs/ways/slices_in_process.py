@@ -9,43 +9,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits, slices_on_spark
-from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
+from windowmill.jobs.ways.new_rows import NewRows, counted
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.rows import key_codes
 from windowmill.windowing.columnar.slice_windows import Combined, result_rows
-from windowmill.windowing.columnar.slices import SLICE, TIME, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import SLICE, TIME, WindowStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.checkpoints.state.slices import SliceTable
+    from windowmill.checkpoints.state.partials import PartialTable
     from windowmill.checkpoints.state.wanted import Wanted
-    from windowmill.jobs.ways.counting import Windows
     from windowmill.jobs.ways.slice_stages import Slicing
     from windowmill.jobs.ways.slices_on_spark import LoadedOnSpark
     from windowmill.windowing.axis import WindowGrid
-
-
-@dataclass(frozen=True)
-class NewRows:
-    """New rows collected to this process.
-
-    Attributes
-    ----------
-    table
-        The columns that lifting reads, in order of arrival; includes unusable rows.
-    in_spark
-        All columns; read again only for quarantined rows.
-    """
-
-    table: pa.Table
-    in_spark: DataFrame
 
 
 @dataclass(frozen=True)
@@ -63,7 +45,7 @@ class InProcess:
 
     @classmethod
     def collected(cls, rows: DataFrame, slicing: Slicing) -> InProcess:
-        return cls(rows.sparkSession, slicing, NewRows(_collected(rows, slicing.stage), rows))
+        return cls(rows.sparkSession, slicing, NewRows.collected(rows, slicing.stage))
 
     @property
     def rows_read(self) -> int:
@@ -74,7 +56,7 @@ class InProcess:
         before = self.slicing.batch.seen
         return before if self.new is None else lateness.seen_after(self.new.table, before)
 
-    def load(self, table: SliceTable, wanted: Wanted | None, stage: WindowStage) -> LoadedInProcess | LoadedOnSpark:
+    def load(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedInProcess | LoadedOnSpark:
         batch, layout = self.slicing.batch, self.slicing.slices.layout
         stored = None
         if wanted is not None:
@@ -84,7 +66,7 @@ class InProcess:
             return self._on_spark(table, wanted, stage)
         return LoadedInProcess(self._judged(), stored, stage, batch.builds_state)
 
-    def _on_spark(self, table: SliceTable, wanted: Wanted | None, stage: WindowStage) -> LoadedOnSpark:
+    def _on_spark(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedOnSpark:
         """Restart on Spark from the new rows, because the batch turned out not to be small."""
         if self.new is None:
             return slices_on_spark.load(self.spark, None, self.slicing, table, wanted, stage)
@@ -114,11 +96,11 @@ class LoadedInProcess:
         return Computed(
             rows=pa.concat_tables(tables) if tables else None,
             state=pa.concat_tables(kept) if self.keep and new_state else None,
-            windows=_counted(tables),
+            windows=counted(tables),
             rows_applied=sum(part.rows for part in parts),
             rows_late=sum(part.late_rows for part in parts),
             new_state=new_state,
-            judged=None if self.judged is None else _refused(self.judged),
+            judged=None if self.judged is None else self.judged.refused(),
         )
 
 
@@ -137,31 +119,6 @@ def work(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> 
     # A stable sort by key keeps each key's parts in order of their ranks.
     ordered = packed.take(pa.array(np.argsort(codes, kind="stable"))).combine_chunks()
     yield from slice_windows.combined(stage, ordered.to_batches())
-
-
-def _collected(rows: DataFrame, stage: SliceStage) -> pa.Table:
-    chosen = rows.select(FILE, ROW, REASON, TIME, *passes.inputs(rows, stage, where=F.col(REASON).isNull()))
-    return chosen.toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")])
-
-
-def _counted(tables: list[pa.Table]) -> Windows:
-    """Number of result rows by window name, with the first and last window end; each table has rows of one window."""
-    windows: Windows = {}
-    for table in tables:
-        ends = pc.min_max(table.column("window_end").cast(pa.int64())).as_py()
-        name = table.column("window")[0].as_py()
-        n, low, high = windows.get(name, (0, ends["min"], ends["max"]))
-        windows[name] = (n + table.num_rows, min(low, ends["min"]), max(high, ends["max"]))
-    return windows
-
-
-def _refused(judged: NewRows) -> DataFrame | None:
-    """The rows with a quarantine reason, with all columns; null if there are none."""
-    table, rows = judged.table, judged.in_spark
-    refused = table.filter(pc.is_valid(table.column(REASON))).select([FILE, ROW, REASON])
-    if not refused.num_rows:
-        return None
-    return rows.drop(REASON).join(F.broadcast(rows.sparkSession.createDataFrame(refused)), [FILE, ROW])
 
 
 def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> bool:

@@ -20,7 +20,7 @@ from windowmill.windowing.columnar.slices import GRID
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from windowmill.checkpoints.state.slices import SliceTable
+    from windowmill.checkpoints.state.partials import PartialTable
     from windowmill.checkpoints.state.wanted import Wanted
     from windowmill.jobs.ways.slice_stages import Slicing
     from windowmill.windowing.columnar.slices import WindowStage
@@ -46,13 +46,13 @@ class OnSpark:
     def seen(self) -> int | None:
         return self.survey.seen
 
-    def load(self, table: SliceTable, wanted: Wanted | None, stage: WindowStage) -> LoadedOnSpark:
+    def load(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedOnSpark:
         judged = lateness.judged(self.rows, self.survey, self.slicing.batch, self.slicing.slices.grids.grids)
         return load(self.rows.sparkSession, judged, self.slicing, table, wanted, stage)
 
 
 def load(
-    spark: SparkSession, judged: DataFrame | None, slicing: Slicing, table: SliceTable, wanted: Wanted | None, stage: WindowStage
+    spark: SparkSession, judged: DataFrame | None, slicing: Slicing, table: PartialTable, wanted: Wanted | None, stage: WindowStage
 ) -> LoadedOnSpark:
     """Combine ``judged`` rows, if there are any, with the ``wanted`` rows of the state."""
     stored = None if wanted is None else table.restore(wanted, before_batch=slicing.batch.batch)

@@ -27,7 +27,7 @@ from tests.golden.make import HERE
 from windowmill.checkpoints import codec
 from windowmill.checkpoints.formats import prepare
 from windowmill.checkpoints.opening import open_state
-from windowmill.checkpoints.state.slices import SliceTable
+from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import row_checksums, with_checksums
@@ -148,7 +148,7 @@ def _table(case: str, path: Path) -> tuple[Path, pa.Schema, list[int]]:
 def _restores(path: Path, schema: pa.Schema, sums: list[int]) -> bool:
     """Whether the restored rows are those that were written."""
     check = open_state(str(path), left_at=3)
-    table = SliceTable(None, str(path), schema, check)  # type: ignore[arg-type]
+    table = PartialTable(None, str(path), schema, check)  # type: ignore[arg-type]
     found = table.read(Span(AXIS_BEGIN, AXIS_END), before_batch=1 << 62, limit=ReadLimit(1 << 60, 1 << 60, 1 << 60))
     return found is not None and sorted(row_checksums(found).to_pylist()) == sums
 

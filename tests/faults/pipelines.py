@@ -28,6 +28,7 @@ _SESSIONS = [
 PIPELINES: Mapping[str, Mapping[str, Any]] = {
     "slices": {"aggregates": _FEW},
     "live_rows": {"aggregates": _FEW, "windows": _SESSIONS},
+    "sessions": {"aggregates": _FEW, "windows": _SESSIONS[:1]},
     "revise": {"aggregates": _FEW, "emit": "revise", "windows": [{"name": "slots", "type": "tumbling", "size": "10 minutes"}]},
     "vouched": {
         "aggregates": _FEW,

@@ -17,6 +17,7 @@ _EVERY = os.environ.get("WINDOWMILL_FAULTS") == "all"
 _SAMPLE = {
     "slices": ("plan.lost", "sink.before", "sink.lost", "quarantine.after", "state.lost", "commit.lost"),
     "live_rows": ("sink.after", "state.before"),
+    "sessions": ("sink.before", "state.lost"),
     "revise": ("state.after",),
     "vouched": ("quality.after", "commit.before"),
 }

@@ -43,7 +43,8 @@ def _schema(**types: Any) -> str:
     ids=str,
 )
 def test_wider_added_and_unused_columns_change_nothing(types):
-    check_unchanged(_schema(), _schema(**types), _pipeline(), "s")
+    check_unchanged(_schema(), _schema(**types), _pipeline(), "s", keeps_log=False)
+    check_unchanged(_schema(), _schema(**types), _pipeline(windows=[{"name": "w", "type": "session", "gap": 3}]), "s", keeps_log=False)
 
 
 @pytest.mark.covers("S3")
@@ -53,22 +54,27 @@ def test_wider_added_and_unused_columns_change_nothing(types):
         ({"v": StringType()}, {}, "'v' was int and is now string"),
         ({"k": IntegerType()}, {}, "'k' was string and is now int"),
         ({"v": None}, {}, "'v' is gone"),
-        ({"v": LongType()}, {"windows": [{"name": "w", "type": "session", "gap": 3}]}, "'v' was int and is now bigint"),
+        ({"v": LongType()}, {"windows": [{"name": "w", "type": "count", "count": 3}]}, "'v' was int and is now bigint"),
         ({"v": LongType()}, {"keys": ["v"]}, "'v' was int and is now bigint"),
     ],
     ids=str,
 )
 def test_what_would_change_results_is_refused(types, changes, message):
     with pytest.raises(SourceSchemaError, match=message):
-        check_unchanged(_schema(), _schema(**types), _pipeline(**changes), "s")
+        check_unchanged(_schema(), _schema(**types), _pipeline(**changes), "s", keeps_log=False)
+
+
+def test_a_log_of_live_rows_takes_no_wider_column():
+    with pytest.raises(SourceSchemaError, match="'v' was int and is now bigint"):
+        check_unchanged(_schema(), _schema(v=LongType()), _pipeline(), "s", keeps_log=True)
 
 
 def test_narrower_columns_are_refused():
     with pytest.raises(SourceSchemaError, match="'v' was bigint and is now int"):
-        check_unchanged(_schema(v=LongType()), _schema(), _pipeline(), "s")
+        check_unchanged(_schema(v=LongType()), _schema(), _pipeline(), "s", keeps_log=False)
     wide, narrow = _schema(v=DecimalType(20, 2)), _schema(v=DecimalType(12, 2))
     with pytest.raises(SourceSchemaError, match="decimal"):
-        check_unchanged(wide, narrow, _pipeline(), "s")
+        check_unchanged(wide, narrow, _pipeline(), "s", keeps_log=False)
 
 
 @pytest.mark.covers("S3")

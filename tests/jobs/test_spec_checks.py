@@ -183,7 +183,7 @@ SESSION = {"name": "visits", "type": "session", "gap": "5 minutes"}
 
 def test_a_strict_spec_that_would_keep_raw_rows_is_refused_with_the_window_that_does():
     assert problems(strict=True) == []
-    assert problems(windows=[SESSION]) == []
+    assert problems(windows=[SESSION]) == problems(strict=True, windows=[SESSION]) == []
     [problem] = problems(strict=True, windows=[*SPEC["windows"], SESSION])
     assert problem.startswith("strict: the state would keep raw rows (windows.1: session windows")
 
@@ -191,7 +191,7 @@ def test_a_strict_spec_that_would_keep_raw_rows_is_refused_with_the_window_that_
 def test_no_plan_is_recorded_for_a_strict_spec_that_would_keep_raw_rows(tmp_path):
     write_deltalake(str(tmp_path / "in"), pa.table({"k": ["a"], "t": pa.array([0], pa.timestamp("us", "UTC"))}))
     tables = {"source": {"path": str(tmp_path / "in")}, "sink": {"path": str(tmp_path / "out")}}
-    pipeline = parse_pipeline(SPEC | tables | {"strict": True, "windows": [SESSION]})
+    pipeline = parse_pipeline(SPEC | tables | {"strict": True, "windows": [SESSION | {"max_size": "1 hour"}]})
     with pytest.raises(SpecError, match="strict: the state would keep raw rows"):
         next_run(runnable_of(pipeline), Ledger.open(pipeline))
     assert Ledger.open(pipeline).open_batch is None

@@ -22,7 +22,8 @@ from windowmill.checkpoints.inspection import SlicesInspection, key_value
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands.state import _value, state_of
+from windowmill.jobs.commands.state import state_of
+from windowmill.jobs.commands.state_views.base import value_of
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.output import result_schema
@@ -183,7 +184,7 @@ def test_windows_to_come_of_slices_that_lie_centuries_apart(tmp_path):
 
 def test_partials_are_told_whatever_keys_a_user_gives_them():
     told = {"a": 1, "7": 2, "['b', 1]": 3, "None": 4}
-    assert _value({"a": 1, 7: 2, ("b", 1): 3, None: 4}) == told
+    assert value_of({"a": 1, 7: 2, ("b", 1): 3, None: 4}) == told
 
 
 def test_lists_are_cut_and_say_so(slices):

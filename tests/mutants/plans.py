@@ -13,14 +13,14 @@ MUTANTS = (
     Mutant(
         "columns-of-a-retry-unchecked",
         "jobs/batch/planning.py",
-        "    _check_columns(runnable.pipeline, plan.source_schema, source)\n",
+        "    _check_columns(runnable, plan.source_schema, source)\n",
         "",
         ("tests/jobs/test_plans.py::test_a_column_of_another_type_is_refused_by_a_retry_and_by_the_next_batch",),
     ),
     Mutant(
         "columns-of-a-plan-unchecked",
         "jobs/batch/planning.py",
-        "        _check_columns(pipeline, ledger.newest_kept.plan.source_schema, source)\n",
+        "        _check_columns(runnable, ledger.newest_kept.plan.source_schema, source)\n",
         "        pass\n",
         ("tests/jobs/test_plans.py::test_a_column_of_another_type_is_refused_by_a_retry_and_by_the_next_batch",),
     ),

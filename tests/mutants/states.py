@@ -8,7 +8,7 @@ MUTANTS = (
         "checkpoints/state/base.py",
         "        if version is None:\n            raise StateError(",
         "        if version is None:\n            return 0\n            raise StateError(",
-        ("tests/checkpoints/test_slice_table.py::test_rows_of_a_batch_are_asked_for_once_they_are_written",),
+        ("tests/checkpoints/test_partial_table.py::test_rows_of_a_batch_are_asked_for_once_they_are_written",),
     ),
     Mutant(
         "row-checksum-not-verified",
@@ -29,7 +29,7 @@ MUTANTS = (
     ),
     Mutant(
         "restored-rows-not-verified",
-        "checkpoints/state/slices.py",
+        "checkpoints/state/partials.py",
         "        self._check.verify(rows)\n",
         "",
         ("tests/checkpoints/test_opening.py::test_a_row_that_is_another_is_damage_however_it_is_read",),
@@ -96,7 +96,7 @@ MUTANTS = (
         "checkpoints/formats.py",
         ", max_commit_retries=0)",
         ")",
-        ("tests/checkpoints/test_slice_table.py::test_rows_that_another_attempt_appends_meanwhile_are_not_lost",),
+        ("tests/checkpoints/test_partial_table.py::test_rows_that_another_attempt_appends_meanwhile_are_not_lost",),
     ),
     Mutant(
         "files-of-others-vacuumed",

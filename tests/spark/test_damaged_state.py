@@ -20,11 +20,10 @@ from windowmill.windowing.errors import StateCorruptError, StateMissingError
 
 pytestmark = [pytest.mark.spark, pytest.mark.covers("D3")]
 ROWS = events(51, 300)
-LIVE = {
-    "windows": [{"name": "visits", "type": "session", "gap": "40 minutes"}],
-    "aggregates": {"n": {"count": "*"}, "labels": {"collect": "label"}},
-}
-CASES = [pytest.param({}, id="slices"), pytest.param(LIVE, id="live rows")]
+VISITS: dict[str, Any] = {"name": "visits", "type": "session", "gap": "40 minutes"}
+SESSIONS: dict[str, Any] = {"windows": [VISITS], "aggregates": {"n": {"count": "*"}, "labels": {"collect": "label"}}}
+LIVE = SESSIONS | {"windows": [VISITS | {"max_size": "10 days"}]}
+CASES = [pytest.param({}, id="slices"), pytest.param(SESSIONS, id="sessions"), pytest.param(LIVE, id="live rows")]
 
 
 def begun(folder: Path, changes: dict[str, Any]) -> tuple[Bench, Path]:
@@ -51,7 +50,7 @@ def test_a_row_that_is_another_is_found_in_spark(spark, tmp_path, monkeypatch, c
     monkeypatch.setattr(limits, "MOST_ROWS", 0)
     bench, state = begun(tmp_path, changes)
     rows = DeltaTable(state).to_pyarrow_table()
-    name = "_number" if changes else "rows"
+    name = "_number" if changes is LIVE else "rows"
     altered = rows.set_column(rows.schema.get_field_index(name), name, _one_more(rows[name]))
     # As our own maintenance would write it: what somebody else writes is refused before it is read.
     write_deltalake(state, altered, mode="overwrite", commit_properties=ours("test"))

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from tests.spark.harness import Bench, differences, events, expected, quiet
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.state.slices import SliceTable
+from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.slices import SliceWay
@@ -87,14 +87,14 @@ def test_few_rows_are_restored_from_a_state_kept_small(spark, tmp_path, monkeypa
     bench.land(events(41, 390)[380:])
     maintain(bench.pipeline, quiet())
     restored: list[int] = []
-    original = SliceTable.read
+    original = PartialTable.read
 
     def counting(*arguments, **options):
         found = original(*arguments, **options)
         restored.append(found.num_rows)
         return found
 
-    monkeypatch.setattr(SliceTable, "read", counting)
+    monkeypatch.setattr(PartialTable, "read", counting)
     bench.run()
     levels = state(bench).column(LEVEL).to_pylist()
     assert set(levels) >= {0, 1, 2, 5}

@@ -18,6 +18,7 @@ YEAR_2060, YEAR_9999 = 2_840_140_800_000_000, 253_402_300_799_000_000
 ROW = {"k": "a", "site": 1, "t": BASE, "v": 1.0, "i": 1, "label": "5", "id": "e"}
 HOURLY = [{"name": "w", "type": "tumbling", "size": "1 hour"}]
 SESSIONS = [{"name": "w", "type": "session", "gap": "1 hour"}]
+LIVE = [SESSIONS[0] | {"max_size": "10 days"}]
 AGGREGATES = {"n": {"count": "*"}, "large": {"count": "*", "where": "cast(label as int) > 4"}}
 
 
@@ -29,7 +30,11 @@ def bench_of(folder: Path, windows: list, **changes) -> Bench:
 @pytest.mark.covers("I1")
 @pytest.mark.covers("I5")
 @pytest.mark.covers("I6")
-@pytest.mark.parametrize(("windows", "here"), [(HOURLY, True), (HOURLY, False), (SESSIONS, False)], ids=["here", "slices", "live rows"])
+@pytest.mark.parametrize(
+    ("windows", "here"),
+    [(HOURLY, True), (HOURLY, False), (SESSIONS, True), (SESSIONS, False), (LIVE, False)],
+    ids=["slices here", "slices", "sessions here", "sessions", "live rows"],
+)
 def test_odd_rows_are_set_aside_and_the_batch_goes_on(spark, tmp_path, monkeypatch, windows, here):
     if not here:
         monkeypatch.setattr(limits, "MOST_ROWS", 0)

@@ -1,4 +1,4 @@
-"""Partials that are Python objects, calendars and cumulative windows by slices: on Spark and in this process, through the state."""
+"""Slices of all kinds of partials and grids, and sessions: on Spark and in this process, through the state."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ CALENDARS = [
     {"name": "slots", "type": "tumbling", "size": "10 minutes"},
 ]
 STEPS = [{"name": "steps", "type": "cumulative", "size": "1 hour", "step": "15 minutes"}]
+SESSIONS = [{"name": "visits", "type": "session", "gap": "9 minutes"}, {"name": "stays", "type": "session", "gap": "40 minutes"}]
 #: What differs from the bench's own pipeline.
 CASES: dict[str, dict[str, Any]] = {
     "objects": {"aggregates": OBJECTS, "windows": GRIDS},
@@ -44,6 +45,8 @@ CASES: dict[str, dict[str, Any]] = {
     "calendars": {"windows": CALENDARS},
     "objects over calendars": {"aggregates": OBJECTS, "windows": CALENDARS[:2]},
     "cumulative": {"windows": STEPS},
+    "sessions": {"windows": SESSIONS},
+    "objects over sessions": {"aggregates": OBJECTS, "windows": SESSIONS[:1]},
 }
 
 

@@ -23,7 +23,8 @@ AGGREGATES: dict[str, Any] = {
     "wide": {"histogram": {"column": "i", "edges": [-3, 0, 3]}},
 }
 WINDOWS = [{"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"}]
-SESSIONS = [{"name": "visits", "type": "session", "gap": "4 minutes"}]
+SESSIONS: list[dict[str, Any]] = [{"name": "visits", "type": "session", "gap": "4 minutes"}]
+LIVE = [SESSIONS[0] | {"max_size": "10 days"}]
 
 
 def wanted(bench: Bench, rows: list[Row]) -> list[Row]:
@@ -41,7 +42,7 @@ def columns_of(bench: Bench) -> list[str]:
     return pa.schema(DeltaTable(bench.sink).schema().to_arrow()).names
 
 
-@pytest.mark.parametrize("windows", [WINDOWS, SESSIONS], ids=["slices", "live rows"])
+@pytest.mark.parametrize("windows", [WINDOWS, SESSIONS, LIVE], ids=["slices", "sessions", "live rows"])
 def test_aggregates_swapped_between_runs_keep_their_values(spark, tmp_path, windows):
     rows = events(41, 420)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": windows})

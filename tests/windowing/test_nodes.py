@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windowmill.checkpoints.state.slices import state_schema
+from windowmill.checkpoints.state.partials import state_schema
 from windowmill.checkpoints.state.wanted import condition_of
 from windowmill.windowing import nodes as nodes_module
 from windowmill.windowing.axis import Edges, Grid

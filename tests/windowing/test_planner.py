@@ -15,7 +15,7 @@ import pytest
 
 from tests.windowing.aggregate_cases import CASES
 from tests.windowing.test_engines import counts
-from windowmill.checkpoints.state.slices import state_schema
+from windowmill.checkpoints.state.partials import state_schema
 from windowmill.windowing.axis import Edges
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.columnar.log import StateLog

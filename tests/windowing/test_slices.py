@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
-from windowmill.checkpoints.state.slices import state_schema
+from windowmill.checkpoints.state.partials import state_schema
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.columnar import packing, slice_windows, slices
 from windowmill.windowing.columnar.output import result_schema

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +53,22 @@ CHUNK_SLICES = 200_000
 CHUNK_BYTES = 1 << 28
 #: Greatest number of rows, or slices, in an output Arrow batch.
 BATCH_ROWS = 200_000
+
+
+class Lifting(Protocol):
+    """Settings for lifting rows into partials."""
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+
+    @property
+    def ties(self) -> tuple[str, ...]: ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def objects(self) -> StoredObjects: ...
 
 
 @dataclass(frozen=True)
@@ -178,7 +195,7 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     """Lift ``rows`` into slices in (key, start, closed) order; key k's are ``offsets[k]:offsets[k + 1]``."""
     if stage.layout.ordered:
-        rows = rows.take(pa.array(_by_time(rows, stage.ties)))
+        rows = rows.take(pa.array(by_time(rows, stage.ties)))
     codes, n_keys = key_codes([rows.column(key) for key in stage.keys], rows.num_rows)
     starts = stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks()))
     closed = closed_of(rows)
@@ -186,27 +203,32 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     starts, closed = starts[order], closed[order]
     if len(moved := along_axis(offsets, starts, closed, closed)):
         order, starts, closed = order[moved], starts[moved], closed[moved]
-    ordered = rows.select(_lifted_columns(stage)).take(pa.array(order)).combine_chunks()
     bounds = runs(offsets, starts, closed, closed)
-    ints, floats = lift_runs(stage.layout.lifting, ordered, bounds)
-    objects = stage.objects.lift(ordered, bounds, TIME, stage.ties)
-    first = pa.array(order[bounds[:-1]])
-    columns: dict[str, pa.Array] = {key: as_key(rows.column(key).combine_chunks().take(first)) for key in stage.keys}
+    columns = lifted_groups(stage, rows, order, bounds)
     columns |= {SLICE: pa.array(starts[bounds[:-1]]), CLOSED: nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
     columns[LEVEL] = pa.repeat(0, len(bounds) - 1)
-    columns |= stored(stage.layout, ints, floats, ordered, time=TIME, ties=stage.ties) | stage.objects.write(objects)
     table = pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
     return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)
 
 
-def _lifted_columns(stage: SliceStage) -> list[str]:
+def lifted_groups(stage: Lifting, rows: pa.Table, order: Ints, bounds: Ints) -> dict[str, pa.Array]:
+    """Keys and partials, by column, of groups of ``rows``: group g has those at ``order[bounds[g]:bounds[g + 1]]``, all of one key."""
+    ordered = rows.select(_lifted_columns(stage)).take(pa.array(order)).combine_chunks()
+    ints, floats = lift_runs(stage.layout.lifting, ordered, bounds)
+    objects = stage.objects.lift(ordered, bounds, TIME, stage.ties)
+    first = pa.array(order[bounds[:-1]])
+    keys: dict[str, pa.Array] = {key: as_key(rows.column(key).combine_chunks().take(first)) for key in stage.keys}
+    return keys | stored(stage.layout, ints, floats, ordered, time=TIME, ties=stage.ties) | stage.objects.write(objects)
+
+
+def _lifted_columns(stage: Lifting) -> list[str]:
     """Columns that the partials read; at least one, because a table without columns has no number of rows."""
     layout = stage.layout
     conditions = [condition_column(text) for text in layout.conditions]
     return list(dict.fromkeys([*layout.source_columns, *conditions, *((TIME, *stage.ties) if layout.ordered else ())])) or [TIME]
 
 
-def _by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
+def by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
     """Indices of ``rows`` in (time, tie_break, arrival) order, nulls first."""
     order = np.arange(rows.num_rows)
     for tie in reversed(ties):

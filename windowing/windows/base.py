@@ -116,6 +116,17 @@ class Window(Part):
         """Its windows along the axis, where :meth:`grid_problem` has nothing against it; ``UnsupportedError`` if its type has no grid."""
         raise UnsupportedError(f"{self.grid_problem(f'window {self.name}')}; such windows go by live rows")
 
+    #: Whether rows at most a gap apart share a window.
+    joins_by_gap: ClassVar[bool] = False
+
+    def session_problem(self, where: str) -> str | None:
+        """Why its open windows are not kept as partials of sessions, beginning with the field's path, as :meth:`grid_problem`."""
+        return f"{where}: {self.type} windows beside sessions"
+
+    def session_gap(self) -> int:
+        """Its gap in ticks, where :meth:`session_problem` has nothing against it; ``UnsupportedError`` otherwise."""
+        raise UnsupportedError(f"{self.session_problem(f'window {self.name}')}; such windows go by live rows")
+
     @property
     def counted_from(self) -> datetime | int | None:
         """The instant given to count its edges or ticks from."""

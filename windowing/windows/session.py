@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.fields import FixedDuration
@@ -24,6 +24,8 @@ class Session(Window):
     type: Literal["session"]
     gap: FixedDuration
     max_size: FixedDuration | None = None
+
+    joins_by_gap: ClassVar[bool] = True
 
     def slicer(self, pipeline: Pipeline) -> Slicer:
         from windowmill.windowing.slicing.event_slicers import SessionSlicer
@@ -48,6 +50,17 @@ class Session(Window):
         why = f"a window ends where no event comes for {self.gap}; an event between two makes them one"
         state = f"the rows of open sessions{kept_before(pipeline)}"
         return Shape("sessions", why, "the rows of the session", "all of them", alone=True, listed=ONCE, state=state)
+
+    def grid_problem(self, where: str) -> str:
+        return f"{where}: session windows are no fixed grid, and keep partials of their own only in a pipeline of sessions"
+
+    def session_problem(self, where: str) -> str | None:
+        if self.max_size is None:
+            return None
+        return f"{where}.max_size: a row between others moves the places where a session is split, and a partial cannot be split"
+
+    def session_gap(self) -> int:
+        return self.gap.elapsed()
 
     def reach(self) -> int:
         return self.gap.longest + (self.max_size.longest if self.max_size is not None else 0) + 1

@@ -1,11 +1,13 @@
-"""The state table of slices: every batch appends partials per key and slice, which later batches read for their windows.
+"""The state table of partials: every batch appends those of slices or of sessions, which later batches read for their windows.
 
-There is one row per key, slice and batch that touched the slice; readers combine them. Nodes over slices are rows of the same table.
+Of slices, there is one row per key, slice and batch that touched the slice; readers combine them. Nodes over slices are rows of the same
+table. Of sessions, there is one row per key, session and batch that touched the session while it was open; the latest is the whole session.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,8 +19,9 @@ from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import WHOLE_BYTES, read_whole, require_columns
 from windowmill.checkpoints.state.base import REWRITE, StateTable, files_of, number_of_rows
-from windowmill.checkpoints.state.wanted import Condition, ReadLimit, Wanted, condition, may_hold
+from windowmill.checkpoints.state.wanted import Condition, OpenSessions, ReadLimit, Wanted, condition, may_hold, open_condition
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.session_partials import LAST
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.kernels.layout import Layout
 
@@ -39,8 +42,8 @@ def state_schema(keys: dict[str, pa.DataType], layout: Layout, *, nodes: bool = 
     return pa.schema([*keys.items(), *own, *layout.stored_columns])
 
 
-class SliceTable(StateTable):
-    """The table at ``path`` of one pipeline's slices."""
+class PartialTable(StateTable):
+    """The table at ``path`` of one pipeline's slices or sessions."""
 
     def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
         super().__init__(spark, path, schema, check)
@@ -108,15 +111,41 @@ def has_nodes(path: str) -> bool:
     return LEVEL in DeltaTable(path).schema().to_arrow().names
 
 
+def holds_sessions(path: str) -> bool:
+    """Whether the state table at ``path`` holds sessions; otherwise it holds slices, or is a log of live rows."""
+    return LAST in DeltaTable(path).schema().to_arrow().names
+
+
 def _reading_order(columns: Sequence[str]) -> list[str]:
-    """The sort order of slices and nodes: with it, statistics exclude most pages of a file from a read of few rows."""
+    """The sort order of merged rows: with it, statistics exclude most pages of a file from a read of few rows."""
+    if LAST in columns:
+        return [LAST]
     return [LEVEL, SLICE] if LEVEL in columns else [SLICE]
 
 
-def compact_slices(path: str, needed_from: int | None) -> int:
-    """Merge the files of successive batches at ``path`` and drop rows that start before ``needed_from``; returns their number. No JVM.
+@dataclass(frozen=True)
+class Needed:
+    """The rows that a later batch may read: an SQL condition; a file whose least ``column`` is at least ``low`` has no others."""
 
-    A merged file holds at most ``SORTED_ROWS`` rows and ``SORTED_BYTES`` bytes, sorted by level and start. Only successive batches share
+    sql: str
+    column: str
+    low: int
+
+    @classmethod
+    def slices_from(cls, start: int) -> Needed:
+        """Slices and nodes that start at or after ``start``."""
+        return cls(f"({SLICE} >= {start})", SLICE, start)
+
+    @classmethod
+    def sessions(cls, wanted: OpenSessions) -> Needed:
+        """Fragments of open sessions."""
+        return cls(f"({open_condition(wanted)})", LAST, max(map(wanted.last_after, wanted.gaps)) + 1)
+
+
+def compact_partials(path: str, needed: Needed | None) -> int:
+    """Merge the files of successive batches at ``path`` and drop all but ``needed`` rows, if given; returns their number. No JVM.
+
+    A merged file holds at most ``SORTED_ROWS`` rows and ``SORTED_BYTES`` bytes, sorted as they are read. Only successive batches share
     a file, so its statistics span a short stretch of the axis. The files of a larger batch are not merged, only stripped of dropped rows.
     A table with features that delta-rs cannot write is left as it is.
     """
@@ -126,18 +155,24 @@ def compact_slices(path: str, needed_from: int | None) -> int:
     for first, last, files in _spans_of_batches(files_of(DeltaTable(path))):
         table = DeltaTable(path)
         within = f"{BATCH} >= {first} AND {BATCH} <= {last}"
-        expired = needed_from is not None and any(file.get(f"min.{SLICE}") is None or file[f"min.{SLICE}"] < needed_from for file in files)
+        expired = needed is not None and any(_low(file, needed.column) < needed.low for file in files)
         if not _fit(files):
-            if expired:
-                table.delete(f"{within} AND {SLICE} < {needed_from}", commit_properties=REWRITE)
+            if needed is not None and expired:
+                table.delete(f"{within} AND NOT {needed.sql}", commit_properties=REWRITE)
         elif expired or len(files) > 1:
             columns = pa.schema(table.schema().to_arrow()).names
-            kept = within if needed_from is None else f"{within} AND {SLICE} >= {needed_from}"
+            kept = within if needed is None else f"{within} AND {needed.sql}"
             query = f"SELECT {', '.join(map(quoted, columns))} FROM state WHERE {kept} ORDER BY {', '.join(_reading_order(columns))}"
             rows = QueryBuilder().register("state", table).execute(query)
             # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
             write_deltalake(table, rows, mode="overwrite", predicate=within, commit_properties=REWRITE)
     return rows_before - number_of_rows(DeltaTable(path))
+
+
+def _low(file: Mapping[str, Any], column: str) -> int:
+    """The least value of ``column`` in ``file``; the least of all if there are no statistics."""
+    low = file.get(f"min.{column}")
+    return -(1 << 63) if low is None else int(low)
 
 
 def _spans_of_batches(files: Sequence[dict[str, Any]]) -> list[tuple[int, int, list[dict[str, Any]]]]:

@@ -12,8 +12,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from windowmill.checkpoints.state import base, slices
-from windowmill.checkpoints.state.slices import SliceTable, compact_slices
+from windowmill.checkpoints.state import base, partials
+from windowmill.checkpoints.state.partials import Needed, PartialTable, compact_partials
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.errors import StateError
@@ -43,8 +43,8 @@ def test_files_of_successive_batches_are_merged_in_order_of_level_and_start(tmp_
     for batch in (2, 0, 1, *range(3, 10)):
         append(tmp_path, batch)
     before = rows(tmp_path)
-    monkeypatch.setattr(slices, "SORTED_ROWS", 40)
-    assert compact_slices(str(tmp_path), None) == 0
+    monkeypatch.setattr(partials, "SORTED_ROWS", 40)
+    assert compact_partials(str(tmp_path), None) == 0
     assert rows(tmp_path) == before
     merged = files(tmp_path)
     assert [sorted({row["_batch"] for row in file}) for file in merged] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
@@ -54,7 +54,7 @@ def test_files_of_successive_batches_are_merged_in_order_of_level_and_start(tmp_
     assert DeltaTable(tmp_path).transaction_version("app") == 9, "a retry must still find what has landed"
     version = DeltaTable(tmp_path).version()
     append(tmp_path, 10)
-    assert compact_slices(str(tmp_path), None) == 0
+    assert compact_partials(str(tmp_path), None) == 0
     assert DeltaTable(tmp_path).version() == version + 2, "only the last files are merged anew"
 
 
@@ -62,31 +62,31 @@ def test_what_no_window_needs_goes_and_files_of_distant_batches_stay_apart(tmp_p
     for batch in range(5):
         append(tmp_path, batch, slices=40 if batch == 1 else 4)
     before = rows(tmp_path)
-    monkeypatch.setattr(slices, "SORTED_ROWS", 40)
+    monkeypatch.setattr(partials, "SORTED_ROWS", 40)
     # Batch 1 wrote more than is sorted at once, of which the first six slices go, and three nodes.
     gone = [row for row in before if row[1] < 16]
-    assert compact_slices(str(tmp_path), 16) == len(gone) == 12 + 2 * (6 + 3)
+    assert compact_partials(str(tmp_path), Needed.slices_from(16)) == len(gone) == 12 + 2 * (6 + 3)
     assert rows(tmp_path) == [row for row in before if row not in gone]
     assert [{row["_batch"] for row in file} for file in files(tmp_path)] == [{1}, {2, 3, 4}]
     version = DeltaTable(tmp_path).version()
-    assert compact_slices(str(tmp_path), 16) == 0
+    assert compact_partials(str(tmp_path), Needed.slices_from(16)) == 0
     assert DeltaTable(tmp_path).version() == version
-    assert compact_slices(str(tmp_path), 1_000) == len(before) - len(gone)
+    assert compact_partials(str(tmp_path), Needed.slices_from(1_000)) == len(before) - len(gone)
     assert rows(tmp_path) == []
 
 
 def test_rows_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, monkeypatch):
     append(tmp_path, 0)
     append(tmp_path, 1)
-    write = slices.write_deltalake
+    write = partials.write_deltalake
 
     def overtaken(*arguments: Any, **options: Any) -> None:
         append(tmp_path, 2)
         write(*arguments, **options)
 
-    monkeypatch.setattr(slices, "write_deltalake", overtaken)
+    monkeypatch.setattr(partials, "write_deltalake", overtaken)
     with pytest.raises(CommitFailedError):
-        compact_slices(str(tmp_path), None)
+        compact_partials(str(tmp_path), None)
     assert len(rows(tmp_path)) == 3 * 12
 
 
@@ -95,7 +95,7 @@ def test_files_without_statistics_are_not_taken_apart(tmp_path):
     table = pa.table({f"key {n}": ["a"] for n in range(32)} | {"_slice": [0], "_batch": [0]})
     for batch in range(3):
         write_deltalake(tmp_path, table.set_column(33, "_batch", [[batch]]), mode="append")
-    assert compact_slices(str(tmp_path), None) == 0
+    assert compact_partials(str(tmp_path), None) == 0
     assert len(files(tmp_path)) == 1
     assert len(rows(tmp_path)) == 3
 
@@ -124,7 +124,7 @@ def test_only_files_that_may_hold_something_wanted_are_searched(tmp_path, wanted
         rows = [("a", 10 * batch + n, level, None, batch) for level in (0, 1) for n in range(0, 4, 1 + level)]
         rows += [("b", 20, 0, 50, batch)] if batch == 2 else []
         write_deltalake(tmp_path, pa.table([list(column) for column in zip(*rows, strict=True)], schema=WHOLE), mode="append")
-    table = SliceTable(None, str(tmp_path), WHOLE)  # type: ignore[arg-type]
+    table = PartialTable(None, str(tmp_path), WHOLE)  # type: ignore[arg-type]
     assert {file["min._batch"] for file in table.files_with(wanted)} == batches
     limit = ReadLimit(span_bytes=0, searched_bytes=1 << 20, rows=5)
     found = table.read(wanted, before_batch=9, limit=limit)
@@ -137,7 +137,7 @@ def test_only_files_that_may_hold_something_wanted_are_searched(tmp_path, wanted
 
 
 def test_rows_of_a_batch_are_asked_for_once_they_are_written(tmp_path, monkeypatch):
-    table = SliceTable(None, str(tmp_path / "state"), WHOLE, RowCheck("state"))  # type: ignore[arg-type]
+    table = PartialTable(None, str(tmp_path / "state"), WHOLE, RowCheck("state"))  # type: ignore[arg-type]
     few = pa.table([["a"], [0], [0], [None], [0]], schema=WHOLE)
     assert table.remember(few, 1, app_id="app", batch=0, metadata="{}") == 1
     monkeypatch.setattr(base, "append_once", lambda *_, **__: None)

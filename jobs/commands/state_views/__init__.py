@@ -1,0 +1,1 @@
+"""What ``windowmill state`` shows of each kind of state."""

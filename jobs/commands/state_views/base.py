@@ -1,0 +1,115 @@
+"""The base of the views of a state table, and how stored values are shown."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from deltalake import Schema
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from windowmill.checkpoints.inspection import Inspection
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs.commands.answers import bound, titled
+from windowmill.jobs.json_lines.read import plain
+from windowmill.windowing.errors import StateError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import AFTER, BEFORE
+
+#: Number of characters of a stored value that a table shows.
+_SHOWN = 40
+
+
+class View(ABC):
+    """What all kinds of state share: the number of the next batch, the form of instants, and the limit of lines."""
+
+    inspection: Inspection
+
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int) -> None:
+        self.pipeline, self.limit = pipeline, limit
+        last = ledger.last_commit
+        self.emitted = last.outcome.emitted if last and last.outcome else None
+        self.next_batch = ledger.next_commit
+
+    @abstractmethod
+    def summary(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]: ...
+
+    def largest(self) -> list[dict[str, Any]]:
+        if not self.pipeline.keys:
+            return []
+        return [{name: value_of(value) for name, value in row.items()} for row in self.inspection.largest_keys(self.limit)]
+
+    def instant(self, t: int | None) -> str | int | None:
+        """``t`` in the form of the other commands; null for an instant that never comes."""
+        return None if t is None or t in (BEFORE, AFTER) else bound(t, self.pipeline.time.unit is None)
+
+    def show_summary(self, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        facts = Table(show_header=False, box=None, pad_edge=False)
+        for name, value in data.items():
+            if name != "largest_keys":
+                facts.add_row(name.replace("_", " "), cell(value))
+        yield facts
+        if data["largest_keys"]:
+            yield from self.list("keys with the most entries", data["largest_keys"], data["keys"])
+
+    def list(self, title: str, rows: Sequence[Mapping[str, Any]], total: int, which: str = "") -> Iterator[RenderableType]:
+        # As a line of its own: a table would break its title at its own width.
+        yield Text(f"\n{title}: {total:,}" if len(rows) == total else f"\n{title}: {len(rows):,} of {total:,}{which}", style="bold")
+        if not rows:
+            return
+        names, table = list(rows[0]), titled("", ())
+        for name in names:
+            table.add_column(name.replace("_", " "), justify="right" if isinstance(rows[0][name], int) else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(cell(row[name]) for name in names))
+        yield table
+
+
+def source_types(ledger: Ledger, path: str) -> dict[str, pa.DataType]:
+    """Types of the source's columns, as the last plan read them."""
+    newest = ledger.newest
+    if newest is None:
+        raise StateError(f"state {path}: there is no ledger beside it; restore the folder from a copy")
+    return {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
+
+
+def value_of(value: Any) -> Any:
+    """Convert ``value`` to its JSON form."""
+    if isinstance(value, datetime | date):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, set | frozenset):
+        return sorted(map(value_of, value), key=str)
+    return _nested(value, value_of) if isinstance(value, list | tuple | dict) else plain(value, False)
+
+
+def _nested(value: Sequence[Any] | dict[str, Any], each: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        # A user's partial may have keys that JSON has not.
+        return {name if isinstance(name, str) else str(each(name)): each(item) for name, item in value.items()}
+    return [each(item) for item in value]
+
+
+def cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return escape(", ".join(value))
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return escape(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…")

@@ -1,0 +1,61 @@
+"""The new rows of a small batch, collected to this process, and the result rows computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.jobs.ways import slice_passes as passes
+from windowmill.windowing.columnar.slices import TIME
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from windowmill.jobs.ways.counting import Windows
+    from windowmill.windowing.columnar.slices import Lifting
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """New rows collected to this process.
+
+    Attributes
+    ----------
+    table
+        The columns that lifting reads, in order of arrival; includes unusable rows.
+    in_spark
+        All columns; read again only for quarantined rows.
+    """
+
+    table: pa.Table
+    in_spark: DataFrame
+
+    @classmethod
+    def collected(cls, rows: DataFrame, stage: Lifting) -> NewRows:
+        """Collect ``rows`` in one Spark job."""
+        chosen = rows.select(FILE, ROW, REASON, TIME, *passes.inputs(rows, stage, where=F.col(REASON).isNull()))
+        return cls(chosen.toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")]), rows)
+
+    def refused(self) -> DataFrame | None:
+        """The rows with a quarantine reason, with all columns; null if there are none."""
+        rows, refused = self.in_spark, self.table.filter(pc.is_valid(self.table.column(REASON))).select([FILE, ROW, REASON])
+        if not refused.num_rows:
+            return None
+        return rows.drop(REASON).join(F.broadcast(rows.sparkSession.createDataFrame(refused)), [FILE, ROW])
+
+
+def counted(tables: Sequence[pa.Table]) -> Windows:
+    """Number of result rows by window name, with the first and last window end; each table has rows of one window."""
+    windows: Windows = {}
+    for table in tables:
+        ends = pc.min_max(table.column("window_end").cast(pa.int64())).as_py()
+        name = table.column("window")[0].as_py()
+        n, low, high = windows.get(name, (0, ends["min"], ends["max"]))
+        windows[name] = (n + table.num_rows, min(low, ends["min"]), max(high, ends["max"]))
+    return windows
