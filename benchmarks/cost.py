@@ -56,6 +56,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "an aggregate of one's own": {"aggregates": AGGREGATES | {"own": {"use": f"{__name__}:Spread", "args": ["v"]}}},
     "days of New York": {"windows": _days()},
     "months": {"windows": _days(size="1 month")},
+    "sessions": {"windows": ({"name": "visits", "type": "session", "gap": "5 minutes"},)},
     "up to a day, by hours": {"windows": ({"name": "so_far", "type": "cumulative", "size": "1 day", "step": "1 hour"},)},
 }
 

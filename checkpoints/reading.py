@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 
 from windowmill.windowing.columnar.checksums import REMEDY, SUM
+from windowmill.windowing.columnar.session_partials import LAST
 from windowmill.windowing.columnar.slices import BATCH, SLICE
 from windowmill.windowing.errors import StateCorruptError
 
@@ -58,7 +59,7 @@ def _rows_of(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any], schema:
             rows = rows.append_column(SUM, pa.nulls(rows.num_rows, pa.int64()))
         rows = rows.select(schema.names).cast(schema)
     _same(uri, file["path"], "rows", rows.num_rows, file["num_records"])
-    for name in (BATCH, SLICE):
+    for name in (BATCH, SLICE, LAST):
         if rows.num_rows and name in schema.names and file.get(f"min.{name}") is not None:
             span = pc.min_max(rows.column(name)).as_py()
             for bound in ("min", "max"):
