@@ -27,6 +27,9 @@ from windowmill.windowing.columnar.slices import CLOSED, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints
 
+#: Columns of slices and sessions beside keys and partials.
+_OWN = (LEVEL, SLICE, CLOSED, GAP, FIRST, LAST, BATCH, SUM)
+
 
 class Inspection:
     """A state table at its newest version, as the batch ``before_batch`` would see it.
@@ -84,7 +87,7 @@ class SlicesInspection(Inspection):
         self._n_rows = self.schema.names[self.schema.get_field_index(BATCH) + 1]
         self._readable = f"{BATCH} < {before_batch}"
         # Nodes repeat the content of slices.
-        self._slices = f"{LEVEL} = 0" if LEVEL in self.schema.names else "true"
+        self._slices = f"{LEVEL} = 0" if LEVEL in self.schema.names else f"{SLICE} IS NOT NULL"
         self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"
 
     def summary(self) -> dict[str, Any]:
@@ -93,7 +96,7 @@ class SlicesInspection(Inspection):
             f"SELECT count(*) AS entries, min({SLICE}) AS oldest, max({SLICE}) AS newest, "
             f"count(*) FILTER (WHERE {self._needed}) AS entries_needed, count(*) FILTER (WHERE NOT ({self._readable})) AS unfinished, "
             f"count(*) FILTER (WHERE NOT ({self._slices})) AS nodes "
-            "FROM state"
+            f"FROM state WHERE {SLICE} IS NOT NULL"
         )
         superseded = counts["entries"] - counts["entries_needed"] - counts["unfinished"]
         facts = {"keys": self._number_of_keys(), "entries_needed": counts["entries_needed"], "entries_superseded": superseded}
@@ -116,7 +119,7 @@ class SlicesInspection(Inspection):
             f"SELECT * FROM state WHERE {self._needed} AND {self._slices} AND {self._of(key)} "
             f"ORDER BY {SLICE} DESC, {BATCH} DESC, {CLOSED} DESC LIMIT {limit}"
         )
-        other = [name for name in self.schema.names if name not in (*self._keys, *own.values(), LEVEL)]
+        other = [name for name in self.schema.names if name not in (*self._keys, *_OWN, self._n_rows)]
         rows = [{name: row[column] for name, column in own.items()} | {"partials": {n: row[n] for n in other}} for row in entries]
         return rows[::-1]
 
@@ -136,7 +139,8 @@ class SessionsInspection(Inspection):
         counts = self._one(
             f"SELECT count(*) AS entries, count(*) FILTER (WHERE {self._open}) AS needed, "
             f"count(*) FILTER (WHERE {self._readable}) AS readable, "
-            f"min({FIRST}) FILTER (WHERE {self._open}) AS oldest, max({LAST}) FILTER (WHERE {self._open}) AS newest FROM state"
+            f"min({FIRST}) FILTER (WHERE {self._open}) AS oldest, max({LAST}) FILTER (WHERE {self._open}) AS newest "
+            f"FROM state WHERE {LAST} IS NOT NULL"
         )
         facts = {"keys": self._number_of_keys(), "entries_needed": counts["needed"]}
         facts |= {"entries_superseded": counts["readable"] - counts["needed"], "entries_unfinished": counts["entries"] - counts["readable"]}
@@ -148,7 +152,7 @@ class SessionsInspection(Inspection):
         _, codes = np.unique(entries.column(GAP).to_numpy(), return_inverse=True)
         latest = entries.take(pa.array(latest_fragments(entries, codes)))
         own = {"gap": GAP, "first": FIRST, "last": LAST, "batch": BATCH, "rows": self._n_rows}
-        other = [name for name in self.schema.names if name not in (*self._keys, *own.values(), SUM)]
+        other = [name for name in self.schema.names if name not in (*self._keys, *_OWN, self._n_rows)]
         sessions = [
             {name: row[column] for name, column in own.items()} | {"partials": {n: row[n] for n in other}} for row in latest.to_pylist()
         ]

@@ -33,7 +33,7 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 from windowmill.windowing.watermark import BEFORE, Clock
-from windowmill.windowing.ways import Slices, slices_of
+from windowmill.windowing.ways import Slices, partials_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -119,7 +119,9 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     instant, reason = event_time(pipeline, columns, None if latest is None else f"{latest}L")
     rows = (df if arrival is None else df.orderBy(backquoted(arrival))).withColumns({TIME: instant, REASON: reason})
     batch = Input(pipeline=pipeline, columns=columns)
-    slices = slices_of(pipeline, batch.types)
+    partials = partials_of(pipeline, batch.types)
+    # A bounded input has no open sessions to keep: its rows are combined at once.
+    slices = None if partials is None or partials.sessions is not None else partials.slices
     survey = None
     if slices is None or arrival is not None:
         rows, survey = _numbered(rows.withColumn(UNTIL_OF, event_end(pipeline, columns)), batch, arrival)

@@ -13,7 +13,7 @@ from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.kernels.combine import Bools, Ints
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,12 @@ class Grids:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Grids:
-        """Grids of all windows; raises ``UnsupportedError`` for a window that is not on one."""
+        """Grids of all windows but those that join rows by a gap; raises ``UnsupportedError`` for another one that is not on a grid."""
         named = []
         for i, window in enumerate(pipeline.windows):
-            if why := window.grid_problem(f"windows.{i}"):
+            if window.joins_by_gap:
+                continue
+            if why := window.partials_problem(f"windows.{i}"):
                 raise UnsupportedError(f"pipeline {pipeline.pipeline}: {why}; such windows go by live rows")
             named.append((window.name, window.grid()))
         return cls(tuple(named))
@@ -48,15 +50,21 @@ class Grids:
         """Whether any window ends in (``after``, ``through``]."""
         return any(grid.count_ends(after, through) for grid in self.grids)
 
+    def counts(self, time: Ints, closed: Ints) -> Bools:
+        """Whether a row at each ``time`` counts in a window that was not closed through ``closed`` when it came."""
+        if not self.named:
+            return np.zeros(len(time), np.bool_)
+        return closing_of(self.grids, time, closed).last_end > np.maximum(time, closed)
 
-def why_no_grids(pipeline: Pipeline) -> tuple[str, ...]:
-    """What of the spec keeps its windows from being made of slices, each with its reason; nothing if they are."""
+
+def why_no_partials(pipeline: Pipeline) -> tuple[str, ...]:
+    """What of the spec keeps its windows from being made of partials, each with its reason; nothing if they are."""
     found = []
     if pipeline.emit == "revise":
         found.append("emit: revise shows a window again for each late row, and one row more is no slice")
     if pipeline.time.end is not None:
         found.append("time.end: an event that lasts lies in many slices at once")
-    return (*found, *(reason for i, window in enumerate(pipeline.windows) if (reason := window.grid_problem(f"windows.{i}"))))
+    return (*found, *(reason for i, window in enumerate(pipeline.windows) if (reason := window.partials_problem(f"windows.{i}"))))
 
 
 @dataclass(frozen=True)

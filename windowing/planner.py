@@ -26,12 +26,12 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import sessions_of, slices_of, why_rows
+from windowmill.windowing.ways import partials_of, why_rows
 from windowmill.windowing.windows.base import Window
 from windowmill.windowing.windows.wording import kept_before
 
 Command = Literal["run", "kernel"]
-Way = Literal["slices", "sessions", "live rows"]
+Way = Literal["slices", "sessions", "slices and sessions", "live rows"]
 
 #: Bytes taken for a cell whose type does not tell: keys, texts.
 CELL_BYTES = 8
@@ -188,10 +188,10 @@ class _Planner:
             name: aggregate_for(spec, [self._types[column] for column in spec.columns]) for name, spec in pipeline.aggregates.items()
         }
         self._refusal, self._why = refusal, why_rows(pipeline, self._arrow)
-        slices = None if refusal else slices_of(pipeline, self._arrow)
-        self._sessions = None if refusal else sessions_of(pipeline, self._arrow)
-        found = slices or self._sessions
-        self._slices, self._layout = slices, found.layout if found else None
+        partials = None if refusal else partials_of(pipeline, self._arrow)
+        self._layout = partials.layout if partials else None
+        self._sessions = partials.sessions if partials else None
+        self._slices = slices = partials.slices if partials else None
         self._objects = self._partials_of_bytes()
         self._nodes = Nodes.of(slices.grids.grids) if slices else None
         self._nodes_from = None if slices and all_hopping(slices.grids.grids) is None else MANY_SLICES
@@ -203,12 +203,18 @@ class _Planner:
         aggregates = tuple(self._aggregate(name, spec) for name, spec in self._pipeline.aggregates.items())
         windows = tuple(self._window(window, leaf_bytes) for window in self._pipeline.windows)
         name = self._pipeline.pipeline
-        way: Way = "slices" if self._slices else "sessions" if self._sessions else "live rows"
         if self._refusal:
             refused: tuple[tuple[Command, str], ...] = (("run", self._refusal),)
             return Plan(name, "kernel", refused, "live rows", self._why, "", "", leaf_bytes, aggregates, windows)
-        kept = "nodes" if self._nodes else way
-        return Plan(name, "run", (), way, self._why, _READS[kept], _ADDS[kept], leaf_bytes, aggregates, windows)
+        slices, sessions = ["nodes" if self._nodes else "slices"] if self._slices else [], ["sessions"] if self._sessions else []
+        kept = [*slices, *sessions] or ["live rows"]
+        reads, adds = ("; ".join(told[part] for part in kept) for told in (_READS, _ADDS))
+        return Plan(name, "run", (), self._way(), self._why, reads, adds, leaf_bytes, aggregates, windows)
+
+    def _way(self) -> Way:
+        if self._slices and self._sessions:
+            return "slices and sessions"
+        return "slices" if self._slices else "sessions" if self._sessions else "live rows"
 
     def _partials_of_bytes(self) -> str:
         """The columns of partials whose size the types do not tell, to follow what the state holds; nothing if there are none."""
@@ -221,7 +227,7 @@ class _Planner:
 
     def _leaf_bytes(self) -> int:
         if self._layout:
-            own = _SESSIONS_OWN if self._sessions else _SLICES_OWN + (self._nodes is not None)
+            own = _SESSIONS_OWN if not self._slices else _SLICES_OWN + (self._nodes is not None)
             return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(_width(kind) for _, kind in self._layout.stored_columns)
         if self._refusal:
             own = CELL_BYTES * (_ROWS_OWN + len(self._pipeline.keys))
@@ -242,8 +248,8 @@ class _Planner:
 
     def _window(self, window: Window, leaf_bytes: int) -> WindowPlan:
         shape = window.shape(self._pipeline)
-        if self._slices:
-            shape = self._stored_slices(window)
+        if self._slices and not window.joins_by_gap:
+            shape = self._stored_slices(window, self._slices.grids)
         elif self._sessions:
             kept = f"bounds and partials of open sessions{kept_before(self._pipeline)}, a row for each batch that touched one"
             shape = replace(shape, state=kept + self._objects)
@@ -251,8 +257,7 @@ class _Planner:
         state_bytes = shape.state_rows * leaf_bytes if shape.state_rows is not None else None
         return WindowPlan(window.name, window.describe(), shape, choices, state_bytes)
 
-    def _stored_slices(self, window: Window) -> Shape:
-        grids = Grids.of(self._pipeline)
+    def _stored_slices(self, window: Window, grids: Grids) -> Shape:
         hopping = all_hopping(grids.grids)
         return self._uneven_slices(window, grids) if hopping is None else self._even_slices(window, grids, hopping)
 
@@ -300,7 +305,8 @@ class _Planner:
         else:
             slicing, why = "panes", f"all edges are {self._span(edges.sequences[0][0])} apart; one a {window.hop_field}"
         size, longest = max(
-            ((other.spacing().size or Duration(), other.name) for other in self._pipeline.windows), key=lambda given: given[0].longest
+            ((other.spacing().size or Duration(), other.name) for other in self._pipeline.windows if not other.joins_by_gap),
+            key=lambda given: given[0].longest,
         )
         most, delay = by_name[longest].longest, time.disorder.elapsed() + time.lateness.elapsed()
         return Shape(
@@ -352,7 +358,8 @@ class _Planner:
         elif shape.listed and shape.alone:
             why_not = "no gain, as windows do not overlap"
         else:
-            why_not = ENGINES[engine].why_not(Setting(shape, self._slices is not None, self._nodes is not None, self._nodes_from))
+            stored = self._slices is not None and not shape.listed  # windows of slices overlap, and are never listed
+            why_not = ENGINES[engine].why_not(Setting(shape, stored, self._nodes is not None, self._nodes_from))
         return Alternative(engine, combines, allowed, why_not)
 
 

@@ -291,7 +291,7 @@ def _on_wall_clock(window: Window) -> bool:
 
 
 def _is_fixed_hopping(window: Window) -> bool:
-    return window.grid_problem("") is None and isinstance(window.grid(), Grid)
+    return window.partials_problem("") is None and not window.joins_by_gap and isinstance(window.grid(), Grid)
 
 
 def _hash(meaning: Mapping[str, Any]) -> str:

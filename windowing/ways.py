@@ -1,9 +1,9 @@
-r"""The three ways in which Spark computes a pipeline: by slices, by sessions, or by live rows; and what decides.
+r"""The ways in which a pipeline is computed: by slices and sessions, which are partials, or by live rows; and what decides.
 
 ======================  ===================================  ==============================  ==========================================
 \                       slices                               sessions                        live rows
 ======================  ===================================  ==============================  ==========================================
-windows                 on grids, shown once (``final``)     sessions without a greatest     all others too, and both kinds together
+windows                 on grids, shown once (``final``)     sessions without a greatest     all others too
                                                              size, shown once
 aggregates              whose partials can be combined in    the same                        all others too
                         any order
@@ -25,7 +25,7 @@ from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, GRID, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.grids import Grids, why_no_grids
+from windowmill.windowing.grids import Grids, why_no_partials
 from windowmill.windowing.kernels.layout import Layout, why_unmergeable
 from windowmill.windowing.spec import Pipeline
 
@@ -40,49 +40,42 @@ class Slices:
 
 @dataclass(frozen=True)
 class Sessions:
-    """The gap of each window of a pipeline by name, and what an open session holds."""
+    """The gap of each session window of a pipeline by name, and what an open session holds."""
 
     gaps: tuple[tuple[str, int], ...]
     layout: Layout
 
 
-def slices_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Slices | None:
-    """The slices of a pipeline over columns of ``types``; none if it does not go by slices.
+@dataclass(frozen=True)
+class Partials:
+    """The partials that a pipeline's state keeps: of slices, of sessions, or of both; null for what it has none of."""
+
+    slices: Slices | None
+    sessions: Sessions | None
+    layout: Layout
+
+
+def partials_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Partials | None:
+    """The partials of a pipeline over columns of ``types``; none if its windows or aggregates need live rows.
 
     Raises
     ------
     SpecError
-        If the aggregates do not fit the columns, or a key has the name of a column that slices need.
+        If the aggregates do not fit the columns, or a key has the name of a column that partials need.
     """
-    if _why_no_partials(pipeline, types) or why_no_grids(pipeline):
+    if why_rows(pipeline, types):
         return None
-    return Slices(Grids.of(pipeline), _layout(pipeline, types, (SLICE, LEVEL, CLOSED, BATCH, GRID, PLACE, ROWS, LATE_ROWS, BLOCK)))
-
-
-def sessions_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Sessions | None:
-    """The sessions of a pipeline over columns of ``types``; none if it does not go by sessions. Raises as :func:`slices_of`."""
-    if _why_no_partials(pipeline, types) or why_no_sessions(pipeline):
-        return None
-    gaps = tuple((window.name, window.session_gap()) for window in pipeline.windows)
-    return Sessions(gaps, _layout(pipeline, types, (GAP, FIRST, LAST, BATCH)))
-
-
-def stored_layout(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Layout | None:
-    """The layout of the partials that the state keeps; none if it keeps live rows. Raises as :func:`slices_of`."""
-    found = slices_of(pipeline, types) or sessions_of(pipeline, types)
-    return found.layout if found else None
-
-
-def _layout(pipeline: Pipeline, types: Mapping[str, pa.DataType], own: Sequence[str]) -> Layout:
-    """The layout of the partials, beside the state's ``own`` columns."""
-    layout = Layout.of(pipeline, types)
-    taken = {*own, *(name.lower() for name, _ in layout.stored_columns)}
+    layout, grids = Layout.of(pipeline, types), Grids.of(pipeline)
+    gaps = tuple((window.name, window.session_gap()) for window in pipeline.windows if window.joins_by_gap)
+    slices, sessions = Slices(grids, layout) if grids.named else None, Sessions(gaps, layout) if gaps else None
+    own = (SLICE, LEVEL, CLOSED, GRID, PLACE, ROWS, LATE_ROWS, BLOCK) if slices else ()
+    taken = {BATCH, *own, *((GAP, FIRST, LAST) if sessions else ()), *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:
         raise SpecError(
             f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source or by a view"
         )
-    return layout
+    return Partials(slices, sessions, layout)
 
 
 def check_strict(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> None:
@@ -100,33 +93,18 @@ def strict_problem(why: Sequence[str]) -> str | None:
 
 def named_by_order(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> bool:
     """Whether earlier releases named columns of this pipeline's state by the order of its aggregates: a swap of two exchanged them."""
-    slices = slices_of(pipeline, types)
-    return slices.layout.labels_by_order if slices is not None else len(pipeline.conditions()) > 1
+    found = partials_of(pipeline, types)
+    # Earlier releases had logs where there are sessions.
+    return found.layout.labels_by_order if found is not None and found.sessions is None else len(pipeline.conditions()) > 1
 
 
 def why_rows(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:
-    """What of the spec needs live rows, each with its reason; nothing if the pipeline goes by slices or by sessions.
+    """What of the spec needs live rows, each with its reason; nothing if the state keeps partials.
 
     Raises
     ------
     SpecError
         If an aggregate does not fit its columns, or a user's cannot be imported.
     """
-    alone = all(window.joins_by_gap for window in pipeline.windows)
-    windows = why_no_sessions(pipeline) if alone else why_no_grids(pipeline)
-    return (*windows, *_why_no_partials(pipeline, types))
-
-
-def why_no_sessions(pipeline: Pipeline) -> tuple[str, ...]:
-    """What of the spec keeps its windows from being sessions of which partials are stored, each with its reason; nothing if they are."""
-    found = []
-    if pipeline.emit == "revise":
-        found.append("emit: revise shows a session again for each late row, from the rows before it")
-    if pipeline.time.end is not None:
-        found.append("time.end: sessions of events that last keep their rows")
-    return (*found, *(reason for i, window in enumerate(pipeline.windows) if (reason := window.session_problem(f"windows.{i}"))))
-
-
-def _why_no_partials(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:
-    """The aggregates whose partials cannot be combined in any order, each with its reason."""
-    return tuple(f"aggregates.{name}: {why}" for name, spec in pipeline.aggregates.items() if (why := why_unmergeable(spec, types)))
+    aggregates = (f"aggregates.{name}: {why}" for name, spec in pipeline.aggregates.items() if (why := why_unmergeable(spec, types)))
+    return (*why_no_partials(pipeline), *aggregates)

@@ -35,6 +35,11 @@ class StateTable:
         self._check = RowCheck(path) if check is None else check
         self._exists = DeltaTable.is_deltatable(path)
 
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the table."""
+        return self._schema
+
     def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, batch: int, metadata: str) -> int:
         """Append a batch's ``count`` rows in one commit and return the table's version; a repeated batch changes nothing."""
         if not self._exists:

@@ -112,34 +112,54 @@ def has_nodes(path: str) -> bool:
 
 
 def holds_sessions(path: str) -> bool:
-    """Whether the state table at ``path`` holds sessions; otherwise it holds slices, or is a log of live rows."""
+    """Whether the state table at ``path``, which is no log of live rows, holds sessions."""
     return LAST in DeltaTable(path).schema().to_arrow().names
+
+
+def holds_slices(path: str) -> bool:
+    """Whether the state table at ``path``, which is no log of live rows, holds slices."""
+    return SLICE in DeltaTable(path).schema().to_arrow().names
 
 
 def _reading_order(columns: Sequence[str]) -> list[str]:
     """The sort order of merged rows: with it, statistics exclude most pages of a file from a read of few rows."""
-    if LAST in columns:
-        return [LAST]
-    return [LEVEL, SLICE] if LEVEL in columns else [SLICE]
+    return [name for name in (LEVEL, SLICE, LAST) if name in columns]
 
 
 @dataclass(frozen=True)
 class Needed:
-    """The rows that a later batch may read: an SQL condition; a file whose least ``column`` is at least ``low`` has no others."""
+    """The rows that a later batch may read.
+
+    Attributes
+    ----------
+    sql
+        A condition that only they satisfy.
+    low
+        By column, the value from which on all rows that have one are needed.
+    """
 
     sql: str
-    column: str
-    low: int
+    low: Mapping[str, int]
 
     @classmethod
     def slices_from(cls, start: int) -> Needed:
         """Slices and nodes that start at or after ``start``."""
-        return cls(f"({SLICE} >= {start})", SLICE, start)
+        return cls(f"{SLICE} >= {start}", {SLICE: start})
 
     @classmethod
     def sessions(cls, wanted: OpenSessions) -> Needed:
         """Fragments of open sessions."""
-        return cls(f"({open_condition(wanted)})", LAST, max(map(wanted.last_after, wanted.gaps)) + 1)
+        return cls(open_condition(wanted), {LAST: max(map(wanted.last_after, wanted.gaps)) + 1})
+
+    def __or__(self, other: Needed) -> Needed:
+        """The rows that either needs."""
+        return Needed(f"{self.sql} OR {other.sql}", {**self.low, **other.low})
+
+    def others_in(self, file: Mapping[str, Any]) -> bool:
+        """Whether the statistics of ``file`` allow rows that are not needed."""
+        return any(
+            file.get(f"null_count.{column}") != file["num_records"] and _least(file, column) < low for column, low in self.low.items()
+        )
 
 
 def compact_partials(path: str, needed: Needed | None) -> int:
@@ -155,13 +175,13 @@ def compact_partials(path: str, needed: Needed | None) -> int:
     for first, last, files in _spans_of_batches(files_of(DeltaTable(path))):
         table = DeltaTable(path)
         within = f"{BATCH} >= {first} AND {BATCH} <= {last}"
-        expired = needed is not None and any(_low(file, needed.column) < needed.low for file in files)
+        expired = needed is not None and any(map(needed.others_in, files))
         if not _fit(files):
             if needed is not None and expired:
-                table.delete(f"{within} AND NOT {needed.sql}", commit_properties=REWRITE)
+                table.delete(f"{within} AND ({needed.sql}) IS NOT TRUE", commit_properties=REWRITE)
         elif expired or len(files) > 1:
             columns = pa.schema(table.schema().to_arrow()).names
-            kept = within if needed is None else f"{within} AND {needed.sql}"
+            kept = within if needed is None else f"{within} AND ({needed.sql})"
             query = f"SELECT {', '.join(map(quoted, columns))} FROM state WHERE {kept} ORDER BY {', '.join(_reading_order(columns))}"
             rows = QueryBuilder().register("state", table).execute(query)
             # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
@@ -169,7 +189,7 @@ def compact_partials(path: str, needed: Needed | None) -> int:
     return rows_before - number_of_rows(DeltaTable(path))
 
 
-def _low(file: Mapping[str, Any], column: str) -> int:
+def _least(file: Mapping[str, Any], column: str) -> int:
     """The least value of ``column`` in ``file``; the least of all if there are no statistics."""
     low = file.get(f"min.{column}")
     return -(1 << 63) if low is None else int(low)

@@ -237,9 +237,13 @@ def _moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:
     # Revised rows first appear when the watermark passes a window's end, final rows when the window is closed.
     shown = (emitted + lateness, vouched) if pipeline.emit == "revise" else (emitted, vouched - lateness)
     try:
-        return Grids.of(pipeline).any_end(*shown)
-    except UnsupportedError:  # windows that are not on a grid may end at any instant
+        grids = Grids.of(pipeline)
+    except UnsupportedError:
+        grids = None
+    # Windows that are not on a grid may end at any instant.
+    if grids is None or any(window.joins_by_gap for window in pipeline.windows):
         return shown[0] < shown[1]
+    return grids.any_end(*shown)
 
 
 def _check_tables(runnable: Runnable) -> None:

@@ -22,6 +22,7 @@ from windowmill.windowing.spec import Pipeline
 
 _DOES = {
     ("run", "slices"): "windowmill run, backfill: leaves are slices in a Delta table",
+    ("run", "slices and sessions"): "windowmill run, backfill: leaves are slices, and open sessions, in one Delta table",
     ("run", "sessions"): "windowmill run, backfill: leaves are open sessions in a Delta table",
     ("run", "live rows"): "windowmill run, backfill: leaves are live rows, kept as an append-only log in a Delta table",
     ("kernel", "live rows"): "windowmill try --engine kernel: leaves are rows in memory",

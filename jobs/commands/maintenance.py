@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -17,7 +19,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.state.log import compact_log, is_log
-from windowmill.checkpoints.state.partials import Needed, compact_partials, holds_sessions
+from windowmill.checkpoints.state.partials import Needed, compact_partials, holds_sessions, holds_slices
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.progress import Progress
@@ -97,10 +99,13 @@ def _needed(pipeline: Pipeline, ledger: Ledger, path: str) -> Needed | None:
     last = ledger.last_commit
     if last is None or last.outcome is None or last.outcome.emitted is None:
         return None
+    emitted, needed = last.outcome.emitted, []
+    if holds_slices(path):
+        needed.append(Needed.slices_from(Grids.of(pipeline).first_slice_after(emitted)))
     if holds_sessions(path):
-        gaps = tuple(window.session_gap() for window in pipeline.windows)
-        return Needed.sessions(OpenSessions(gaps, last.outcome.emitted))
-    return Needed.slices_from(Grids.of(pipeline).first_slice_after(last.outcome.emitted))
+        gaps = tuple(window.session_gap() for window in pipeline.windows if window.joins_by_gap)
+        needed.append(Needed.sessions(OpenSessions(gaps, emitted)))
+    return reduce(or_, needed)
 
 
 def _compact(path: str) -> int:

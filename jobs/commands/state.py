@@ -14,10 +14,11 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.log import is_log
-from windowmill.checkpoints.state.partials import holds_sessions
+from windowmill.checkpoints.state.partials import holds_sessions, holds_slices
 from windowmill.jobs.commands.answers import Answer
 from windowmill.jobs.commands.state_views.base import View, value_of
 from windowmill.jobs.commands.state_views.live_rows import LiveRowsView
+from windowmill.jobs.commands.state_views.partials import PartialsView
 from windowmill.jobs.commands.state_views.sessions import SessionsView
 from windowmill.jobs.commands.state_views.slices import SlicesView
 from windowmill.windowing.columnar.checksums import REMEDY
@@ -57,7 +58,9 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
 def _view(path: str) -> Callable[[Pipeline, Ledger, str, int], View]:
     if is_log(path):
         return LiveRowsView
-    return SessionsView if holds_sessions(path) else SlicesView
+    if holds_sessions(path):
+        return PartialsView if holds_slices(path) else SessionsView
+    return SlicesView
 
 
 def _answer(view: View, key: Sequence[str]) -> Answer:

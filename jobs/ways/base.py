@@ -32,8 +32,10 @@ class Computed:
         Number of slices or log entries that the batch touched.
     judged
         New rows, including all that were not applied, which have a reason; none if all were applied.
+    rows_refused
+        Number of rows that came too late for every window.
     cached
-        DataFrame that Spark has cached for these results.
+        DataFrames that Spark has cached for these results.
     """
 
     rows: DataFrame | pa.Table | None = None
@@ -43,12 +45,13 @@ class Computed:
     rows_late: int = 0
     new_state: int = 0
     judged: DataFrame | None = None
-    cached: DataFrame | None = None
+    rows_refused: int = 0
+    cached: tuple[DataFrame, ...] = ()
 
     def release(self) -> None:
         """Free what Spark has cached."""
-        if self.cached is not None:
-            self.cached.unpersist()
+        for frame in self.cached:
+            frame.unpersist()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.live_rows import LiveRowWay
 from windowmill.jobs.ways.sessions import SessionWay
 from windowmill.jobs.ways.slices import SliceWay
-from windowmill.windowing.ways import sessions_of, slices_of
+from windowmill.windowing.ways import partials_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,8 +24,9 @@ def way_of(spark: SparkSession, batch: TableInput, state: str) -> Way[Any, Any]:
     """
     if keeps_log(state):
         return LiveRowWay(spark, batch, state)
-    if slices := slices_of(batch.pipeline, batch.types):
-        return SliceWay(spark, batch, slices, state)
-    if sessions := sessions_of(batch.pipeline, batch.types):
-        return SessionWay(spark, batch, sessions, state)
+    partials = partials_of(batch.pipeline, batch.types)
+    if partials is not None and partials.sessions is not None:
+        return SessionWay(spark, batch, partials.sessions, partials.slices, state)
+    if partials is not None and partials.slices is not None:
+        return SliceWay(spark, batch, partials.slices, state)
     return LiveRowWay(spark, batch, state)

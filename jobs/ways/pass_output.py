@@ -78,7 +78,8 @@ def computed(worked: DataFrame, rows: DataFrame | None, *, keeps: bool) -> Compu
         rows_late=totals[LATE],
         new_state=totals[ENTRY],
         judged=rows if rows is None or not totals[REFUSED] else _judged(rows, cached),
-        cached=cached,
+        rows_refused=totals[REFUSED],
+        cached=(cached,),
     )
 
 

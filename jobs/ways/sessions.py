@@ -1,4 +1,4 @@
-"""The way by sessions: the state keeps bounds and partials of open sessions.
+"""The way by sessions: the state keeps bounds and partials of open sessions, and slices for windows on grids beside them.
 
 This process computes a small batch, Spark any other one. The choice is final once the state has been restored.
 """
@@ -16,30 +16,34 @@ from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.ways import lateness_in_process as lateness
-from windowmill.jobs.ways import limits
+from windowmill.jobs.ways import limits, slices_in_process, slices_on_spark
 from windowmill.jobs.ways.balance import settle
 from windowmill.jobs.ways.base import Applied, Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input, TableInput
 from windowmill.jobs.ways.new_rows import NewRows, counted
 from windowmill.jobs.ways.sessions_on_spark import LoadedOnSpark, NumberedRows
+from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.log import NUMBER_OF
-from windowmill.windowing.columnar.session_partials import SessionStage, advance, row_schema, state_schema
-from windowmill.windowing.ways import Sessions
+from windowmill.windowing.columnar.session_partials import GAP, SessionStage, advance, row_schema, state_schema
+from windowmill.windowing.columnar.slices import CLOSED, TIME
+from windowmill.windowing.grids import Grids
+from windowmill.windowing.ways import Sessions, Slices
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.columnar.slices import WindowStage
+    from windowmill.windowing.kernels.combine import Bools, Ints
 
 
 class Loaded(Protocol):
     """New rows and restored state, both in Spark or both in this process."""
 
-    def compute(self, stage: SessionStage) -> Computed:
-        """Compute closed sessions and new state."""
+    def compute(self, stage: SessionStage, state: pa.Schema) -> Computed:
+        """Compute complete windows and new state, which has the columns ``state``."""
         ...
 
 
@@ -54,25 +58,46 @@ class Surveyed:
 
 @dataclass(frozen=True)
 class LoadedInProcess:
-    """New rows, null for none, and restored fragments of a small batch."""
+    """New rows, null for none, and restored fragments of a small batch; ``beside`` is the work on windows on grids, null for none."""
 
     new: NewRows | None
     stored: pa.Table
     batch: Input
+    beside: slices_in_process.LoadedInProcess | None
 
-    def compute(self, stage: SessionStage) -> Computed:
+    def compute(self, stage: SessionStage, state: pa.Schema) -> Computed:
         rows = stage.rows.empty_table() if self.new is None else usable(self.new.table, self.batch, stage)
         done = advance(stage, rows, self.stored)
-        kept = done.state is not None and len(done.state)
+        on_grids = Computed() if self.beside is None else self.beside.compute()
+        refused = done.refused
+        if self.beside is not None and len(refused):
+            refused = refused[~_count(self.beside.stage, rows, refused)]
+        taken = len(done.refused) - len(refused)
+        results = [*done.results, *([on_grids.rows] if isinstance(on_grids.rows, pa.Table) else [])]
+        kept = [part for part in (done.state, on_grids.state) if isinstance(part, pa.Table) and len(part)]
         return Computed(
-            rows=pa.concat_tables(done.results) if done.results else None,
-            state=done.state if kept else None,
-            windows=counted(done.results),
-            rows_applied=done.applied,
-            rows_late=done.late,
-            new_state=0 if done.state is None else len(done.state),
-            judged=None if self.new is None else NewRows(too_late(self.new.table, done.refused), self.new.in_spark).refused(),
+            rows=pa.concat_tables(results) if results else None,
+            state=pa.concat_tables([_with_columns(part, state) for part in kept]) if kept else None,
+            windows=counted(done.results) | on_grids.windows,
+            rows_applied=done.applied + taken,
+            rows_late=done.late + taken,
+            new_state=(0 if done.state is None else len(done.state)) + on_grids.new_state,
+            judged=None if self.new is None else replace(self.new, table=too_late(self.new.table, refused)).refused(),
+            rows_refused=len(refused),
         )
+
+
+def _count(stage: WindowStage, rows: pa.Table, numbers: Ints) -> Bools:
+    """Whether the ``rows`` of these ``numbers`` count in a window on a grid."""
+    chosen = rows.take(pa.array(np.searchsorted(rows.column(NUMBER_OF).to_numpy(), numbers)))
+    time, closed = (chosen.column(name).to_numpy() for name in (TIME, CLOSED))
+    return Grids(stage.grids).counts(time, closed)
+
+
+def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``rows`` with the columns of ``schema``; those that they lack are null."""
+    columns = (rows.column(f.name) if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema)
+    return pa.table(list(columns), schema=schema)
 
 
 def usable(table: pa.Table, batch: Input, stage: SessionStage) -> pa.Table:
@@ -90,12 +115,19 @@ def too_late(table: pa.Table, numbers: Ints) -> pa.Table:
 
 
 class SessionWay:
-    """A batch by sessions."""
+    """A batch by sessions, and by slices for windows on grids beside them."""
 
-    def __init__(self, spark: SparkSession, batch: TableInput, sessions: Sessions, state: str) -> None:
+    def __init__(self, spark: SparkSession, batch: TableInput, sessions: Sessions, slices: Slices | None, state: str) -> None:
         self._spark, self._batch = spark, batch
         self._stage = stage_of(batch, sessions)
-        self._table = PartialTable(spark, state, self._stage.schema.append(pa.field(SUM, pa.int64())), batch.check)
+        own = self._stage.schema.append(pa.field(SUM, pa.int64()))
+        self._sessions = self._table = PartialTable(spark, state, own, batch.check)
+        self._slicing = None
+        if slices is not None:
+            self._slicing = Slicing.over(batch, slices, state)
+            on_grids = self._slicing.stage.storing.schema
+            self._slices = PartialTable(spark, state, on_grids, batch.check)
+            self._table = PartialTable(spark, state, joint_schema(on_grids, own), batch.check)
 
     def survey(self) -> Surveyed:
         batch = self._batch
@@ -113,16 +145,39 @@ class SessionWay:
         return self._batch.emission(seen, stops_at_range=self._batch.pipeline.time.watermark != "max_event_time")
 
     def restore(self, surveyed: Surveyed) -> Loaded:
-        batch, new, wanted = self._batch, surveyed.new, self._wanted(surveyed)
+        new = surveyed.new
         if not isinstance(new, NumberedRows):
-            stored: pa.Table | None = self._stage.schema.empty_table()
-            if wanted is not None:
-                stored = self._table.read(wanted, before_batch=batch.batch, limit=limits.state_read(self._stage.layout))
-            if stored is not None:
-                return LoadedInProcess(new, stored, batch)
-            new = None if new is None else NumberedRows.surveyed(new.in_spark, batch)
-        stored_on_spark = None if wanted is None else self._table.restore(wanted, before_batch=batch.batch)
-        return LoadedOnSpark(new, stored_on_spark, batch.partitions(self._spark))
+            few = self._few(new, surveyed)
+            if few is not None:
+                return few
+            new = None if new is None else NumberedRows.surveyed(new.in_spark, self._batch)
+        return self._on_spark(new, surveyed)
+
+    def _few(self, new: NewRows | None, surveyed: Surveyed) -> LoadedInProcess | None:
+        """Load a small batch; none if the state or the windows turn out to be too large."""
+        batch, wanted, slicing = self._batch, self._wanted(surveyed), self._slicing
+        stored: pa.Table | None = self._stage.schema.empty_table()
+        if wanted is not None:
+            stored = self._sessions.read(wanted, before_batch=batch.batch, limit=limits.state_read(self._stage.layout))
+        if stored is None:
+            return None
+        if slicing is None:
+            return LoadedInProcess(new, stored, batch, None)
+        slices, stage = slicing.wanted(surveyed.emission) if batch.restores else None, slicing.window_stage(surveyed.emission)
+        beside = slices_in_process.InProcess(self._spark, slicing, new).load_few(self._slices, slices, stage)
+        return None if beside is None else LoadedInProcess(new, stored, batch, beside)
+
+    def _on_spark(self, new: NumberedRows | None, surveyed: Surveyed) -> LoadedOnSpark:
+        spark, batch, wanted, slicing = self._spark, self._batch, self._wanted(surveyed), self._slicing
+        stored = None if wanted is None else self._sessions.restore(wanted, before_batch=batch.batch)
+        beside = None
+        if slicing is not None:
+            slices, stage = slicing.wanted(surveyed.emission) if batch.restores else None, slicing.window_stage(surveyed.emission)
+            if new is None:
+                beside = slices_on_spark.load(spark, None, slicing, self._slices, slices, stage)
+            else:
+                beside = slices_on_spark.OnSpark(new.arrived, new.survey, slicing).load(self._slices, slices, stage)
+        return LoadedOnSpark(new, stored, batch.partitions(spark), beside)
 
     def _wanted(self, surveyed: Surveyed) -> OpenSessions | None:
         """The open sessions before the batch; null if it has no use for them."""
@@ -136,7 +191,7 @@ class SessionWay:
         emission = surveyed.emission
         closed = AXIS_BEGIN if emission.emitted is None else emission.emitted
         stage = replace(self._stage, closed=closed, ends=emission.ends(self._batch.plan))
-        return settle(self._batch, emission, restored.compute(stage), surveyed.rows_read, staging)
+        return settle(self._batch, emission, restored.compute(stage, self._table.schema), surveyed.rows_read, staging)
 
     def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, metadata: str) -> int:
         return self._table.remember(rows, count, app_id=app_id, batch=self._batch.batch, metadata=metadata)
@@ -147,6 +202,13 @@ class SessionWay:
 
     def compact(self) -> None:
         """Nothing to do: see :meth:`is_overgrown`."""
+
+
+def joint_schema(slices: pa.Schema, sessions: pa.Schema) -> pa.Schema:
+    """Schema of a state table of slices and sessions: each row has the columns of its kind, and null in the others."""
+    before = [field for field in slices if field.name not in sessions.names]
+    first = sessions.get_field_index(GAP)
+    return pa.schema([*list(sessions)[:first], *before, *list(sessions)[first:]])
 
 
 def stage_of(batch: Input, sessions: Sessions) -> SessionStage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways import slice_passes as passes
+from windowmill.jobs.ways import slices_on_spark
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.live_row_pass import alike, partitions
 from windowmill.jobs.ways.pass_output import APPLIED, ENTRY, LATE, REFUSED, RESULT, columns, computed, output_schema, structs
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from windowmill.jobs.ways.input import Input
     from windowmill.jobs.ways.lateness_on_spark import Survey
+    from windowmill.windowing.columnar.slices import WindowStage
 
 #: Columns of what is shuffled: a new row, or a fragment.
 _NEW, _STORED = "new", "stored"
@@ -37,30 +39,51 @@ _NEW, _STORED = "new", "stored"
 
 @dataclass(frozen=True)
 class NumberedRows:
-    """New rows with a number in order of arrival, with ``CLOSED`` and ``LATE``, and their survey."""
+    """New rows as they came, with their survey, and the same rows with a number in order of arrival, ``CLOSED`` and ``LATE``."""
 
-    rows: DataFrame
+    arrived: DataFrame
     survey: Survey
+    rows: DataFrame
 
     @classmethod
-    def surveyed(cls, rows: DataFrame, batch: Input) -> NumberedRows:
-        """Survey ``rows`` in one Spark job."""
-        survey = lateness.survey(rows, batch)
-        numbered = lateness.numbered(lateness.with_watermark_at_arrival(rows, survey, batch), survey, batch.batch)
+    def surveyed(cls, arrived: DataFrame, batch: Input) -> NumberedRows:
+        """Survey the rows in one Spark job."""
+        survey = lateness.survey(arrived, batch)
+        numbered = lateness.numbered(lateness.with_watermark_at_arrival(arrived, survey, batch), survey, batch.batch)
         watermark = F.col(WATERMARK_OF)
         marks = {CLOSED: watermark - F.lit(batch.lateness), slices.LATE: F.col(TIME) < watermark}
-        return cls(numbered.withColumns(marks), survey)
+        return cls(arrived, survey, numbered.withColumns(marks))
 
 
 @dataclass(frozen=True)
 class LoadedOnSpark:
-    """New rows and restored fragments in Spark; either may be null."""
+    """New rows and restored fragments in Spark; either may be null. ``beside`` is the work on windows on grids, null for none."""
 
     new: NumberedRows | None
     stored: DataFrame | None
     partitions: int
+    beside: slices_on_spark.LoadedOnSpark | None
 
-    def compute(self, stage: SessionStage) -> Computed:
+    def compute(self, stage: SessionStage, state: pa.Schema) -> Computed:
+        sessions = self._sessions(stage)
+        if self.beside is None:
+            return sessions
+        try:
+            sessions = _also_counted(sessions, self.beside.stage)
+            on_grids = self.beside.compute()
+        except BaseException:
+            sessions.release()
+            raise
+        return replace(
+            sessions,
+            rows=_union(sessions.rows, on_grids.rows),
+            state=_union(*(None if part.state is None else _with_columns(part.state, state) for part in (sessions, on_grids))),
+            windows=sessions.windows | on_grids.windows,
+            new_state=sessions.new_state + on_grids.new_state,
+            cached=(*sessions.cached, *on_grids.cached),
+        )
+
+    def _sessions(self, stage: SessionStage) -> Computed:
         parts = [] if self.new is None else [_struct(self.new.rows.where(F.col(REASON).isNull()), _sent(self.new.rows, stage), _NEW)]
         parts += [] if self.stored is None else [_struct(self.stored, [F.col(backquoted(name)) for name in self.stored.columns], _STORED)]
         if not parts:
@@ -71,6 +94,37 @@ class LoadedOnSpark:
         by_key = _by_key(both, stage, partitions(n_rows, self.partitions))
         worked = by_key.mapInArrow(partial(_work, stage, schema), from_arrow_schema(schema))
         return computed(worked, None if self.new is None else self.new.rows, keeps=stage.keep)
+
+
+def _also_counted(sessions: Computed, stage: WindowStage) -> Computed:
+    """``sessions`` without the refusals of rows that count in a window on a grid."""
+    if not sessions.rows_refused or sessions.judged is None:
+        return sessions
+    refused, time, closed = F.col(REASON) == "too_late", F.col(TIME), F.col(CLOSED)
+    last_end = lateness.closing([grid for _, grid in stage.grids], F.when(refused, time), F.when(refused, closed))["last_end"]
+    counts = F.coalesce(last_end > F.greatest(time, closed), F.lit(False))
+    judged = sessions.judged.withColumn(REASON, F.when(refused & counts, F.lit(None)).otherwise(F.col(REASON)))
+    n = judged.where(F.col(REASON) == "too_late").count()
+    taken = sessions.rows_refused - n
+    return replace(
+        sessions, judged=judged, rows_refused=n, rows_applied=sessions.rows_applied + taken, rows_late=sessions.rows_late + taken
+    )
+
+
+def _union(*parts: DataFrame | pa.Table | None) -> DataFrame | None:
+    frames = [part for part in parts if isinstance(part, DataFrame)]
+    return reduce(DataFrame.unionByName, frames) if frames else None
+
+
+def _with_columns(rows: DataFrame | pa.Table, schema: pa.Schema) -> DataFrame:
+    """``rows`` with the columns of ``schema``; those that they lack are null."""
+    assert isinstance(rows, DataFrame)
+    return rows.select(
+        *(
+            F.col(backquoted(field.name)) if field.name in rows.columns else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in from_arrow_schema(schema)
+        )
+    )
 
 
 def _sent(rows: DataFrame, stage: SessionStage) -> list[Column]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from deltalake import DeltaTable
-
-from windowmill.checkpoints.state.partials import PartialTable, has_nodes
+from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import Wanted
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.balance import settle
@@ -20,8 +18,6 @@ from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import InProcess
 from windowmill.jobs.ways.slices_on_spark import OnSpark
-from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.nodes import Nodes, Span
 from windowmill.windowing.ways import Slices
 
 if TYPE_CHECKING:
@@ -70,11 +66,7 @@ class SliceWay:
 
     def __init__(self, spark: SparkSession, batch: TableInput, slices: Slices, state: str) -> None:
         self._spark, self._batch = spark, batch
-        nodes = Nodes.of(slices.grids.grids)
-        # Whether a table holds nodes is fixed when it is created.
-        if nodes is not None and DeltaTable.is_deltatable(state) and not has_nodes(state):
-            nodes = None
-        self._slicing = Slicing(batch, slices, nodes)
+        self._slicing = Slicing.over(batch, slices, state)
         self._table = PartialTable(spark, state, self._slicing.stage.storing.schema, batch.check)
 
     def survey(self) -> Surveyed:
@@ -92,21 +84,8 @@ class SliceWay:
 
     def restore(self, surveyed: Surveyed) -> Loaded:
         stage = self._slicing.window_stage(surveyed.emission)
-        return surveyed.place.load(self._table, self._wanted(surveyed.emission), stage)
-
-    def _wanted(self, emission: Emission) -> Wanted | None:
-        """The rows of the state that the batch needs; null if it needs none."""
-        batch, nodes, grids = self._batch, self._slicing.nodes, self._slicing.slices.grids
-        if not batch.restores:
-            return None
-        if batch.emitted is None:
-            # No nodes are stored yet, and later windows may hold all slices.
-            return Span(AXIS_BEGIN, emission.through) if emission.after < emission.through else None
-        if nodes is not None:
-            return nodes.selection(emission.after, emission.through)
-        if not grids.any_end(emission.after, emission.through):
-            return None
-        return Span(grids.first_slice_after(emission.after), emission.through)
+        wanted = self._slicing.wanted(surveyed.emission) if self._batch.restores else None
+        return surveyed.place.load(self._table, wanted, stage)
 
     def apply(self, surveyed: Surveyed, restored: Loaded, staging: str) -> Applied:
         return settle(self._batch, surveyed.emission, restored.compute(), surveyed.place.rows_read, staging)

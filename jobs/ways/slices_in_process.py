@@ -57,13 +57,17 @@ class InProcess:
         return before if self.new is None else lateness.seen_after(self.new.table, before)
 
     def load(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedInProcess | LoadedOnSpark:
+        return self.load_few(table, wanted, stage) or self._on_spark(table, wanted, stage)
+
+    def load_few(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedInProcess | None:
+        """As :meth:`load`; none if rows, slices or windows are too many for this process."""
         batch, layout = self.slicing.batch, self.slicing.slices.layout
         stored = None
         if wanted is not None:
             stored = table.read(wanted, before_batch=batch.batch, limit=limits.state_read(layout))
         too_large = wanted is not None and stored is None
         if too_large or not _fits(None if self.new is None else self.new.table, stored, stage):
-            return self._on_spark(table, wanted, stage)
+            return None
         return LoadedInProcess(self._judged(), stored, stage, batch.builds_state)
 
     def _on_spark(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedOnSpark:

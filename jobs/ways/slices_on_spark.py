@@ -91,5 +91,5 @@ class LoadedOnSpark:
             rows_late=rows_late,
             new_state=new_state,
             judged=self.judged,
-            cached=cached,
+            cached=(cached,),
         )

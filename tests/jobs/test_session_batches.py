@@ -16,16 +16,20 @@ from hypothesis import strategies as st
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, VALUES, arrived, place
 from tests.windowing.test_slices import same
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
-from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.columns import REASON, ROW, Columns
+from windowmill.jobs.ways import slices_in_process
+from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.lateness_in_process import judged as judged_rows
 from windowmill.jobs.ways.lateness_in_process import seen_after
-from windowmill.jobs.ways.sessions import stage_of, usable
+from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.sessions import LoadedInProcess, joint_schema, stage_of
+from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
-from windowmill.windowing.columnar.session_partials import advance
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import sessions_of, why_rows
+from windowmill.windowing.ways import partials_of, why_rows
 
 MINUTE = 60_000_000
 #: How far the input moves on from row to row, how far a row comes behind, and what a pipeline allows for that.
@@ -33,6 +37,13 @@ ADVANCES = st.sampled_from([0, 1, MINUTE, 5 * MINUTE, 5 * MINUTE + 1, 9 * MINUTE
 DELAYS = st.sampled_from([0, 0, 1, MINUTE, 4 * MINUTE, 5 * MINUTE, 12 * MINUTE, 50 * MINUTE])
 ALLOWED = st.sampled_from(["0 seconds", "4 minutes", "10 minutes"])
 GAPS = {"visit": "5 minutes", "trip": "10 minutes", "stay": "5 minutes", "burst": "1 second"}
+#: Windows on grids beside sessions; between gappy ones lie rows of no window.
+GRIDS: dict[str, dict[str, Any]] = {
+    "slots": {"type": "tumbling", "size": "10 minutes"},
+    "rolling": {"type": "hopping", "size": "9 minutes", "hop": "2 minutes"},
+    "gappy": {"type": "hopping", "size": "3 minutes", "hop": "20 minutes"},
+    "days": {"type": "tumbling", "size": "1 day", "timezone": "Asia/Kolkata"},
+}
 COLUMNS = Columns.of(Schema.from_arrow(SOURCE).to_json())
 
 
@@ -43,9 +54,16 @@ def streams(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 def pipeline_of(windows: list[str], aggregates: dict[str, Any], **time: Any) -> Pipeline:
-    named = [{"name": name, "type": "session", "gap": GAPS[name]} for name in windows]
+    named = [{"name": name, **(GRIDS[name] if name in GRIDS else {"type": "session", "gap": GAPS[name]})} for name in windows]
     spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", **time}, "windows": named, "aggregates": aggregates}
     return Pipeline.model_validate(spec)
+
+
+class Collected(NewRows):
+    """Rows that are not in Spark."""
+
+    def refused(self) -> Any:
+        return self.table.filter(pc.is_valid(self.table.column(REASON)))
 
 
 class Run:
@@ -53,9 +71,10 @@ class Run:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.base: dict[str, Any] = {"pipeline": pipeline, "columns": COLUMNS, "builds_state": True, "check": RowCheck("state")}
-        sessions = sessions_of(pipeline, COLUMNS.arrow)
-        assert sessions is not None
-        self.sessions, self.batch = sessions, 0
+        partials = partials_of(pipeline, COLUMNS.arrow)
+        assert partials is not None
+        assert partials.sessions is not None
+        self.sessions, self.slices, self.batch = partials.sessions, partials.slices, 0
         self.state: pa.Table | None = None
         self.seen: int | None = None
         self.emitted: int | None = None
@@ -66,32 +85,41 @@ class Run:
     def step(self, rows: list[dict[str, Any]] | None, first: int = 0) -> None:
         """One batch; ``first`` numbers its rows. None: all windows are complete."""
         batch = Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted)
-        table = None if rows is None else arrived(rows)
-        if table is not None:
-            self.seen = seen_after(table, self.seen)
-        before = AXIS_BEGIN if self.emitted is None else self.emitted
+        new = None if rows is None else Collected(arrived(rows), None)  # type: ignore[arg-type] - there is no Spark
+        if new is not None:
+            self.seen = seen_after(new.table, self.seen)
+        after = AXIS_BEGIN if self.emitted is None else self.emitted
         assert self.seen is not None
-        self.emitted = AXIS_END if table is None else max(before, self.seen - batch.disorder - batch.lateness)
-        stage = replace(stage_of(batch, self.sessions), closed=self.emitted)
-        new = stage.rows.empty_table() if table is None else usable(table, batch, stage)
-        done = advance(stage, new, self.stored(before, stage.schema))
-        assert done.applied + len(done.refused) == len(new)
-        self.refused += [(first + number, "too_late") for number in done.refused.tolist()]
-        for found in done.results:
-            bounds = [found[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
-            self.rows += [row | {"window_start": a, "window_end": b} for row, a, b in zip(found.to_pylist(), *bounds, strict=True)]
-        assert done.state is not None
-        self.state = done.state if self.state is None else pa.concat_tables([self.state, done.state])
-        self.batch += 1
+        through = AXIS_END if new is None else max(after, self.seen - batch.disorder - batch.lateness)
+        stage = replace(stage_of(batch, self.sessions), closed=through)
+        schema, beside = stage.schema.append(pa.field(SUM, pa.int64())), None
+        if self.slices is not None:
+            slicing = Slicing(batch, self.slices)
+            wanted = slicing.wanted(emission := Emission(self.seen, through, after, through))
+            own = slicing.stage.storing.schema
+            judged = None if new is None else Collected(judged_rows(new.table, batch, self.slices.grids.grids), new.in_spark)
+            beside = slices_in_process.LoadedInProcess(judged, self.stored(wanted, own), slicing.window_stage(emission), True)
+            schema = joint_schema(own, schema)
+        open_ones = OpenSessions(tuple({gap for _, gap in self.sessions.gaps}), after)
+        fragments = self.stored(open_ones, stage.schema)
+        self.read = 0 if fragments is None else len(fragments)
+        done = LoadedInProcess(new, stage.schema.empty_table() if fragments is None else fragments, batch, beside).compute(stage, schema)
+        assert done.rows_applied + done.rows_refused == len(rows or [])
+        self.refused += [] if done.judged is None else [(first + row[ROW], row[REASON]) for row in done.judged.to_pylist()]
+        if done.rows is not None:
+            bounds = [done.rows[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
+            self.rows += [row | {"window_start": a, "window_end": b} for row, a, b in zip(done.rows.to_pylist(), *bounds, strict=True)]
+        if done.state is not None:
+            assert len(done.state) == done.new_state
+            self.state = done.state if self.state is None else pa.concat_tables([self.state, done.state])
+        self.batch, self.emitted = self.batch + 1, through
 
-    def stored(self, closed: int, schema: pa.Schema) -> pa.Table:
-        if self.state is None:
-            return schema.empty_table()
-        wanted = OpenSessions(tuple({gap for _, gap in self.sessions.gaps}), closed)
+    def stored(self, wanted: Any, schema: pa.Schema) -> pa.Table | None:
+        if self.state is None or wanted is None:
+            return None
         found = self.state.filter(condition(wanted, before_batch=self.batch).expression)
-        self.read = len(found)
         RowCheck("state").verify(found)
-        return found.drop_columns([SUM])
+        return found.select([name for name in schema.names if name != SUM])
 
 
 def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool) -> Run:
@@ -133,25 +161,49 @@ def test_batches_are_those_of_the_oracle(
     check(pipeline_of(windows, aggregates, tie_break=["x"], disorder=disorder, lateness=lateness), rows, cuts, final=final)
 
 
-ROW = {"k": "a", "x": 0, "i": 1, "f": 0.5, "s": "x"}
+@pytest.mark.covers("I7")
+@given(
+    windows=st.lists(st.sampled_from(list(GAPS)), min_size=1, max_size=2, unique=True),
+    grids=st.lists(st.sampled_from(list(GRIDS)), min_size=1, max_size=2, unique=True),
+    aggregates=st.sampled_from([NUMBERS, OBJECTS]),
+    rows=streams(),
+    cuts=CUTS,
+    disorder=ALLOWED,
+    lateness=ALLOWED,
+    final=st.booleans(),
+)
+def test_a_row_counts_in_sessions_or_on_grids_or_in_both(
+    windows: list[str],
+    grids: list[str],
+    aggregates: dict[str, Any],
+    rows: list[dict[str, Any]],
+    cuts: list[int],
+    disorder: str,
+    lateness: str,
+    final: bool,
+):
+    check(pipeline_of([*windows, *grids], aggregates, tie_break=["x"], disorder=disorder, lateness=lateness), rows, cuts, final=final)
+
+
+VISIT = {"k": "a", "x": 0, "i": 1, "f": 0.5, "s": "x"}
 
 
 def test_a_batch_reads_the_open_session_once_however_many_batches_touched_it():
     run = Run(pipeline_of(["visit"], {"n": {"count": "*"}}))
     for minute in range(60):
-        run.step([ROW | {"t": minute * MINUTE}], minute)
+        run.step([VISIT | {"t": minute * MINUTE}], minute)
         assert run.read <= 6  # a session that got no row for its gap is closed
     assert run.rows == []
-    run.step([ROW | {"t": 90 * MINUTE}], 60)
+    run.step([VISIT | {"t": 90 * MINUTE}], 60)
     assert [(row["n"], row["window_end"]) for row in run.rows] == [(60, 64 * MINUTE)]
 
 
 def test_a_late_row_joins_two_sessions_without_their_rows():
     run = Run(pipeline_of(["visit"], {"n": {"count": "*"}, "values": {"collect": "i"}}, lateness="1 hour"))
-    run.step([ROW | {"t": 0, "i": 1}], 0)
-    run.step([ROW | {"t": 8 * MINUTE, "i": 3}], 1)
-    run.step([ROW | {"t": 4 * MINUTE, "i": 2}], 2)
-    run.step([ROW | {"t": 100 * MINUTE}], 3)
+    run.step([VISIT | {"t": 0, "i": 1}], 0)
+    run.step([VISIT | {"t": 8 * MINUTE, "i": 3}], 1)
+    run.step([VISIT | {"t": 4 * MINUTE, "i": 2}], 2)
+    run.step([VISIT | {"t": 100 * MINUTE}], 3)
     assert [(row["n"], row["values"], row["window_start"], row["window_end"]) for row in run.rows] == [(3, [1, 2, 3], 0, 13 * MINUTE)]
 
 
@@ -160,22 +212,18 @@ def test_a_late_row_joins_two_sessions_without_their_rows():
     [
         ({"emit": "revise"}, "emit: revise"),
         ({"windows": [{"name": "w", "type": "session", "gap": "5 minutes", "max_size": "1 hour"}]}, "windows.0.max_size"),
-        (
-            {"windows": [{"name": "w", "type": "session", "gap": "1 hour"}, {"name": "h", "type": "tumbling", "size": "1 hour"}]},
-            "windows.1: tumbling windows beside sessions",
-        ),
     ],
 )
 def test_what_keeps_the_rows_of_sessions_is_named(change: dict[str, Any], why: str):
     spec = pipeline_of(["visit"], {"n": {"count": "*"}}).model_dump(mode="json", exclude_none=True)
     pipeline = Pipeline.model_validate(spec | change)
-    assert sessions_of(pipeline, COLUMNS.arrow) is None
+    assert partials_of(pipeline, COLUMNS.arrow) is None
     assert any(reason.startswith(why) for reason in why_rows(pipeline, COLUMNS.arrow))
 
 
 def test_no_advance_without_the_condition_on_open_sessions_alone():
     run = Run(pipeline_of(["visit", "trip"], {"n": {"count": "*"}}))
-    run.step([ROW | {"t": 0}, ROW | {"t": 7 * MINUTE}], 0)
+    run.step([VISIT | {"t": 0}, VISIT | {"t": 7 * MINUTE}], 0)
     assert run.state is not None
     found = run.state.filter(condition(OpenSessions((300_000_000, 600_000_000), 7 * MINUTE), before_batch=1).expression)
     # Of the short gap the first session is closed; of the long one both rows are one session.

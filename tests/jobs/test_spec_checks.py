@@ -184,8 +184,9 @@ SESSION = {"name": "visits", "type": "session", "gap": "5 minutes"}
 def test_a_strict_spec_that_would_keep_raw_rows_is_refused_with_the_window_that_does():
     assert problems(strict=True) == []
     assert problems(windows=[SESSION]) == problems(strict=True, windows=[SESSION]) == []
-    [problem] = problems(strict=True, windows=[*SPEC["windows"], SESSION])
-    assert problem.startswith("strict: the state would keep raw rows (windows.1: session windows")
+    assert problems(strict=True, windows=[*SPEC["windows"], SESSION]) == []
+    [problem] = problems(strict=True, windows=[*SPEC["windows"], SESSION | {"max_size": "1 hour"}])
+    assert problem.startswith("strict: the state would keep raw rows (windows.1.max_size: a row between others")
 
 
 def test_no_plan_is_recorded_for_a_strict_spec_that_would_keep_raw_rows(tmp_path):

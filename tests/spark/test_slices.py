@@ -74,7 +74,7 @@ def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeyp
     rows = events(33, 300)
     bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": GRIDS})
     with monkeypatch.context() as patched:
-        patched.setattr(choose, "slices_of", lambda *_: None)
+        patched.setattr(choose, "partials_of", lambda *_: None)
         run_over(bench, 9, rows[:200], 2)
     state = str(tmp_path / "sink.windowmill" / "state")
     assert is_log(state)

@@ -25,7 +25,7 @@ from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.planner import Plan, WindowPlan, plan
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.ways import slices_of
+from windowmill.windowing.ways import partials_of
 
 ROOT = Path(__file__).parents[2]
 RUNNABLE: dict[str, Any] = {"source": {"path": "events"}, "sink": {"path": "results"}}
@@ -244,7 +244,7 @@ def test_grids_run_by_two_stacks_over_slices():
 
 def test_what_is_told_of_nodes_is_what_the_state_has():
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"windows": [{"name": "w", "type": "hopping", "size": "7 days", "hop": "1 minute"}]})
-    found, slices = plan(pipeline), slices_of(pipeline, TYPES)
+    found, slices = plan(pipeline), partials_of(pipeline, TYPES)
     assert slices is not None
     assert found.leaf_bytes == 8 * len(state_schema({"k": pa.string()}, slices.layout, nodes=True))
     assert "the nodes and slices" in found.reads
@@ -299,8 +299,8 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
             ["windows.1.empty: windows that hold nothing"],
         ),
         (
-            {"windows": [GRID | {"empty": "emit"}, {"name": "w", "type": "session", "gap": "1 hour"}]},
-            ["windows.0.empty", "windows.1: session"],
+            {"windows": [GRID | {"empty": "emit"}, {"name": "w", "type": "session", "gap": "1 hour", "max_size": "1 day"}]},
+            ["windows.0.empty", "windows.1.max_size"],
         ),
         ({"windows": [{"name": "w", "type": "tumbling", "evict": {"count": 3}}]}, ["windows.0: tumbling windows that evict"]),
     ],
@@ -311,7 +311,7 @@ def test_what_forbids_slices_goes_by_live_rows_and_all_of_it_is_told(changed, wh
     found = plan(pipeline)
     assert (found.command, found.refused, found.way) == ("run", (), "live rows")
     assert [told.startswith(begins) for told, begins in zip(found.why, why, strict=True)] == [True] * len(why)
-    assert slices_of(pipeline, TYPES) is None
+    assert partials_of(pipeline, TYPES) is None
     if why[0].startswith("windows"):
         with pytest.raises(UnsupportedError, match=why[0]):
             Grids.of(pipeline)
@@ -321,7 +321,7 @@ def test_what_forbids_slices_goes_by_live_rows_and_all_of_it_is_told(changed, wh
 def test_a_key_that_is_named_like_a_column_of_slices_is_refused(key):
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"keys": [key], "aggregates": {"s": {"sum": "x"}}})
     with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
-        slices_of(pipeline, TYPES | {key: pa.string()})
+        partials_of(pipeline, TYPES | {key: pa.string()})
 
 
 def test_a_live_rows_bytes_are_those_of_an_entry():

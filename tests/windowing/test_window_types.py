@@ -80,7 +80,7 @@ def test_every_type_has_all_of_its_facts(name, form, emit):
 @pytest.mark.parametrize(("name", "form"), CASES, ids=str)
 def test_a_type_is_a_grid_or_says_why_not(name, form):
     [window] = pipeline_of({"type": name} | form).windows
-    problem = window.grid_problem("windows.0")
+    problem = window.partials_problem("windows.0")
     if problem is None:
         assert isinstance(window.grid(), CumulativeGrid if name == "cumulative" else Grid)
     else:

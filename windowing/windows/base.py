@@ -108,24 +108,23 @@ class Window(Part):
         """Maximum number of windows of a grid that contain an event of duration ``lasting``; 1 for windows that are not on a grid."""
         return 1
 
-    def grid_problem(self, where: str) -> str | None:
-        """Why it is no grid of slices, beginning with the field's path (``where`` is the window's); ``None`` if it is one."""
+    def partials_problem(self, where: str) -> str | None:
+        """Why its windows are not made of stored partials, beginning with the field's path (``where`` is the window's); null if they are.
+
+        Such windows are on a grid of slices, or are sessions.
+        """
         return f"{where}: {self.type} windows are no fixed grid"
 
     def grid(self) -> WindowGrid:
-        """Its windows along the axis, where :meth:`grid_problem` has nothing against it; ``UnsupportedError`` if its type has no grid."""
-        raise UnsupportedError(f"{self.grid_problem(f'window {self.name}')}; such windows go by live rows")
+        """Its windows along the axis; ``UnsupportedError`` if its type has no grid."""
+        raise UnsupportedError(f"{self.partials_problem(f'window {self.name}')}; such windows go by live rows")
 
     #: Whether rows at most a gap apart share a window.
     joins_by_gap: ClassVar[bool] = False
 
-    def session_problem(self, where: str) -> str | None:
-        """Why its open windows are not kept as partials of sessions, beginning with the field's path, as :meth:`grid_problem`."""
-        return f"{where}: {self.type} windows beside sessions"
-
     def session_gap(self) -> int:
-        """Its gap in ticks, where :meth:`session_problem` has nothing against it; ``UnsupportedError`` otherwise."""
-        raise UnsupportedError(f"{self.session_problem(f'window {self.name}')}; such windows go by live rows")
+        """The gap in ticks of windows that join rows by one; ``UnsupportedError`` for others."""
+        raise UnsupportedError(f"window {self.name}: {self.type} windows join no rows by a gap")
 
     @property
     def counted_from(self) -> datetime | int | None:

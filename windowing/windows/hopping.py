@@ -47,8 +47,8 @@ class Hopping(RuledWindow):
     def spacing(self) -> Spacing:
         return Spacing(f"{self.size} every {self.hop}", self.size, self.hop)
 
-    def grid_problem(self, where: str) -> str | None:
-        return self.rules().grid_problem(self, where)
+    def partials_problem(self, where: str) -> str | None:
+        return self.rules().partials_problem(self, where)
 
     def grid(self) -> WindowGrid:
         return self.rules().grid()

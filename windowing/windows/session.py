@@ -51,10 +51,7 @@ class Session(Window):
         state = f"the rows of open sessions{kept_before(pipeline)}"
         return Shape("sessions", why, "the rows of the session", "all of them", alone=True, listed=ONCE, state=state)
 
-    def grid_problem(self, where: str) -> str:
-        return f"{where}: session windows are no fixed grid, and keep partials of their own only in a pipeline of sessions"
-
-    def session_problem(self, where: str) -> str | None:
+    def partials_problem(self, where: str) -> str | None:
         if self.max_size is None:
             return None
         return f"{where}.max_size: a row between others moves the places where a session is split, and a partial cannot be split"

@@ -15,7 +15,7 @@ from windowmill.jobs.commands.state_views.base import View, source_types, value_
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.partial_bytes import decode
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import stored_layout
+from windowmill.windowing.ways import partials_of
 
 
 class SessionsView(View):
@@ -25,9 +25,9 @@ class SessionsView(View):
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
         super().__init__(pipeline, ledger, limit)
-        self._gaps = {window.name: window.session_gap() for window in pipeline.windows}
-        layout = stored_layout(pipeline, source_types(ledger, path))
-        self._objects = {held.name for held in layout.objects} if layout is not None else set()
+        self._gaps = {window.name: window.session_gap() for window in pipeline.windows if window.joins_by_gap}
+        partials = partials_of(pipeline, source_types(ledger, path))
+        self._objects = {held.name for held in partials.layout.objects} if partials is not None else set()
         wanted = OpenSessions(tuple(dict.fromkeys(self._gaps.values())), AXIS_BEGIN if self.emitted is None else self.emitted)
         self.inspection = SessionsInspection(path, pipeline.keys, self.next_batch, wanted)
 

@@ -20,7 +20,7 @@ from windowmill.windowing.kernels.grid_ranges import grid_windows
 from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER
-from windowmill.windowing.ways import stored_layout
+from windowmill.windowing.ways import partials_of
 
 
 class SlicesView(View):
@@ -32,8 +32,8 @@ class SlicesView(View):
         super().__init__(pipeline, ledger, limit)
         self._grids = Grids.of(pipeline)
         self._needed_from = None if self.emitted is None else self._grids.first_slice_after(self.emitted)
-        layout = stored_layout(pipeline, source_types(ledger, path))
-        self._objects = {held.name for held in layout.objects} if layout is not None else set()
+        partials = partials_of(pipeline, source_types(ledger, path))
+        self._objects = {held.name for held in partials.layout.objects} if partials is not None else set()
         self.inspection = SlicesInspection(path, pipeline.keys, self.next_batch, self._needed_from)
 
     def summary(self) -> dict[str, Any]:
