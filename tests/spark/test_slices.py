@@ -46,6 +46,8 @@ CASES: dict[str, dict[str, Any]] = {
     "objects over calendars": {"aggregates": OBJECTS, "windows": CALENDARS[:2]},
     "cumulative": {"windows": STEPS},
     "sessions": {"windows": SESSIONS},
+    "sessions beside grids": {"aggregates": OBJECTS, "windows": [*SESSIONS[:1], *GRIDS]},
+    "sessions beside calendars": {"windows": [CALENDARS[0], *SESSIONS]},
     "objects over sessions": {"aggregates": OBJECTS, "windows": SESSIONS[:1]},
 }
 
