@@ -150,12 +150,11 @@ class SessionsInspection(Inspection):
         """The open sessions of ``key``, and the number of entries read: ``gap``, ``first``, ``last``, ``batch``, ``rows``, ``partials``."""
         entries = self._query(f"SELECT * FROM state WHERE {self._open} AND {self._of(key)} ORDER BY {GAP}, {FIRST}")
         _, codes = np.unique(entries.column(GAP).to_numpy(), return_inverse=True)
-        latest = entries.take(pa.array(latest_fragments(entries, codes)))
+        rows = entries.to_pylist()
+        latest = [rows[index] for index in latest_fragments(entries, codes).tolist()]
         own = {"gap": GAP, "first": FIRST, "last": LAST, "batch": BATCH, "rows": self._n_rows}
         other = [name for name in self.schema.names if name not in (*self._keys, *_OWN, self._n_rows)]
-        sessions = [
-            {name: row[column] for name, column in own.items()} | {"partials": {n: row[n] for n in other}} for row in latest.to_pylist()
-        ]
+        sessions = [{name: row[column] for name, column in own.items()} | {"partials": {n: row[n] for n in other}} for row in latest]
         return sessions, len(entries)
 
 

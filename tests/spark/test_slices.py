@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differenc
 from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.log import is_log
+from windowmill.jobs.cli import main
+from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.ways import choose, limits
@@ -70,6 +73,30 @@ def test_state_shows_the_partials(spark, tmp_path):
     [*_, last] = state_of(bench.pipeline, [], 5).data["entries"]
     assert isinstance(last["partials"]["distinct_label"], list)
     assert isinstance(last["partials"]["summary_i"], list)
+
+
+def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
+    bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": [*SESSIONS, *GRIDS]})
+    rows = events(32, 60)
+    run_over(bench, 8, rows, 2)
+    # At the end of the input the open sessions are closed as they are.
+    last = max(
+        (row for row in expected(bench.pipeline, rows, final=True).rows if row["window"] == "stays"), key=lambda row: row["window_end"]
+    )
+    key = [name if last[name] is None else f"{name}={last[name]}" for name in ("k", "site")]
+    data = state_of(bench.pipeline, key, 5).data
+    assert data["state"]["kind"] == "slices and sessions"
+    assert data["state"]["sessions_entries_needed"] >= data["sessions"]["restored"]["sessions"] > 0
+    assert {window["window"] for window in data["slices"]["windows"]} <= {grid["name"] for grid in GRIDS}
+    stay = next(window for window in data["sessions"]["windows"][::-1] if window["window"] == "stays")
+    assert (stay["rows"], stay["last_event"]) == (last["n"], bound(last["window_end"] - 40 * 60_000_000, True))
+    assert isinstance(stay["partials"]["distinct_label"], list)
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(bench.spec))
+    assert main(["state", str(spec), *(part for pair in key for part in ("--key", pair))]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "open sessions, ending so if no row joins them" in told
+    assert "windows to come that hold them" in told
 
 
 def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch):
