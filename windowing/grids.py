@@ -24,7 +24,7 @@ class Grids:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Grids:
-        """Grids of all windows but those that join rows by a gap; raises ``UnsupportedError`` for another one that is not on a grid."""
+        """Grids of all windows except sessions; raises ``UnsupportedError`` if any other window is not on a grid."""
         named = []
         for i, window in enumerate(pipeline.windows):
             if window.joins_by_gap:
@@ -58,7 +58,7 @@ class Grids:
 
 
 def why_no_partials(pipeline: Pipeline) -> tuple[str, ...]:
-    """What of the spec keeps its windows from being made of partials, each with its reason; nothing if they are."""
+    """The parts of the spec that prevent making its windows of partials, each with its reason; empty if there are none."""
     found = []
     if pipeline.emit == "revise":
         found.append("emit: revise shows a window again for each late row, and one row more is no slice")

@@ -141,7 +141,7 @@ class Plan:
     way
         What leaves are: partials of slices or of sessions, or rows.
     why
-        What of the spec needs live rows, each with its reason; empty if nothing does.
+        The parts of the spec that need live rows, each with its reason.
     reads, adds
         Which state a batch reads, and what it adds to it; empty where no state is kept.
     leaf_bytes

@@ -1,4 +1,4 @@
-r"""The ways in which a pipeline is computed: by slices and sessions, which are partials, or by live rows; and what decides.
+r"""The ways in which a pipeline is computed: by partials of slices and of sessions, or by live rows; and what decides.
 
 ======================  ===================================  ==============================  ==========================================
 \                       slices                               sessions                        live rows
@@ -9,8 +9,8 @@ aggregates              whose partials can be combined in    the same           
                         any order
 kept between batches    partials of slices                   bounds and partials of open     rows that windows still to come may hold
                                                              sessions
-a batch reads of them   what the windows now complete are    the open sessions               what there is of keys that it touches or
-                        made of                                                              that are due
+a batch reads of them   the slices of the windows that it    the open sessions of all keys   the rows of keys that it touches or that
+                        completes                                                            are due
 ======================  ===================================  ==============================  ==========================================
 """
 
@@ -40,7 +40,7 @@ class Slices:
 
 @dataclass(frozen=True)
 class Sessions:
-    """The gap of each session window of a pipeline by name, and what an open session holds."""
+    """The name and gap of each session window of a pipeline, and the layout of a session's partials."""
 
     gaps: tuple[tuple[str, int], ...]
     layout: Layout
@@ -48,7 +48,7 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Partials:
-    """The partials that a pipeline's state keeps: of slices, of sessions, or of both; null for what it has none of."""
+    """The partials that a pipeline's state keeps, of slices, of sessions or of both; the other is null. Both have the same layout."""
 
     slices: Slices | None
     sessions: Sessions | None
@@ -99,7 +99,7 @@ def named_by_order(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> bool
 
 
 def why_rows(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:
-    """What of the spec needs live rows, each with its reason; nothing if the state keeps partials.
+    """The parts of the spec that need live rows, each with its reason; empty if the state keeps partials.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""The state table of partials: every batch appends those of slices or of sessions, which later batches read for their windows.
+"""The state table of partials: every batch appends partials of slices and sessions, which later batches read for their windows.
 
-Of slices, there is one row per key, slice and batch that touched the slice; readers combine them. Nodes over slices are rows of the same
-table. Of sessions, there is one row per key, session and batch that touched the session while it was open; the latest is the whole session.
+Each batch adds one row for each slice of a key that it touches; readers combine the rows of a slice. Nodes over slices are rows of the same
+table. Each batch also adds one row for each open session of a key that it touches; the latest row holds the whole session.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
 
 
 def state_schema(keys: dict[str, pa.DataType], layout: Layout, *, nodes: bool = False) -> pa.Schema:
-    """Schema of the state table: keys, start of the slice, ``_closed``, batch, partials.
+    """Schema of slices: keys, start of the slice, ``_closed``, batch, partials.
 
     Only windows that end after ``_closed`` count the slice; null means all. ``nodes`` adds ``_level``, which is 0 for slices; other rows
     are nodes, see :mod:`windowmill.windowing.nodes`.
@@ -43,7 +43,7 @@ def state_schema(keys: dict[str, pa.DataType], layout: Layout, *, nodes: bool = 
 
 
 class PartialTable(StateTable):
-    """The table at ``path`` of one pipeline's slices or sessions."""
+    """The table at ``path`` of one pipeline's slices and sessions; it reads and appends the columns of ``schema``."""
 
     def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
         super().__init__(spark, path, schema, check)
@@ -133,9 +133,9 @@ class Needed:
     Attributes
     ----------
     sql
-        A condition that only they satisfy.
+        The condition that selects them.
     low
-        By column, the value from which on all rows that have one are needed.
+        For each column, a value from which on all rows are needed.
     """
 
     sql: str

@@ -26,7 +26,7 @@ class OpenSessions:
     closed: int
 
     def last_after(self, gap: int) -> int:
-        """Sessions of ``gap`` whose last event came at or before this instant are closed."""
+        """The instant after which the last event of an open session of ``gap`` lies."""
         return self.closed - gap - 1
 
 
@@ -48,11 +48,11 @@ class ReadLimit:
     Attributes
     ----------
     span_bytes
-        Size of the files that may hold a span of slices; a read takes most of them.
+        Size of the files that may hold a span of slices, or open sessions; a read takes most of them.
     searched_bytes
         Size of the files that are searched for nodes; a read takes little of them, because a level's rows are stored together.
     rows
-        Number of rows read, or of rows in the files that may hold a span.
+        Number of rows read, or of rows in the files that may hold a span or open sessions.
     """
 
     span_bytes: int

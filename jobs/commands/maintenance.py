@@ -1,4 +1,4 @@
-"""Maintains a pipeline's tables: drops what no window needs of the state, merges small files, vacuums unused ones. No JVM."""
+"""Maintains a pipeline's tables: drops state that no window needs, merges small files, vacuums unused files. No JVM."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
 
 
 def _needed(pipeline: Pipeline, ledger: Ledger, path: str) -> Needed | None:
-    """The rows that a future window can contain; null if all can."""
+    """The partials that a future window can contain; null if nothing has been emitted, so that all are needed."""
     last = ledger.last_commit
     if last is None or last.outcome is None or last.outcome.emitted is None:
         return None

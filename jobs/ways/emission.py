@@ -29,7 +29,10 @@ class Emission:
     through: int
 
     def ends(self, plan: Plan) -> tuple[int, int] | None:
-        """The range of window ends that a backfill emits, where windows are not emitted at their end; null for all."""
+        """The range (begin, end] of window ends that a backfill emits; null for all.
+
+        Sessions and live rows need it, because their windows may close or trigger later than they end.
+        """
         if not isinstance(plan, BackfillPlan):
             return None
         return self.after, AXIS_END if plan.builds_state else self.through

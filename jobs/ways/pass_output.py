@@ -1,6 +1,6 @@
-"""The output of one pass over the keys of a batch on Spark: result rows, new state, numbers of refused rows, and counts, in one DataFrame.
+"""The output of a pass over a batch's keys on Spark: one DataFrame of result rows, state entries, numbers of refused rows, and counts.
 
-In each row all columns but one or two are null.
+Each row is of one of these kinds, and null in the columns of the others.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def count(worked: DataFrame) -> tuple[Windows, dict[str, int]]:
 
 
 def computed(worked: DataFrame, rows: DataFrame | None, *, keeps: bool) -> Computed:
-    """Compute the output ``worked`` of a batch's new ``rows``, which have numbers; ``keeps`` is whether later batches need its state."""
+    """Compute the output ``worked`` and cache it; ``rows`` are the batch's numbered new rows, ``keeps`` is whether to store its state."""
     cached = worked.persist()
     try:
         windows, totals = count(cached)

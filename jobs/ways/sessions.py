@@ -1,6 +1,6 @@
-"""The way by sessions: the state keeps bounds and partials of open sessions, and slices for windows on grids beside them.
+"""The way by sessions: the state keeps bounds and partials of open sessions, and slices if the pipeline also has windows on grids.
 
-This process computes a small batch, Spark any other one. The choice is final once the state has been restored.
+This process computes a small batch, Spark any other. The choice is final once the state has been restored.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Loaded(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """New rows, null if the batch has none, and the windows that they complete."""
+    """New rows, null if the batch has none, and the windows that become complete."""
 
     new: NewRows | NumberedRows | None
     rows_read: int
@@ -95,13 +95,13 @@ def _count(stage: WindowStage, rows: pa.Table, numbers: Ints) -> Bools:
 
 
 def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """``rows`` with the columns of ``schema``; those that they lack are null."""
+    """``rows`` with the columns of ``schema``; columns that ``rows`` lacks are null."""
     columns = (rows.column(f.name) if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema)
     return pa.table(list(columns), schema=schema)
 
 
 def usable(table: pa.Table, batch: Input, stage: SessionStage) -> pa.Table:
-    """The rows of ``table``, which are in order of arrival, that have no quarantine reason, with the columns of ``stage.rows``."""
+    """The rows of ``table`` without a quarantine reason, with the columns of ``stage.rows``; ``table`` is in order of arrival."""
     marked = lateness.marked(table, batch).append_column(NUMBER_OF, pa.array(np.arange(len(table))))
     return marked.filter(pc.is_null(marked.column(REASON))).select(stage.rows.names).cast(stage.rows)
 
@@ -115,11 +115,12 @@ def too_late(table: pa.Table, numbers: Ints) -> pa.Table:
 
 
 class SessionWay:
-    """A batch by sessions, and by slices for windows on grids beside them."""
+    """Computes a batch by sessions, and by slices if the pipeline also has windows on grids."""
 
     def __init__(self, spark: SparkSession, batch: TableInput, sessions: Sessions, slices: Slices | None, state: str) -> None:
         self._spark, self._batch = spark, batch
         self._stage = stage_of(batch, sessions)
+        # One table: sessions and slices are read by their own columns, and appended together with the columns of both.
         own = self._stage.schema.append(pa.field(SUM, pa.int64()))
         self._sessions = self._table = PartialTable(spark, state, own, batch.check)
         self._slicing = None
@@ -141,7 +142,7 @@ class SessionWay:
         return Surveyed(many, many.survey.rows, self._emission(many.survey.seen))
 
     def _emission(self, seen: int | None) -> Emission:
-        # A row that is judged by its arrival may have met sessions that end after a backfill's range.
+        # Rows judged by the watermark at their arrival may have met sessions that end after a backfill's range.
         return self._batch.emission(seen, stops_at_range=self._batch.pipeline.time.watermark != "max_event_time")
 
     def restore(self, surveyed: Surveyed) -> Loaded:
@@ -154,7 +155,7 @@ class SessionWay:
         return self._on_spark(new, surveyed)
 
     def _few(self, new: NewRows | None, surveyed: Surveyed) -> LoadedInProcess | None:
-        """Load a small batch; none if the state or the windows turn out to be too large."""
+        """Load a batch in this process; null if its state or windows turn out to be too large."""
         batch, wanted, slicing = self._batch, self._wanted(surveyed), self._slicing
         stored: pa.Table | None = self._stage.schema.empty_table()
         if wanted is not None:
@@ -180,7 +181,7 @@ class SessionWay:
         return LoadedOnSpark(new, stored, batch.partitions(spark), beside)
 
     def _wanted(self, surveyed: Surveyed) -> OpenSessions | None:
-        """The open sessions before the batch; null if it has no use for them."""
+        """The sessions that were open before the batch; null if it needs none."""
         batch = self._batch
         if not batch.restores or (surveyed.new is None and surveyed.emission.emitted == batch.emitted):
             return None
@@ -205,7 +206,7 @@ class SessionWay:
 
 
 def joint_schema(slices: pa.Schema, sessions: pa.Schema) -> pa.Schema:
-    """Schema of a state table of slices and sessions: each row has the columns of its kind, and null in the others."""
+    """Schema of a state table of slices and sessions; a row is null in the columns of the other kind."""
     before = [field for field in slices if field.name not in sessions.names]
     first = sessions.get_field_index(GAP)
     return pa.schema([*list(sessions)[:first], *before, *list(sessions)[first:]])

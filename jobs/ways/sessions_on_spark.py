@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from windowmill.jobs.ways.lateness_on_spark import Survey
     from windowmill.windowing.columnar.slices import WindowStage
 
-#: Columns of what is shuffled: a new row, or a fragment.
+#: Columns of the shuffled rows: a new row, or a stored fragment.
 _NEW, _STORED = "new", "stored"
 
 
 @dataclass(frozen=True)
 class NumberedRows:
-    """New rows as they came, with their survey, and the same rows with a number in order of arrival, ``CLOSED`` and ``LATE``."""
+    """New rows and their survey; ``rows`` are the rows as ``arrived``, with a number in order of arrival, ``CLOSED`` and ``LATE``."""
 
     arrived: DataFrame
     survey: Survey
@@ -117,7 +117,7 @@ def _union(*parts: DataFrame | pa.Table | None) -> DataFrame | None:
 
 
 def _with_columns(rows: DataFrame | pa.Table, schema: pa.Schema) -> DataFrame:
-    """``rows`` with the columns of ``schema``; those that they lack are null."""
+    """``rows`` with the columns of ``schema``; columns that ``rows`` lacks are null."""
     assert isinstance(rows, DataFrame)
     return rows.select(
         *(

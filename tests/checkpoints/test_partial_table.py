@@ -1,4 +1,4 @@
-"""Compacting the table of slices: what goes, which files are merged, and in what order their rows are."""
+"""Compacting the table of partials: what goes, which files are merged, and in what order their rows are."""
 
 from __future__ import annotations
 

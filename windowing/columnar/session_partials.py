@@ -1,11 +1,11 @@
-"""Combines rows and stored partials of sessions into closed sessions, and into the open ones that the state keeps.
+"""Merges new rows and stored partials of sessions: closed sessions become results, open ones the new state.
 
-The state holds *fragments*: the first and last event time of some rows of one session, and their partial. Rows at most a gap apart form a
-fragment, and the kernel merges fragments as it merges events that last from their first row to their last. A batch stores each open
-session that got rows whole, as one fragment. It supersedes the fragments of earlier batches within its bounds.
+The state holds *fragments*: the first and last event time of some rows of one session, and their partial. New rows at most a gap apart form
+a fragment, and the kernel merges fragments like events that last from their first row to their last. Of each open session with new rows a
+batch stores one fragment, which holds the whole session. It supersedes the fragments of earlier batches within its bounds.
 
-A row that arrived when windows were closed through a later instant (a *suspect*) joins only a session that was open then. So rows of its
-key are fragments of their own, which the kernel replays in order of arrival.
+A row whose time lay in closed windows when it arrived (a *suspect*) joins only a session that was still open then. So each new row of its
+key is a fragment of its own, and the kernel replays them in order of arrival.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _BEFORE = np.iinfo(np.int64).min
 
 
 def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout) -> pa.Schema:
-    """Schema of new rows: keys, the columns that partials read, and what the row's arrival tells.
+    """Schema of new rows: keys, the columns that partials read, event time, number in order of arrival, ``CLOSED`` and ``LATE``.
 
-    ``CLOSED`` is the instant through which windows were closed at the arrival, null where it makes no difference; ``LATE`` is whether the
-    row is late, null for no.
+    ``CLOSED`` is the instant through which windows were closed when the row arrived; null if it makes no difference. ``LATE`` is whether
+    the row arrived behind the watermark; null means no.
     """
     columns = dict.fromkeys([*pipeline.keys, *pipeline.time.tie_break, *layout.source_columns])
     own = [(TIME, pa.int64()), (NUMBER_OF, pa.int64()), (CLOSED, pa.int64()), (LATE, pa.bool_())]
@@ -66,9 +66,9 @@ class SessionStage:
     Attributes
     ----------
     gaps
-        Name and gap of each window of the spec.
+        Name and gap of each session window of the spec.
     closed
-        The batch emits the sessions that are closed at this instant: those that no later row can join.
+        Instant through which windows are closed after the batch: it emits the sessions that no later row can join.
     ends
         Restricts the results to windows that end in this range (begin, end]; null for all.
     keep
@@ -109,13 +109,13 @@ class Sessions:
     Attributes
     ----------
     results
-        Result rows, a table per window of the spec that has any.
+        Result rows: a table for each window of the spec that has any.
     state
         The fragments that the batch stores, with checksums; null if it keeps none.
     refused
         Numbers of the rows that came too late for every window; int64, shape (n_refused,).
     applied, late
-        Numbers of the other rows, and of those behind the watermark among them.
+        How many other rows there are, and how many of these arrived behind the watermark.
     """
 
     results: list[pa.Table]
@@ -126,7 +126,7 @@ class Sessions:
 
 
 def advance(stage: SessionStage, rows: pa.Table, fragments: pa.Table) -> Sessions:
-    """Apply new ``rows`` to the stored ``fragments`` of some keys; O(n log n) in both, and per key in rows × suspects.
+    """Apply new ``rows`` to the stored ``fragments`` of some keys; O(n log n) in both, plus rows × suspects for each key with suspects.
 
     Parameters
     ----------
@@ -198,11 +198,11 @@ class _Arrived:
 
     @cached_property
     def closed(self) -> Ints:
-        """The instant through which windows were closed at each row's arrival; before all others where it makes no difference."""
+        """The instant through which windows were closed when each row arrived; the earliest of all if it makes no difference."""
         return int64_of(self.rows.column(CLOSED).combine_chunks().fill_null(_BEFORE))
 
     def groups(self, gap: int) -> Ints:
-        """Offsets in ``order`` of the runs of rows that are one fragment each; shape (n_fragments + 1,)."""
+        """Offsets in ``order`` of the runs of rows that form one fragment each; shape (n_fragments + 1,)."""
         times, n = self.times[self.order], len(self.order)
         if not n:
             return np.zeros(1, np.int64)
@@ -211,6 +211,7 @@ class _Arrived:
         begins[self.offsets[:-1][np.diff(self.offsets) > 0]] = True
         suspect = times < self.closed[self.order]
         if suspect.any():
+            # The kernel replays all rows of such a key singly.
             keys = np.repeat(np.arange(self.n_keys), np.diff(self.offsets))
             begins |= np.isin(keys, keys[suspect])
         return np.append(np.flatnonzero(begins), n).astype(np.int64)
@@ -223,9 +224,9 @@ class _Merged:
     Attributes
     ----------
     new
-        Mask of the fragments that are this batch's.
+        Mask of the fragments of new rows.
     closed, open
-        Windows over the fragments.
+        Closed and open sessions, as windows over the fragments.
     refused
         Numbers of the rows that came too late.
     """
@@ -246,6 +247,7 @@ class _Merged:
         suspect, accepted = first < marks, np.zeros(len(first), np.bool_)
         live = ~suspect
         closed = _windows(kernel.sessions(gap, kernel.AFTER, rows, marks, suspect, live, accepted, stage.closed))
+        # Closing all sessions that are left gives the open ones: the first call left in ``live`` the fragments of no closed session.
         none = np.zeros(len(first), np.bool_)
         rest = _windows(kernel.sessions(gap, kernel.AFTER, rows, marks, none, live, accepted, kernel.AFTER))
         return cls(stage, gap, table, numbers > _BEFORE, closed, rest, numbers[suspect & ~accepted])
@@ -306,9 +308,9 @@ class _Merged:
 
 
 def _fragments(stage: SessionStage, arrived: _Arrived, gap: int) -> tuple[pa.Table, Ints, Ints, Ints]:
-    """Stored and new fragments by key and first event time; of each the key's code, the number of its row, and ``CLOSED``.
+    """Stored and new fragments by key and first event time; and for each, the code of its key, the number of its first row, and ``CLOSED``.
 
-    Stored fragments have the number and the instant before all others.
+    For stored fragments, number and instant are before all others.
     """
     stored_ones = pa.array(int64_of(arrived.fragments.column(GAP).combine_chunks()) == gap)
     of_gap, codes = arrived.fragments.filter(stored_ones), arrived.codes[stored_ones.to_numpy(zero_copy_only=False)]
@@ -330,14 +332,14 @@ def _fragments(stage: SessionStage, arrived: _Arrived, gap: int) -> tuple[pa.Tab
 
 
 def latest_fragments(fragments: pa.Table, codes: Ints) -> Ints:
-    """Indices of the fragments that no later batch has superseded; ``codes`` has one per key and gap.
+    """Indices of the fragments that no later batch has superseded; fragments of one key and gap share one of the ``codes``.
 
-    Of two fragments within each other, the outer one is the later one.
+    If one fragment lies within another, the outer one is the later.
     """
     first, last, batch = (int64_of(fragments.column(name).combine_chunks()) for name in (FIRST, LAST, BATCH))
     order = np.lexsort((-batch, -last, first, codes))
     _, rank = np.unique(last, return_inverse=True)
-    # By key, the greatest last event time so far: fragments that do not begin within the outer one end after it.
+    # Greatest last event time of each code so far: a fragment that is not within an outer one ends after all that began before it.
     reach = codes[order] * (len(codes) + 1) + rank[order] + 1
     before = np.maximum.accumulate(np.append(0, reach))[:-1]
     return np.sort(order[reach > before])

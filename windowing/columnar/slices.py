@@ -56,7 +56,7 @@ BATCH_ROWS = 200_000
 
 
 class Lifting(Protocol):
-    """Settings for lifting rows into partials."""
+    """The settings of a stage that lifting rows into partials needs, whether of slices or of sessions."""
 
     @property
     def keys(self) -> tuple[str, ...]: ...
@@ -212,7 +212,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
 
 
 def lifted_groups(stage: Lifting, rows: pa.Table, order: Ints, bounds: Ints) -> dict[str, pa.Array]:
-    """Keys and partials, by column, of groups of ``rows``: group g has those at ``order[bounds[g]:bounds[g + 1]]``, all of one key."""
+    """Lift groups of ``rows`` of one key each: group g has ``order[bounds[g]:bounds[g + 1]]``; returns columns of keys and partials."""
     ordered = rows.select(_lifted_columns(stage)).take(pa.array(order)).combine_chunks()
     ints, floats = lift_runs(stage.layout.lifting, ordered, bounds)
     objects = stage.objects.lift(ordered, bounds, TIME, stage.ties)

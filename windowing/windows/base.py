@@ -59,6 +59,8 @@ class Window(Part):
 
     #: The field to lengthen where an event would be in too many windows.
     hop_field: ClassVar[str] = "hop"
+    #: Whether rows at most a gap apart share a window, as in sessions.
+    joins_by_gap: ClassVar[bool] = False
 
     # -- How it is computed
 
@@ -109,9 +111,9 @@ class Window(Part):
         return 1
 
     def partials_problem(self, where: str) -> str | None:
-        """Why its windows are not made of stored partials, beginning with the field's path (``where`` is the window's); null if they are.
+        """Why its windows cannot be made of stored partials, beginning with the field's path (``where`` is the window's); null if they can.
 
-        Such windows are on a grid of slices, or are sessions.
+        Windows on a grid are made of partials of slices, sessions of partials of sessions.
         """
         return f"{where}: {self.type} windows are no fixed grid"
 
@@ -119,11 +121,8 @@ class Window(Part):
         """Its windows along the axis; ``UnsupportedError`` if its type has no grid."""
         raise UnsupportedError(f"{self.partials_problem(f'window {self.name}')}; such windows go by live rows")
 
-    #: Whether rows at most a gap apart share a window.
-    joins_by_gap: ClassVar[bool] = False
-
     def session_gap(self) -> int:
-        """The gap in ticks of windows that join rows by one; ``UnsupportedError`` for others."""
+        """The gap in ticks if it joins rows by a gap; ``UnsupportedError`` otherwise."""
         raise UnsupportedError(f"window {self.name}: {self.type} windows join no rows by a gap")
 
     @property
