@@ -28,7 +28,7 @@ from benchmarks.pipelines import MINUTE_US, START_US, Growing
 from benchmarks.processes import timed
 from benchmarks.race import Result
 from benchmarks.spark_ways import session
-from windowmill.checkpoints.state.partials import SORTED_ROWS, PartialTable, state_schema
+from windowmill.checkpoints.state.partials import SORTED_ROWS, PartialTable, slice_schema
 from windowmill.jobs.ways import limits, slice_passes, slices_in_process
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
 from windowmill.windowing.columnar.output import result_schema
@@ -123,7 +123,7 @@ class FullState:
         self.grids, self.layout = Grids.of(pipeline), Layout.of(pipeline, TYPES)
         self.levels = Nodes.of(self.grids.grids, many=1) if with_nodes else None
         self._results = result_schema(pipeline, TYPES)
-        self.schema = state_schema({"k": TYPES["k"]}, self.layout, nodes=with_nodes)
+        self.schema = slice_schema({"k": TYPES["k"]}, self.layout, nodes=with_nodes)
         self.after = START_US + minutes * MINUTE_US
         # As many minutes as maintenance merges into a file.
         self._together = max(1, SORTED_ROWS // (keys * (2 if with_nodes else 1)))

@@ -50,8 +50,8 @@ class Grids:
         """Whether any window ends in (``after``, ``through``]."""
         return any(grid.count_ends(after, through) for grid in self.grids)
 
-    def counts(self, time: Ints, closed: Ints) -> Bools:
-        """Whether a row at each ``time`` counts in a window that was not closed through ``closed`` when it came."""
+    def any_open(self, time: Ints, closed: Ints) -> Bools:
+        """Whether any window that contains each ``time`` was still open when windows had been closed through ``closed``."""
         if not self.named:
             return np.zeros(len(time), np.bool_)
         return closing_of(self.grids, time, closed).last_end > np.maximum(time, closed)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
 
 
-def state_schema(keys: dict[str, pa.DataType], layout: Layout, *, nodes: bool = False) -> pa.Schema:
+def slice_schema(keys: dict[str, pa.DataType], layout: Layout, *, nodes: bool = False) -> pa.Schema:
     """Schema of slices: keys, start of the slice, ``_closed``, batch, partials.
 
     Only windows that end after ``_closed`` count the slice; null means all. ``nodes`` adds ``_level``, which is 0 for slices; other rows

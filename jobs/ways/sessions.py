@@ -27,7 +27,7 @@ from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.log import NUMBER_OF
-from windowmill.windowing.columnar.session_partials import GAP, SessionStage, advance, row_schema, state_schema
+from windowmill.windowing.columnar.session_partials import GAP, SessionStage, advance, fragment_schema, row_schema
 from windowmill.windowing.columnar.slices import CLOSED, TIME
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.ways import Sessions, Slices
@@ -58,20 +58,20 @@ class Surveyed:
 
 @dataclass(frozen=True)
 class LoadedInProcess:
-    """New rows, null for none, and restored fragments of a small batch; ``beside`` is the work on windows on grids, null for none."""
+    """New rows, null for none, and restored fragments of a small batch. ``slices`` is for windows on grids; null if there are none."""
 
     new: NewRows | None
     stored: pa.Table
     batch: Input
-    beside: slices_in_process.LoadedInProcess | None
+    slices: slices_in_process.LoadedInProcess | None
 
     def compute(self, stage: SessionStage, state: pa.Schema) -> Computed:
         rows = stage.rows.empty_table() if self.new is None else usable(self.new.table, self.batch, stage)
         done = advance(stage, rows, self.stored)
-        on_grids = Computed() if self.beside is None else self.beside.compute()
+        on_grids = Computed() if self.slices is None else self.slices.compute()
         refused = done.refused
-        if self.beside is not None and len(refused):
-            refused = refused[~_count(self.beside.stage, rows, refused)]
+        if self.slices is not None and len(refused):
+            refused = refused[~_counted_on_grids(self.slices.stage, rows, refused)]
         taken = len(done.refused) - len(refused)
         results = [*done.results, *([on_grids.rows] if isinstance(on_grids.rows, pa.Table) else [])]
         kept = [part for part in (done.state, on_grids.state) if isinstance(part, pa.Table) and len(part)]
@@ -87,11 +87,11 @@ class LoadedInProcess:
         )
 
 
-def _count(stage: WindowStage, rows: pa.Table, numbers: Ints) -> Bools:
+def _counted_on_grids(stage: WindowStage, rows: pa.Table, numbers: Ints) -> Bools:
     """Whether the ``rows`` of these ``numbers`` count in a window on a grid."""
     chosen = rows.take(pa.array(np.searchsorted(rows.column(NUMBER_OF).to_numpy(), numbers)))
     time, closed = (chosen.column(name).to_numpy() for name in (TIME, CLOSED))
-    return Grids(stage.grids).counts(time, closed)
+    return Grids(stage.grids).any_open(time, closed)
 
 
 def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -164,21 +164,21 @@ class SessionWay:
             return None
         if slicing is None:
             return LoadedInProcess(new, stored, batch, None)
-        slices, stage = slicing.wanted(surveyed.emission) if batch.restores else None, slicing.window_stage(surveyed.emission)
-        beside = slices_in_process.InProcess(self._spark, slicing, new).load_few(self._slices, slices, stage)
-        return None if beside is None else LoadedInProcess(new, stored, batch, beside)
+        needed, stage = slicing.wanted(surveyed.emission) if batch.restores else None, slicing.window_stage(surveyed.emission)
+        slices = slices_in_process.InProcess(self._spark, slicing, new).load_few(self._slices, needed, stage)
+        return None if slices is None else LoadedInProcess(new, stored, batch, slices)
 
     def _on_spark(self, new: NumberedRows | None, surveyed: Surveyed) -> LoadedOnSpark:
         spark, batch, wanted, slicing = self._spark, self._batch, self._wanted(surveyed), self._slicing
         stored = None if wanted is None else self._sessions.restore(wanted, before_batch=batch.batch)
-        beside = None
+        slices = None
         if slicing is not None:
-            slices, stage = slicing.wanted(surveyed.emission) if batch.restores else None, slicing.window_stage(surveyed.emission)
+            needed, stage = slicing.wanted(surveyed.emission) if batch.restores else None, slicing.window_stage(surveyed.emission)
             if new is None:
-                beside = slices_on_spark.load(spark, None, slicing, self._slices, slices, stage)
+                slices = slices_on_spark.load(spark, None, slicing, self._slices, needed, stage)
             else:
-                beside = slices_on_spark.OnSpark(new.arrived, new.survey, slicing).load(self._slices, slices, stage)
-        return LoadedOnSpark(new, stored, batch.partitions(spark), beside)
+                slices = slices_on_spark.OnSpark(new.arrived, new.survey, slicing).load(self._slices, needed, stage)
+        return LoadedOnSpark(new, stored, batch.partitions(spark), slices)
 
     def _wanted(self, surveyed: Surveyed) -> OpenSessions | None:
         """The sessions that were open before the batch; null if it needs none."""
@@ -225,7 +225,7 @@ def stage_of(batch: Input, sessions: Sessions) -> SessionStage:
         ends=None,
         keep=batch.builds_state,
         rows=row_schema(pipeline, batch.types, layout),
-        schema=state_schema(batch.keys, layout),
+        schema=fragment_schema(batch.keys, layout),
         results=batch.sink_schema,
         check=batch.check,
     )

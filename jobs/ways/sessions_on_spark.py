@@ -57,20 +57,20 @@ class NumberedRows:
 
 @dataclass(frozen=True)
 class LoadedOnSpark:
-    """New rows and restored fragments in Spark; either may be null. ``beside`` is the work on windows on grids, null for none."""
+    """New rows and restored fragments in Spark; either may be null. ``slices`` is for windows on grids; null if there are none."""
 
     new: NumberedRows | None
     stored: DataFrame | None
     partitions: int
-    beside: slices_on_spark.LoadedOnSpark | None
+    slices: slices_on_spark.LoadedOnSpark | None
 
     def compute(self, stage: SessionStage, state: pa.Schema) -> Computed:
         sessions = self._sessions(stage)
-        if self.beside is None:
+        if self.slices is None:
             return sessions
         try:
-            sessions = _also_counted(sessions, self.beside.stage)
-            on_grids = self.beside.compute()
+            sessions = _refused_by_both(sessions, self.slices.stage)
+            on_grids = self.slices.compute()
         except BaseException:
             sessions.release()
             raise
@@ -96,8 +96,8 @@ class LoadedOnSpark:
         return computed(worked, None if self.new is None else self.new.rows, keeps=stage.keep)
 
 
-def _also_counted(sessions: Computed, stage: WindowStage) -> Computed:
-    """``sessions`` without the refusals of rows that count in a window on a grid."""
+def _refused_by_both(sessions: Computed, stage: WindowStage) -> Computed:
+    """``sessions`` without the refusals of rows that count in a window on a grid: a row is too late if both refuse it."""
     if not sessions.rows_refused or sessions.judged is None:
         return sessions
     refused, time, closed = F.col(REASON) == "too_late", F.col(TIME), F.col(CLOSED)

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.state.partials import has_nodes, state_schema
+from windowmill.checkpoints.state.partials import has_nodes, slice_schema
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -43,7 +43,7 @@ class Slicing:
     def stage(self) -> SliceStage:
         """Settings for lifting rows into slices."""
         batch, layout = self.batch, self.slices.layout
-        schema = state_schema(batch.keys, layout, nodes=self.nodes is not None)
+        schema = slice_schema(batch.keys, layout, nodes=self.nodes is not None)
         pipeline = batch.pipeline
         return SliceStage(pipeline.keys, pipeline.time.tie_break, layout, self.slices.grids.edges, batch.batch, schema, batch.check)
 

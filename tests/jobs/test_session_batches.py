@@ -221,7 +221,7 @@ def test_what_keeps_the_rows_of_sessions_is_named(change: dict[str, Any], why: s
     assert any(reason.startswith(why) for reason in why_rows(pipeline, COLUMNS.arrow))
 
 
-def test_no_advance_without_the_condition_on_open_sessions_alone():
+def test_open_sessions_are_selected_gap_by_gap():
     run = Run(pipeline_of(["visit", "trip"], {"n": {"count": "*"}}))
     run.step([VISIT | {"t": 0}, VISIT | {"t": 7 * MINUTE}], 0)
     assert run.state is not None

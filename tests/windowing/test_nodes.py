@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windowmill.checkpoints.state.partials import state_schema
+from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.checkpoints.state.wanted import condition_of
 from windowmill.windowing import nodes as nodes_module
 from windowmill.windowing.axis import Edges, Grid
@@ -123,7 +123,7 @@ class Run:
         self.pipeline = parse_pipeline({"pipeline": "p", "keys": ["k"], "time": axis, "windows": named, "aggregates": AGGREGATES})
         self.grids, self.layout = Grids.of(self.pipeline), Layout.of(self.pipeline, TYPES)
         self.nodes = Nodes.of(self.grids.grids, many=1) if nodes else None
-        self.schema = state_schema({"k": TYPES["k"]}, self.layout, nodes=nodes)
+        self.schema = slice_schema({"k": TYPES["k"]}, self.layout, nodes=nodes)
         self.state = self.schema.append(pa.field(SUM, pa.int64())).empty_table()
         self.batch, self.emitted, self.restored = 0, BEFORE_ALL, 0
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.windowing.aggregate_cases import CASES
 from tests.windowing.test_engines import counts
-from windowmill.checkpoints.state.partials import state_schema
+from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.windowing.axis import Edges
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.columnar.log import StateLog
@@ -246,7 +246,7 @@ def test_what_is_told_of_nodes_is_what_the_state_has():
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"windows": [{"name": "w", "type": "hopping", "size": "7 days", "hop": "1 minute"}]})
     found, slices = plan(pipeline), partials_of(pipeline, TYPES)
     assert slices is not None
-    assert found.leaf_bytes == 8 * len(state_schema({"k": pa.string()}, slices.layout, nodes=True))
+    assert found.leaf_bytes == 8 * len(slice_schema({"k": pa.string()}, slices.layout, nodes=True))
     assert "the nodes and slices" in found.reads
     assert "each node" in found.adds
     [dyadic] = [other for other in found.windows[0].choices[0].alternatives if other.engine == "dyadic"]

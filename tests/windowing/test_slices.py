@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
-from windowmill.checkpoints.state.partials import state_schema
+from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.columnar import packing, slice_windows, slices
 from windowmill.windowing.columnar.output import result_schema
@@ -134,7 +134,7 @@ class Case:
         self.layout = Layout.of(self.pipeline, TYPES)
         self.grids = Grids.of(self.pipeline)
         self.even = [name for name, _ in self.grids.named].index("even")
-        self.schema = state_schema({key: TYPES[key] for key in self.pipeline.keys}, self.layout)
+        self.schema = slice_schema({key: TYPES[key] for key in self.pipeline.keys}, self.layout)
 
     def stage(self, batch: int) -> SliceStage:
         return SliceStage(self.pipeline.keys, self.pipeline.time.tie_break, self.layout, self.grids.edges, batch, self.schema)

@@ -53,7 +53,7 @@ def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Lay
     return pa.schema([*((name, types[name]) for name in columns), *conditions, *own])
 
 
-def state_schema(keys: dict[str, pa.DataType], layout: Layout) -> pa.Schema:
+def fragment_schema(keys: dict[str, pa.DataType], layout: Layout) -> pa.Schema:
     """Schema of a table of fragments: keys, gap, first and last event time, batch, partials."""
     own = [(name, pa.int64()) for name in (GAP, FIRST, LAST, BATCH)]
     return pa.schema([*keys.items(), *own, *layout.stored_columns])
@@ -103,8 +103,8 @@ class SessionStage:
 
 
 @dataclass(frozen=True)
-class Sessions:
-    """The result of a batch.
+class Advanced:
+    """The result of :func:`advance`.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class Sessions:
     late: int
 
 
-def advance(stage: SessionStage, rows: pa.Table, fragments: pa.Table) -> Sessions:
+def advance(stage: SessionStage, rows: pa.Table, fragments: pa.Table) -> Advanced:
     """Apply new ``rows`` to the stored ``fragments`` of some keys; O(n log n) in both, plus rows × suspects for each key with suspects.
 
     Parameters
@@ -147,7 +147,7 @@ def advance(stage: SessionStage, rows: pa.Table, fragments: pa.Table) -> Session
     common = np.array(sorted(set.intersection(*(set(numbers.tolist()) for numbers in refused))), np.int64)
     late = pc.sum(pc.and_(arrived.late, pa.array(~np.isin(arrived.numbers, common)))).as_py() or 0
     state = with_checksums(pa.concat_tables(kept)) if stage.keep else None
-    return Sessions([table for table in results if len(table)], state, common, len(arrived.numbers) - len(common), late)
+    return Advanced([table for table in results if len(table)], state, common, len(arrived.numbers) - len(common), late)
 
 
 @dataclass(frozen=True)
