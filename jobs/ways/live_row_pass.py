@@ -20,7 +20,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON
-from windowmill.jobs.ways.pass_output import APPLIED, ENTRY, LATE, REFUSED, RESULT, columns, output_schema, structs
+from windowmill.jobs.ways.pass_output import APPLIED, CHUNK_ROWS, ENTRY, LATE, REFUSED, RESULT, columns, output_schema, structs
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import FRESH, KIND, NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
 from windowmill.windowing.columnar.output import result_schema
@@ -31,8 +31,6 @@ from windowmill.windowing.watermark import Clock
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Greatest number of rows in an Arrow batch that a worker returns.
-_CHUNK_ROWS = 100_000
 #: Number of fresh rows per Spark partition; larger partitions would only take more memory.
 _ROWS_PER_PARTITION = 1_000_000
 
@@ -143,7 +141,7 @@ def _windows(task: PartitionTask, batches: Iterator[pa.RecordBatch]) -> Iterator
     """Runs in an executor over the fresh rows of one Spark partition."""
     worked = _worked(task, batches)
     for rows in worked.results() if worked is not None else ():
-        yield from rows.to_batches(_CHUNK_ROWS)
+        yield from rows.to_batches(CHUNK_ROWS)
 
 
 def _worked(task: PartitionTask, batches: Iterator[pa.RecordBatch], check: RowCheck | None = None) -> PartitionResult | None:

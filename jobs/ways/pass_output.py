@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Columns of the output: a result row, a state entry, the number of a refused row, counts.
 RESULT, ENTRY, REFUSED, APPLIED, LATE = "result", "entry", "refused", "applied", "late"
 #: Greatest number of rows in an Arrow batch that a worker returns.
-_CHUNK_ROWS = 100_000
+CHUNK_ROWS = 100_000
 
 
 def output_schema(results: pa.Schema, entries: pa.Schema) -> pa.Schema:
@@ -35,7 +35,7 @@ def output_schema(results: pa.Schema, entries: pa.Schema) -> pa.Schema:
 
 def structs(table: pa.Table, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of ``table`` as structs in the column ``name`` of the output."""
-    for batch in table.to_batches(_CHUNK_ROWS):
+    for batch in table.to_batches(CHUNK_ROWS):
         if batch.num_rows:
             yield columns({name: pa.StructArray.from_arrays(batch.columns, fields=list(schema.field(name).type))}, schema)
 
