@@ -27,7 +27,7 @@ from windowmill.windowing.columnar.slices import CLOSED, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints
 
-#: Columns of slices and sessions beside keys and partials.
+#: Columns of slices and sessions other than keys and partials.
 _OWN = (LEVEL, SLICE, CLOSED, GAP, FIRST, LAST, BATCH, SUM)
 
 
@@ -78,14 +78,27 @@ class Inspection:
         return pa.table(QueryBuilder().register("state", self._table).execute(query).read_all())
 
 
-class SlicesInspection(Inspection):
-    """A slice table. No run reads slices that start before ``needed_from`` again; null means that all are needed."""
+class _PartialsInspection(Inspection):
+    """A table of partials."""
+
+    def __init__(self, path: str, keys: Sequence[str], before_batch: int) -> None:
+        super().__init__(path, keys, before_batch)
+        # The first partial of every slice and session is its number of rows.
+        self._n_rows = self.schema.names[self.schema.get_field_index(BATCH) + 1]
+        self._readable = f"{BATCH} < {before_batch}"
+
+    def _told(self, row: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
+        """Tell ``row``: the columns of ``own`` by its names, ``batch``, ``rows``, and ``partials`` by column."""
+        partials = {name: row[name] for name in self.schema.names if name not in (*self._keys, *_OWN, self._n_rows)}
+        columns = {**own, "batch": BATCH, "rows": self._n_rows}
+        return {name: row[column] for name, column in columns.items()} | {"partials": partials}
+
+
+class SlicesInspection(_PartialsInspection):
+    """The slices of a table. No run reads slices that start before ``needed_from`` again; null means that all are needed."""
 
     def __init__(self, path: str, keys: Sequence[str], before_batch: int, needed_from: int | None) -> None:
         super().__init__(path, keys, before_batch)
-        # The first partial of every slice is its number of rows.
-        self._n_rows = self.schema.names[self.schema.get_field_index(BATCH) + 1]
-        self._readable = f"{BATCH} < {before_batch}"
         # Nodes repeat the content of slices.
         self._slices = f"{LEVEL} = 0" if LEVEL in self.schema.names else f"{SLICE} IS NOT NULL"
         self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"
@@ -114,24 +127,18 @@ class SlicesInspection(Inspection):
 
     def entries_of(self, key: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
         """The last entries of ``key`` that a run would restore: ``slice``, ``closed``, ``batch``, ``rows``, and ``partials`` by column."""
-        own = {"slice": SLICE, "closed": CLOSED, "batch": BATCH, "rows": self._n_rows}
         entries = self._rows(
             f"SELECT * FROM state WHERE {self._needed} AND {self._slices} AND {self._of(key)} "
             f"ORDER BY {SLICE} DESC, {BATCH} DESC, {CLOSED} DESC LIMIT {limit}"
         )
-        other = [name for name in self.schema.names if name not in (*self._keys, *_OWN, self._n_rows)]
-        rows = [{name: row[column] for name, column in own.items()} | {"partials": {n: row[n] for n in other}} for row in entries]
-        return rows[::-1]
+        return [self._told(row, {"slice": SLICE, "closed": CLOSED}) for row in reversed(entries)]
 
 
-class SessionsInspection(Inspection):
-    """A table of sessions; the next batch restores the ``wanted`` ones."""
+class SessionsInspection(_PartialsInspection):
+    """The sessions of a table; the next batch restores the ``wanted`` ones."""
 
     def __init__(self, path: str, keys: Sequence[str], before_batch: int, wanted: OpenSessions) -> None:
         super().__init__(path, keys, before_batch)
-        # The first partial of every session is its number of rows.
-        self._n_rows = self.schema.names[self.schema.get_field_index(BATCH) + 1]
-        self._readable = f"{BATCH} < {before_batch}"
         self._open = f"{self._readable} AND ({open_condition(wanted)})"
 
     def summary(self) -> dict[str, Any]:
@@ -147,15 +154,12 @@ class SessionsInspection(Inspection):
         return facts | {"oldest": counts["oldest"], "newest": counts["newest"]}
 
     def sessions_of(self, key: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
-        """The open sessions of ``key``, and the number of entries read: ``gap``, ``first``, ``last``, ``batch``, ``rows``, ``partials``."""
+        """The open sessions of ``key``, each with its gap, first and last event; and the number of entries that hold them."""
         entries = self._query(f"SELECT * FROM state WHERE {self._open} AND {self._of(key)} ORDER BY {GAP}, {FIRST}")
         _, codes = np.unique(entries.column(GAP).to_numpy(), return_inverse=True)
         rows = entries.to_pylist()
         latest = [rows[index] for index in latest_fragments(entries, codes).tolist()]
-        own = {"gap": GAP, "first": FIRST, "last": LAST, "batch": BATCH, "rows": self._n_rows}
-        other = [name for name in self.schema.names if name not in (*self._keys, *_OWN, self._n_rows)]
-        sessions = [{name: row[column] for name, column in own.items()} | {"partials": {n: row[n] for n in other}} for row in latest]
-        return sessions, len(entries)
+        return [self._told(row, {"gap": GAP, "first": FIRST, "last": LAST}) for row in latest], len(entries)
 
 
 class LogInspection(Inspection):

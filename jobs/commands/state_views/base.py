@@ -1,9 +1,9 @@
-"""The base of the views of a state table, and how stored values are shown."""
+"""The base of the views of a state table, and the form in which stored values are shown."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -19,9 +19,11 @@ from windowmill.checkpoints.inspection import Inspection
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.commands.answers import bound, titled
 from windowmill.jobs.json_lines.read import plain
+from windowmill.windowing.columnar.partial_bytes import decode
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
+from windowmill.windowing.ways import partials_of
 
 #: Number of characters of a stored value that a table shows.
 _SHOWN = 40
@@ -39,15 +41,19 @@ class View(ABC):
         self.next_batch = ledger.next_commit
 
     @abstractmethod
-    def summary(self) -> dict[str, Any]: ...
+    def summary(self) -> dict[str, Any]:
+        """Facts about the whole table, by name."""
 
     @abstractmethod
-    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]: ...
+    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """What the next run would restore for ``key``, and for which windows."""
 
     @abstractmethod
-    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]: ...
+    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        """Render what :meth:`of_key` told about the key ``name``."""
 
     def largest(self) -> list[dict[str, Any]]:
+        """The keys with the most entries; none if the pipeline has no keys."""
         if not self.pipeline.keys:
             return []
         return [{name: value_of(value) for name, value in row.items()} for row in self.inspection.largest_keys(self.limit)]
@@ -57,15 +63,17 @@ class View(ABC):
         return None if t is None or t in (BEFORE, AFTER) else bound(t, self.pipeline.time.unit is None)
 
     def show_summary(self, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        """Render what :meth:`summary` told."""
         facts = Table(show_header=False, box=None, pad_edge=False)
         for name, value in data.items():
             if name != "largest_keys":
                 facts.add_row(name.replace("_", " "), cell(value))
         yield facts
         if data["largest_keys"]:
-            yield from self.list("keys with the most entries", data["largest_keys"], data["keys"])
+            yield from self.show_list("keys with the most entries", data["largest_keys"], data["keys"])
 
-    def list(self, title: str, rows: Sequence[Mapping[str, Any]], total: int, which: str = "") -> Iterator[RenderableType]:
+    def show_list(self, title: str, rows: Sequence[Mapping[str, Any]], total: int, which: str = "") -> Iterator[RenderableType]:
+        """Render ``rows`` under a heading with their number; ``which`` says which rows of ``total`` they are."""
         # As a line of its own: a table would break its title at its own width.
         yield Text(f"\n{title}: {total:,}" if len(rows) == total else f"\n{title}: {len(rows):,} of {total:,}{which}", style="bold")
         if not rows:
@@ -84,6 +92,17 @@ def source_types(ledger: Ledger, path: str) -> dict[str, pa.DataType]:
     if newest is None:
         raise StateError(f"state {path}: there is no ledger beside it; restore the folder from a copy")
     return {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
+
+
+def object_columns(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> set[str]:
+    """Names of the state's columns whose partials are stored as bytes, for a source with columns of ``types``."""
+    partials = partials_of(pipeline, types)
+    return set() if partials is None else {held.name for held in partials.layout.objects}
+
+
+def partials_told(partials: Mapping[str, Any], objects: Set[str]) -> dict[str, Any]:
+    """``partials`` by column in their JSON form; those of the columns ``objects`` are decoded."""
+    return {name: value_of(decode(value) if name in objects else value) for name, value in partials.items()}
 
 
 def value_of(value: Any) -> Any:
@@ -107,6 +126,7 @@ def _nested(value: Sequence[Any] | dict[str, Any], each: Callable[[Any], Any]) -
 
 
 def cell(value: Any) -> str:
+    """``value`` as text for a cell of a table, cut if it is long."""
     if value is None:
         return "–"
     if isinstance(value, list) and all(isinstance(item, str) for item in value):

@@ -72,7 +72,7 @@ class LiveRowsView(View):
             holds = "\n".join(f"{name}: {_span(span)}" for name, span in window["holds"].items())
             table.add_row(escape(window["window"]), scalars, escape(holds))
         yield table
-        yield from self.list("live rows", data["rows"], restored["live_rows"], ", the latest to arrive")
+        yield from self.show_list("live rows", data["rows"], restored["live_rows"], ", the latest to arrive")
 
 
 def _span(span: Mapping[str, Any]) -> str:

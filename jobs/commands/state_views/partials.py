@@ -13,7 +13,7 @@ from windowmill.jobs.commands.state_views.sessions import SessionsView
 from windowmill.jobs.commands.state_views.slices import SlicesView
 from windowmill.windowing.spec import Pipeline
 
-#: Facts about the whole table, which both views tell.
+#: Facts about the whole table, which are the same in both views.
 _SHARED = ("next_batch", "version", "files", "bytes", "entries", "keys", "emitted_through", "largest_keys")
 
 
@@ -32,7 +32,7 @@ class PartialsView(View):
         return {"kind": "slices and sessions"} | shared | own | {"largest_keys": slices["largest_keys"]}
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """What the views of slices and of sessions tell, by their names."""
+        """What the views of slices and of sessions tell about ``key``."""
         return {"slices": self._slices.of_key(key), "sessions": self._sessions.of_key(key)}
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:

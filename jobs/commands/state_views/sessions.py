@@ -11,11 +11,9 @@ from rich.markup import escape
 from windowmill.checkpoints.inspection import SessionsInspection
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.wanted import OpenSessions
-from windowmill.jobs.commands.state_views.base import View, source_types, value_of
+from windowmill.jobs.commands.state_views.base import View, object_columns, partials_told, source_types
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.columnar.partial_bytes import decode
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import partials_of
 
 
 class SessionsView(View):
@@ -26,8 +24,7 @@ class SessionsView(View):
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
         super().__init__(pipeline, ledger, limit)
         self._gaps = {window.name: window.session_gap() for window in pipeline.windows if window.joins_by_gap}
-        partials = partials_of(pipeline, source_types(ledger, path))
-        self._objects = {held.name for held in partials.layout.objects} if partials is not None else set()
+        self._objects = object_columns(pipeline, source_types(ledger, path))
         wanted = OpenSessions(tuple(dict.fromkeys(self._gaps.values())), AXIS_BEGIN if self.emitted is None else self.emitted)
         self.inspection = SessionsInspection(path, pipeline.keys, self.next_batch, wanted)
 
@@ -48,7 +45,7 @@ class SessionsView(View):
                 "last_event": self.instant(session["last"]),
                 "rows": session["rows"],
                 "batch": session["batch"],
-                "partials": {column: self._partial(column, value) for column, value in session["partials"].items()},
+                "partials": partials_told(session["partials"], self._objects),
             }
             for session in sessions
             for name, gap in self._gaps.items()
@@ -57,9 +54,6 @@ class SessionsView(View):
         restored = {"sessions": len(sessions), "entries": entries, "rows": sum(session["rows"] for session in sessions)}
         return {"restored": restored, "windows": windows[: self.limit], "windows_in_all": len(windows)}
 
-    def _partial(self, column: str, value: Any) -> Any:
-        return value_of(decode(value) if column in self._objects else value)
-
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
         yield escape(
@@ -67,6 +61,6 @@ class SessionsView(View):
             f"({restored['entries']:,} entries) of {restored['rows']:,} rows"
         )
         windows = [{column: value for column, value in window.items() if column != "partials"} for window in data["windows"]]
-        yield from self.list(
+        yield from self.show_list(
             "open sessions, ending so if no row joins them", windows, data["windows_in_all"], " (--json has their partials)"
         )

@@ -11,16 +11,14 @@ from rich.markup import escape
 
 from windowmill.checkpoints.inspection import SlicesInspection
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.commands.state_views.base import View, source_types, value_of
+from windowmill.jobs.commands.state_views.base import View, object_columns, partials_told, source_types
 from windowmill.windowing.axis import WindowGrid
-from windowmill.windowing.columnar.partial_bytes import decode
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.grid_ranges import grid_windows
 from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER
-from windowmill.windowing.ways import partials_of
 
 
 class SlicesView(View):
@@ -32,8 +30,7 @@ class SlicesView(View):
         super().__init__(pipeline, ledger, limit)
         self._grids = Grids.of(pipeline)
         self._needed_from = None if self.emitted is None else self._grids.first_slice_after(self.emitted)
-        partials = partials_of(pipeline, source_types(ledger, path))
-        self._objects = {held.name for held in partials.layout.objects} if partials is not None else set()
+        self._objects = object_columns(pipeline, source_types(ledger, path))
         self.inspection = SlicesInspection(path, pipeline.keys, self.next_batch, self._needed_from)
 
     def summary(self) -> dict[str, Any]:
@@ -48,8 +45,7 @@ class SlicesView(View):
         listed = self.inspection.entries_of(key, self.limit)
         for entry in listed:
             entry |= {"slice": self.instant(entry["slice"]), "closed": self.instant(entry["closed"])}
-            partials = {name: decode(value) if name in self._objects else value for name, value in entry["partials"].items()}
-            entry["partials"] = {name: value_of(value) for name, value in partials.items()}
+            entry["partials"] = partials_told(entry["partials"], self._objects)
         windows = list(self._windows(starts, n_rows))
         return {
             "restored": {"slices": len(starts), "entries": entries, "rows": int(n_rows.sum())},
@@ -94,6 +90,6 @@ class SlicesView(View):
             f"{name or self.pipeline.pipeline}: batch {self.next_batch} would restore {restored['slices']:,} slices "
             f"({restored['entries']:,} entries) of {restored['rows']:,} rows{instead}"
         )
-        yield from self.list("windows to come that hold them", data["windows"], data["windows_in_all"], ", the next to end")
+        yield from self.show_list("windows to come that hold them", data["windows"], data["windows_in_all"], ", the next to end")
         entries = [{name: entry[name] for name in ("slice", "closed", "batch", "rows")} for entry in data["entries"]]
-        yield from self.list("entries", entries, restored["entries"], ", the latest slices (--json has their partials)")
+        yield from self.show_list("entries", entries, restored["entries"], ", the latest slices (--json has their partials)")
