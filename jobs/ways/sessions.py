@@ -8,35 +8,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import OpenSessions
-from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits, slices_in_process, slices_on_spark
 from windowmill.jobs.ways.balance import settle
 from windowmill.jobs.ways.base import Applied, Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input, TableInput
-from windowmill.jobs.ways.new_rows import NewRows, counted
+from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.sessions_in_process import LoadedInProcess
 from windowmill.jobs.ways.sessions_on_spark import LoadedOnSpark, NumberedRows
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import SUM
-from windowmill.windowing.columnar.log import NUMBER_OF
-from windowmill.windowing.columnar.session_partials import GAP, SessionStage, advance, fragment_schema, row_schema
-from windowmill.windowing.columnar.slices import CLOSED, TIME
-from windowmill.windowing.grids import Grids
+from windowmill.windowing.columnar.session_partials import GAP, SessionStage, fragment_schema, row_schema
 from windowmill.windowing.ways import Sessions, Slices
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from windowmill.windowing.columnar.slices import WindowStage
-    from windowmill.windowing.kernels.combine import Bools, Ints
 
 
 class Loaded(Protocol):
@@ -54,64 +46,6 @@ class Surveyed:
     new: NewRows | NumberedRows | None
     rows_read: int
     emission: Emission
-
-
-@dataclass(frozen=True)
-class LoadedInProcess:
-    """New rows, null for none, and restored fragments of a small batch. ``slices`` is for windows on grids; null if there are none."""
-
-    new: NewRows | None
-    stored: pa.Table
-    batch: Input
-    slices: slices_in_process.LoadedInProcess | None
-
-    def compute(self, stage: SessionStage, state: pa.Schema) -> Computed:
-        rows = stage.rows.empty_table() if self.new is None else usable(self.new.table, self.batch, stage)
-        done = advance(stage, rows, self.stored)
-        on_grids = Computed() if self.slices is None else self.slices.compute()
-        refused = done.refused
-        if self.slices is not None and len(refused):
-            refused = refused[~_counted_on_grids(self.slices.stage, rows, refused)]
-        taken = len(done.refused) - len(refused)
-        results = [*done.results, *([on_grids.rows] if isinstance(on_grids.rows, pa.Table) else [])]
-        kept = [part for part in (done.state, on_grids.state) if isinstance(part, pa.Table) and len(part)]
-        return Computed(
-            rows=pa.concat_tables(results) if results else None,
-            state=pa.concat_tables([_with_columns(part, state) for part in kept]) if kept else None,
-            windows=counted(done.results) | on_grids.windows,
-            rows_applied=done.applied + taken,
-            rows_late=done.late + taken,
-            new_state=(0 if done.state is None else len(done.state)) + on_grids.new_state,
-            judged=None if self.new is None else replace(self.new, table=too_late(self.new.table, refused)).refused(),
-            rows_refused=len(refused),
-        )
-
-
-def _counted_on_grids(stage: WindowStage, rows: pa.Table, numbers: Ints) -> Bools:
-    """Whether the ``rows`` of these ``numbers`` count in a window on a grid."""
-    chosen = rows.take(pa.array(np.searchsorted(rows.column(NUMBER_OF).to_numpy(), numbers)))
-    time, closed = (chosen.column(name).to_numpy() for name in (TIME, CLOSED))
-    return Grids(stage.grids).any_open(time, closed)
-
-
-def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """``rows`` with the columns of ``schema``; columns that ``rows`` lacks are null."""
-    columns = (rows.column(f.name) if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema)
-    return pa.table(list(columns), schema=schema)
-
-
-def usable(table: pa.Table, batch: Input, stage: SessionStage) -> pa.Table:
-    """The rows of ``table`` without a quarantine reason, with the columns of ``stage.rows``; ``table`` is in order of arrival."""
-    marked = lateness.marked(table, batch).append_column(NUMBER_OF, pa.array(np.arange(len(table))))
-    return marked.filter(pc.is_null(marked.column(REASON))).select(stage.rows.names).cast(stage.rows)
-
-
-def too_late(table: pa.Table, numbers: Ints) -> pa.Table:
-    """``table`` with the reason ``too_late`` for the rows of these ``numbers``."""
-    late = np.zeros(len(table), np.bool_)
-    late[numbers] = True
-    reasons = pc.if_else(pa.array(late), "too_late", table.column(REASON))
-    return table.set_column(table.schema.get_field_index(REASON), REASON, reasons)
 
 
 class SessionWay:

@@ -23,7 +23,8 @@ from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness_in_process import judged as judged_rows
 from windowmill.jobs.ways.lateness_in_process import seen_after
 from windowmill.jobs.ways.new_rows import NewRows
-from windowmill.jobs.ways.sessions import LoadedInProcess, joint_schema, stage_of
+from windowmill.jobs.ways.sessions import joint_schema, stage_of
+from windowmill.jobs.ways.sessions_in_process import LoadedInProcess
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
