@@ -206,8 +206,9 @@ class _Planner:
         if self._refusal:
             refused: tuple[tuple[Command, str], ...] = (("run", self._refusal),)
             return Plan(name, "kernel", refused, "live rows", self._why, "", "", leaf_bytes, aggregates, windows)
-        slices, sessions = ["nodes" if self._nodes else "slices"] if self._slices else [], ["sessions"] if self._sessions else []
-        kept = [*slices, *sessions] or ["live rows"]
+        kept = ["nodes" if self._nodes else "slices"] if self._slices else []
+        kept += ["sessions"] if self._sessions else []
+        kept = kept or ["live rows"]
         reads, adds = ("; ".join(told[part] for part in kept) for told in (_READS, _ADDS))
         return Plan(name, "run", (), self._way(), self._why, reads, adds, leaf_bytes, aggregates, windows)
 
@@ -358,7 +359,8 @@ class _Planner:
         elif shape.listed and shape.alone:
             why_not = "no gain, as windows do not overlap"
         else:
-            stored = self._slices is not None and not shape.listed  # windows of slices overlap, and are never listed
+            # Of a pipeline with slices, only sessions are listed.
+            stored = self._slices is not None and not shape.listed
             why_not = ENGINES[engine].why_not(Setting(shape, stored, self._nodes is not None, self._nodes_from))
         return Alternative(engine, combines, allowed, why_not)
 
