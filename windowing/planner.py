@@ -359,7 +359,7 @@ class _Planner:
         elif shape.listed and shape.alone:
             why_not = "no gain, as windows do not overlap"
         else:
-            # Of a pipeline with slices, only sessions are listed.
+            # In a pipeline with slices, only sessions are taken leaf by leaf; their leaves are no slices.
             stored = self._slices is not None and not shape.listed
             why_not = ENGINES[engine].why_not(Setting(shape, stored, self._nodes is not None, self._nodes_from))
         return Alternative(engine, combines, allowed, why_not)

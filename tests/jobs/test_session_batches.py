@@ -1,4 +1,4 @@
-"""Batches of sessions through a state in memory, against the oracle: late rows, however rows are cut. No Spark."""
+"""Batches of sessions through a state in memory, against the oracle: with late rows, and cut anywhere. No Spark."""
 
 from __future__ import annotations
 
