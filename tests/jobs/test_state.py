@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from datetime import UTC, date, datetime
@@ -17,11 +18,14 @@ import yaml
 from deltalake import Schema, write_deltalake
 from rich.console import Console
 
+from tests.golden.make import HERE, Golden
+from tests.golden.test_golden import landed
 from windowmill.checkpoints.batches import Commit, RunPlan
 from windowmill.checkpoints.inspection import SlicesInspection, key_value
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.cli import main
+from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.commands.state_views.base import value_of
 from windowmill.windowing.axis import to_us
@@ -29,6 +33,7 @@ from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.errors import SpecChangedError, SpecError
+from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import Clock
 
@@ -328,3 +333,24 @@ def test_the_command_prints_text_and_json_and_ends(tmp_path, slices):
     assert json.loads(done.stdout)["key"] == {"k": "a", "site": 1}
     assert main(["state", str(path), "--key", "k=a"]) == 2
     assert main(["state", str(path)]) == 0
+
+
+def test_open_sessions_are_shown_beside_slices(tmp_path, capsys):
+    golden = Golden(Path(shutil.copytree(HERE / "format-2" / "sessions", tmp_path / "tables")))
+    pipeline = Pipeline.model_validate(golden.spec())
+    summary = state_of(pipeline, [], 5).data["state"]
+    assert summary["kind"] == "slices and sessions"
+    parts = ("needed", "superseded", "unfinished")
+    assert sum(summary[f"{kind}_entries_{part}"] for kind in ("slices", "sessions") for part in parts) == summary["entries"] > 10
+    rows = landed(golden.folder / "source")
+    # At the end of the input the open sessions are closed as they are.
+    visits = [row for row in evaluate(pipeline, list(map(Record, rows))).rows if row["window"] == "visits" and row["flag"] is True]
+    last = max(visits, key=lambda row: row["window_end"])
+    told = state_of(pipeline, ["flag=true"], 5).data["sessions"]
+    shown = told["windows"][-1]
+    assert (shown["rows"], shown["window_end"]) == (last["n"], bound(last["window_end"], True))
+    assert shown["partials"]["distinct_label"] is not None
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump(golden.spec()))
+    assert main(["state", str(spec), "--key", "flag=true"]) == 0
+    assert "open sessions, ending so if no row joins them" in " ".join(capsys.readouterr().out.split())
