@@ -208,6 +208,16 @@ def test_a_late_row_joins_two_sessions_without_their_rows():
     assert [(row["n"], row["values"], row["window_start"], row["window_end"]) for row in run.rows] == [(3, [1, 2, 3], 0, 13 * MINUTE)]
 
 
+@pytest.mark.covers("I7")
+@pytest.mark.parametrize("late", [(5 * MINUTE + 1, 10 * MINUTE), (10 * MINUTE, 11 * MINUTE), (9 * MINUTE, 10 * MINUTE, 14 * MINUTE)])
+@pytest.mark.parametrize("aggregate", [{"collect": "s"}, {"concat": "s"}, {"first": "s"}, {"last": "s"}, {"arg_max": ["x", "s"]}])
+def test_rows_of_one_time_keep_their_order_of_arrival(aggregate: dict[str, Any], late: tuple[int, ...]):
+    stored = [VISIT | {"t": 10 * MINUTE, "s": name} for name in "ab"]
+    rows = [*stored, *(VISIT | {"t": at, "s": f"late {at}"} for at in late), VISIT | {"t": 100 * MINUTE}]
+    for cuts in ([1], [2], [1, 2, 3]):
+        check(pipeline_of(["visit"], {"found": aggregate}, lateness="1 hour"), rows, cuts, final=True)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -219,7 +219,7 @@ class _Arrived:
 
 @dataclass(frozen=True)
 class _Merged:
-    """The sessions of one gap: fragments in order of key and first event time, and the sessions that the kernel made of them.
+    """The sessions of one gap: its fragments, stored ones first, and the sessions that the kernel made of them.
 
     Attributes
     ----------
@@ -242,15 +242,18 @@ class _Merged:
     @classmethod
     def of(cls, stage: SessionStage, arrived: _Arrived, gap: int) -> _Merged:
         table, codes, numbers, marks = _fragments(stage, arrived, gap)
-        first, last = (int64_of(table.column(name).combine_chunks()) for name in (FIRST, LAST))
+        new = numbers > _BEFORE
+        order = np.lexsort((int64_of(table.column(FIRST).combine_chunks()), codes))
+        codes, numbers, marks = codes[order], numbers[order], marks[order]
+        first, last = (int64_of(table.column(name).combine_chunks())[order] for name in (FIRST, LAST))
         rows = Rows(np.searchsorted(codes, np.arange(arrived.n_keys + 1)).astype(np.int64), first, last, numbers)
         suspect, accepted = first < marks, np.zeros(len(first), np.bool_)
         live = ~suspect
-        closed = _windows(kernel.sessions(gap, kernel.AFTER, rows, marks, suspect, live, accepted, stage.closed))
+        closed = _windows(kernel.sessions(gap, kernel.AFTER, rows, marks, suspect, live, accepted, stage.closed), order)
         # Closing all sessions that are left gives the open ones: the first call left in ``live`` the fragments of no closed session.
         none = np.zeros(len(first), np.bool_)
-        rest = _windows(kernel.sessions(gap, kernel.AFTER, rows, marks, none, live, accepted, kernel.AFTER))
-        return cls(stage, gap, table, numbers > _BEFORE, closed, rest, numbers[suspect & ~accepted])
+        rest = _windows(kernel.sessions(gap, kernel.AFTER, rows, marks, none, live, accepted, kernel.AFTER), order)
+        return cls(stage, gap, table, new, closed, rest, numbers[suspect & ~accepted])
 
     def results(self, name: str) -> pa.Table:
         """The result rows of the window ``name``."""
@@ -308,9 +311,10 @@ class _Merged:
 
 
 def _fragments(stage: SessionStage, arrived: _Arrived, gap: int) -> tuple[pa.Table, Ints, Ints, Ints]:
-    """Stored and new fragments by key and first event time; and for each, the code of its key, the number of its first row, and ``CLOSED``.
+    """Stored fragments, then new ones by key and first event time; for each, the code of its key, the number of its first row, and ``CLOSED``.
 
-    For stored fragments, number and instant are before all others.
+    For stored fragments, number and instant are before all others. They come first because their rows arrived first: that settles the order
+    of rows that ``tie_break`` leaves open.
     """
     stored_ones = pa.array(int64_of(arrived.fragments.column(GAP).combine_chunks()) == gap)
     of_gap, codes = arrived.fragments.filter(stored_ones), arrived.codes[stored_ones.to_numpy(zero_copy_only=False)]
@@ -324,11 +328,9 @@ def _fragments(stage: SessionStage, arrived: _Arrived, gap: int) -> tuple[pa.Tab
     new = pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
     of_row = np.repeat(np.arange(arrived.n_keys), np.diff(arrived.offsets))
     both = pa.concat_tables([of_gap, new]).combine_chunks()
-    codes = np.append(codes, of_row[bounds[:-1]])
     before = np.full(len(of_gap), _BEFORE, np.int64)
     numbers, marks = np.append(before, arrived.numbers[firsts]), np.append(before, arrived.closed[firsts])
-    moved = np.lexsort((int64_of(both.column(FIRST).combine_chunks()), codes))
-    return both.take(pa.array(moved)).combine_chunks(), codes[moved], numbers[moved], marks[moved]
+    return both, np.append(codes, of_row[bounds[:-1]]), numbers, marks
 
 
 def latest_fragments(fragments: pa.Table, codes: Ints) -> Ints:
@@ -345,12 +347,13 @@ def latest_fragments(fragments: pa.Table, codes: Ints) -> Ints:
     return np.sort(order[reach > before])
 
 
-def _windows(found: tuple[Ints, Ints, Ints, Ints]) -> Windows:
-    """The kernel's sessions as windows over members."""
+def _windows(found: tuple[Ints, Ints, Ints, Ints], order: Ints) -> Windows:
+    """The kernel's sessions as windows over members; the kernel's row i is the fragment ``order[i]``."""
     owner, key, start, end = found
-    members = np.flatnonzero(owner >= 0)
-    members = members[np.argsort(owner[members], kind="stable")].astype(np.int64)
-    return Windows.of(key, start, end, members=(np.searchsorted(owner[members], np.arange(len(key) + 1)).astype(np.int64), members))
+    places = np.flatnonzero(owner >= 0)
+    places = places[np.lexsort((order[places], owner[places]))]
+    offsets = np.searchsorted(owner[places], np.arange(len(key) + 1)).astype(np.int64)
+    return Windows.of(key, start, end, members=(offsets, order[places].astype(np.int64)))
 
 
 def _chosen(windows: Windows, chosen: Bools) -> Windows:
