@@ -157,6 +157,7 @@ class SessionsInspection(_PartialsInspection):
         """The open sessions of ``key``, each with its gap, first and last event; and the number of entries that hold them."""
         entries = self._query(f"SELECT * FROM state WHERE {self._open} AND {self._of(key)} ORDER BY {GAP}, {FIRST}")
         _, codes = np.unique(entries.column(GAP).to_numpy(), return_inverse=True)
+        # Arrow cannot take rows of the views that DataFusion makes of texts.
         rows = entries.to_pylist()
         latest = [rows[index] for index in latest_fragments(entries, codes).tolist()]
         return [self._told(row, {"gap": GAP, "first": FIRST, "last": LAST}) for row in latest], len(entries)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.session_partials import GAP, LAST
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.nodes import Selection, Span
@@ -27,7 +28,8 @@ class OpenSessions:
 
     def last_after(self, gap: int) -> int:
         """The instant after which the last event of an open session of ``gap`` lies."""
-        return self.closed - gap - 1
+        # No event comes before the axis; further back a long gap would leave 64 bits.
+        return max(self.closed - gap, AXIS_BEGIN) - 1
 
 
 Wanted = Span | Selection | OpenSessions

@@ -232,6 +232,13 @@ def test_what_keeps_the_rows_of_sessions_is_named(change: dict[str, Any], why: s
     assert any(reason.startswith(why) for reason in why_rows(pipeline, COLUMNS.arrow))
 
 
+@pytest.mark.parametrize("closed", [AXIS_BEGIN, -(1 << 63), AXIS_END, 0])
+def test_gaps_of_any_length_have_open_sessions(closed: int):
+    gap = 1 << 62
+    stored = pa.table({"_gap": [gap], "_last": [0], "_batch": [0]})
+    assert len(stored.filter(condition(OpenSessions((gap,), closed), before_batch=1).expression)) == (closed <= gap)
+
+
 def test_open_sessions_are_selected_gap_by_gap():
     run = Run(pipeline_of(["visit", "trip"], {"n": {"count": "*"}}))
     run.step([VISIT | {"t": 0}, VISIT | {"t": 7 * MINUTE}], 0)

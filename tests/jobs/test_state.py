@@ -31,6 +31,7 @@ from windowmill.jobs.commands.state_views.base import value_of
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.partial_bytes import encode
 from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.errors import SpecChangedError, SpecError
 from windowmill.windowing.reference import Record, evaluate
@@ -255,6 +256,41 @@ def test_keys_of_every_type_are_found(tmp_path, kind, text, values):
     for given, rows in ((text, 1), (None, 300)):
         _, found, _ = table.slices_of({"K y": key_value(given, kind, "K y")})
         assert found.tolist() == [rows]
+
+
+@pytest.fixture
+def sessions(tmp_path) -> Pipeline:
+    """Three batches of sessions of two gaps, all windows out through 20; a fourth batch has died after it had written."""
+    gaps = [{"name": "visits", "type": "session", "gap": 5}, {"name": "stays", "type": "session", "gap": 30}]
+    aggregates = {"low": {"min": "k"}, "kinds": {"count_distinct": "k"}}
+    pipeline = Pipeline.model_validate(spec_at(tmp_path, windows=gaps, aggregates=aggregates))
+    entries = [
+        [("a", 5, 1, 4), ("a", 30, 1, 4), ("b", 30, 3, 3)],
+        [("a", 5, 20, 20), ("a", 30, 1, 20)],
+        [("a", 5, 16, 22), ("a", 30, 1, 22)],
+        [("a", 5, 16, 26)],
+    ]
+    for batch, rows in enumerate(entries):
+        columns = {"k": [row[0] for row in rows], "site": [1] * len(rows)}
+        columns |= {name: [row[place] for row in rows] for place, name in ((1, "_gap"), (2, "_first"), (3, "_last"))}
+        columns |= {"_batch": [batch] * len(rows), "rows": [batch + 1] * len(rows), "least_k__value": columns["k"]}
+        columns |= {"distinct_k": [encode(({"a"},), "count_distinct")] * len(rows)}
+        write_deltalake(Places.of(pipeline).state, pa.table(columns), mode="append")
+        commit(pipeline, 20, done=batch < 3)
+    return pipeline
+
+
+def test_a_key_tells_its_open_sessions(sessions):
+    assert state_of(sessions, [], 9).data["state"]["entries_unfinished"] == 1
+    answer = state_of(sessions, ["k=a", "site=1"], 9)
+    assert answer.data["restored"] == {"sessions": 2, "entries": 5, "rows": 6}
+    windows = [(w["window"], w["window_start"], w["window_end"], w["batch"]) for w in answer.data["windows"]]
+    assert windows == [("visits", 16, 27, 2), ("stays", 1, 52, 2)]
+    assert answer.data["windows"][0]["partials"] == {"least_k__value": "a", "distinct_k": [["a"]]}
+    assert "would restore 2 open sessions (5 entries) of 6 rows" in shown(answer)
+    nobody = state_of(sessions, ["k=z", "site"], 9)
+    assert nobody.data["restored"] == {"sessions": 0, "entries": 0, "rows": 0}
+    assert shown(nobody)
 
 
 WINDOWS = [
