@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, GRID, LEVEL, SLICE
@@ -69,7 +70,7 @@ def partials_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Partial
     gaps = tuple((window.name, window.session_gap()) for window in pipeline.windows if window.joins_by_gap)
     slices, sessions = Slices(grids, layout) if grids.named else None, Sessions(gaps, layout) if gaps else None
     own = (SLICE, LEVEL, CLOSED, GRID, PLACE, ROWS, LATE_ROWS, BLOCK) if slices else ()
-    taken = {BATCH, *own, *((GAP, FIRST, LAST) if sessions else ()), *(name.lower() for name, _ in layout.stored_columns)}
+    taken = {BATCH, SUM, *own, *((GAP, FIRST, LAST) if sessions else ()), *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:
         raise SpecError(

@@ -317,9 +317,17 @@ def test_what_forbids_slices_goes_by_live_rows_and_all_of_it_is_told(changed, wh
             Grids.of(pipeline)
 
 
-@pytest.mark.parametrize("key", ["_batch", "_level", "_Place"])
+@pytest.mark.parametrize("key", ["_batch", "_level", "_Place", "_Sum"])
 def test_a_key_that_is_named_like_a_column_of_slices_is_refused(key):
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"keys": [key], "aggregates": {"s": {"sum": "x"}}})
+    with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
+        partials_of(pipeline, TYPES | {key: pa.string()})
+
+
+@pytest.mark.parametrize("key", ["_batch", "_gap", "_First", "_last", "_sum"])
+def test_a_key_that_is_named_like_a_column_of_sessions_is_refused(key):
+    windows = [{"name": "w", "type": "session", "gap": "1 hour"}]
+    pipeline = parse_pipeline(SPEC | RUNNABLE | {"keys": [key], "windows": windows, "aggregates": {"s": {"sum": "x"}}})
     with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
         partials_of(pipeline, TYPES | {key: pa.string()})
 
