@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.batches import Commit, Plan
 from windowmill.checkpoints.failpoints import reach
@@ -242,7 +243,10 @@ class _Steps:
         return self._as_frame(self._rows(result))
 
     def _as_frame(self, rows: DataFrame | pa.Table) -> DataFrame:
-        return rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(rows)
+        if isinstance(rows, DataFrame):
+            return rows
+        # Spark on its own would take instants without a zone for instants.
+        return self.spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
 
     def _rows(self, result: Applied) -> DataFrame | pa.Table:
         """The result rows; an empty table if there are none."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import BASE, MINUTE, Bench
 from windowmill.jobs.dataframe import aggregate
@@ -99,3 +100,15 @@ def test_windows_without_end_are_refused_before_the_work(spark, tmp_path):
     spec = bench.spec | {"windows": [{"name": "w", "type": "cumulative", "size": "1000 days", "step": "1 us"}]}
     with pytest.raises(LimitExceededError, match=r"give window w a longer step"):
         aggregate(spark.read.format("delta").load(bench.source), spec)
+
+
+@pytest.mark.parametrize("windows", [HOURLY, SESSIONS], ids=["slices", "sessions"])
+def test_a_sink_that_a_little_batch_makes_keeps_instants_without_a_zone(spark, tmp_path, windows):
+    bench = bench_of(tmp_path, windows, keys=["day"], aggregates={"first": {"first": "day"}})
+    schema = pa.schema([("day", pa.timestamp("us")), ("t", pa.timestamp("us", "UTC"))])
+    for hour in (0, 5, 10):
+        write_deltalake(bench.source, pa.table([[BASE], [BASE + 60 * hour * MINUTE]], schema=schema), mode="append")
+        bench.run()
+    types = {field.name: str(field.type) for field in DeltaTable(bench.sink).schema().fields}
+    assert (types["day"], types["first"]) == ('PrimitiveType("timestamp_ntz")',) * 2
+    assert len(bench.rows()) == 2
