@@ -311,7 +311,7 @@ class _Merged:
 
 
 def _fragments(stage: SessionStage, arrived: _Arrived, gap: int) -> tuple[pa.Table, Ints, Ints, Ints]:
-    """Stored fragments, then new ones by key and first event time; for each, the code of its key, the number of its first row, and ``CLOSED``.
+    """Stored fragments, then new ones by key and first event time; for each, its key's code, its first row's number, and ``CLOSED``.
 
     For stored fragments, number and instant are before all others. They come first because their rows arrived first: that settles the order
     of rows that ``tie_break`` leaves open.
