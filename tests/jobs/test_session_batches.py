@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -140,50 +141,29 @@ def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, fi
     return run
 
 
-@pytest.mark.covers("I7")
-@given(
-    windows=st.lists(st.sampled_from(list(GAPS)), min_size=1, max_size=3, unique=True),
-    aggregates=st.sampled_from([NUMBERS, OBJECTS]),
-    rows=streams(),
-    cuts=CUTS,
-    disorder=ALLOWED,
-    lateness=ALLOWED,
-    final=st.booleans(),
-)
-def test_batches_are_those_of_the_oracle(
-    windows: list[str],
-    aggregates: dict[str, Any],
-    rows: list[dict[str, Any]],
-    cuts: list[int],
-    disorder: str,
-    lateness: str,
-    final: bool,
-):
-    check(pipeline_of(windows, aggregates, tie_break=["x"], disorder=disorder, lateness=lateness), rows, cuts, final=final)
+@st.composite
+def inputs(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], bool]:
+    """Aggregates and time of a pipeline, rows, where they are cut into batches, and whether the input ends."""
+    time = {"tie_break": ["x"], "disorder": draw(ALLOWED), "lateness": draw(ALLOWED)}
+    return {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), **time}, draw(streams()), draw(CUTS), draw(st.booleans())
+
+
+def some(names: Sequence[str], most: int) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(names), min_size=1, max_size=most, unique=True)
 
 
 @pytest.mark.covers("I7")
-@given(
-    windows=st.lists(st.sampled_from(list(GAPS)), min_size=1, max_size=2, unique=True),
-    grids=st.lists(st.sampled_from(list(GRIDS)), min_size=1, max_size=2, unique=True),
-    aggregates=st.sampled_from([NUMBERS, OBJECTS]),
-    rows=streams(),
-    cuts=CUTS,
-    disorder=ALLOWED,
-    lateness=ALLOWED,
-    final=st.booleans(),
-)
-def test_a_row_counts_in_sessions_or_on_grids_or_in_both(
-    windows: list[str],
-    grids: list[str],
-    aggregates: dict[str, Any],
-    rows: list[dict[str, Any]],
-    cuts: list[int],
-    disorder: str,
-    lateness: str,
-    final: bool,
-):
-    check(pipeline_of([*windows, *grids], aggregates, tie_break=["x"], disorder=disorder, lateness=lateness), rows, cuts, final=final)
+@given(windows=some(list(GAPS), 3), given=inputs())
+def test_batches_are_those_of_the_oracle(windows: list[str], given: Any):
+    spec, rows, cuts, final = given
+    check(pipeline_of(windows, **spec), rows, cuts, final=final)
+
+
+@pytest.mark.covers("I7")
+@given(windows=some(list(GAPS), 2), grids=some(list(GRIDS), 2), given=inputs())
+def test_a_row_counts_in_sessions_or_on_grids_or_in_both(windows: list[str], grids: list[str], given: Any):
+    spec, rows, cuts, final = given
+    check(pipeline_of([*windows, *grids], **spec), rows, cuts, final=final)
 
 
 VISIT = {"k": "a", "x": 0, "i": 1, "f": 0.5, "s": "x"}
