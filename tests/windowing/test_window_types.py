@@ -78,14 +78,20 @@ def test_every_type_has_all_of_its_facts(name, form, emit):
 
 
 @pytest.mark.parametrize(("name", "form"), CASES, ids=str)
-def test_a_type_is_a_grid_or_says_why_not(name, form):
+def test_a_type_is_made_of_partials_or_says_why_not(name, form):
     [window] = pipeline_of({"type": name} | form).windows
     problem = window.partials_problem("windows.0")
-    if problem is None:
+    if window.joins_by_gap:
+        assert window.session_gap() == form["gap"]
+        assert (problem is None) == ("max_size" not in form)
+    else:
+        with pytest.raises(UnsupportedError, match=f"{name} windows join no rows by a gap"):
+            window.session_gap()
+    if problem is None and not window.joins_by_gap:
         assert isinstance(window.grid(), CumulativeGrid if name == "cumulative" else Grid)
     else:
-        assert problem.startswith(f"windows.0: {name} windows ")
-        with pytest.raises(UnsupportedError, match="are no fixed grid; such windows go by live rows"):
+        assert problem is None or problem.startswith(("windows.0.max_size: ", f"windows.0: {name} windows "))
+        with pytest.raises(UnsupportedError, match=f"{name} windows are no fixed grid"):
             window.grid()
 
 

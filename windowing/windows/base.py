@@ -119,7 +119,7 @@ class Window(Part):
 
     def grid(self) -> WindowGrid:
         """Its windows along the axis; ``UnsupportedError`` if its type has no grid."""
-        raise UnsupportedError(f"{self.partials_problem(f'window {self.name}')}; such windows go by live rows")
+        raise UnsupportedError(f"window {self.name}: {self.type} windows are no fixed grid")
 
     def session_gap(self) -> int:
         """The gap in ticks if it joins rows by a gap; ``UnsupportedError`` otherwise."""
