@@ -53,7 +53,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "p95": {"aggregates": AGGREGATES | {"p95": {"quantile": {"column": "v", "q": 0.95}}}},
     "approx_distinct": {"aggregates": AGGREGATES | {"about": {"approx_distinct": "v"}}},
     "count_distinct of 20 values": {"aggregates": AGGREGATES | {"codes": {"count_distinct": "code"}}},
-    "an aggregate of one's own": {"aggregates": AGGREGATES | {"own": {"use": f"{__name__}:Spread", "args": ["v"]}}},
+    "an aggregate of one's own": {"aggregates": AGGREGATES | {"own": {"use": "benchmarks.cost:Spread", "args": ["v"]}}},
     "days of New York": {"windows": _days()},
     "months": {"windows": _days(size="1 month")},
     "sessions": {"windows": ({"name": "visits", "type": "session", "gap": "5 minutes"},)},
