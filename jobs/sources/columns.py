@@ -104,8 +104,9 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str, *, ke
                 f"source {place}: column {field.name!r} is gone since the last batch; bring it back, or rebuild in a new sink without it"
             )
         wider = new[field.name].dataType
-        may_widen = not keeps_log and _widens(field.dataType, wider) and _same_form(pipeline, Columns(old), Columns(new))
-        if wider != field.dataType and not may_widen:
+        if wider == field.dataType:
+            continue
+        if keeps_log or not (_widens(field.dataType, wider) and _same_form(pipeline, Columns(old), Columns(new))):
             raise SourceSchemaError(
                 f"source {place}: column {field.name!r} was {field.dataType.simpleString()} and is now "
                 f"{new[field.name].dataType.simpleString()}; "
