@@ -81,6 +81,11 @@ class Input:
         return result_schema(self.pipeline, self.types)
 
     @property
+    def restores(self) -> bool:
+        """Whether the batch reads state: that of earlier batches, if there are any."""
+        return self.batch > 0
+
+    @property
     def disorder(self) -> int:
         """Disorder in ticks of the axis."""
         return self.pipeline.time.disorder.elapsed()
@@ -152,7 +157,7 @@ class TableInput(Input):
     @property
     def restores(self) -> bool:
         """Whether the batch reads state; a backfill reads only the source."""
-        return not isinstance(self.plan, BackfillPlan) and self.plan.batch > 0
+        return super().restores and not isinstance(self.plan, BackfillPlan)
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The new rows."""

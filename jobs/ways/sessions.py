@@ -98,7 +98,7 @@ class SessionWay:
             return None
         if slicing is None:
             return LoadedInProcess(new, stored, batch, None)
-        needed, stage = slicing.wanted(surveyed.emission) if batch.restores else None, slicing.window_stage(surveyed.emission)
+        needed, stage = slicing.wanted(surveyed.emission), slicing.window_stage(surveyed.emission)
         slices = slices_in_process.InProcess(self._spark, slicing, new).load_few(self._slices, needed, stage)
         return None if slices is None else LoadedInProcess(new, stored, batch, slices)
 
@@ -107,7 +107,7 @@ class SessionWay:
         stored = None if wanted is None else self._sessions.restore(wanted, before_batch=batch.batch)
         slices = None
         if slicing is not None:
-            needed, stage = slicing.wanted(surveyed.emission) if batch.restores else None, slicing.window_stage(surveyed.emission)
+            needed, stage = slicing.wanted(surveyed.emission), slicing.window_stage(surveyed.emission)
             if new is None:
                 slices = slices_on_spark.load(spark, None, slicing, self._slices, needed, stage)
             else:

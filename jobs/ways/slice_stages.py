@@ -50,6 +50,8 @@ class Slicing:
     def wanted(self, emission: Emission) -> Span | Selection | None:
         """The slices and nodes of the state that the batch needs; null if it needs none."""
         batch, nodes, grids = self.batch, self.nodes, self.slices.grids
+        if not batch.restores:
+            return None
         if batch.emitted is None:
             # No nodes are stored yet, and later windows may hold all slices.
             return Span(AXIS_BEGIN, emission.through) if emission.after < emission.through else None

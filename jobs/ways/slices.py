@@ -84,8 +84,7 @@ class SliceWay:
 
     def restore(self, surveyed: Surveyed) -> Loaded:
         stage = self._slicing.window_stage(surveyed.emission)
-        wanted = self._slicing.wanted(surveyed.emission) if self._batch.restores else None
-        return surveyed.place.load(self._table, wanted, stage)
+        return surveyed.place.load(self._table, self._slicing.wanted(surveyed.emission), stage)
 
     def apply(self, surveyed: Surveyed, restored: Loaded, staging: str) -> Applied:
         return settle(self._batch, surveyed.emission, restored.compute(), surveyed.place.rows_read, staging)
