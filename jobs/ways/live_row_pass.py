@@ -20,7 +20,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON
-from windowmill.jobs.ways.pass_output import APPLIED, CHUNK_ROWS, ENTRY, LATE, REFUSED, RESULT, columns, output_schema, structs
+from windowmill.jobs.ways.pass_output import CHUNK_ROWS, output, output_schema
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import FRESH, KIND, NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
 from windowmill.windowing.columnar.output import result_schema
@@ -182,14 +182,8 @@ def _work(
     worked = _worked(task, batches, check)
     if worked is None:
         return
-    for rows in worked.results():
-        chosen = rows if ends is None else _ending_in(rows, *ends)
-        yield from structs(chosen, RESULT, schema)
-    if worked.changes is not None:
-        yield from structs(worked.changes, ENTRY, schema)
-    if len(worked.refused):
-        yield columns({REFUSED: pa.array(worked.refused)}, schema)
-    yield columns({APPLIED: pa.array([worked.applied]), LATE: pa.array([worked.late])}, schema)
+    found = (rows if ends is None else _ending_in(rows, *ends) for rows in worked.results())
+    yield from output(schema, found, worked.changes, worked.refused, applied=worked.applied, late=worked.late)
 
 
 def _ending_in(rows: pa.Table, begin: int, end: int) -> pa.Table:

@@ -5,7 +5,7 @@ Each row is of one of these kinds, and null in the columns of the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from windowmill.jobs.ways.counting import Windows
+    from windowmill.windowing.kernels.combine import Ints
 
 #: Columns of the output: a result row, a state entry, the number of a refused row, counts.
 RESULT, ENTRY, REFUSED, APPLIED, LATE = "result", "entry", "refused", "applied", "late"
@@ -33,14 +34,27 @@ def output_schema(results: pa.Schema, entries: pa.Schema) -> pa.Schema:
     return pa.schema([(RESULT, pa.struct(list(results))), (ENTRY, pa.struct(list(entries))), *counts])
 
 
-def structs(table: pa.Table, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def output(
+    schema: pa.Schema, found: Iterable[pa.Table], stored: pa.Table | None, refused: Ints, *, applied: int, late: int
+) -> Iterator[pa.RecordBatch]:
+    """What a worker returns for its keys: result rows, state entries, numbers of refused rows, and how many were applied and late."""
+    for rows in found:
+        yield from _structs(rows, RESULT, schema)
+    if stored is not None:
+        yield from _structs(stored, ENTRY, schema)
+    if len(refused):
+        yield _columns({REFUSED: pa.array(refused)}, schema)
+    yield _columns({APPLIED: pa.array([applied]), LATE: pa.array([late])}, schema)
+
+
+def _structs(table: pa.Table, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of ``table`` as structs in the column ``name`` of the output."""
     for batch in table.to_batches(CHUNK_ROWS):
         if batch.num_rows:
-            yield columns({name: pa.StructArray.from_arrays(batch.columns, fields=list(schema.field(name).type))}, schema)
+            yield _columns({name: pa.StructArray.from_arrays(batch.columns, fields=list(schema.field(name).type))}, schema)
 
 
-def columns(given: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+def _columns(given: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     """Rows of the output with the ``given`` columns; the others are null."""
     n = len(next(iter(given.values())))
     return pa.record_batch([given[field.name] if field.name in given else pa.nulls(n, field.type) for field in schema], schema=schema)

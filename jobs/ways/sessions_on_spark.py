@@ -19,12 +19,11 @@ from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways import slices_on_spark
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.live_row_pass import alike, partitions
-from windowmill.jobs.ways.pass_output import APPLIED, ENTRY, LATE, REFUSED, RESULT, columns, computed, output_schema, structs
-from windowmill.windowing.columnar import slices
+from windowmill.jobs.ways.pass_output import computed, output, output_schema
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.log import NUMBER_OF, WATERMARK_OF
 from windowmill.windowing.columnar.session_partials import SessionStage, advance
-from windowmill.windowing.columnar.slices import CLOSED, TIME
+from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -51,7 +50,7 @@ class NumberedRows:
         survey = lateness.survey(arrived, batch)
         numbered = lateness.numbered(lateness.with_watermark_at_arrival(arrived, survey, batch), survey, batch.batch)
         watermark = F.col(WATERMARK_OF)
-        marks = {CLOSED: watermark - F.lit(batch.lateness), slices.LATE: F.col(TIME) < watermark}
+        marks = {CLOSED: watermark - F.lit(batch.lateness), LATE: F.col(TIME) < watermark}
         return cls(arrived, survey, numbered.withColumns(marks))
 
 
@@ -129,7 +128,7 @@ def _with_columns(rows: DataFrame | pa.Table, schema: pa.Schema) -> DataFrame:
 
 def _sent(rows: DataFrame, stage: SessionStage) -> list[Column]:
     """The columns of ``stage.rows``."""
-    own = [F.col(name) for name in (TIME, NUMBER_OF, CLOSED, slices.LATE)]
+    own = [F.col(name) for name in (TIME, NUMBER_OF, CLOSED, LATE)]
     return [*passes.inputs(rows, stage), *own]
 
 
@@ -150,13 +149,7 @@ def _work(stage: SessionStage, schema: pa.Schema, batches: Iterator[pa.RecordBat
         return
     table = pa.Table.from_batches(arrived)
     done = advance(stage, _flat(table, _NEW, stage.rows), _flat(table, _STORED, stage.schema.append(pa.field(SUM, pa.int64()))))
-    for rows in done.results:
-        yield from structs(rows, RESULT, schema)
-    if done.state is not None:
-        yield from structs(done.state, ENTRY, schema)
-    if len(done.refused):
-        yield columns({REFUSED: pa.array(done.refused)}, schema)
-    yield columns({APPLIED: pa.array([done.applied]), LATE: pa.array([done.late])}, schema)
+    yield from output(schema, done.results, done.state, done.refused, applied=done.applied, late=done.late)
 
 
 def _flat(table: pa.Table, name: str, schema: pa.Schema) -> pa.Table:
