@@ -135,6 +135,11 @@ def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, fi
         run.step(rows[first:last], first)
     if final:
         run.end()
+    compare(run, pipeline, rows, final=final)
+
+
+def compare(run: Any, pipeline: Pipeline, rows: list[dict[str, Any]], *, final: bool) -> None:
+    """The result rows and refusals of ``run`` are those of the oracle."""
     records = [Record(row, frozenset(["i > 3"] if row["i"] is not None and row["i"] > 3 else [])) for row in rows]
     wanted = evaluate(pipeline, records, final=final)
     assert run.refused == wanted.quarantined

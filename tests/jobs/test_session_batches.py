@@ -14,8 +14,7 @@ from deltalake import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, VALUES, arrived, place
-from tests.windowing.test_slices import same
+from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, VALUES, arrived, compare
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
 from windowmill.jobs.sources.columns import REASON, ROW, Columns
 from windowmill.jobs.ways import slices_in_process
@@ -29,7 +28,6 @@ from windowmill.jobs.ways.sessions_in_process import LoadedInProcess
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
-from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import partials_of, why_rows
 
@@ -130,14 +128,7 @@ def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, fi
         run.step(rows[first:last], first)
     if final:
         run.step(None)
-    records = [Record(row, frozenset(["i > 3"] if row["i"] is not None and row["i"] > 3 else [])) for row in rows]
-    wanted = evaluate(pipeline, records, final=final)
-    assert run.refused == wanted.quarantined
-    found, expected = sorted(run.rows, key=place), sorted(wanted.rows, key=place)
-    assert [place(row) for row in found] == [place(row) for row in expected]
-    for got, want in zip(found, expected, strict=True):
-        wrong = {name: (got[name], value) for name, value in want.items() if not same(got[name], value)}
-        assert not wrong, (place(want), wrong)
+    compare(run, pipeline, rows, final=final)
     return run
 
 
