@@ -70,13 +70,14 @@ class Window(NamedTuple):
     ----------
     state, cursor
         State of the key, as in :class:`Keys`, and its cursor; shapes (8,) and (3,).
-    time, alive
+    weight, time, alive
         Columns of all tuples, as in :class:`Tuples` and :class:`Keys`.
     """
 
     key: int
     state: Ints
     cursor: Ints
+    weight: Ints
     time: Ints
     alive: Bools
 
@@ -109,7 +110,7 @@ def _forget(rules: Rules, window: Window, noted: Noted) -> None:
 def _remove(window: Window, place: int, noted: Noted) -> None:
     """Remove a tuple at any position of the window, and record it."""
     window.alive[place] = False
-    window.cursor[HELD] -= 1
+    window.cursor[HELD] -= window.weight[place]
     if noted.write:
         noted.removed[noted.counts[REMOVED]] = place
     noted.counts[REMOVED] += 1
@@ -121,7 +122,7 @@ def _drop_until(window: Window, head: int) -> None:
     for place in range(cursor[HEAD], head):
         if alive[place]:
             alive[place] = False
-            cursor[HELD] -= 1
+            cursor[HELD] -= window.weight[place]
     cursor[HEAD] = head
 
 
@@ -162,7 +163,8 @@ def _fire_ticks(settings: Ints, listed: Ints, window: Window, through: int, note
             if settings[TRIGGER] == NONE or cursor[HELD] == 0:
                 last = min(last, state[TICK])
             elif settings[AGE] < AFTER:
-                last = min(last, window.time[cursor[TAIL] - 1] + settings[AGE])
+                # The youngest tuple of the window is the last one applied.
+                last = min(last, state[LAST] + settings[AGE])
         counts[DUE] += max(0, (last - state[TICK]) // settings[PERIOD] + 1)
         if counts[DUE] > MOST_ROWS_OF_KEY:
             return
@@ -202,8 +204,8 @@ def apply_policies(rules: Rules, tuples: Tuples, keys: Keys, progress: Progress,
     for key in range(len(tuples.offsets) - 1):
         first = tuples.offsets[key]
         stop = first + tuples.held[key]
-        cursor = np.array([first, stop, tuples.held[key]])
-        window = Window(key, keys.states[key], cursor, time, keys.alive)
+        cursor = np.array([first, stop, tuples.weight[first:stop].sum()])
+        window = Window(key, keys.states[key], cursor, tuples.weight, time, keys.alive)
         keys.alive[first:stop] = True
         counts[KNOWN], counts[DUE] = counts[REMOVED], 0
         least = _by_value(values, first, stop if evicts_least else first)

@@ -63,18 +63,23 @@ class Values(NamedTuple):
 class Tuples(NamedTuple):
     """The tuples of all keys, in the order in which they are applied; times in ticks of the axis.
 
+    Several tuples in a row may stand as one *run*, if the window holds them all and evicts them only together.
+
     Attributes
     ----------
     offsets, held
         Key k's tuples are ``offsets[k]:offsets[k + 1]``; the first ``held[k]`` are in its window. Shapes (n_keys + 1,) and (n_keys,).
+    weight
+        Number of tuples that each one stands for: 1 but for runs. Shape (n_tuples,).
     time, fresh, punctuation
-        Columns of the tuples, shapes (n_tuples,); a ``fresh`` tuple resets its key first.
+        Columns of the tuples, shapes (n_tuples,); a ``fresh`` tuple resets its key first. A run has the time of its first tuple.
     evict, trigger
         Columns of the delta policies.
     """
 
     offsets: Ints
     held: Ints
+    weight: Ints
     time: Ints
     fresh: Bools
     punctuation: Bools

@@ -1,0 +1,169 @@
+"""The eviction and trigger policies of a window in the kernel's form, and the state of a key under them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from windowmill.windowing.bounds import check_key, check_share
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.kernels import policy_rules as kernel
+from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.kernels.policies import apply_policies
+from windowmill.windowing.slicing.calendars import Steps, origin_of, zone_named
+from windowmill.windowing.watermark import AFTER, BEFORE, Clock
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
+    from windowmill.windowing.windows.base import Window
+    from windowmill.windowing.windows.policy_rules import Delta, Policy, PolicyRules
+
+#: Names of a key's scalars, in the order of the kernel's elements ``LAST`` to ``BASE``.
+STATE = ("last", "ticked", "tick", "fired", "inserted", "full", "has_base", "base")
+_FRESH = {"last": BEFORE, "ticked": BEFORE, "tick": AFTER}
+_KINDS = {"count": kernel.COUNT, "time": kernel.TIME, "delta": kernel.DELTA, "punctuation": kernel.PUNCTUATION}
+_NONE = np.empty(0, np.int64)
+
+
+class PolicySettings:
+    """The policies of one window of the spec.
+
+    Attributes
+    ----------
+    evict, trigger
+        The window's policies; no trigger for a window that its eviction flushes.
+    array
+        The kernel's settings, elements ``EVICT`` to ``PERIOD``; int64, shape (11,).
+    """
+
+    def __init__(self, window: Window, rules: PolicyRules, pipeline: Pipeline) -> None:
+        self._window = window
+        self.evict, self.trigger = rules.evict, rules.trigger
+        period = self.trigger.time if self.trigger is not None else self.evict.time
+        self._steps: Steps | None = None
+        if period is not None:
+            zone = zone_named(rules.timezone)
+            self._steps = Steps(origin_of(rules.origin, period, zone, pipeline.time.unit is not None), period, zone)
+        age = self.evict.time.elapsed() if self.evict.time is not None and self.trigger is not None else AFTER
+        idle = rules.idle_after.elapsed() if rules.idle_after is not None else AFTER
+        ticks = 0 if self._steps is None else 2 if self._steps.period is None else 1
+        self.array = np.array(
+            [
+                _KINDS[self.evict.kind],
+                _KINDS[self.trigger.kind] if self.trigger is not None else kernel.NONE,
+                self.evict.count or 0,
+                age,
+                (self.trigger.count or 0) if self.trigger is not None else 0,
+                rules.partial,
+                window.empty == "emit",
+                idle,
+                ticks,
+                self._steps.origin if self._steps is not None else 0,
+                (self._steps.period or 1) if self._steps is not None else 1,
+            ],
+            np.int64,
+        )
+
+    @property
+    def from_anywhere(self) -> bool:
+        """Whether tuples leave the window from any position, not only from its front."""
+        return self.evict.delta is not None and self.trigger is not None
+
+    @property
+    def acceptance(self) -> tuple[object, ...]:
+        """What decides which tuples are late: windows with equal values apply the same tuples in the same order."""
+        settings = self.array
+        if self._steps is None:
+            return (int(settings[kernel.IDLE]),)
+        by_ticks = (kernel.IDLE, kernel.TICKS, kernel.ORIGIN, kernel.PERIOD, kernel.EMPTY, kernel.AGE)
+        flushes = bool(settings[kernel.TRIGGER] == kernel.NONE)
+        return (*(int(settings[place]) for place in by_ticks), flushes, str(self._steps.step), str(self._steps.zone))
+
+    def fresh(self, n_keys: int) -> Ints:
+        """The states of ``n_keys`` keys without tuples; int64, shape (n_keys, 8)."""
+        states = np.array([[_FRESH.get(name, 0) for name in STATE]] * n_keys, np.int64).reshape(-1, len(STATE))
+        # As in the SPL runtime, a time window counts as full from the start.
+        states[:, kernel.FULL] = self.array[kernel.EVICT] == kernel.TIME
+        return states
+
+    def listed(self, time: Ints, ticks: Ints, clock: Clock) -> Ints:
+        """Calendar ticks that a batch may reach, ascending; empty if ticks have a fixed period.
+
+        Parameters
+        ----------
+        time, ticks
+            Times of the tuples to apply, and next ticks of the keys; shapes (n_tuples,) and (n_keys,).
+        """
+        if self._steps is None or self._steps.period is not None:
+            return _NONE
+        instants = [*time.tolist(), *ticks[ticks < AFTER].tolist()]
+        if not instants:
+            return _NONE
+        age = int(self.array[kernel.AGE])
+        longest = 366 * 86_400_000_000 * (1 + self._steps.step.months // 12)
+        through = max(clock.seen, *instants) + (age if age < AFTER else 0) + 2 * longest
+        return np.array(self._steps.between(min(instants) - 1, through), np.int64)
+
+    def run(self, listed: Ints, tuples: kernel.Tuples, keys: kernel.Keys, clock: Clock, whole: tuple[bool, bool]) -> tuple[Ints, Ints]:
+        """Apply ``tuples`` to ``keys``, in place; returns the triggers and the removed tuples, as in the kernel's ``Noted``.
+
+        Parameters
+        ----------
+        whole
+            Whether the columns of the eviction's and of the trigger's delta hold integers.
+
+        Raises
+        ------
+        WindowmillError
+            If a key has too many due ticks, or the batch too many triggers.
+        """
+        by = [_difference(policy.delta if policy is not None else None) for policy in (self.evict, self.trigger)]
+        rules = kernel.Rules(self.array, listed, np.array(by, np.float64), np.array([math.floor(each) for each in by]), np.array(whole))
+        progress = kernel.Progress(clock.watermark, clock.ended, clock.seen)
+        counts = np.zeros(4, np.int64)
+        if self._steps is None:
+            # Without ticks, each tuple fires at most once.
+            counts[:2] = len(tuples.time)
+        else:
+            tried = kernel.Keys(keys.states.copy(), keys.bases.copy(), keys.alive.copy())
+            apply_policies(rules, tuples, tried, progress, kernel.Noted(False, counts, np.empty((8, 0), np.int64), _NONE))
+            check_key(self._window, int(counts[kernel.DUE]))
+            check_share(self._window.name, int(counts[kernel.NOTED]))
+        out, removed = np.empty((8, counts[0]), np.int64), np.empty(counts[1], np.int64)
+        counts[:] = 0
+        apply_policies(rules, tuples, keys, progress, kernel.Noted(True, counts, out, removed))
+        return out[:, : counts[0]], removed
+
+
+def values_of(delta: Delta | None, table: pa.Table, rows: Ints) -> kernel.Values:
+    """The column of a delta policy at these ``rows`` of ``table``; NaN counts as null. Zeros if there is no such policy."""
+    if delta is None:
+        return kernel.Values(np.zeros(len(rows)), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_))
+    column = table.column(delta.column).combine_chunks().take(pa.array(rows))
+    floats = float64_of(column)
+    ints = int64_of(column) if holds_integers(delta, table) else np.zeros(len(column), np.int64)
+    return kernel.Values(floats, ints, valid_of(column) & ~np.isnan(floats))
+
+
+def holds_integers(delta: Delta | None, table: pa.Table) -> bool:
+    """Whether the column of a delta policy in ``table`` holds integers; so if there is no such policy."""
+    return delta is None or not pa.types.is_floating(table.schema.field(delta.column).type)
+
+
+def punctuation_of(policy: Policy, table: pa.Table, rows: Ints) -> Bools:
+    """Whether the policy's punctuation holds at these ``rows`` of ``table``; false if it has none."""
+    if policy.punctuation is None:
+        return np.zeros(len(rows), np.bool_)
+    column = table.column(condition_column(policy.punctuation)).combine_chunks().take(pa.array(rows))
+    return np.asarray(int64_of(column) != 0, np.bool_)
+
+
+def _difference(delta: Delta | None) -> float:
+    if delta is None:
+        return 0.0
+    return delta.by.elapsed() if isinstance(delta.by, Duration) else delta.by
