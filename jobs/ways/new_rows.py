@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from windowmill.jobs.ways.counting import Windows
-    from windowmill.windowing.columnar.slices import Lifting
+    from windowmill.windowing.columnar.slices import Reading
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class NewRows:
     in_spark: DataFrame
 
     @classmethod
-    def collected(cls, rows: DataFrame, stage: Lifting) -> NewRows:
+    def collected(cls, rows: DataFrame, stage: Reading) -> NewRows:
         """Collect ``rows`` in one Spark job."""
         chosen = rows.select(FILE, ROW, REASON, TIME, *passes.inputs(rows, stage, where=F.col(REASON).isNull()))
         return cls(chosen.toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")]), rows)

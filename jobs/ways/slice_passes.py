@@ -16,7 +16,7 @@ from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
-from windowmill.windowing.columnar.slices import CLOSED, GRID, LATE, SLICE, TIME, Lifting, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import CLOSED, GRID, LATE, SLICE, TIME, Reading, SliceStage, WindowStage
 from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
     return _mapped(chosen, partial(_placed, slices.lifted, stage), stage.packing.packed_schema)
 
 
-def inputs(rows: DataFrame, stage: Lifting, where: Column | None = None) -> list[Column]:
-    """The columns that lifting reads: source columns, and the aggregates' conditions, evaluated only for rows that satisfy ``where``."""
-    names = dict.fromkeys([*stage.keys, *stage.ties, *stage.layout.source_columns])
-    texts = stage.layout.conditions
+def inputs(rows: DataFrame, stage: Reading, where: Column | None = None) -> list[Column]:
+    """The columns that a stage reads: of the source, and the conditions' truth, evaluated only for rows that satisfy ``where``."""
+    names = dict.fromkeys([*stage.keys, *stage.ties, *stage.source_columns])
+    texts = stage.conditions
     types = Columns(rows.schema).arrow if texts else {}
     conditions = {text: truth(text, types) if where is None else F.when(where, truth(text, types)) for text in texts}
     return [*(F.col(backquoted(name)) for name in names), *(holds.alias(condition_column(text)) for text, holds in conditions.items())]

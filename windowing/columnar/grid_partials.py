@@ -59,15 +59,15 @@ def windows_of(numbering: Numbering, partials: Partials, offsets: Ints, after: i
     return Windows.of(key, *numbering.bounds(number), ranges=(sequence, lo, hi), members=(member_offsets, members))
 
 
-def combine_numbers(layout: Layout, partials: Partials, windows: Windows) -> tuple[Ints, Floats]:
-    """The numbers of each window's partial, as rows of two arenas."""
-    ints = np.empty((len(windows), partials.ints.shape[1]), np.int64)
-    floats = np.empty((len(windows), partials.floats.shape[1]), np.float64)
-    given: Any = (layout.program(), partials.ints, partials.floats)
-    fifo_ranges(*given, windows.sequence, windows.group_offsets, windows.lo, windows.hi, windows.middles, ints, floats)
+def combine_numbers(layout: Layout, ints: Ints, floats: Floats, windows: Windows) -> tuple[Ints, Floats]:
+    """The numbers of each window's partial, as rows of two arenas; leaf i of ``windows`` is row i of the arenas ``ints`` and ``floats``."""
+    out_ints = np.empty((len(windows), ints.shape[1]), np.int64)
+    out_floats = np.empty((len(windows), floats.shape[1]), np.float64)
+    given: Any = (layout.program(), ints, floats)
+    fifo_ranges(*given, windows.sequence, windows.group_offsets, windows.lo, windows.hi, windows.middles, out_ints, out_floats)
     if len(windows.members):
-        add_members(*given, windows.member_offsets, windows.members, ints, floats)
-    return ints, floats
+        add_members(*given, windows.member_offsets, windows.members, out_ints, out_floats)
+    return out_ints, out_floats
 
 
 def concatenate(parts: list[Partials]) -> Partials:

@@ -98,8 +98,8 @@ class StateLog:
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str]) -> None:
-        self._keys = {name: _label(name) for name in pipeline.keys}
-        self._live = {name: _label(name) for name in live_columns(pipeline, types)}
+        self._keys = {name: label_of(name) for name in pipeline.keys}
+        self._live = {name: label_of(name) for name in live_columns(pipeline, types)}
         self._conditions = {condition_column(text): _condition_label(text, conditions) for text in conditions}
         fields = [
             *((label, types[name]) for name, label in self._keys.items()),
@@ -257,12 +257,12 @@ class StateLog:
         return pa.table(arrays, schema=self.schema)
 
 
-def _label(name: str) -> str:
+def label_of(name: str) -> str:
     """The log's name for a source column: valid for any Parquet reader, and without the leading underscore of our own columns.
 
     It depends only on ``name``: a column that is added later must not rename stored ones.
 
-    >>> _label("price"), _label("_id")
+    >>> label_of("price"), label_of("_id")
     ('price', 'id_6641c530')
     """
     label = re.sub(r"\W", "_", name).lstrip("_")

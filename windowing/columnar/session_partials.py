@@ -10,7 +10,7 @@ key is a fragment of its own, and the kernel replays them in order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -95,6 +95,16 @@ class SessionStage:
     schema: pa.Schema
     results: pa.Schema
     check: RowCheck | None = None
+
+    @property
+    def source_columns(self) -> Sequence[str]:
+        """Columns that the partials read."""
+        return self.layout.source_columns
+
+    @property
+    def conditions(self) -> Sequence[str]:
+        """Conditions under which rows count."""
+        return self.layout.conditions
 
     @cached_property
     def objects(self) -> StoredObjects:

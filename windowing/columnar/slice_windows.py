@@ -153,7 +153,9 @@ def _windows(stage: WindowStage, number: int, merged: _Merged) -> pa.Table | Non
         key, ends = windows.key, windows.end
         if not len(key):
             return None
-        columns = lower(layout, *combine_numbers(layout, partials, windows), merged.table) | {"window_start": pa.array(windows.start)}
+        columns = lower(layout, *combine_numbers(layout, partials.ints, partials.floats, windows), merged.table) | {
+            "window_start": pa.array(windows.start)
+        }
         found = merged.columns.compute(merged.objects, windows)
         specs = {result: spec for held in layout.objects for result, spec in held.results}
         columns |= {name: typed(name, found[name], stage.schema.field(name).type, as_json=gives_json(spec)) for name, spec in specs.items()}

@@ -71,6 +71,16 @@ class Lifting(Protocol):
     def objects(self) -> StoredObjects: ...
 
 
+class Reading(Lifting, Protocol):
+    """The settings of a stage that say which columns it reads of a row, beside keys, ``ties`` and event time."""
+
+    @property
+    def source_columns(self) -> Sequence[str]: ...
+
+    @property
+    def conditions(self) -> Sequence[str]: ...
+
+
 @dataclass(frozen=True)
 class SliceStage:
     """Settings for lifting a pipeline's rows into slices; small and picklable.
@@ -90,6 +100,16 @@ class SliceStage:
     batch: int
     schema: pa.Schema
     check: RowCheck | None = None
+
+    @property
+    def source_columns(self) -> Sequence[str]:
+        """Columns that the partials read."""
+        return self.layout.source_columns
+
+    @property
+    def conditions(self) -> Sequence[str]:
+        """Conditions under which rows count."""
+        return self.layout.conditions
 
     @cached_property
     def objects(self) -> StoredObjects:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.reference.events import Course, Event, Fired, Tally
     from windowmill.windowing.slicing.leaves import Slicer
     from windowmill.windowing.spec import Pipeline
+    from windowmill.windowing.windows.policy_rules import PolicyRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,15 @@ class Window(Part):
     def session_gap(self) -> int:
         """The gap in ticks if it joins rows by a gap; ``UnsupportedError`` otherwise."""
         raise UnsupportedError(f"window {self.name}: {self.type} windows join no rows by a gap")
+
+    @property
+    def evicts_from_front(self) -> bool:
+        """Whether policies apply the tuples of a key one by one, and only its oldest tuples leave."""
+        return False
+
+    def policies(self) -> PolicyRules:
+        """Its policies; ``UnsupportedError`` if it has none."""
+        raise UnsupportedError(f"window {self.name}: {self.type} windows have no policies")
 
     @property
     def counted_from(self) -> datetime | int | None:

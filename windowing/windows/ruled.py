@@ -30,6 +30,15 @@ class RuledWindow(Window):
     def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
         return self.rules().reference_rows(self, events, tally, course)
 
+    @property
+    def evicts_from_front(self) -> bool:
+        rules = self.rules()
+        return isinstance(rules, PolicyRules) and (rules.trigger is None or rules.evict.delta is None)
+
+    def policies(self) -> PolicyRules:
+        rules = self.rules()
+        return rules if isinstance(rules, PolicyRules) else super().policies()
+
     def reach(self) -> int:
         return self.rules().reach()
 

@@ -1,0 +1,174 @@
+"""Windows over positions, batch by batch through their state, against one run over everything. No Spark."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.strategies import shared
+from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
+from tests.windowing.test_log import place
+from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF
+from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.position_batch import advance
+from windowmill.windowing.columnar.position_reads import needed
+from windowmill.windowing.columnar.positions import KEY_ROW, NODE, PositionStage, PositionState
+from windowmill.windowing.columnar.rows import key_codes
+from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import Clock
+
+TYPES = {field.name: field.type for field in SCHEMA}
+FRONT_WINDOWS = {
+    name: window for name, window in WINDOWS.items() if "evict" in window and (window["type"] == "tumbling" or "delta" not in window["evict"])
+}
+#: Numbers, picked values in order, and objects.
+FEW = ("rows", "large", "total", "float_total", "greatest", "opening", "closing", "top", "everything")
+
+
+def spec_of(*windows: str, **options: Any) -> Pipeline:
+    made = [pipeline(FRONT_WINDOWS[name], **options) for name in windows]
+    named = [spec.windows[0].model_copy(update={"name": f"w{number}"}) for number, spec in enumerate(made)]
+    return made[0].model_copy(update={"aggregates": {name: made[0].aggregates[name] for name in FEW}, "windows": tuple(named)})
+
+
+class Run:
+    """A pipeline over positions; each batch reads of the state what it needs of the keys that it touches and of those that are due."""
+
+    def __init__(self, spec: Pipeline) -> None:
+        self.spec, self.clock = spec, Clock.of(spec)
+        self.layout = Layout.of(spec, TYPES)
+        self.state = PositionState(spec, TYPES, self.layout)
+        self.stored = self.state.schema.append(pa.field(SUM, pa.int64())).empty_table()
+        self.results: list[pa.Table] = []
+        self.refused: list[int] = []
+        self.batches = self.fed = self.read = 0
+
+    def feed(self, rows: list[Row], *, final: bool = False) -> None:
+        usable = [(self.fed + n, row) for n, row in enumerate(rows) if row.t is not None]
+        self.fed += len(rows)
+        times = np.array([row.t for _, row in usable], np.int64)
+        self.clock, met = self.clock.arrive(times, np.ones(len(times), np.bool_))
+        clock = self.clock.end() if final else self.clock
+        stage = PositionStage(
+            self.spec, self.layout, self.state, self.batches, clock, None, not final, result_schema(self.spec, TYPES), RowCheck("state")
+        )
+        lateness = self.spec.time.lateness.elapsed()
+        own = [
+            {
+                **{name: getattr(row, name) for name in TYPES},
+                condition_column("v > 2"): row.v is not None and row.v > 2,
+                TIME: row.t,
+                NUMBER_OF: number,
+                CLOSED: int(watermark) - lateness if row.t < watermark else None,
+                LATE: row.t < watermark,
+            }
+            for (number, row), watermark in zip(usable, met.tolist(), strict=True)
+        ]
+        new = pa.Table.from_pylist(own, schema=self.state.rows)
+        done = advance(stage, new, self._needed(stage, new))
+        self.results += done.results
+        self.refused += done.refused.tolist()
+        if done.state is not None:
+            self.stored = pa.concat_tables([self.stored, done.state])
+        self.clock = self.clock.passed()
+        self.batches += 1
+
+    def _needed(self, stage: PositionStage, new: pa.Table) -> pa.Table:
+        touched = set(new.column("k").to_pylist())
+        due = {entry["k"]: {} for entry in self.stored.select(["k"]).to_pylist()}
+        for entry in self.stored.filter(pc.equal(self.stored.column(KIND), KEY_ROW)).select(["k", "_sequence", BATCH, DUE]).to_pylist():
+            due[entry["k"]][entry["_sequence"]] = entry[DUE]
+        chosen = touched | {key for key, at in due.items() if min(at.values()) <= stage.clock.watermark or stage.clock.ended}
+        stored = self.stored.filter(pa.array([key in chosen for key in self.stored.column("k").to_pylist()], pa.bool_()))
+        keys = pa.chunked_array([*stored.column("k").chunks, *new.column("k").chunks])
+        codes, n_keys = key_codes([keys], len(keys))
+        n_new = np.bincount(codes[len(stored) :], minlength=n_keys)
+        found = stored.filter(pa.array(needed(stage, stored, codes[: len(stored)], n_new)))
+        self.read = pc.sum(pc.equal(found.column(KIND), NODE)).as_py() or 0
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        return pa.concat_tables(self.results).drop_columns(["batch"]).to_pylist() if self.results else []
+
+
+def compare(run: Run, rows: list[Row], *, final: bool) -> None:
+    wanted, quarantined = computed(run.spec, rows, [], final=final)
+    found = run.rows()
+    assert_same(sorted(found, key=in_order), sorted(wanted, key=in_order))
+    assert sorted(run.refused) == [number for number, reason in quarantined if reason == "too_late"]
+
+
+def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["window"], *place(row)
+
+
+@pytest.mark.parametrize("window", FRONT_WINDOWS)
+@shared(len(FRONT_WINDOWS), 6)
+@given(rows=STREAMS, cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 4), intervals=st.just(False), later=st.integers(1, 60))
+def test_batches_over_positions_equal_one_run(
+    window: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, intervals: bool, later: int
+):
+    spec = spec_of(window, intervals=intervals, disorder=disorder, lateness=lateness)
+    times = [row.t for row in rows if row.t is not None]
+    end = max(times, default=0) + later
+    rows = [*rows, Row("z", end, end, None, None, None, None)]
+    run = Run(spec)
+    for begin, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows) - 1, len(rows)]):
+        run.feed(rows[begin:stop])
+    compare(run, rows, final=False)
+
+
+@shared(1, 10)
+@given(
+    windows=st.lists(st.sampled_from(sorted(FRONT_WINDOWS)), min_size=2, max_size=4),
+    rows=STREAMS,
+    cuts=CUTS,
+    disorder=st.integers(0, 5),
+    lateness=st.integers(0, 4),
+)
+def test_windows_share_sequences(windows: list[str], rows: list[Row], cuts: list[int], disorder: int, lateness: int):
+    run = Run(spec_of(*windows, disorder=disorder, lateness=lateness))
+    for begin, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]):
+        run.feed(rows[begin:stop])
+    compare(run, rows, final=False)
+    run.feed([], final=True)
+    compare(run, rows, final=True)
+
+
+def test_a_batch_reads_the_leaves_that_it_may_evict_and_few_nodes():
+    spec = spec_of("count_count")
+    window = spec.windows[0].model_copy(update={"evict": spec.windows[0].evict.model_copy(update={"count": 1_000})})
+    run = Run(spec.model_copy(update={"windows": (window,)}))
+    rows = [Row("a", time, time, time % 7, time / 3, "x", True) for time in range(3_000)]
+    for first in range(0, 3_000, 10):
+        run.feed(rows[first : first + 10])
+    # A tuple more than the batch's ten, because one has waited.
+    assert 10 < run.read <= 11 + 2 * np.log2(1_000)
+    compare(run, rows, final=False)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 40])
+def test_results_are_the_same_to_the_bit_however_rows_are_cut(cut: int):
+    spec = spec_of("count_count")
+    window = spec.windows[0].model_copy(update={"evict": spec.windows[0].evict.model_copy(update={"count": 37})})
+    spec = spec.model_copy(update={"windows": (window,)})
+    rows = [Row("a", time, time, time % 7, 1 / (time + 1), "x", True) for time in range(200)]
+    whole, parts = Run(spec), Run(spec)
+    whole.feed(rows)
+    for first in range(0, len(rows), cut):
+        parts.feed(rows[first : first + cut])
+    assert whole.rows() == parts.rows()
+    assert whole.rows()
+
+

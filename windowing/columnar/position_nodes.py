@@ -1,0 +1,161 @@
+"""The FlatFAT of each key's applied tuples: restored nodes, leaves of new tuples, and the nodes that they complete.
+
+See :mod:`windowmill.windowing.kernels.positions` for nodes and positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from windowmill.windowing.columnar.grid_partials import combine_numbers
+from windowmill.windowing.columnar.results import Column
+from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
+from windowmill.windowing.errors import StateCorruptError
+from windowmill.windowing.kernels.columns import arenas, int64_of, stored
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.positions import MISSING, Nodes, covers, places_of, stretches
+from windowmill.windowing.kernels.slices import combine_runs
+from windowmill.windowing.slicing.leaves import Windows
+
+#: Columns of a node beside the partials: its level, its first position, the event time of the tuple there, and the event time of the first
+#: tuple of the node above it; null if no window will ever hold all of that node.
+LEVEL, POSITION, FIRST, ABOVE = "_level", "_position", "_first", "_above"
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Nodes of any keys; one element or row per node.
+
+    Attributes
+    ----------
+    key, level, begin, first
+        Key index, level, first position, and event time of the tuple there; int64, shapes (n,).
+    is_new
+        Mask of the nodes that were not read from the state.
+    ints, floats, objects
+        Partials; shapes (n, number of columns).
+    """
+
+    key: Ints
+    level: Ints
+    begin: Ints
+    first: Ints
+    is_new: Bools
+    ints: Ints
+    floats: Floats
+    objects: Objects
+
+    def at(self, chosen: Bools | Ints) -> Self:
+        """The nodes that ``chosen`` masks or lists."""
+        return type(self)(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The nodes of all ``parts``, sorted by key, level and begin."""
+        whole = cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+        return whole.at(np.lexsort((whole.begin, whole.level, whole.key)))
+
+
+@dataclass(frozen=True)
+class Forest:
+    """The trees of all keys; leaves and restored nodes are rows of ``table``, into which partials point."""
+
+    layout: Layout
+    stored_objects: StoredObjects
+    n_keys: int
+    table: pa.Table
+    rows: _Rows
+
+    @classmethod
+    def grown(cls, layout: Layout, objects: StoredObjects, n_keys: int, nodes: pa.Table, key: Ints, n_restored: int) -> Self:
+        """The forest of ``nodes``, restored ones and then new leaves, and of all further nodes that these complete. O(n log n).
+
+        Parameters
+        ----------
+        nodes
+            Columns ``LEVEL``, ``POSITION``, ``FIRST`` and the partials; nodes of a key stand in order of their positions.
+        key
+            Key index of each node; shape (n_nodes,).
+        """
+        level, begin, first = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION, FIRST))
+        is_new = np.arange(len(key)) >= n_restored
+        given = _Rows(key, level, begin, first, is_new, *arenas(layout, nodes), objects.read(nodes))
+        levels = [_Rows.joined([given.at(given.level == 0)])]
+        while len(levels[-1].key) or (given.level >= len(levels)).any():
+            read = given.at(given.level == len(levels))
+            levels.append(_Rows.joined([read, _completed(layout, objects, levels[-1], read)]))
+        return cls(layout, objects, n_keys, nodes, _Rows.joined(levels))
+
+    @cached_property
+    def _nodes(self) -> Nodes:
+        """The nodes in the kernels' form."""
+        rows = self.rows
+        levels = int(rows.level.max()) + 1 if len(rows.level) else 1
+        bounds = np.searchsorted(rows.key * levels + rows.level, np.arange(self.n_keys * levels + 1))
+        return Nodes(levels, bounds.astype(np.int64), rows.begin, rows.first)
+
+    def covers(self, head: Ints, stop: Ints, evicted: Ints, limit: int) -> tuple[Ints, Ints]:
+        """Offsets and nodes of each key's window [``head``, ``stop``), as :func:`~windowmill.windowing.kernels.positions.covers`.
+
+        Raises
+        ------
+        StateCorruptError
+            If a node is not there.
+        """
+        offsets, places = covers(self._nodes, head, stop, evicted, limit)
+        return offsets, _all_there(places)
+
+    def aggregate(self, windows: Windows) -> dict[str, Column]:
+        """All aggregates of ``windows``, which hold the tuples at positions [lo, hi); O(log n) combines a window.
+
+        Raises
+        ------
+        StateCorruptError
+            If a node is not there.
+        """
+        offsets, places = stretches(self._nodes, windows.key, windows.lo, windows.hi)
+        used, members = np.unique(_all_there(places), return_inverse=True)
+        rows = self.rows.at(used)
+        made = Windows.of(windows.key, windows.start, windows.end, members=(offsets, members.astype(np.int64)))
+        numbers = combine_numbers(self.layout, rows.ints, rows.floats, made)
+        found: dict[str, Column] = dict(lower(self.layout, *numbers, self.table))
+        return found | self.stored_objects.compute(self.stored_objects.decode(rows.objects), made)
+
+    def new_nodes(self, head: Ints) -> tuple[Ints, dict[str, pa.Array]]:
+        """Key index and columns of the nodes that the state lacks and that begin at or after ``head``, of shape (n_keys,)."""
+        rows = self.rows.at(self.rows.is_new & (self.rows.begin >= head[self.rows.key]))
+        sibling = rows.begin ^ (np.int64(1) << rows.level)
+        firsts = places_of(self._nodes, rows.key, rows.level, np.minimum(rows.begin, sibling))
+        columns = stored(self.layout, rows.ints, rows.floats, self.table) | self.stored_objects.write(rows.objects)
+        columns |= {LEVEL: pa.array(rows.level), POSITION: pa.array(rows.begin), FIRST: pa.array(rows.first)}
+        return rows.key, columns | {ABOVE: pa.array(self.rows.first[firsts], mask=firsts == MISSING)}
+
+
+def _completed(layout: Layout, objects: StoredObjects, below: _Rows, read: _Rows) -> _Rows:
+    """The nodes above neighbours of ``below``, a level sorted by key and begin, except those ``read`` already."""
+    width = np.int64(1) << below.level[:-1]
+    pairs = (below.key[1:] == below.key[:-1]) & (below.begin[1:] == below.begin[:-1] + width) & (below.begin[:-1] & width == 0)
+    left = np.flatnonzero(pairs)
+    span = int(max(below.begin.max(initial=0), read.begin.max(initial=0))) + 1
+    left = left[~np.isin(below.key[left] * span + below.begin[left], read.key * span + read.begin)]
+    both = below.at(np.stack((left, left + 1), axis=1).reshape(-1))
+    bounds = np.arange(0, 2 * len(left) + 1, 2)
+    ints, floats = combine_runs(layout.program(), bounds, both.ints, both.floats)
+    of_left = below.at(left)
+    partials = ints, floats, objects.fold(both.objects, bounds)
+    return _Rows(of_left.key, of_left.level + 1, of_left.begin, of_left.first, both.is_new[::2] | both.is_new[1::2], *partials)
+
+
+def _all_there(places: Ints) -> Ints:
+    missing = int((places == MISSING).sum())
+    if missing:
+        raise StateCorruptError(f"state: {missing} nodes of windows that are still open are missing; rebuild it from the source")
+    return places

@@ -1,0 +1,188 @@
+"""Windows that evict from the front, over the positions of a key's tuples: applies new tuples to restored nodes of a FlatFAT.
+
+The state of a key holds, in rows of three kinds:
+
+``key``
+    The scalars of each window's policies, its first position, and the last applied tuple; the latest row counts.
+``row``
+    A tuple that waits for the watermark.
+``node``
+    A leaf, which is the partial of one applied tuple, or an inner node. A batch appends the leaves of its tuples and the nodes that they
+    complete; none is ever changed.
+
+Windows that apply the same tuples in the same order form a *sequence* and share its positions, nodes and waiting tuples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.keyed import live_columns
+from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF, label_of
+from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
+from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.columnar.stored_objects import StoredObjects
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.slicing.policy_settings import STATE, PolicySettings
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import Clock
+
+#: Kinds of rows of the state.
+KEY_ROW, WAITING, NODE = "key", "row", "node"
+#: Columns of rows of every kind: the sequence.
+SEQUENCE = "_sequence"
+#: Columns of a ``key`` row: the watermark through which its tuples were applied, the position of the next tuple, and the first position
+#: that a window holds. It also has ``DUE``, and ``NUMBER_OF`` and ``TIME`` of the last applied tuple.
+THROUGH, NEXT, HEAD = "_through", "_next", "_head"
+#: Scalars of a key in a window, beside ``STATE``: the base of its delta if it is no integer, and its first position.
+BASE, FRONT = "float_base", "front"
+_SCALARS = {**dict.fromkeys(STATE, pa.int64()), BASE: pa.float64(), FRONT: pa.int64()}
+
+
+class PositionState:
+    """The columns of the state of one pipeline; a function of the spec and the source's column types.
+
+    Parameters
+    ----------
+    types
+        Arrow type of each of the source's columns.
+
+    Attributes
+    ----------
+    live, conditions
+        The state's column for each column of the source, and for each condition column, that waiting tuples keep.
+    sequences
+        Indexes of the windows of each sequence, by the sequence's name.
+    schema
+        Schema of the state, without checksums.
+    rows
+        Schema of new rows: keys, the columns and conditions that windows and aggregates read, event time, number in order of arrival,
+        ``CLOSED`` and ``LATE``. ``CLOSED`` is the instant through which windows were closed when the row arrived; null means the same as
+        for the row before. ``LATE`` is whether the row arrived behind the watermark; null means no.
+
+    Raises
+    ------
+    SpecError
+        If two columns of the state would have the same name.
+    """
+
+    def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout) -> None:
+        self.live = {name: f"_row__{label_of(name)}" for name in live_columns(pipeline, types)}
+        texts = dict.fromkeys([*layout.conditions, *(text for window in pipeline.windows for text in window.conditions().values())])
+        self.conditions = {condition_column(text): f"_where__{_digest(text)}" for text in texts}
+        self._texts = tuple(texts)
+        self.sequences = _sequences(pipeline)
+        fields = [*((key, types[key]) for key in pipeline.keys), (KIND, pa.string()), (SEQUENCE, pa.string()), (BATCH, pa.int64())]
+        fields += [(name, pa.int64()) for name in (DUE, THROUGH, NEXT, HEAD, NUMBER_OF, TIME)]
+        fields += [(label, types[name]) for name, label in self.live.items()]
+        fields += [(label, pa.bool_()) for label in self.conditions.values()]
+        fields += [(scalar_of(window.name, name), kind) for window in pipeline.windows for name, kind in _SCALARS.items()]
+        fields += [(name, pa.int64()) for name in (LEVEL, POSITION, FIRST, ABOVE)]
+        self.schema = pa.schema([*fields, *layout.stored_columns])
+        twice = next((name for name, n in Counter(name.lower() for name in (*self.schema.names, SUM)).items() if n > 1), None)
+        if twice is not None:
+            raise SpecError(
+                f"pipeline {pipeline.pipeline}: two columns of the state would be named {twice!r}; rename a window, or a column in a view "
+                "of the source"
+            )
+        read = dict.fromkeys([*pipeline.keys, *self.live])
+        own = [(TIME, pa.int64()), (NUMBER_OF, pa.int64()), (CLOSED, pa.int64()), (LATE, pa.bool_())]
+        self.rows = pa.schema([*((name, types[name]) for name in read), *((name, pa.bool_()) for name in self.conditions), *own])
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The conditions of the spec."""
+        return self._texts
+
+
+def scalar_of(window: str, name: str) -> str:
+    """The state's column for the scalar ``name`` of ``window``."""
+    return f"_{window}__{name}"
+
+
+def _sequences(pipeline: Pipeline) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for index in range(len(pipeline.windows)):
+        name = _digest(repr(settings_of(pipeline, index).acceptance))
+        found[name] = (*found.get(name, ()), index)
+    return found
+
+
+def settings_of(pipeline: Pipeline, index: int) -> PolicySettings:
+    """The policies of the window at ``index``, which evicts from the front."""
+    window = pipeline.windows[index]
+    return PolicySettings(window, window.policies(), pipeline)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class PositionStage:
+    """Settings for a batch of windows over positions; picklable.
+
+    Attributes
+    ----------
+    state
+        Columns of the state, and the sequences.
+    clock
+        The clock after the batch; ``since`` is the watermark before it.
+    ends
+        Restricts the results to windows that end in this range (begin, end]; null for all.
+    keep
+        Whether later batches continue from this one's state.
+    results
+        Columns of a result row.
+    check
+        Verifies rows read from the state; null if there is no state.
+    """
+
+    pipeline: Pipeline
+    layout: Layout
+    state: PositionState
+    batch: int
+    clock: Clock
+    ends: tuple[int, int] | None
+    keep: bool
+    results: pa.Schema
+    check: RowCheck | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns."""
+        return self.pipeline.keys
+
+    @property
+    def ties(self) -> tuple[str, ...]:
+        """The columns that order rows of one time."""
+        return self.pipeline.time.tie_break
+
+    @property
+    def source_columns(self) -> Sequence[str]:
+        """Columns that windows and aggregates read."""
+        return list(self.state.live)
+
+    @property
+    def conditions(self) -> Sequence[str]:
+        """Conditions on rows, of aggregates and of windows."""
+        return self.state.texts
+
+    @cached_property
+    def objects(self) -> StoredObjects:
+        """The partials that are Python objects."""
+        return StoredObjects(self.layout.objects)
+
+    @cached_property
+    def settings(self) -> Sequence[PolicySettings]:
+        """The policies of each window."""
+        return [settings_of(self.pipeline, index) for index in range(len(self.pipeline.windows))]

@@ -1,0 +1,137 @@
+"""FlatFAT over positions: finds the dyadic nodes that make up a stretch of a key's tuples.
+
+A key's applied tuples are numbered 0, 1, 2, …. Node (level, begin) is the partial of the 2^level tuples from position ``begin``, a multiple
+of 2^level; nodes of level 0 are leaves. A stretch [lo, hi) is made of the greatest nodes that lie within it, at most 2·log2(hi − lo) of
+them. Which these are depends on lo and hi alone, so the result does not depend on how the input is cut into batches.
+
+References
+----------
+Tangwongsan, Hirzel, Schneider and Wu (2015), General incremental sliding-window aggregation, section 3 (FlatFAT).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from windowmill.windowing.kernels.combine import Ints, inner, njit
+
+#: Place of a node that is not there.
+MISSING = -1
+
+
+class Nodes(NamedTuple):
+    """Nodes of all keys, sorted by key, level and begin.
+
+    Attributes
+    ----------
+    levels
+        Number of levels.
+    offsets
+        The nodes of key k and level l are ``offsets[k * levels + l]:offsets[k * levels + l + 1]``; shape (n_keys * levels + 1,).
+    begin, first
+        First position of each node, and the event time of the tuple there; shapes (n_nodes,).
+    """
+
+    levels: int
+    offsets: Ints
+    begin: Ints
+    first: Ints
+
+
+@inner
+def find(nodes: Nodes, key: int, level: int, begin: int) -> Any:
+    """Place of the node of ``key`` at (``level``, ``begin``); ``MISSING`` if it is not there. O(log n)."""
+    if level >= nodes.levels:
+        return MISSING
+    low, high = nodes.offsets[key * nodes.levels + level], nodes.offsets[key * nodes.levels + level + 1]
+    stop = high
+    while low < high:
+        middle = (low + high) >> 1
+        if nodes.begin[middle] < begin:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < stop and nodes.begin[low] == begin else MISSING
+
+
+@inner
+def level_at(position: int, stop: int) -> Any:
+    """The level of the greatest node that begins at ``position`` and ends at or before ``stop``, which is greater."""
+    level = 0
+    while position & ((1 << (level + 1)) - 1) == 0 and position + (1 << (level + 1)) <= stop:
+        level += 1
+    return level
+
+
+@njit
+def places_of(nodes: Nodes, key: Ints, level: Ints, begin: Ints) -> Ints:
+    """:func:`find` for many nodes; shape (n,)."""
+    places = np.empty(len(key), np.int64)
+    for number in range(len(key)):
+        places[number] = find(nodes, key[number], level[number], begin[number])
+    return places
+
+
+@njit
+def stretches(nodes: Nodes, key: Ints, lo: Ints, hi: Ints) -> Any:
+    """The nodes of each stretch [``lo``, ``hi``) of a ``key``, oldest first; O(log(hi − lo)²) for each.
+
+    Returns
+    -------
+    tuple
+        Offsets, shape (n_stretches + 1,), and places of nodes; ``MISSING`` for one that is not there.
+    """
+    offsets = np.zeros(len(key) + 1, np.int64)
+    for number in range(len(key)):
+        count, position = 0, lo[number]
+        while position < hi[number]:
+            position += 1 << level_at(position, hi[number])
+            count += 1
+        offsets[number + 1] = offsets[number] + count
+    places = np.empty(offsets[-1], np.int64)
+    for number in range(len(key)):
+        at, position = offsets[number], lo[number]
+        while position < hi[number]:
+            level = level_at(position, hi[number])
+            places[at] = find(nodes, key[number], level, position)
+            position += 1 << level
+            at += 1
+    return offsets, places
+
+
+@njit
+def covers(nodes: Nodes, head: Ints, stop: Ints, evicted: Ints, limit: int) -> Any:
+    """Nodes that make up each key's window [``head``, ``stop``): leaves for tuples that may leave alone, the greatest nodes for the rest.
+
+    Parameters
+    ----------
+    evicted
+        Number of the oldest tuples that may leave alone; shape (n_keys,).
+    limit
+        Tuples before this instant may leave alone.
+
+    Returns
+    -------
+    tuple
+        Offsets, shape (n_keys + 1,), and places of nodes; ``MISSING`` for one that is not there.
+    """
+    places, offsets = [np.int64(MISSING) for _ in range(0)], np.zeros(len(head) + 1, np.int64)
+    for key in range(len(head)):
+        position = head[key]
+        while position < stop[key]:
+            leaf = find(nodes, key, 0, position)
+            if position >= head[key] + evicted[key] and (leaf == MISSING or nodes.first[leaf] >= limit):
+                break
+            places.append(leaf)
+            position += 1
+        while position < stop[key]:
+            level = level_at(position, stop[key])
+            place = find(nodes, key, level, position)
+            if place != MISSING and nodes.first[place] < limit:
+                place = MISSING
+            places.append(place)
+            position += 1 << level
+        offsets[key + 1] = len(places)
+    return offsets, np.array(places, np.int64)
