@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from windowmill.checkpoints.state.log import compact_log, is_overgrown
+from windowmill.checkpoints.state.base import is_overgrown
+from windowmill.checkpoints.state.log import compact_log
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY, ROW
 
 KEYS, ROWS, TOUCHED, BATCHES = 1_000, 1_000, 50, 64

@@ -57,13 +57,18 @@ class Grids:
         return closing_of(self.grids, time, closed).last_end > np.maximum(time, closed)
 
 
-def why_no_partials(pipeline: Pipeline) -> tuple[str, ...]:
-    """The parts of the spec that prevent making its windows of partials, each with its reason; empty if there are none."""
+def why_no_partials(pipeline: Pipeline, *, positions: bool) -> tuple[str, ...]:
+    """The parts of the spec that prevent making its windows of partials, each with its reason; empty if there are none.
+
+    ``positions`` is whether all windows are made of partials of tuples, by their positions.
+    """
     found = []
     if pipeline.emit == "revise":
         found.append("emit: revise shows a window again for each late row, and one row more is no slice")
     if pipeline.time.end is not None:
         found.append("time.end: an event that lasts lies in many slices at once")
+    if positions:
+        return tuple(found)
     return (*found, *(reason for i, window in enumerate(pipeline.windows) if (reason := window.partials_problem(f"windows.{i}"))))
 
 

@@ -48,6 +48,13 @@ class Sessions:
 
 
 @dataclass(frozen=True)
+class Positions:
+    """The layout of the partials of a pipeline all of whose windows evict from the front."""
+
+    layout: Layout
+
+
+@dataclass(frozen=True)
 class Partials:
     """The partials that a pipeline's state keeps, of slices, of sessions or of both; the other is null. Both have the same layout."""
 
@@ -64,7 +71,7 @@ def partials_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Partial
     SpecError
         If the aggregates do not fit the columns, or a key has the name of a column that partials need.
     """
-    if why_rows(pipeline, types):
+    if _by_positions(pipeline) or why_rows(pipeline, types):
         return None
     layout, grids = Layout.of(pipeline, types), Grids.of(pipeline)
     gaps = tuple((window.name, window.session_gap()) for window in pipeline.windows if window.joins_by_gap)
@@ -77,6 +84,23 @@ def partials_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Partial
             f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source or by a view"
         )
     return Partials(slices, sessions, layout)
+
+
+def positions_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Positions | None:
+    """How a pipeline over columns of ``types`` is computed over positions of tuples; null if not all of its windows allow it.
+
+    Raises
+    ------
+    SpecError
+        If the aggregates do not fit the columns.
+    """
+    if not _by_positions(pipeline) or why_rows(pipeline, types):
+        return None
+    return Positions(Layout.of(pipeline, types))
+
+
+def _by_positions(pipeline: Pipeline) -> bool:
+    return all(window.evicts_from_front for window in pipeline.windows)
 
 
 def check_strict(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> None:
@@ -108,4 +132,4 @@ def why_rows(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[str,
         If an aggregate does not fit its columns, or a user's cannot be imported.
     """
     aggregates = (f"aggregates.{name}: {why}" for name, spec in pipeline.aggregates.items() if (why := why_unmergeable(spec, types)))
-    return (*why_no_partials(pipeline), *aggregates)
+    return (*why_no_partials(pipeline, positions=_by_positions(pipeline)), *aggregates)

@@ -1,18 +1,21 @@
-"""The base of both kinds of state table: batches append rows, each batch once, and never change them."""
+"""The base of all kinds of state table: batches append rows, each batch once, and never change them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from windowmill.checkpoints.appending import SMALL_BATCH_ROWS, append_once, landed, writer_once
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.formats import nullable, ours, prepare
-from windowmill.checkpoints.quoting import backquoted
+from windowmill.checkpoints.quoting import backquoted, quoted
+from windowmill.checkpoints.reading import WHOLE_BYTES, read_whole, require_columns
+from windowmill.checkpoints.state.wanted import Condition
 from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.slices import BATCH
 from windowmill.windowing.errors import StateError
 
 if TYPE_CHECKING:
@@ -20,6 +23,12 @@ if TYPE_CHECKING:
 
 #: Commit properties of a rewrite of existing rows.
 REWRITE = ours("maintenance")
+
+
+#: A batch may read a table whole; up to this many superseded rows, or this many files, that is cheap.
+FEW_ENTRIES, FEW_FILES = 100_000, 64
+#: Size of the files in bytes up to which a table is compacted in memory without a request.
+COMPACTED_BYTES = 1 << 30
 
 
 class StateTable:
@@ -59,6 +68,29 @@ class StateTable:
             raise StateError(f"state {self._path}: the commit of batch {batch} did not land; run again")
         return version
 
+    def _rows(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], wanted: Condition, most_rows: int) -> pa.Table | None:
+        """The ``wanted`` rows, read by this process; none if there are more than ``most_rows``. ``files`` are all files of the table."""
+        if sum(file["size_bytes"] for file in files) <= WHOLE_BYTES:
+            rows = read_whole(table, files, self._schema, wanted.expression)
+        else:
+            rows = self._queried(table, wanted.sql, most_rows)
+        return None if rows.num_rows > most_rows else rows
+
+    def _queried(self, table: DeltaTable, where: str, most_rows: int) -> pa.Table:
+        """The rows for which the SQL condition ``where`` holds; stops soon after ``most_rows`` rows."""
+        require_columns(self._path, pa.schema(table.schema().to_arrow()).names, self._schema.names)
+        names = ", ".join(map(quoted, self._schema.names))
+        reader = pa.RecordBatchReader.from_stream(
+            QueryBuilder().register("state", table).execute(f"SELECT {names} FROM state WHERE {where}")
+        )
+        batches, rows = [], 0
+        for batch in reader:
+            batches.append(batch)
+            rows += batch.num_rows
+            if rows > most_rows:
+                break
+        return pa.Table.from_batches(batches, reader.schema).cast(self._schema)
+
     def _on_spark(self) -> DataFrame:
         """The table as a DataFrame; Spark's reader verifies page checksums and reports damaged pages."""
         return self._spark.read.format("delta").option("parquet.page.verify-checksum.enabled", "true").load(self._path)
@@ -72,3 +104,19 @@ def files_of(table: DeltaTable) -> list[dict[str, Any]]:
 def number_of_rows(table: DeltaTable) -> int:
     """Number of rows of ``table``, from its log."""
     return sum(file["num_records"] for file in files_of(table))
+
+
+def is_overgrown(path: str) -> bool:
+    """Whether the table at ``path`` has grown enough since its last compaction to be compacted again. Reads only the Delta log.
+
+    It has if the rows appended since outnumber those that the compaction left by more than ``FEW_ENTRIES``. So compaction costs
+    amortised constant time per row. A row supersedes at most one older row, so at least half of the rows read are live, apart from
+    ``FEW_ENTRIES``.
+    """
+    files = files_of(DeltaTable(path))
+    spans = [(file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")) for file in files]
+    first = min((low for low, _ in spans if low is not None), default=None)
+    # A compacted file spans several batches. The first batch supersedes nothing.
+    left = sum(file["num_records"] for file, (low, high) in zip(files, spans, strict=True) if low == first or low != high)
+    total = sum(file["num_records"] for file in files)
+    return (total - left > left + FEW_ENTRIES or len(files) > FEW_FILES) and sum(file["size_bytes"] for file in files) <= COMPACTED_BYTES

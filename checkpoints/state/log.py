@@ -13,18 +13,14 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
-from windowmill.checkpoints.state.base import REWRITE, StateTable, files_of, number_of_rows
+from windowmill.checkpoints.state.base import REWRITE, StateTable, number_of_rows
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF
+from windowmill.windowing.columnar.positions import SEQUENCE
 from windowmill.windowing.columnar.slices import BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-#: Every batch reads the log whole; up to this many superseded entries, or this many files, that is cheap.
-FEW_ENTRIES, FEW_FILES = 100_000, 64
-#: Size of the files in bytes up to which a log is compacted in memory without a request.
-COMPACTED_BYTES = 1 << 30
 
 
 class LogTable(StateTable):
@@ -85,24 +81,9 @@ def keeps_log(path: str) -> bool:
 
 
 def is_log(path: str) -> bool:
-    """Whether the state table at ``path`` is a log of live rows; otherwise it holds slices or sessions."""
-    return KIND in DeltaTable(path).schema().to_arrow().names
-
-
-def is_overgrown(path: str) -> bool:
-    """Whether the log at ``path`` has grown enough since its last compaction to be compacted again. Reads only the Delta log.
-
-    It has if the entries appended since outnumber those that the compaction left by more than ``FEW_ENTRIES``. So compaction costs
-    amortised constant time per entry. An entry supersedes at most one older entry, so at least half of the entries read are live,
-    apart from ``FEW_ENTRIES``.
-    """
-    files = files_of(DeltaTable(path))
-    spans = [(file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")) for file in files]
-    first = min((low for low, _ in spans if low is not None), default=None)
-    # A compacted file spans several batches. The first batch supersedes nothing.
-    left = sum(file["num_records"] for file, (low, high) in zip(files, spans, strict=True) if low == first or low != high)
-    total = sum(file["num_records"] for file in files)
-    return (total - left > left + FEW_ENTRIES or len(files) > FEW_FILES) and sum(file["size_bytes"] for file in files) <= COMPACTED_BYTES
+    """Whether the state table at ``path`` is a log of live rows."""
+    names = DeltaTable(path).schema().to_arrow().names
+    return KIND in names and SEQUENCE not in names
 
 
 def compact_log(path: str, before_batch: int) -> int:

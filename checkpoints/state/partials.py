@@ -17,7 +17,7 @@ from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
-from windowmill.checkpoints.reading import WHOLE_BYTES, read_whole, require_columns
+from windowmill.checkpoints.reading import require_columns
 from windowmill.checkpoints.state.base import REWRITE, StateTable, files_of, number_of_rows
 from windowmill.checkpoints.state.wanted import Condition, OpenSessions, ReadLimit, Wanted, condition, may_hold, open_condition
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
@@ -79,31 +79,11 @@ class PartialTable(StateTable):
 
     def _read(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], wanted: Condition, most_rows: int) -> pa.Table | None:
         """The ``wanted`` rows, verified; none if there are more than ``most_rows``. ``files`` are all files of the table."""
-        if sum(file["size_bytes"] for file in files) <= WHOLE_BYTES:
-            rows = read_whole(table, files, self._schema, wanted.expression)
-        else:
-            rows = self._queried(table, wanted.sql, most_rows)
-        if rows.num_rows > most_rows:
-            return None
-        if SUM not in self._schema.names:
+        rows = self._rows(table, files, wanted, most_rows)
+        if rows is None or SUM not in self._schema.names:
             return rows
         self._check.verify(rows)
         return rows.drop_columns([SUM])
-
-    def _queried(self, table: DeltaTable, where: str, most_rows: int) -> pa.Table:
-        """The rows for which the SQL condition ``where`` holds; stops soon after ``most_rows`` rows."""
-        require_columns(self._path, pa.schema(table.schema().to_arrow()).names, self._schema.names)
-        names = ", ".join(map(quoted, self._schema.names))
-        reader = pa.RecordBatchReader.from_stream(
-            QueryBuilder().register("state", table).execute(f"SELECT {names} FROM state WHERE {where}")
-        )
-        batches, rows = [], 0
-        for batch in reader:
-            batches.append(batch)
-            rows += batch.num_rows
-            if rows > most_rows:
-                break
-        return pa.Table.from_batches(batches, reader.schema).cast(self._schema)
 
 
 def has_nodes(path: str) -> bool:

@@ -20,6 +20,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.state.log import compact_log, is_log
 from windowmill.checkpoints.state.partials import Needed, compact_partials, holds_sessions, holds_slices
+from windowmill.checkpoints.state.positions import compact_positions, holds_positions
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.progress import Progress
@@ -89,6 +90,8 @@ def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
     def compact(path: str) -> int:
         if is_log(path):
             return compact_log(path, ledger.next_commit) + _compact(path)
+        if holds_positions(path):
+            return compact_positions(path, ledger.next_commit) + _compact(path)
         return compact_partials(path, _needed(pipeline, ledger, path))
 
     return compact

@@ -23,6 +23,7 @@ from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import BEFORE, Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -166,6 +167,14 @@ class TableInput(Input):
     def emission(self, seen: int | None, *, stops_at_range: bool = True) -> Emission:
         """The emission of this batch; see :func:`.emission_of`."""
         return emission_of(self.pipeline, self.plan, seen, stops_at_range=stops_at_range)
+
+    def clock(self, emission: Emission) -> Clock:
+        """The clock after this batch, with the emission ``emission``."""
+        since = BEFORE if self.emitted is None or isinstance(self.plan, BackfillPlan) else self.emitted + self.lateness
+        if self.closed_by_file is not None:
+            # Not the interval's own end: an earlier batch may have vouched for a later one.
+            return Clock(0, self.lateness, seen=BEFORE if emission.emitted is None else emission.emitted + self.lateness, since=since)
+        return Clock(self.disorder, self.lateness, seen=BEFORE if emission.seen is None else emission.seen, since=since)
 
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:

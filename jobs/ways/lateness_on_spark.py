@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 BLOCK_ROWS = 4_096
 MAX_BLOCKS = 50_000
 #: Number of low bits of a row's number that count rows within a batch; the bits above hold the batch number.
-_BATCH_SHIFT = 43
+BATCH_SHIFT = 43
 #: Column of a struct of what decides in which windows a late row counts, and the struct's fields.
 _CLOSING, _VALUES = "_ closing", ("first_end", "last_end", "edge")
 
@@ -133,7 +133,7 @@ def without_watermark(rows: DataFrame) -> DataFrame:
 def numbered(rows: DataFrame, surveyed: Survey, batch: int) -> DataFrame:
     """Add a number to each row, ascending in order of arrival over all batches."""
     starts = F.lit(list(surveyed.starts)) if surveyed.starts else F.array(F.lit(0))
-    return rows.withColumn(NUMBER_OF, F.lit(batch << _BATCH_SHIFT) + starts[F.col(FILE)].cast("long") + F.col(ROW))
+    return rows.withColumn(NUMBER_OF, F.lit(batch << BATCH_SHIFT) + starts[F.col(FILE)].cast("long") + F.col(ROW))
 
 
 def _by_blocks(rows: DataFrame, surveyed: Survey) -> tuple[DataFrame, DataFrame]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from windowmill.checkpoints.batches import BackfillPlan
-from windowmill.checkpoints.state.log import LogTable, compact_log, is_overgrown
+from windowmill.checkpoints.state.base import is_overgrown
+from windowmill.checkpoints.state.log import LogTable, compact_log
 from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.sources.rows import event_end
 from windowmill.jobs.ways import lateness_on_spark as lateness
@@ -21,7 +21,6 @@ from windowmill.jobs.ways.input import Input, TableInput
 from windowmill.jobs.ways.lateness_on_spark import Survey
 from windowmill.jobs.ways.pass_output import computed
 from windowmill.windowing.columnar.log import UNTIL_OF
-from windowmill.windowing.watermark import BEFORE, Clock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +62,7 @@ class LiveRowWay:
         if not self._batch.restores:
             return None
         touched = None if surveyed.rows is None else surveyed.rows.where(F.col(REASON).isNull())
-        watermark = self._clock(surveyed.emission).watermark
+        watermark = self._batch.clock(surveyed.emission).watermark
         return self._table.restore(touched, self._rows.log.keys, before_batch=self._batch.batch, watermark=watermark)
 
     def apply(self, surveyed: Surveyed, restored: DataFrame | None, staging: str) -> Applied:
@@ -76,7 +75,7 @@ class LiveRowWay:
         worked = self._rows.work(
             None if rows is None else self._rows.fresh(rows),
             restored,
-            self._clock(surveyed.emission),
+            self._batch.clock(surveyed.emission),
             batch.batch,
             live.partitions(surveyed.rows_read, batch.partitions(self._spark)),
             keep=batch.builds_state,
@@ -84,15 +83,6 @@ class LiveRowWay:
             check=batch.check,
         )
         return computed(worked, rows, keeps=batch.builds_state)
-
-    def _clock(self, emission: Emission) -> Clock:
-        """The clock after the batch."""
-        batch, lateness_ = self._batch, self._batch.lateness
-        since = BEFORE if batch.emitted is None or isinstance(batch.plan, BackfillPlan) else batch.emitted + lateness_
-        if batch.closed_by_file is not None:
-            # Not the interval's own end: an earlier batch may have vouched for a later one.
-            return Clock(0, lateness_, seen=BEFORE if emission.emitted is None else emission.emitted + lateness_, since=since)
-        return Clock(batch.disorder, lateness_, seen=BEFORE if emission.seen is None else emission.seen, since=since)
 
     def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, metadata: str) -> int:
         return self._table.remember(rows, count, app_id=app_id, batch=self._batch.batch, metadata=metadata)

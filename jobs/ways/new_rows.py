@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import slice_passes as passes
+from windowmill.jobs.ways.lateness_on_spark import BATCH_SHIFT
+from windowmill.windowing.columnar.log import NUMBER_OF
 from windowmill.windowing.columnar.slices import TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from windowmill.jobs.ways.counting import Windows
+    from windowmill.jobs.ways.input import Input
     from windowmill.windowing.columnar.slices import Reading
+    from windowmill.windowing.kernels.combine import Ints
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,29 @@ class NewRows:
         chosen = rows.select(FILE, ROW, REASON, TIME, *passes.inputs(rows, stage, where=F.col(REASON).isNull()))
         return cls(chosen.toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")]), rows)
 
+    def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
+        """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``."""
+        numbers = pa.array(numbers_of(len(self.table), batch.batch))
+        marked = lateness.marked(self.table, batch).append_column(NUMBER_OF, numbers)
+        return marked.filter(pc.is_null(marked.column(REASON))).select(schema.names).cast(schema)
+
+    def without(self, too_late: Ints, batch: int) -> NewRows:
+        """These rows, with the reason ``too_late`` for those of these numbers."""
+        late = np.isin(numbers_of(len(self.table), batch), too_late)
+        reasons = pc.if_else(pa.array(late), "too_late", self.table.column(REASON))
+        return replace(self, table=self.table.set_column(self.table.schema.get_field_index(REASON), REASON, reasons))
+
     def refused(self) -> DataFrame | None:
         """The rows with a quarantine reason, with all columns; null if there are none."""
         rows, refused = self.in_spark, self.table.filter(pc.is_valid(self.table.column(REASON))).select([FILE, ROW, REASON])
         if not refused.num_rows:
             return None
         return rows.drop(REASON).join(F.broadcast(rows.sparkSession.createDataFrame(refused)), [FILE, ROW])
+
+
+def numbers_of(n: int, batch: int) -> Ints:
+    """Numbers of the ``n`` rows of ``batch``, ascending in order of arrival over all batches."""
+    return np.arange(n) + (batch << BATCH_SHIFT)
 
 
 def counted(tables: Sequence[pa.Table]) -> Windows:

@@ -19,8 +19,9 @@ from windowmill.jobs.ways.base import Applied, Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input, TableInput
 from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.sessions_in_process import LoadedInProcess
-from windowmill.jobs.ways.sessions_on_spark import LoadedOnSpark, NumberedRows
+from windowmill.jobs.ways.sessions_on_spark import LoadedOnSpark
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import SUM

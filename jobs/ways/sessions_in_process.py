@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from windowmill.jobs.sources.columns import REASON
-from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import slices_in_process
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.new_rows import NewRows, counted
@@ -35,7 +32,7 @@ class LoadedInProcess:
     slices: slices_in_process.LoadedInProcess | None
 
     def compute(self, stage: SessionStage, state: pa.Schema) -> Computed:
-        rows = stage.rows.empty_table() if self.new is None else _usable(self.new.table, self.batch, stage)
+        rows = stage.rows.empty_table() if self.new is None else self.new.usable(self.batch, stage.rows)
         done = advance(stage, rows, self.stored)
         on_grids = Computed() if self.slices is None else self.slices.compute()
         refused = done.refused
@@ -51,7 +48,7 @@ class LoadedInProcess:
             rows_applied=done.applied + taken,
             rows_late=done.late + taken,
             new_state=(0 if done.state is None else len(done.state)) + on_grids.new_state,
-            judged=None if self.new is None else replace(self.new, table=_too_late(self.new.table, refused)).refused(),
+            judged=None if self.new is None else self.new.without(refused, self.batch.batch).refused(),
             rows_refused=len(refused),
         )
 
@@ -67,17 +64,3 @@ def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """``rows`` with the columns of ``schema``; columns that ``rows`` lacks are null."""
     columns = (rows.column(f.name) if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema)
     return pa.table(list(columns), schema=schema)
-
-
-def _usable(table: pa.Table, batch: Input, stage: SessionStage) -> pa.Table:
-    """The rows of ``table`` without a quarantine reason, with the columns of ``stage.rows``; ``table`` is in order of arrival."""
-    marked = lateness.marked(table, batch).append_column(NUMBER_OF, pa.array(np.arange(len(table))))
-    return marked.filter(pc.is_null(marked.column(REASON))).select(stage.rows.names).cast(stage.rows)
-
-
-def _too_late(table: pa.Table, numbers: Ints) -> pa.Table:
-    """``table`` with the reason ``too_late`` for the rows of these ``numbers``."""
-    late = np.zeros(len(table), np.bool_)
-    late[numbers] = True
-    reasons = pc.if_else(pa.array(late), "too_late", table.column(REASON))
-    return table.set_column(table.schema.get_field_index(REASON), REASON, reasons)

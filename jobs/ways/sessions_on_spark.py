@@ -14,44 +14,18 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.columns import REASON
+from windowmill.jobs.ways import keyed_pass, slices_on_spark
 from windowmill.jobs.ways import lateness_on_spark as lateness
-from windowmill.jobs.ways import slice_passes as passes
-from windowmill.jobs.ways import slices_on_spark
 from windowmill.jobs.ways.base import Computed
-from windowmill.jobs.ways.live_row_pass import alike, partitions
+from windowmill.jobs.ways.live_row_pass import partitions
+from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.pass_output import computed, output, output_schema
 from windowmill.windowing.columnar.checksums import SUM
-from windowmill.windowing.columnar.log import NUMBER_OF, WATERMARK_OF
 from windowmill.windowing.columnar.session_partials import SessionStage, advance
-from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.columnar.slices import CLOSED, TIME
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
-
-    from windowmill.jobs.ways.input import Input
-    from windowmill.jobs.ways.lateness_on_spark import Survey
     from windowmill.windowing.columnar.slices import WindowStage
-
-#: Columns of the shuffled rows: a new row, or a stored fragment.
-_NEW, _STORED = "new", "stored"
-
-
-@dataclass(frozen=True)
-class NumberedRows:
-    """New rows and their survey; ``rows`` are the rows as ``arrived``, with a number in order of arrival, ``CLOSED`` and ``LATE``."""
-
-    arrived: DataFrame
-    survey: Survey
-    rows: DataFrame
-
-    @classmethod
-    def surveyed(cls, arrived: DataFrame, batch: Input) -> NumberedRows:
-        """Survey the rows in one Spark job."""
-        survey = lateness.survey(arrived, batch)
-        numbered = lateness.numbered(lateness.with_watermark_at_arrival(arrived, survey, batch), survey, batch.batch)
-        watermark = F.col(WATERMARK_OF)
-        marks = {CLOSED: watermark - F.lit(batch.lateness), LATE: F.col(TIME) < watermark}
-        return cls(arrived, survey, numbered.withColumns(marks))
 
 
 @dataclass(frozen=True)
@@ -83,15 +57,13 @@ class LoadedOnSpark:
         )
 
     def _sessions(self, stage: SessionStage) -> Computed:
-        parts = [] if self.new is None else [_struct(self.new.rows.where(F.col(REASON).isNull()), _sent(self.new.rows, stage), _NEW)]
-        parts += [] if self.stored is None else [_struct(self.stored, [F.col(backquoted(name)) for name in self.stored.columns], _STORED)]
-        if not parts:
+        new = None if self.new is None else self.new.read_by(stage)
+        if new is None and self.stored is None:
             return Computed()
-        both = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
         n_rows = 0 if self.new is None else self.new.survey.rows
         schema = output_schema(stage.results, stage.schema.append(pa.field(SUM, pa.int64())))
-        by_key = _by_key(both, stage, partitions(n_rows, self.partitions))
-        worked = by_key.mapInArrow(partial(_work, stage, schema), from_arrow_schema(schema))
+        both = keyed_pass.by_key(new, self.stored, stage.keys, partitions(n_rows, self.partitions))
+        worked = both.mapInArrow(partial(_work, stage, schema), from_arrow_schema(schema))
         return computed(worked, None if self.new is None else self.new.rows, keeps=stage.keep)
 
 
@@ -126,37 +98,10 @@ def _with_columns(rows: DataFrame | pa.Table, schema: pa.Schema) -> DataFrame:
     )
 
 
-def _sent(rows: DataFrame, stage: SessionStage) -> list[Column]:
-    """The columns of ``stage.rows``."""
-    own = [F.col(name) for name in (TIME, NUMBER_OF, CLOSED, LATE)]
-    return [*passes.inputs(rows, stage), *own]
-
-
-def _struct(rows: DataFrame, fields: list[Column], name: str) -> DataFrame:
-    return rows.select(F.struct(*fields).alias(name))
-
-
-def _by_key(both: DataFrame, stage: SessionStage, n: int) -> DataFrame:
-    keys = [F.coalesce(*(F.col(f"{part}.{backquoted(key)}") for part in both.columns)) for key in stage.keys]
-    types = dict(both.select(*(key.alias(str(index)) for index, key in enumerate(keys))).dtypes)
-    return both.repartition(n, *(alike(key, types[str(index)]) for index, key in enumerate(keys))) if keys else both.coalesce(1)
-
-
 def _work(stage: SessionStage, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor over the rows and fragments of one Spark partition, in any order."""
-    arrived = [batch for batch in batches if batch.num_rows]
-    if not arrived:
+    both = keyed_pass.split(batches, stage.rows, stage.schema.append(pa.field(SUM, pa.int64())))
+    if both is None:
         return
-    table = pa.Table.from_batches(arrived)
-    done = advance(stage, _flat(table, _NEW, stage.rows), _flat(table, _STORED, stage.schema.append(pa.field(SUM, pa.int64()))))
+    done = advance(stage, *both)
     yield from output(schema, done.results, done.state, done.refused, applied=done.applied, late=done.late)
-
-
-def _flat(table: pa.Table, name: str, schema: pa.Schema) -> pa.Table:
-    """The structs of the column ``name`` as rows of ``schema``; none if there is no such column."""
-    if name not in table.column_names:
-        return schema.empty_table()
-    chunks = (chunk.filter(chunk.is_valid()) for chunk in table.column(name).chunks)
-    flat = pa.concat_tables([pa.Table.from_struct_array(chunk) for chunk in chunks])
-    # Spark sets nullability and the zone of instants.
-    return flat.select(schema.names).cast(schema).combine_chunks()

@@ -10,9 +10,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from windowmill.checkpoints.state import log
-from windowmill.checkpoints.state.base import number_of_rows
-from windowmill.checkpoints.state.log import compact_log, is_overgrown
+from windowmill.checkpoints.state import base, log
+from windowmill.checkpoints.state.base import is_overgrown, number_of_rows
+from windowmill.checkpoints.state.log import compact_log
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY, ROW
 
 SCHEMA = pa.schema([("k", pa.float64()), ("_kind", pa.string()), ("_batch", pa.int64()), ("_due", pa.int64()), ("_number", pa.int64())])
@@ -59,7 +59,7 @@ def test_entries_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, m
 
 
 def test_a_log_is_compacted_when_as_much_has_come_as_was_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(log, "FEW_ENTRIES", 10)
+    monkeypatch.setattr(base, "FEW_ENTRIES", 10)
     written, longest, compactions, live = 0, 0, 0, 40
     for batch in range(200):
         touched = range(live) if batch == 0 else [(batch * 7 + step) % live for step in range(3)]
@@ -79,17 +79,17 @@ def test_a_log_is_compacted_when_as_much_has_come_as_was_left(tmp_path, monkeypa
 
 
 def test_many_small_files_are_merged(tmp_path):
-    for batch in range(log.FEW_FILES + 1):
+    for batch in range(base.FEW_FILES + 1):
         append(tmp_path, batch, (1.0, KEY_ENTRY, None))
     assert is_overgrown(str(tmp_path))
-    compact_log(str(tmp_path), log.FEW_FILES + 1)
-    assert (len(DeltaTable(tmp_path).file_uris()), entries(tmp_path)) == (1, [repr((1.0, KEY_ENTRY, log.FEW_FILES, None))])
+    compact_log(str(tmp_path), base.FEW_FILES + 1)
+    assert (len(DeltaTable(tmp_path).file_uris()), entries(tmp_path)) == (1, [repr((1.0, KEY_ENTRY, base.FEW_FILES, None))])
 
 
 def test_a_log_too_large_for_memory_is_left_to_maintenance(tmp_path, monkeypatch):
-    monkeypatch.setattr(log, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(base, "FEW_ENTRIES", 0)
     append(tmp_path, 0, (1.0, KEY_ENTRY, None))
     append(tmp_path, 1, (1.0, KEY_ENTRY, None), (2.0, KEY_ENTRY, None))
     assert is_overgrown(str(tmp_path))
-    monkeypatch.setattr(log, "COMPACTED_BYTES", 10)
+    monkeypatch.setattr(base, "COMPACTED_BYTES", 10)
     assert not is_overgrown(str(tmp_path))

@@ -15,7 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.faults.machine import Machine
 from windowmill.checkpoints import upkeep
-from windowmill.checkpoints.state import log
+from windowmill.checkpoints.state import base
 from windowmill.jobs.batch import steps
 
 pytestmark = [pytest.mark.spark, pytest.mark.covers("P1", "P10", "P11", "S5", "I2", "I11", "I12", "Q1")]
@@ -28,7 +28,7 @@ def machine(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(Machine, "root", tmp_path, raising=False)
     monkeypatch.setattr(Machine, "_prepared", {})
     Machine.done.clear()
-    monkeypatch.setattr(log, "FEW_FILES", 6)
+    monkeypatch.setattr(base, "FEW_FILES", 6)
     monkeypatch.setattr(upkeep, "FEW_FILES", 6)
     monkeypatch.setattr(steps, "MERGED_EVERY", 4)
     yield Machine

@@ -127,7 +127,7 @@ def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_pat
 
 
 def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_not_read(spark, tmp_path, monkeypatch):
-    from windowmill.checkpoints.state import log
+    from windowmill.checkpoints.state import base, log
     from windowmill.jobs.batch.steps import _Steps
 
     rows = events(16, 300)
@@ -147,7 +147,7 @@ def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_no
             bench.run()
     # What the dead attempt left survives a compaction, and so does the mark that it has landed.
     log.compact_log(f"{bench.sink}.windowmill/state", before_batch=2)
-    monkeypatch.setattr(log, "FEW_FILES", 0)
+    monkeypatch.setattr(base, "FEW_FILES", 0)
     [done] = bench.run()
     want = expected(bench.pipeline, rows)
     assert differences(bench.rows(), want.rows) == []

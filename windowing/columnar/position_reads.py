@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.log import BATCH, KIND, NUMBER_OF
+from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.positions import FRONT, KEY_ROW, NEXT, NODE, SEQUENCE, THROUGH, WAITING, PositionStage, scalar_of
 from windowmill.windowing.columnar.rows import KEY, NUMBER, UNTIL, WATERMARK, in_order, plain
@@ -134,7 +134,7 @@ def alone_in(stage: PositionStage, window: int) -> Alone:
 
 
 def needed(stage: PositionStage, stored: pa.Table, codes: Ints, n_new: Ints) -> Bools:
-    """Mask of the ``stored`` rows that a batch needs; shape (n_stored,).
+    """Mask of the ``stored`` rows that a batch needs: of keys that have new rows, or work by the watermark; shape (n_stored,).
 
     Of a window with n tuples, the batch needs the leaves that it may evict, and at most 2·log2(n) nodes for the rest.
 
@@ -148,8 +148,10 @@ def needed(stage: PositionStage, stored: pa.Table, codes: Ints, n_new: Ints) -> 
         Number of the batch's rows of each key; shape (n_keys,).
     """
     mask = pc.not_equal(stored.column(KIND), NODE).to_numpy().copy()
+    active = n_new > 0
     for name, windows in stage.state.sequences.items():
         known = Known.of(name, stored, codes, len(n_new))
+        active |= (known.entry >= 0) & (known.scalar(DUE) <= stage.clock.watermark)
         ready = int64_of(known.waiting.column(TIME).combine_chunks()) < stage.clock.watermark
         applied = n_new + np.bincount(known.waiting_keys[ready], minlength=len(n_new))
         at = np.flatnonzero(pc.and_(pc.equal(stored.column(KIND), NODE), pc.equal(stored.column(SEQUENCE), name)).to_numpy())
@@ -157,7 +159,7 @@ def needed(stage: PositionStage, stored: pa.Table, codes: Ints, n_new: Ints) -> 
         for window in windows:
             front = known.scalar(scalar_of(stage.pipeline.windows[window].name, FRONT))
             mask[at] |= _makes_up(nodes, alone_in(stage, window), front[key], known.scalar(NEXT)[key], applied[key])
-    return mask
+    return np.asarray(mask & active[codes], np.bool_)
 
 
 def _makes_up(nodes: pa.Table, alone: Alone, front: Ints, stop: Ints, applied: Ints) -> Bools:

@@ -23,7 +23,7 @@ from windowmill.windowing.columnar.partial_bytes import decode
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
-from windowmill.windowing.ways import partials_of
+from windowmill.windowing.ways import partials_of, positions_of
 
 #: Number of characters of a stored value that a table shows.
 _SHOWN = 40
@@ -96,7 +96,7 @@ def source_types(ledger: Ledger, path: str) -> dict[str, pa.DataType]:
 
 def object_columns(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> set[str]:
     """Names of the state's columns whose partials are stored as bytes, for a source with columns of ``types``."""
-    partials = partials_of(pipeline, types)
+    partials = partials_of(pipeline, types) or positions_of(pipeline, types)
     return set() if partials is None else {held.name for held in partials.layout.objects}
 
 

@@ -1,0 +1,50 @@
+"""One shuffle that brings a key's new rows and its stored rows together, and what a worker receives of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.ways.live_row_pass import alike
+
+#: Columns of the shuffled rows: a new row, or a stored one.
+_NEW, _STORED = "new", "stored"
+
+
+def by_key(new: DataFrame | None, stored: DataFrame | None, keys: Sequence[str], partitions: int) -> DataFrame:
+    """``new`` and ``stored`` rows, of which one may be null, as structs; all rows of a key are in one partition."""
+    parts = [rows.select(F.struct(*_columns(rows)).alias(name)) for rows, name in ((new, _NEW), (stored, _STORED)) if rows is not None]
+    both = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
+    if not keys:
+        return both.coalesce(1)
+    columns = [F.coalesce(*(F.col(f"{part}.{backquoted(key)}") for part in both.columns)) for key in keys]
+    types = dict(both.select(*(key.alias(str(index)) for index, key in enumerate(columns))).dtypes)
+    return both.repartition(partitions, *(alike(key, types[str(index)]) for index, key in enumerate(columns)))
+
+
+def _columns(rows: DataFrame) -> list[Column]:
+    return [F.col(backquoted(name)) for name in rows.columns]
+
+
+def split(batches: Iterator[pa.RecordBatch], new: pa.Schema, stored: pa.Schema) -> tuple[pa.Table, pa.Table] | None:
+    """New and stored rows of one Spark partition, in any order, with these schemas; null if it has no rows. Runs in an executor."""
+    arrived = [batch for batch in batches if batch.num_rows]
+    if not arrived:
+        return None
+    table = pa.Table.from_batches(arrived)
+    return _flat(table, _NEW, new), _flat(table, _STORED, stored)
+
+
+def _flat(table: pa.Table, name: str, schema: pa.Schema) -> pa.Table:
+    """The structs of the column ``name`` as rows of ``schema``; none if there is no such column."""
+    if name not in table.column_names:
+        return schema.empty_table()
+    chunks = (chunk.filter(chunk.is_valid()) for chunk in table.column(name).chunks)
+    flat = pa.concat_tables([pa.Table.from_struct_array(chunk) for chunk in chunks])
+    # Spark sets nullability and the zone of instants.
+    return flat.select(schema.names).cast(schema).combine_chunks()

@@ -1,0 +1,107 @@
+"""The way over positions: the state keeps a FlatFAT over each key's tuples, for windows that evict from the front.
+
+This process computes a small batch, Spark any other. The choice is final once the state has been restored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from windowmill.checkpoints.state.base import is_overgrown
+from windowmill.checkpoints.state.positions import PositionTable, compact_positions
+from windowmill.jobs.ways import lateness_in_process as lateness
+from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.balance import settle
+from windowmill.jobs.ways.base import Applied, Computed
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import Input, TableInput
+from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.numbered_rows import NumberedRows
+from windowmill.jobs.ways.positions_in_process import LoadedInProcess
+from windowmill.jobs.ways.positions_on_spark import LoadedOnSpark
+from windowmill.windowing.columnar.positions import PositionStage, PositionState
+from windowmill.windowing.watermark import Clock
+from windowmill.windowing.ways import Positions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Loaded(Protocol):
+    """New rows and restored state, both in Spark or both in this process."""
+
+    def compute(self) -> Computed:
+        """Compute complete windows and new state."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """New rows, null if the batch has none, and the windows that become complete."""
+
+    new: NewRows | NumberedRows | None
+    rows_read: int
+    emission: Emission
+
+
+class PositionWay:
+    """Computes a batch over positions."""
+
+    def __init__(self, spark: SparkSession, batch: TableInput, positions: Positions, state: str) -> None:
+        self._spark, self._batch, self._positions, self._path = spark, batch, positions, state
+        self._state = PositionState(batch.pipeline, batch.types, positions.layout)
+        self._table = PositionTable(spark, state, self._state.schema, batch.check)
+
+    def survey(self) -> Surveyed:
+        batch = self._batch
+        if not batch.files:
+            return Surveyed(None, 0, self._emission(batch.seen))
+        rows, layout = batch.read(self._spark), self._positions.layout
+        if limits.are_few(batch.files, layout):
+            few = NewRows.collected(rows, self._stage(self._emission(batch.seen)))
+            return Surveyed(few, len(few.table), self._emission(lateness.seen_after(few.table, batch.seen)))
+        many = NumberedRows.surveyed(rows, batch)
+        return Surveyed(many, many.survey.rows, self._emission(many.survey.seen))
+
+    def _emission(self, seen: int | None) -> Emission:
+        # Policies cannot stop before the last row seen: the batch also emits complete windows after a backfill's range.
+        return self._batch.emission(seen, stops_at_range=self._batch.pipeline.time.watermark != "max_event_time")
+
+    def _stage(self, emission: Emission) -> PositionStage:
+        batch = self._batch
+        return stage_of(batch, self._positions, self._state, batch.clock(emission), emission.ends(batch.plan))
+
+    def restore(self, surveyed: Surveyed) -> Loaded:
+        batch, new, stage = self._batch, surveyed.new, self._stage(surveyed.emission)
+        if not isinstance(new, NumberedRows):
+            rows = stage.state.rows.empty_table() if new is None else new.usable(batch, stage.state.rows)
+            stored = self._table.read(stage, rows, limits.state_read(stage.layout)) if batch.restores else self._table.empty()
+            if stored is not None:
+                return LoadedInProcess(new, rows, stored, stage)
+            new = None if new is None else NumberedRows.surveyed(new.in_spark, batch)
+        touched = None if new is None else new.usable()
+        restored = self._table.restore(stage, touched) if batch.restores else None
+        return LoadedOnSpark(new, restored, stage, batch.partitions(self._spark))
+
+    def apply(self, surveyed: Surveyed, restored: Loaded, staging: str) -> Applied:
+        return settle(self._batch, surveyed.emission, restored.compute(), surveyed.rows_read, staging)
+
+    def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, metadata: str) -> int:
+        return self._table.remember(rows, count, app_id=app_id, batch=self._batch.batch, metadata=metadata)
+
+    def is_overgrown(self) -> bool:
+        return DeltaTable.is_deltatable(self._path) and is_overgrown(self._path)
+
+    def compact(self) -> None:
+        compact_positions(self._path, self._batch.batch + 1)
+
+
+def stage_of(batch: Input, positions: Positions, state: PositionState, clock: Clock, ends: tuple[int, int] | None) -> PositionStage:
+    """Settings for ``batch``, after which the clock is ``clock``; ``ends`` restricts the results to windows that end in this range."""
+    return PositionStage(
+        batch.pipeline, positions.layout, state, batch.batch, clock, ends, batch.builds_state, batch.sink_schema, batch.check
+    )

@@ -1,0 +1,56 @@
+"""Computes a batch over positions on Spark: one shuffle brings the new rows and the restored state of a key together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from windowmill.jobs.ways import keyed_pass
+from windowmill.jobs.ways.base import Computed
+from windowmill.jobs.ways.live_row_pass import partitions
+from windowmill.jobs.ways.numbered_rows import NumberedRows
+from windowmill.jobs.ways.pass_output import computed, output, output_schema
+from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.position_batch import advance
+from windowmill.windowing.columnar.positions import PositionStage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class LoadedOnSpark:
+    """New rows and the restored state in Spark; either may be null."""
+
+    new: NumberedRows | None
+    stored: DataFrame | None
+    stage: PositionStage
+    partitions: int
+
+    def compute(self) -> Computed:
+        stage, new = self.stage, self.new
+        rows = None if new is None else new.read_by(stage)
+        if rows is None and self.stored is None:
+            return Computed()
+        schema = output_schema(stage.results, _stored_schema(stage))
+        both = keyed_pass.by_key(rows, self.stored, stage.keys, partitions(0 if new is None else new.survey.rows, self.partitions))
+        worked = both.mapInArrow(partial(_work, stage, schema), from_arrow_schema(schema))
+        return computed(worked, None if new is None else new.rows, keeps=stage.keep)
+
+
+def _stored_schema(stage: PositionStage) -> pa.Schema:
+    return stage.state.schema.append(pa.field(SUM, pa.int64()))
+
+
+def _work(stage: PositionStage, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor over the rows and the state of one Spark partition, in any order."""
+    both = keyed_pass.split(batches, stage.state.rows, _stored_schema(stage))
+    if both is None:
+        return
+    done = advance(stage, *both)
+    yield from output(schema, done.results, done.state, done.refused, applied=done.applied, late=done.late)
