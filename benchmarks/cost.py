@@ -47,6 +47,10 @@ def _days(**changes: Any) -> tuple[dict[str, Any], ...]:
     return ({"name": "day", "type": "tumbling", "size": "1 day", "timezone": "America/New_York"} | changes,)
 
 
+def _sliding(evict: dict[str, Any], trigger: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    return ({"name": "last", "type": "sliding", "evict": evict, "trigger": trigger},)
+
+
 #: What differs from the pipeline of fixed grids and numeric aggregates.
 KINDS: dict[str, dict[str, Any]] = {
     BASE: {},
@@ -57,6 +61,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "days of New York": {"windows": _days()},
     "months": {"windows": _days(size="1 month")},
     "sessions": {"windows": ({"name": "visits", "type": "session", "gap": "5 minutes"},)},
+    "the last 5,000 rows, every 100": {"windows": _sliding({"count": 5_000}, {"count": 100})},
+    "the last day, every hour, by policies": {"windows": _sliding({"time": "1 day"}, {"time": "1 hour"})},
     "up to a day, by hours": {"windows": ({"name": "so_far", "type": "cumulative", "size": "1 day", "step": "1 hour"},)},
 }
 

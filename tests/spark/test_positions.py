@@ -1,0 +1,65 @@
+"""Windows over positions: on Spark and in this process, through the state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
+from tests.spark.test_live import AGGREGATES
+from windowmill.checkpoints.state.positions import holds_positions
+from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.ways import limits
+
+pytestmark = pytest.mark.spark
+
+COUNTS = [
+    {"name": "last_5", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
+    {"name": "last_40", "type": "sliding", "evict": {"count": 40}, "trigger": {"delta": {"column": "v", "by": 10}}},
+    {"name": "flush", "type": "tumbling", "evict": {"punctuation": "v > 50"}},
+    {"name": "steps", "type": "tumbling", "evict": {"delta": {"column": "i", "by": 2}}},
+]
+TICKS = [
+    {"name": "ticks", "type": "sliding", "evict": {"time": "31 minutes"}, "trigger": {"time": "10 minutes"}},
+    {"name": "hours", "type": "tumbling", "evict": {"time": "1 hour"}, "timezone": "Europe/Vienna"},
+]
+CASES: dict[str, dict[str, Any]] = {
+    "counts": {"windows": COUNTS},
+    "ticks": {"windows": TICKS},
+    "objects": {"windows": [COUNTS[0], TICKS[0]], "aggregates": AGGREGATES},
+    "no keys": {"windows": [COUNTS[1], TICKS[1]], "keys": []},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("place", ["process", "Spark"])
+def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, place, case):
+    if place == "Spark":
+        monkeypatch.setattr(limits, "MOST_ROWS", 0)
+        monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
+    bench = Bench(tmp_path, CASES[case])
+    done = check_runs_backfill_and_upkeep(bench, events(31, 400))
+    assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
+    assert holds_positions(str(tmp_path / "sink.windowmill" / "state"))
+
+
+def test_a_backfill_builds_the_state_that_runs_leave(spark, tmp_path):
+    rows = events(34, 300)
+    by_runs, at_once = (Bench(tmp_path / name, CASES["counts"]) for name in ("runs", "once"))
+    for bench, versions in ((by_runs, 6), (at_once, 1)):
+        run_over(bench, 9, rows, versions)
+        maintain(bench.pipeline, quiet())
+        assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    # To the bit; all NaN are equal here.
+    assert list(map(repr, by_runs.rows())) == list(map(repr, at_once.rows()))
+    left = [_state(bench) for bench in (by_runs, at_once)]
+    assert left[0] == left[1]
+    assert left[0]
+
+
+def _state(bench: Bench) -> list[str]:
+    """The rows of the state, but for the numbers of batches and rows."""
+    table = DeltaTable(f"{bench.sink}.windowmill/state").to_pyarrow_table().drop_columns(["_batch", "_number", "_sum"])
+    return sorted(map(repr, table.to_pylist()))
