@@ -18,10 +18,13 @@ from deltalake import DeltaTable, QueryBuilder
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import number_of_rows
 from windowmill.checkpoints.state.log import latest_entries
+from windowmill.checkpoints.state.positions import needed_rows
 from windowmill.checkpoints.state.wanted import OpenSessions, open_condition
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.log import BATCH, DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
+from windowmill.windowing.columnar.position_nodes import POSITION
+from windowmill.windowing.columnar.positions import NODE, SEQUENCE, WAITING
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST, latest_fragments
 from windowmill.windowing.columnar.slices import CLOSED, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
@@ -161,6 +164,33 @@ class SessionsInspection(_PartialsInspection):
         rows = entries.to_pylist()
         latest = [rows[index] for index in latest_fragments(entries, codes).tolist()]
         return [self._told(row, {"gap": GAP, "first": FIRST, "last": LAST}) for row in latest], len(entries)
+
+
+class PositionsInspection(Inspection):
+    """A table of windows over positions."""
+
+    def __init__(self, path: str, keys: Sequence[str], before_batch: int) -> None:
+        super().__init__(path, keys, before_batch)
+        self._readable = f"{BATCH} < {before_batch}"
+
+    def summary(self) -> dict[str, Any]:
+        """Count keys, leaves, inner nodes, waiting tuples, and entries that are needed, superseded or of an unfinished batch."""
+        kinds = {"leaves": f"{KIND} = '{NODE}' AND {LEVEL} = 0", "nodes": f"{KIND} = '{NODE}' AND {LEVEL} > 0"}
+        kinds |= {"waiting": f"{KIND} = '{WAITING}'"}
+        counted = ", ".join(f"count(*) FILTER (WHERE {condition}) AS {name}" for name, condition in kinds.items())
+        counts = self._one(f"SELECT {counted}, count(*) AS needed, min({FIRST}) AS oldest FROM ({self._needed()})")
+        newest = f"max({TIME_OF}) FILTER (WHERE {self._readable}) AS newest"
+        read = self._one(f"SELECT count(*) AS entries, count(*) FILTER (WHERE {self._readable}) AS read, {newest} FROM state")
+        facts = {"keys": self._number_of_keys()} | {name: counts[name] for name in kinds} | {"entries_needed": counts["needed"]}
+        facts |= {"entries_superseded": read["read"] - counts["needed"], "entries_unfinished": read["entries"] - read["read"]}
+        return facts | {"oldest": counts["oldest"], "newest": read["newest"]}
+
+    def rows_of(self, key: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The rows of ``key`` that a batch may need, nodes in order of their positions."""
+        return self._rows(f"SELECT * FROM ({self._needed(key)}) ORDER BY {SEQUENCE}, {POSITION}, {LEVEL}, {NUMBER_OF}")
+
+    def _needed(self, key: Mapping[str, Any] | None = None) -> str:
+        return needed_rows("state", self._keys, f"{self._readable} AND {self._of(key or {})}")
 
 
 class LogInspection(Inspection):

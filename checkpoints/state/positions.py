@@ -150,18 +150,12 @@ def compact_positions(path: str, before_batch: int) -> int:
         return 0
     schema = pa.schema(table.schema().to_arrow())
     names = ", ".join(map(quoted, schema.names))
-    of_key = ", ".join(map(quoted, [*schema.names[: schema.get_field_index(KIND)], SEQUENCE]))
-    is_key = f"{KIND} = '{KEY_ROW}'"
-    age = f"row_number() OVER (PARTITION BY {of_key}, {is_key} ORDER BY {BATCH} DESC)"
-    ages = f"SELECT *, {age} AS age FROM state WHERE {BATCH} < {before_batch}"
-    newest_of = {name: f"max(CASE WHEN {is_key} AND age = 1 THEN {name} END) OVER (PARTITION BY {of_key})" for name in (HEAD, THROUGH)}
-    known = f"SELECT *, {newest_of[HEAD]} AS head, {newest_of[THROUGH]} AS through FROM ({ages})"
+    keys = schema.names[: schema.get_field_index(KIND)]
     kept = (
         QueryBuilder()
         .register("state", table)
         .execute(
-            f"SELECT {names} FROM ({known}) WHERE ({is_key} AND age = 1) OR ({KIND} = '{WAITING}' AND {TIME} >= through) "
-            f"OR ({KIND} = '{NODE}' AND {POSITION} >= head) "
+            f"SELECT {names} FROM ({needed_rows('state', keys, f'{BATCH} < {before_batch}')}) "
             f"UNION ALL SELECT {names} FROM state WHERE {BATCH} >= {before_batch}"
         )
     )
@@ -169,3 +163,15 @@ def compact_positions(path: str, before_batch: int) -> int:
     # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
     write_deltalake(table, kept, mode="overwrite", commit_properties=REWRITE)
     return before - number_of_rows(DeltaTable(path))
+
+
+def needed_rows(state: str, keys: Sequence[str], where: str) -> str:
+    """The SQL query for the rows of ``state`` that satisfy ``where`` and that a batch after them all may need."""
+    of_key, is_key = ", ".join(map(quoted, [*keys, SEQUENCE])), f"{KIND} = '{KEY_ROW}'"
+    age = f"row_number() OVER (PARTITION BY {of_key}, {is_key} ORDER BY {BATCH} DESC)"
+    newest_of = {name: f"max(CASE WHEN {is_key} AND age = 1 THEN {name} END) OVER (PARTITION BY {of_key})" for name in (HEAD, THROUGH)}
+    known = f"SELECT *, {newest_of[HEAD]} AS head, {newest_of[THROUGH]} AS through FROM (SELECT *, {age} AS age FROM {state} WHERE {where})"
+    return (
+        f"SELECT * FROM ({known}) WHERE ({is_key} AND age = 1) OR ({KIND} = '{WAITING}' AND {TIME} >= through) "
+        f"OR ({KIND} = '{NODE}' AND {POSITION} >= head)"
+    )

@@ -15,10 +15,12 @@ from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.log import is_log
 from windowmill.checkpoints.state.partials import holds_sessions, holds_slices
+from windowmill.checkpoints.state.positions import holds_positions
 from windowmill.jobs.commands.answers import Answer
 from windowmill.jobs.commands.state_views.base import View, value_of
 from windowmill.jobs.commands.state_views.live_rows import LiveRowsView
 from windowmill.jobs.commands.state_views.partials import PartialsView
+from windowmill.jobs.commands.state_views.positions import PositionsView
 from windowmill.jobs.commands.state_views.sessions import SessionsView
 from windowmill.jobs.commands.state_views.slices import SlicesView
 from windowmill.windowing.columnar.checksums import REMEDY
@@ -58,6 +60,8 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
 def _view(path: str) -> Callable[[Pipeline, Ledger, str, int], View]:
     if is_log(path):
         return LiveRowsView
+    if holds_positions(path):
+        return PositionsView
     if holds_sessions(path):
         return PartialsView if holds_slices(path) else SessionsView
     return SlicesView

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from deltalake import DeltaTable
 from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
 from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.state.positions import holds_positions
+from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.ways import limits
 
 pytestmark = pytest.mark.spark
@@ -57,6 +60,23 @@ def test_a_backfill_builds_the_state_that_runs_leave(spark, tmp_path):
     left = [_state(bench) for bench in (by_runs, at_once)]
     assert left[0] == left[1]
     assert left[0]
+
+
+def test_state_shows_what_windows_hold(spark, tmp_path, capsys):
+    bench = Bench(tmp_path, {"windows": [*COUNTS, *TICKS], "aggregates": AGGREGATES, "keys": ["k"]})
+    run_over(bench, 9, events(35, 300), 3)
+    told = state_of(bench.pipeline, ["k=a"], 4).data
+    assert told["state"]["kind"] == "positions"
+    assert told["state"]["entries_needed"] + told["state"]["entries_superseded"] == told["state"]["entries"]
+    assert {window["window"] for window in told["windows"]} == {window["name"] for window in (*COUNTS, *TICKS)}
+    last_5 = next(window for window in told["windows"] if window["window"] == "last_5")
+    assert (last_5["rows"], last_5["next_position"] - last_5["first_position"]) == (5, 5)
+    assert told["leaves"][-1]["partials"]["rows"] == 1
+    assert isinstance(told["leaves"][-1]["partials"]["distinct_label"], list)
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(bench.spec))
+    assert main(["state", str(spec), "--key", "k=a"]) == 0
+    assert "leaves, " in " ".join(capsys.readouterr().out.split())
 
 
 def _state(bench: Bench) -> list[str]:
