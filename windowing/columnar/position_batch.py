@@ -16,7 +16,7 @@ from windowmill.windowing.columnar.checksums import SUM, with_checksums
 from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.output import result_rows
 from windowmill.windowing.columnar.position_nodes import FIRST, LEVEL, POSITION, Forest
-from windowmill.windowing.columnar.position_reads import WAITS, Known, alone_in, tuples_of
+from windowmill.windowing.columnar.position_reads import WAITS, Known, alone_in, nodes_of, tuples_of
 from windowmill.windowing.columnar.positions import (
     BASE,
     FRONT,
@@ -94,7 +94,8 @@ def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     results, parts, refused = [], [], []
     for name in stage.state.sequences:
         known = Known.of(name, stored, codes[: len(stored)], n_keys)
-        sequence = _Sequence(stage, name, keys, known, tuples_of(stage, known, rows, codes[len(stored) :]))
+        nodes, tuples = nodes_of(name, stored, codes[: len(stored)]), tuples_of(stage, known, rows, codes[len(stored) :])
+        sequence = _Sequence(stage, name, keys, known, nodes, tuples)
         results += list(sequence.results())
         parts += sequence.changes() if stage.keep else []
         refused.append(sequence.refused)
@@ -155,8 +156,9 @@ class _Ran:
 class _Sequence:
     """The batch of one sequence."""
 
-    def __init__(self, stage: PositionStage, name: str, keys: pa.Table, known: Known, tuples: Leaves) -> None:
+    def __init__(self, stage: PositionStage, name: str, keys: pa.Table, known: Known, nodes: tuple[pa.Table, Ints], tuples: Leaves) -> None:
         self._stage, self._name, self._keys, self._known, self._tuples = stage, name, keys, known, tuples
+        self._nodes, self._node_keys = nodes
         self._windows = stage.state.sequences[name]
         self._waits = tuples.table.column(WAITS).combine_chunks().to_numpy(zero_copy_only=False)
         self._next = known.scalar(NEXT)
@@ -192,7 +194,7 @@ class _Sequence:
 
     @cached_property
     def _forest(self) -> Forest:
-        stage, tuples, fed, known = self._stage, self._tuples, self._fed, self._known
+        stage, tuples, fed = self._stage, self._tuples, self._fed
         rows = tuples.table.append_column(TIME, tuples.table.column(ROW_TIME))
         lifting = _Lifted(stage.ties, stage.layout, stage.objects)
         leaves = lifted_groups(lifting, rows, fed.rows, np.arange(len(fed.rows) + 1))
@@ -201,9 +203,9 @@ class _Sequence:
         leaves |= {LEVEL: pa.repeat(0, len(keys)), POSITION: pa.array(positions), FIRST: pa.array(tuples.time[fed.rows])}
         schema = pa.schema([(name, pa.int64()) for name in (LEVEL, POSITION, FIRST)] + stage.layout.stored_columns)
         new = pa.table([leaves[field.name].cast(field.type) for field in schema], schema=schema)
-        nodes = pa.concat_tables([known.nodes.select(schema.names).cast(schema), new]).combine_chunks()
-        n_restored = len(known.node_keys)
-        return Forest.grown(stage.layout, stage.objects, tuples.n_keys, nodes, np.append(known.node_keys, keys), n_restored)
+        nodes = pa.concat_tables([self._nodes.select(schema.names).cast(schema), new]).combine_chunks()
+        n_restored = len(self._node_keys)
+        return Forest.grown(stage.layout, stage.objects, tuples.n_keys, nodes, np.append(self._node_keys, keys), n_restored)
 
     @cached_property
     def _ran(self) -> Mapping[int, _Ran]:

@@ -39,39 +39,26 @@ class Known:
         For each key, the index of its row in ``entries``; −1 if it has none. Shape (n_keys,).
     waiting, waiting_keys
         Tuples that wait, and their key indices.
-    nodes, node_keys
-        Nodes in order of (key, position, level), and their key indices.
     """
 
     entries: pa.Table
     entry: Ints
     waiting: pa.Table
     waiting_keys: Ints
-    nodes: pa.Table
-    node_keys: Ints
 
     @classmethod
     def of(cls, name: str, stored: pa.Table, codes: Ints, n_keys: int) -> Known:
-        kind, batch = stored.column(KIND), int64_of(stored.column(BATCH).combine_chunks())
-        mine = pc.equal(stored.column(SEQUENCE), name)
-
-        def rows_of(wanted: str) -> Ints:
-            return np.flatnonzero(pc.and_(mine, pc.equal(kind, wanted)).to_numpy()).astype(np.int64)
-
-        found = rows_of(KEY_ROW)
+        batch, found = int64_of(stored.column(BATCH).combine_chunks()), _rows_of(stored, name, KEY_ROW)
         found = found[np.lexsort((batch[found], codes[found]))]
         last = found[np.append(codes[found][1:] != codes[found][:-1], True)] if len(found) else found
         entry = np.full(n_keys, -1, np.int64)
         entry[codes[last]] = np.arange(len(last))
         entries = stored.take(pa.array(last)).combine_chunks()
-        waiting = rows_of(WAITING)
+        waiting = _rows_of(stored, name, WAITING)
         through = np.full(n_keys, BEFORE, np.int64)
         through[codes[last]] = int64_of(entries.column(THROUGH).combine_chunks())
         waiting = waiting[int64_of(stored.column(TIME).combine_chunks())[waiting] >= through[codes[waiting]]]
-        nodes = rows_of(NODE)
-        position, level = (int64_of(stored.column(column).combine_chunks())[nodes] for column in (POSITION, LEVEL))
-        nodes = nodes[np.lexsort((level, position, codes[nodes]))]
-        return cls(entries, entry, stored.take(pa.array(waiting)), codes[waiting], stored.take(pa.array(nodes)), codes[nodes])
+        return cls(entries, entry, stored.take(pa.array(waiting)), codes[waiting])
 
     def scalar(self, column: str) -> Ints:
         """An integer column of the ``key`` rows for each key; 0 for a key without one. Shape (n_keys,)."""
@@ -86,6 +73,19 @@ class Known:
         found = np.zeros(len(self.entry), values.dtype)
         found[there] = values[self.entry[there]]
         return found
+
+
+def _rows_of(stored: pa.Table, sequence: str, kind: str) -> Ints:
+    """Indices of the rows of a ``sequence`` and a ``kind``."""
+    return np.flatnonzero(pc.and_(pc.equal(stored.column(SEQUENCE), sequence), pc.equal(stored.column(KIND), kind)).to_numpy())
+
+
+def nodes_of(name: str, stored: pa.Table, codes: Ints) -> tuple[pa.Table, Ints]:
+    """The nodes of the sequence ``name`` in order of (key, position, level), and their key indices."""
+    nodes = _rows_of(stored, name, NODE)
+    position, level = (int64_of(stored.column(column).combine_chunks().take(pa.array(nodes))) for column in (POSITION, LEVEL))
+    nodes = nodes[np.lexsort((level, position, codes[nodes]))]
+    return stored.take(pa.array(nodes)), codes[nodes]
 
 
 def tuples_of(stage: PositionStage, known: Known, rows: pa.Table, codes: Ints) -> Leaves:
@@ -154,8 +154,8 @@ def needed(stage: PositionStage, stored: pa.Table, codes: Ints, n_new: Ints) -> 
         active |= (known.entry >= 0) & (known.scalar(DUE) <= stage.clock.watermark)
         ready = int64_of(known.waiting.column(TIME).combine_chunks()) < stage.clock.watermark
         applied = n_new + np.bincount(known.waiting_keys[ready], minlength=len(n_new))
-        at = np.flatnonzero(pc.and_(pc.equal(stored.column(KIND), NODE), pc.equal(stored.column(SEQUENCE), name)).to_numpy())
-        nodes, key = stored.take(pa.array(at)), codes[at]
+        at = _rows_of(stored, name, NODE)
+        nodes, key = stored.select([LEVEL, POSITION, FIRST, ABOVE]).take(pa.array(at)), codes[at]
         for window in windows:
             front = known.scalar(scalar_of(stage.pipeline.windows[window].name, FRONT))
             mask[at] |= _makes_up(nodes, alone_in(stage, window), front[key], known.scalar(NEXT)[key], applied[key])
