@@ -1,4 +1,4 @@
-"""Four small pipelines, one for each way of working and of telling progress, and everything that a run leaves in their tables."""
+"""Small pipelines, one for each way of working and of telling progress, and everything that a run leaves in their tables."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ PIPELINES: Mapping[str, Mapping[str, Any]] = {
     "slices": {"aggregates": _FEW},
     "live_rows": {"aggregates": _FEW, "windows": _SESSIONS},
     "sessions": {"aggregates": _FEW, "windows": _SESSIONS[:1]},
+    "positions": {"aggregates": _FEW, "windows": _SESSIONS[1:]},
     "revise": {"aggregates": _FEW, "emit": "revise", "windows": [{"name": "slots", "type": "tumbling", "size": "10 minutes"}]},
     "vouched": {
         "aggregates": _FEW,

@@ -18,6 +18,7 @@ _SAMPLE = {
     "slices": ("plan.lost", "sink.before", "sink.lost", "quarantine.after", "state.lost", "commit.lost"),
     "live_rows": ("sink.after", "state.before"),
     "sessions": ("sink.before", "state.lost"),
+    "positions": ("sink.lost", "state.after"),
     "revise": ("state.after",),
     "vouched": ("quality.after", "commit.before"),
 }

@@ -104,9 +104,18 @@ CASES: dict[str, dict[str, Any]] = {
         "windows": [{"name": "visits", "type": "session", "gap": "4 minutes"}, {"name": "w", "type": "tumbling", "size": "1 hour"}],
         "aggregates": OBJECTS,
     },
+    "positions": {
+        "keys": ["ratio"],
+        "windows": [
+            {"name": "last_5", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
+            {"name": "ticks", "type": "sliding", "evict": {"time": "31 minutes"}, "trigger": {"time": "10 minutes"}},
+            {"name": "flush", "type": "tumbling", "evict": {"delta": {"column": "i", "by": 2}}},
+        ],
+        "aggregates": OBJECTS | {"closing": {"last": "v"}},
+    },
 }
 #: The cases whose tables are kept of each format: all of the first, of later ones those that it first had in this form.
-KEPT = {"1": ("slices", "nodes", "live", "revise", "integers", "open", "held"), "2": ("objects", "calendars", "sessions")}
+KEPT = {"1": ("slices", "nodes", "live", "revise", "integers", "open", "held"), "2": ("objects", "calendars", "sessions", "positions")}
 #: An expectation that no batch meets: it holds the second one of the case ``held``.
 IMPOSSIBLE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": -1, "severity": "critical"}
 

@@ -23,7 +23,9 @@ ROWS = events(51, 300)
 VISITS: dict[str, Any] = {"name": "visits", "type": "session", "gap": "40 minutes"}
 SESSIONS: dict[str, Any] = {"windows": [VISITS], "aggregates": {"n": {"count": "*"}, "labels": {"collect": "label"}}}
 LIVE = SESSIONS | {"windows": [VISITS | {"max_size": "10 days"}]}
-CASES = [pytest.param({}, id="slices"), pytest.param(SESSIONS, id="sessions"), pytest.param(LIVE, id="live rows")]
+POSITIONS: dict[str, Any] = {"windows": [{"name": "last", "type": "sliding", "evict": {"count": 9}, "trigger": {"count": 4}}]}
+NAMED: dict[str, dict[str, Any]] = {"slices": {}, "sessions": SESSIONS, "live rows": LIVE, "positions": POSITIONS}
+CASES = [pytest.param(changes, id=name) for name, changes in NAMED.items()]
 
 
 def begun(folder: Path, changes: dict[str, Any]) -> tuple[Bench, Path]:
@@ -50,7 +52,7 @@ def test_a_row_that_is_another_is_found_in_spark(spark, tmp_path, monkeypatch, c
     monkeypatch.setattr(limits, "MOST_ROWS", 0)
     bench, state = begun(tmp_path, changes)
     rows = DeltaTable(state).to_pyarrow_table()
-    name = "_number" if changes is LIVE else "rows"
+    name = "_number" if changes in (LIVE, POSITIONS) else "rows"
     altered = rows.set_column(rows.schema.get_field_index(name), name, _one_more(rows[name]))
     # As our own maintenance would write it: what somebody else writes is refused before it is read.
     write_deltalake(state, altered, mode="overwrite", commit_properties=ours("test"))
