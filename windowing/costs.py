@@ -1,7 +1,7 @@
 """What windows cost: how many leaves each has, how many of them are new, and how often an engine combines.
 
-A leaf is a slice's partial where slices are stored, a row where rows are kept. n is the number of leaves in a window, m how many of
-them are new since the window before.
+A leaf is a slice's or, over positions, a tuple's partial where partials are stored, a row where rows are kept. n is the number of leaves in
+a window, m how many of them are new since the window before.
 """
 
 from __future__ import annotations
@@ -89,6 +89,24 @@ def tree_cost(n: float | None, m: float | None) -> Cost:
     return Cost(
         "2m(1 + ⌈log2(n/2m)⌉); in a batch that completes w windows of a key, up to n/w more",
         round(update_combines(n, 2 * m), 2) if n and m else None,
+    )
+
+
+def positions_cost(n: float | None, tuples: float | None, *, flushed: bool) -> Cost:
+    """Combines per window of :class:`windowmill.windowing.columnar.position_nodes.Forest`.
+
+    Each applied tuple completes one inner node on average. A batch that may evict leaves reads them without the nodes above, and combines
+    these anew; a window that is ``flushed`` never loses a part. A window of n tuples is made of at most 2·log2 n nodes.
+
+    Parameters
+    ----------
+    tuples
+        Number of tuples applied since the window before, t.
+    """
+    times = 1 if flushed else 2
+    return Cost(
+        f"{'' if flushed else times}t + 2·log2 n for t tuples since the window before; in each batch of a key, up to log2 n more",
+        round(times * tuples + 2 * math.log2(n), 2) if n and tuples else None,
     )
 
 

@@ -30,7 +30,7 @@ class Grids:
             if window.joins_by_gap:
                 continue
             if why := window.partials_problem(f"windows.{i}"):
-                raise UnsupportedError(f"pipeline {pipeline.pipeline}: {why}; such windows go by live rows")
+                raise UnsupportedError(f"pipeline {pipeline.pipeline}: {why}; such windows have no slices")
             named.append((window.name, window.grid()))
         return cls(tuple(named))
 
@@ -60,7 +60,7 @@ class Grids:
 def why_no_partials(pipeline: Pipeline, *, positions: bool) -> tuple[str, ...]:
     """The parts of the spec that prevent making its windows of partials, each with its reason; empty if there are none.
 
-    ``positions`` is whether all windows are made of partials of tuples, by their positions.
+    ``positions`` is whether all windows evict from the front, so that partials of tuples by their positions can make them up.
     """
     found = []
     if pipeline.emit == "revise":

@@ -11,30 +11,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import pyarrow as pa
-
+from windowmill.windowing import stored_positions
 from windowmill.windowing.aggregates import VALUE_TYPES, aggregate_for
 from windowmill.windowing.algebra import Aggregate
+from windowmill.windowing.assumed_types import ARROW, CELL_BYTES, assumed_types, built_over, width_of
 from windowmill.windowing.axis import Grid, all_hopping
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.columnar.positions import PositionState
 from windowmill.windowing.costs import Cost, Shape, count_slices, engine_cost, listed_cost, ranges_cost, tree_cost
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.engines import ENGINES, Setting, admissible
-from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import partials_of, why_rows
+from windowmill.windowing.ways import partials_of, positions_of, why_rows
 from windowmill.windowing.windows.base import Window
 from windowmill.windowing.windows.wording import kept_before
 
 Command = Literal["run", "kernel"]
-Way = Literal["slices", "sessions", "slices and sessions", "live rows"]
+Way = Literal["slices", "sessions", "slices and sessions", "positions", "live rows"]
 
-#: Bytes taken for a cell whose type does not tell: keys, texts.
-CELL_BYTES = 8
 #: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level), of a stored session (gap, first and last
 #: event time, batch), and of a row in memory (key, number, start, end, watermark).
 _SLICES_OWN, _SESSIONS_OWN, _ROWS_OWN = 3, 4, 5
@@ -44,24 +42,18 @@ _READS: Mapping[str, str] = {
     "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
     "nodes": "the nodes and slices that windows now complete are made of, of all keys; none in a batch that completes neither",
     "sessions": "the open sessions of all keys; none in a batch that closes no session and has no rows",
+    "positions": stored_positions.READS,
     "live rows": "all entries of the keys that new rows touch and of those that the watermark makes due; no others",
 }
 _ADDS: Mapping[str, str] = {
     "slices": "a row for each slice that new rows touch",
     "nodes": "a row for each slice that new rows touch, and for each node that becomes whole or was whole before they came",
     "sessions": "a row for each open session that new rows touch",
+    "positions": stored_positions.ADDS,
     "live rows": (
         "an entry for each row that comes, goes, or is held otherwise than before, and one for each key that changes; "
         "what later entries supersede goes when the log has doubled"
     ),
-}
-_ARROW: Mapping[str, pa.DataType] = {
-    "float64": pa.float64(),
-    "int64": pa.int64(),
-    "decimal": pa.decimal128(38, 9),
-    "bool": pa.bool_(),
-    "string": pa.string(),
-    "any": pa.timestamp("us", "UTC"),
 }
 
 
@@ -139,13 +131,13 @@ class Plan:
     refused
         The commands before it in this order, and why they do not.
     way
-        What leaves are: partials of slices or of sessions, or rows.
+        What leaves are: partials of slices, of sessions or of tuples by their positions, or rows.
     why
         The parts of the spec that need live rows, each with its reason.
     reads, adds
         Which state a batch reads, and what it adds to it; empty where no state is kept.
     leaf_bytes
-        Of one stored slice, session or live row, its key included.
+        Of one stored slice, session, node over positions or live row, its key included.
     """
 
     pipeline: str
@@ -181,15 +173,17 @@ def plan(pipeline: Pipeline, types: Mapping[str, str] | None = None, refusal: st
 class _Planner:
     def __init__(self, pipeline: Pipeline, types: Mapping[str, str], refusal: str | None) -> None:
         self._pipeline, self._known = pipeline, set(types)
-        self._types = _assumed(pipeline, types)
+        self._types = assumed_types(pipeline, types)
         named = {*self._types, *pipeline.keys, *live_columns(pipeline, self._types)}
-        self._arrow = {column: _ARROW[self._types.get(column, "string")] for column in named}
+        self._arrow = {column: ARROW[self._types.get(column, "string")] for column in named}
         self._aggregates: dict[str, Aggregate[Any]] = {
             name: aggregate_for(spec, [self._types[column] for column in spec.columns]) for name, spec in pipeline.aggregates.items()
         }
         self._refusal, self._why = refusal, why_rows(pipeline, self._arrow)
         partials = None if refusal else partials_of(pipeline, self._arrow)
-        self._layout = partials.layout if partials else None
+        positions = None if refusal else positions_of(pipeline, self._arrow)
+        self._positions = PositionState(pipeline, self._arrow, positions.layout) if positions else None
+        self._layout = partials.layout if partials else positions.layout if positions else None
         self._sessions = partials.sessions if partials else None
         self._slices = slices = partials.slices if partials else None
         self._objects = self._partials_of_bytes()
@@ -208,13 +202,15 @@ class _Planner:
             return Plan(name, "kernel", refused, "live rows", self._why, "", "", leaf_bytes, aggregates, windows)
         kept = ["nodes" if self._nodes else "slices"] if self._slices else []
         kept += ["sessions"] if self._sessions else []
-        kept = kept or ["live rows"]
+        kept = kept or ["positions" if self._positions else "live rows"]
         reads, adds = ("; ".join(told[part] for part in kept) for told in (_READS, _ADDS))
         return Plan(name, "run", (), self._way(), self._why, reads, adds, leaf_bytes, aggregates, windows)
 
     def _way(self) -> Way:
         if self._slices and self._sessions:
             return "slices and sessions"
+        if self._positions:
+            return "positions"
         return "slices" if self._slices else "sessions" if self._sessions else "live rows"
 
     def _partials_of_bytes(self) -> str:
@@ -228,13 +224,16 @@ class _Planner:
 
     def _leaf_bytes(self) -> int:
         if self._layout:
-            own = _SESSIONS_OWN if not self._slices else _SLICES_OWN + (self._nodes is not None)
-            return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(_width(kind) for _, kind in self._layout.stored_columns)
+            if self._positions:
+                own = len(stored_positions.NODE_COLUMNS)
+            else:
+                own = _SESSIONS_OWN if not self._slices else _SLICES_OWN + (self._nodes is not None)
+            return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in self._layout.stored_columns)
         if self._refusal:
             own = CELL_BYTES * (_ROWS_OWN + len(self._pipeline.keys))
-            return own + sum(_width(self._arrow[column]) for column in live_columns(self._pipeline, self._arrow))
+            return own + sum(width_of(self._arrow[column]) for column in live_columns(self._pipeline, self._arrow))
         conditions = dict.fromkeys(spec.where for spec in self._pipeline.aggregates.values() if spec.where)
-        return sum(_width(field.type) for field in StateLog(self._pipeline, self._arrow, tuple(conditions)).schema)
+        return sum(width_of(field.type) for field in StateLog(self._pipeline, self._arrow, tuple(conditions)).schema)
 
     def _aggregate(self, name: str, spec: AggregateSpec) -> AggregatePlan:
         aggregate = self._aggregates[name]
@@ -243,7 +242,7 @@ class _Planner:
             partial = self._layout.columns_of(name)
         assumed = tuple(self._types[column] for column in spec.columns)
         settled = aggregate.invertible or set(spec.columns) <= self._known
-        others = {} if settled else {type_: _built(spec, type_) for type_ in VALUE_TYPES}
+        others = {} if settled else {type_: built_over(spec, type_) for type_ in VALUE_TYPES}
         deducted_if = tuple(type_ for type_, other in others.items() if other is not None and other.invertible)
         return AggregatePlan(name, spec.function, spec.columns, assumed, partial, tuple(admissible(aggregate)), deducted_if)
 
@@ -254,7 +253,9 @@ class _Planner:
         elif self._sessions:
             kept = f"bounds and partials of open sessions{kept_before(self._pipeline)}, a row for each batch that touched one"
             shape = replace(shape, state=kept + self._objects)
-        choices = tuple(self._choice(name, spec, shape) for name, spec in self._pipeline.aggregates.items())
+        elif self._positions:
+            shape = stored_positions.shape_of(self._pipeline, self._positions, window, self._objects)
+        choices = tuple(self._choice(window, name, spec, shape) for name, spec in self._pipeline.aggregates.items())
         state_bytes = shape.state_rows * leaf_bytes if shape.state_rows is not None else None
         return WindowPlan(window.name, window.describe(), shape, choices, state_bytes)
 
@@ -327,7 +328,7 @@ class _Planner:
     def _span(self, ticks: int) -> str:
         return str(Duration(ticks=ticks, plain=self._pipeline.time.unit is not None))
 
-    def _choice(self, name: str, spec: AggregateSpec, shape: Shape) -> Choice:
+    def _choice(self, window: Window, name: str, spec: AggregateSpec, shape: Shape) -> Choice:
         aggregate = self._aggregates[name]
         if spec.declaration.partial == "none":
             engine, why = "recompute", "an event weighs as long as it lasts inside the window, so each window weighs its events anew"
@@ -335,12 +336,16 @@ class _Planner:
             engine, why = "recompute", shape.listed
         else:
             engine, why = "two_stacks", "what leaves is the oldest, and any associative aggregate will do"
-            if not shape.in_order:
+            if self._positions:
+                engine, why = "flatfat", stored_positions.WHY
+            elif not shape.in_order:
                 engine, why = "flatfat", "tuples leave from anywhere; only what stands above them in the tree is combined anew"
             why += "; one Python call a combine" if spec.declaration.partial == "objects" else ""
             why += f"; {shape.late}" if shape.late else ""
         if engine == "recompute":
             combines = listed_cost(shape.n)
+        elif self._positions:
+            combines = stored_positions.cost_of(window, shape)
         elif engine == "flatfat":
             combines = tree_cost(shape.n, shape.m)
         else:
@@ -361,29 +366,6 @@ class _Planner:
         else:
             # In a pipeline with slices, only sessions are taken leaf by leaf; their leaves are no slices.
             stored = self._slices is not None and not shape.listed
-            why_not = ENGINES[engine].why_not(Setting(shape, stored, self._nodes is not None, self._nodes_from))
+            setting = Setting(shape, stored, self._nodes is not None, self._nodes_from, self._positions is not None)
+            why_not = ENGINES[engine].why_not(setting)
         return Alternative(engine, combines, allowed, why_not)
-
-
-def _assumed(pipeline: Pipeline, types: Mapping[str, str]) -> dict[str, str]:
-    """A type for each argument column: the known one, else the one that most aggregates of it take, float64 among equals."""
-    found = dict(types)
-    for column in dict.fromkeys(name for spec in pipeline.aggregates.values() for name in spec.columns):
-        users = [spec for spec in pipeline.aggregates.values() if column in spec.columns and spec.function != "use"]
-        found.setdefault(column, max(_ARROW, key=lambda type_: sum(_built(spec, type_) is not None for spec in users)))
-    return found
-
-
-def _built(spec: AggregateSpec, type_: str) -> Aggregate[Any] | None:
-    """The aggregate over columns that are all of ``type_``, if it takes them."""
-    try:
-        return aggregate_for(spec, [type_] * len(spec.columns))
-    except SpecError:
-        return None
-
-
-def _width(kind: pa.DataType) -> int:
-    try:
-        return max(1, int(kind.bit_width) // 8)
-    except ValueError:
-        return CELL_BYTES

@@ -24,6 +24,7 @@ _DOES = {
     ("run", "slices"): "windowmill run, backfill: leaves are slices in a Delta table",
     ("run", "slices and sessions"): "windowmill run, backfill: leaves are slices, and open sessions, in one Delta table",
     ("run", "sessions"): "windowmill run, backfill: leaves are open sessions in a Delta table",
+    ("run", "positions"): "windowmill run, backfill: leaves are tuples by position, with FlatFAT's nodes in a Delta table",
     ("run", "live rows"): "windowmill run, backfill: leaves are live rows, kept as an append-only log in a Delta table",
     ("kernel", "live rows"): "windowmill try --engine kernel: leaves are rows in memory",
 }
@@ -50,7 +51,7 @@ _Cells = set[tuple[str, str]]
 def _page(found: Plan) -> Iterator[RenderableType]:
     yield Text(f"{found.pipeline}: {len(found.windows)} windows, {len(found.aggregates)} aggregates", style="bold")
     refusals = [(f"not by {command}", why) for command, why in found.refused]
-    ways = [("no slices", "\n".join(found.why))] if found.why else []
+    ways = [("keeps rows", "\n".join(found.why))] if found.why else []
     state = [(name, text) for name, text in (("reads", found.reads), ("adds", found.adds)) if text]
     yield _facts([("done by", _DOES[found.command, found.way]), *refusals, *ways, *_states(found), *state])
     yield _windows(found)

@@ -66,10 +66,11 @@ def test_the_command_prints_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         {},
         {"windows": [{"name": "w", "type": "sliding", "evict": {"delta": {"column": "delay", "by": 5}}, "trigger": {"time": "1 minute"}}]},
+        {"windows": [{"name": "w", "type": "sliding", "evict": {"time": "7 days"}, "trigger": {"time": "1 minute"}}]},
         {"emit": "revise", "windows": [{"name": "w", "type": "tumbling", "size": "1 day", "timezone": "Europe/Vienna", "empty": "emit"}]},
         {"aggregates": {f"aggregate_{number}": {"max": f"column_{number}"} for number in range(12)}},
     ],
-    ids=["slices", "policies", "revisions", "many"],
+    ids=["slices", "policies", "positions", "revisions", "many"],
 )
 def test_it_fits_a_terminal(fields):
     assert max(map(len, shown(**fields).splitlines())) <= 100
@@ -93,13 +94,26 @@ def test_live_rows_are_told_with_what_forbids_slices_and_what_their_state_costs(
     windows = [*SPEC["windows"], rolling]
     found = explain(parse_pipeline(SPEC | {"windows": windows}))
     assert (found.data["command"], found.data["way"]) == ("run", "live rows")
-    assert found.data["why"] == ("windows.2: sliding windows are no fixed grid",)
+    why = "windows.2: sliding windows that evict from the front go by positions, but not beside windows of another kind"
+    assert found.data["why"] == (why,)
     text = " ".join(shown(windows=windows).split())
     assert "done by windowmill run, backfill: leaves are live rows, kept as an append-only log in a Delta table" in text
-    assert "no slices windows.2: sliding windows are no fixed grid" in text
+    assert f"keeps rows {why}" in text
     assert "50 rows or" in text
     assert "reads all entries of the keys that new rows touch and of those that the watermark makes due" in text
     assert "adds an entry for each row that comes, goes" in text
+
+
+def test_positions_are_told_with_what_a_batch_reads_of_them():
+    windows = [{"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}]
+    found = explain(parse_pipeline(SPEC | {"windows": windows}))
+    assert (found.data["command"], found.data["way"], found.data["why"]) == ("run", "positions", ())
+    text = " ".join(shown(windows=windows).split())
+    assert "done by windowmill run, backfill: leaves are tuples by position, with FlatFAT's nodes in a Delta table" in text
+    assert "keeps rows" not in text
+    assert "100 rows or" in text
+    assert "the leaves that may leave a window in this batch, and at most 2·log2 n nodes for the rest of each window" in text
+    assert "flatfat taken: the state holds its nodes over positions of tuples" in text
 
 
 def test_a_spec_without_source_and_sink_is_explained():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,21 +12,27 @@ from statistics import mean
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tests.windowing.aggregate_cases import CASES
+from tests.windowing.test_columnar import Row
 from tests.windowing.test_engines import counts
+from tests.windowing.test_positions import Run
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.windowing.axis import Edges
 from windowmill.windowing.catalogue import parse_aggregate
-from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.log import KIND, StateLog
+from windowmill.windowing.columnar.position_nodes import ABOVE, LEVEL
+from windowmill.windowing.columnar.positions import NODE
 from windowmill.windowing.costs import count_slices, engine_cost, ranges_cost, tree_cost
 from windowmill.windowing.engines import ENGINES, admissible
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.planner import Plan, WindowPlan, plan
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.ways import partials_of
+from windowmill.windowing.ways import partials_of, positions_of
 
 ROOT = Path(__file__).parents[2]
 RUNNABLE: dict[str, Any] = {"source": {"path": "events"}, "sink": {"path": "results"}}
@@ -122,6 +129,48 @@ def test_kernels_combine_as_often_as_is_said():
         assert said is not None
         # Changes that are neighbours share the nodes above them.
         assert said / 5 <= trees / windows <= said
+
+
+class Sum:
+    """A sum that counts its combines."""
+
+    commutative = True
+    combines = 0
+
+    def lift(self, value: int) -> int:
+        return value
+
+    def combine(self, older: int, newer: int) -> int:
+        Sum.combines += 1
+        return older + newer
+
+    def lower(self, partial: int) -> int:
+        return partial
+
+
+@pytest.mark.parametrize("rows", [7, 40, 400], ids="batches of {} rows".format)
+@pytest.mark.parametrize(
+    ("evict", "trigger"),
+    [({"count": 8}, 1), ({"count": 64}, 1), ({"count": 100}, 10), ({"count": 50}, 50), ({"count": 3}, 20), ({"count": 40}, None)],
+    ids=str,
+)
+def test_windows_over_positions_combine_as_often_as_is_said(monkeypatch, evict, trigger, rows):
+    window: dict[str, Any] = {"name": "w", "type": "tumbling" if trigger is None else "sliding", "evict": evict}
+    window |= {} if trigger is None else {"trigger": {"count": trigger}}
+    aggregates = {"s": {"use": "tests.windowing.test_planner:Sum", "args": ["v"]}}
+    time = {"column": "t", "unit": "none"}
+    pipeline = parse_pipeline(SPEC | RUNNABLE | {"time": time, "windows": [window], "aggregates": aggregates})
+    monkeypatch.setattr(Sum, "combines", 0)
+    run, stream = Run(pipeline), [Row("a", time, time, time % 7, None, "x", True) for time in range(400)]
+    for first in range(0, 400, rows):
+        run.feed(stream[first : first + rows])
+    windows = len(run.rows())
+    assert windows >= 399 // (trigger or evict["count"]) - 1
+    [choice] = plan(pipeline).windows[0].choices
+    assert choice.engine == "flatfat"
+    said, n = choice.combines.value, evict["count"]
+    assert said is not None
+    assert windows * said / 4 <= Sum.combines <= windows * said + run.batches * math.log2(n)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +351,15 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
             {"windows": [GRID | {"empty": "emit"}, {"name": "w", "type": "session", "gap": "1 hour", "max_size": "1 day"}]},
             ["windows.0.empty", "windows.1.max_size"],
         ),
-        ({"windows": [{"name": "w", "type": "tumbling", "evict": {"count": 3}}]}, ["windows.0: tumbling windows that evict"]),
+        (
+            {"windows": [GRID, {"name": "w", "type": "tumbling", "evict": {"count": 3}}]},
+            ["windows.1: tumbling windows that evict from the front go by positions, but not beside windows of another kind"],
+        ),
+        (
+            {"windows": [{"name": "w", "type": "sliding", "evict": {"delta": {"column": "x", "by": 5}}}]},
+            ["windows.0: sliding windows that evict by a delta lose tuples from anywhere"],
+        ),
+        ({"emit": "revise", "windows": [{"name": "w", "type": "sliding", "evict": {"count": 3}}]}, ["emit: revise"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -312,6 +369,7 @@ def test_what_forbids_slices_goes_by_live_rows_and_all_of_it_is_told(changed, wh
     assert (found.command, found.refused, found.way) == ("run", (), "live rows")
     assert [told.startswith(begins) for told, begins in zip(found.why, why, strict=True)] == [True] * len(why)
     assert partials_of(pipeline, TYPES) is None
+    assert positions_of(pipeline, TYPES) is None
     if why[0].startswith("windows"):
         with pytest.raises(UnsupportedError, match=why[0]):
             Grids.of(pipeline)
@@ -334,12 +392,64 @@ def test_a_key_that_is_named_like_a_column_of_sessions_is_refused(key):
 
 def test_a_live_rows_bytes_are_those_of_an_entry():
     aggregates = {"s": {"sum": "x"}, "big": {"count": "*", "where": "x > 5"}}
-    pipeline = parse_pipeline(
-        SPEC | RUNNABLE | {"aggregates": aggregates, "windows": [{"name": "w", "type": "sliding", "evict": {"count": 50}}]}
-    )
+    windows = [GRID, {"name": "w", "type": "sliding", "evict": {"count": 50}}]
+    pipeline = parse_pipeline(SPEC | RUNNABLE | {"aggregates": aggregates, "windows": windows})
     found, schema = plan(pipeline), StateLog(pipeline, TYPES, ("x > 5",)).schema
     assert found.leaf_bytes == sum(1 if pa.types.is_boolean(kind) else 8 for kind in schema.types)
-    assert found.windows[0].state_bytes == 50 * found.leaf_bytes
+    assert found.windows[1].state_bytes == 50 * found.leaf_bytes
+
+
+LAST_50, HOURLY = {"type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}, {"type": "tumbling", "evict": {"time": "1 hour"}}
+
+
+def test_windows_that_evict_from_the_front_run_by_flatfat_over_positions():
+    found = planned(LAST_50, aggregates={"n": {"count": "*"}, "mean": {"mean": "x"}, "p95": {"quantile": {"column": "x", "q": 0.95}}})
+    assert (found.command, found.refused, found.way, found.why) == ("run", (), "positions", ())
+    [window] = found.windows
+    assert engines_of(window) == dict.fromkeys(("n", "mean", "p95"), "flatfat")
+    shape = window.shape
+    assert (shape.slicing, shape.leaves, shape.n, shape.m, shape.state_rows) == ("positions", "the last 50 tuples", 50, 10, 100)
+    assert shape.state.startswith("partials of the last 50 tuples, and at most as many nodes over them; tuples that wait")
+    assert shape.state.endswith("(not counted: partials as bytes, summary_x of bounded size)")
+    assert window.state_bytes == 100 * found.leaf_bytes
+    assert "at most 2·log2 n nodes" in found.reads
+    assert "about two rows a tuple" in found.adds
+    reasons = {other.engine: other.why_not for other in window.choices[0].alternatives}
+    assert reasons["recompute"] == reasons["two_stacks"] == "would read all leaves of a window from the state, not 2·log2 n nodes"
+    assert reasons["dyadic"].startswith("the same nodes")
+    assert "one Python call a combine" in window.choices[2].why
+
+
+def test_windows_that_apply_the_same_tuples_share_their_positions():
+    longer, ticking = LAST_50 | {"evict": {"count": 80}}, LAST_50 | {"trigger": {"time": "5 minutes"}}
+    found = planned(LAST_50, longer, ticking, HOURLY)
+    assert found.way == "positions"
+    states = [(window.shape.state.partition(", and at most")[0], window.shape.state_rows) for window in found.windows]
+    assert states == [
+        ("partials of the tuples that w0, w1 hold", 160),
+        ("partials of the tuples that w0, w1 hold", 160),
+        ("partials of the tuples that w2 holds", 100),
+        ("partials of the tuples that w3 holds", None),
+    ]
+    assert [window.choices[0].combines.value for window in found.windows] == [pytest.approx(31.29), pytest.approx(32.64), None, None]
+
+
+def test_a_stored_nodes_bytes_are_those_of_the_columns_that_it_has():
+    spec = SPEC | RUNNABLE | {"keys": ["k"], "aggregates": {"s": {"sum": "f"}, "top": {"max": "v"}}}
+    window = {"name": "w", "type": "sliding", "evict": {"count": 50}}
+    pipeline = parse_pipeline(spec | {"time": {"column": "t", "unit": "none"}, "windows": [window]})
+    run = Run(pipeline)
+    run.feed([Row("a", time, time, 1, 1.0, "x", True) for time in range(20)])
+    nodes = run.stored.filter(pc.equal(run.stored.column(KIND), NODE))
+    filled = [name for name in nodes.column_names if nodes.column(name).null_count < len(nodes) and name != SUM]
+    assert {ABOVE, LEVEL} < set(filled)
+    assert plan(pipeline, {"f": "float64", "v": "int64"}).leaf_bytes == 8 * len(filled)
+
+
+def test_a_key_that_is_named_like_a_column_of_positions_is_refused():
+    changed = {"keys": ["_Level"], "windows": [{"name": "w", "type": "sliding", "evict": {"count": 5}}]}
+    with pytest.raises(SpecError, match="two columns of the state would be named '_level'"):
+        plan(parse_pipeline(SPEC | RUNNABLE | changed))
 
 
 def test_without_source_and_sink_rows_are_in_memory_and_no_state_is_kept():

@@ -55,12 +55,15 @@ class Setting:
         Whether the state holds nodes over the slices.
     nodes_from
         Least number of slices in a window for which the state holds nodes; null if it holds none over such windows.
+    positions
+        Whether leaves are tuples by their positions, and the state holds nodes over them.
     """
 
     shape: Shape
     stored: bool
     nodes: bool
     nodes_from: int | None
+    positions: bool
 
 
 class Engine(ABC, Generic[P]):

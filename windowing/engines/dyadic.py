@@ -35,6 +35,8 @@ class Dyadic(Engine[P]):
 
     @classmethod
     def why_not(cls, setting: Setting) -> str:
+        if setting.positions:
+            return "the same nodes: of FlatFAT the state holds those that lie at fixed positions"
         if setting.nodes:
             return "the state holds its nodes; a batch takes those that it reads as slices, which two stacks combine"
         if not setting.stored:

@@ -26,6 +26,8 @@ class Recompute(Engine[P]):
     @classmethod
     def why_not(cls, setting: Setting) -> str:
         n, m, stored = setting.shape.n, setting.shape.m, setting.stored
+        if setting.positions:
+            return "would read all leaves of a window from the state, not 2·log2 n nodes"
         if not setting.shape.in_order:
             return "cheaper only in windows of a few tuples"
         if setting.shape.alone:

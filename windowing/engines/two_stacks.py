@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Combines, Engine, Snapshot, filled
+from windowmill.windowing.engines.base import Combines, Engine, Setting, Snapshot, filled
 
 
 class TwoStacks(Engine[P]):
@@ -27,6 +27,10 @@ class TwoStacks(Engine[P]):
     name = "two_stacks"
     cost = Combines("2m + 1", lambda _n, m: 2 * m + 1)
     not_taken = "would combine weights that differ from window to window"
+
+    @classmethod
+    def why_not(cls, setting: Setting) -> str:
+        return "would read all leaves of a window from the state, not 2·log2 n nodes" if setting.positions else cls.not_taken
 
     def __init__(self, aggregate: Aggregate[P]) -> None:
         super().__init__(aggregate)

@@ -53,8 +53,5 @@ class Cumulative(RuledWindow):
     def spacing(self) -> Spacing:
         return Spacing(f"up to {self.size} in steps of {self.step}", self.size, self.step)
 
-    def partials_problem(self, where: str) -> str | None:
-        return self.rules().partials_problem(self, where)
-
     def grid(self) -> WindowGrid:
         return self.rules().grid()

@@ -47,9 +47,6 @@ class Hopping(RuledWindow):
     def spacing(self) -> Spacing:
         return Spacing(f"{self.size} every {self.hop}", self.size, self.hop)
 
-    def partials_problem(self, where: str) -> str | None:
-        return self.rules().partials_problem(self, where)
-
     def grid(self) -> WindowGrid:
         return self.rules().grid()
 

@@ -33,7 +33,10 @@ class RuledWindow(Window):
     @property
     def evicts_from_front(self) -> bool:
         rules = self.rules()
-        return isinstance(rules, PolicyRules) and (rules.trigger is None or rules.evict.delta is None)
+        return isinstance(rules, PolicyRules) and rules.evicts_from_front
+
+    def partials_problem(self, where: str) -> str | None:
+        return self.rules().partials_problem(self, where)
 
     def policies(self) -> PolicyRules:
         rules = self.rules()

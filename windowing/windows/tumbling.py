@@ -70,10 +70,5 @@ class Tumbling(RuledWindow):
     def spacing(self) -> Spacing:
         return Spacing(f"every {self.size}", self.size, self.size) if self.size is not None else super().spacing()
 
-    def partials_problem(self, where: str) -> str | None:
-        if self.evict is not None:
-            return f"{where}: tumbling windows that evict are no fixed grid"
-        return self._grid().partials_problem(self, where)
-
     def grid(self) -> WindowGrid:
         return self._grid().grid() if self.size is not None else super().grid()

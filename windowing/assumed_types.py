@@ -1,0 +1,51 @@
+"""Types of the source's columns as far as a spec tells, where the source is not looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from windowmill.windowing.aggregates import aggregate_for
+from windowmill.windowing.algebra import Aggregate
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.spec import Pipeline
+
+#: Bytes taken for a cell whose type does not tell: keys, texts.
+CELL_BYTES = 8
+#: An Arrow type for each of ``windowmill.windowing.aggregates.VALUE_TYPES``.
+ARROW: Mapping[str, pa.DataType] = {
+    "float64": pa.float64(),
+    "int64": pa.int64(),
+    "decimal": pa.decimal128(38, 9),
+    "bool": pa.bool_(),
+    "string": pa.string(),
+    "any": pa.timestamp("us", "UTC"),
+}
+
+
+def assumed_types(pipeline: Pipeline, types: Mapping[str, str]) -> dict[str, str]:
+    """A type for each argument column: the known one, else the one that most aggregates of it take, float64 among equals."""
+    found = dict(types)
+    for column in dict.fromkeys(name for spec in pipeline.aggregates.values() for name in spec.columns):
+        users = [spec for spec in pipeline.aggregates.values() if column in spec.columns and spec.function != "use"]
+        found.setdefault(column, max(ARROW, key=lambda type_: sum(built_over(spec, type_) is not None for spec in users)))
+    return found
+
+
+def built_over(spec: AggregateSpec, type_: str) -> Aggregate[Any] | None:
+    """The aggregate over columns that are all of ``type_``, if it takes them."""
+    try:
+        return aggregate_for(spec, [type_] * len(spec.columns))
+    except SpecError:
+        return None
+
+
+def width_of(kind: pa.DataType) -> int:
+    """Bytes of a cell of this type."""
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return CELL_BYTES
