@@ -26,6 +26,7 @@ from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.watermark import Clock
 
 TYPES = {field.name: field.type for field in SCHEMA}
@@ -167,3 +168,39 @@ def test_results_are_the_same_to_the_bit_however_rows_are_cut(cut: int):
         parts.feed(rows[first : first + cut])
     assert whole.rows() == parts.rows()
     assert whole.rows()
+
+
+@pytest.mark.parametrize("cut", [7, 150])
+def test_quantiles_and_moments_are_the_same_to_the_bit_however_rows_are_cut(cut: int):
+    """Windows of more values than a quantile keeps, by count, time and punctuation, with late rows."""
+    windows = [
+        {"type": "sliding", "evict": {"count": 700}, "trigger": {"count": 30}},
+        {"type": "sliding", "evict": {"time": 600}, "trigger": {"time": 50}},
+        {"type": "tumbling", "evict": {"punctuation": "v > 2"}},
+    ]
+    aggregates = {
+        "p90": {"quantile": {"column": "f", "q": 0.9}},
+        "total": {"sum": "f"},
+        "spread": {"stddev_samp": "f"},
+        "skew": {"skewness": "f"},
+    }
+    spec = parse_pipeline(
+        {
+            "pipeline": "p",
+            "keys": ["k"],
+            "time": {"column": "t", "unit": "none", "disorder": 5},
+            "windows": [{"name": f"w{number}"} | window for number, window in enumerate(windows)],
+            "aggregates": aggregates,
+        }
+    )
+    times = [time - time * 7 % 11 for time in range(1_500)]
+    rows = [Row("ab"[n % 5 == 0], time, time, 5 if n % 400 == 0 else 1, 1 / (n * 7 % 1_499 + 1), "x", True) for n, time in enumerate(times)]
+    whole, parts = Run(spec), Run(spec)
+    whole.feed(rows)
+    for first in range(0, len(rows), cut):
+        parts.feed(rows[first : first + cut])
+    found, wanted = (sorted(run.rows(), key=in_order) for run in (parts, whole))
+    assert found == wanted
+    assert {row["window"] for row in found} == {"w0", "w1", "w2"}
+    assert sorted(parts.refused) == sorted(whole.refused)
+    assert whole.refused
