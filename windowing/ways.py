@@ -68,7 +68,7 @@ class Partials:
 
 
 def partials_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Partials | None:
-    """The partials of a pipeline over columns of ``types``; none if its windows or aggregates need live rows.
+    """The partials of slices and sessions of a pipeline over columns of ``types``; none if it goes by positions or by live rows.
 
     Raises
     ------
