@@ -129,4 +129,32 @@ MUTANTS = (
         "if scheme not in _CONDITIONAL + _S3:",
         ("tests/checkpoints/test_commit_stores.py::test_s3_is_refused",),
     ),
+    Mutant(
+        "waiting-tuples-applied-twice",
+        "windowing/columnar/position_reads.py",
+        " >= through[codes[waiting]]]",
+        " > BEFORE]",
+        ("tests/windowing/test_positions.py::test_results_are_the_same_to_the_bit_however_rows_are_cut",),
+    ),
+    Mutant(
+        "leaves-that-leave-alone-not-restored",
+        "windowing/columnar/position_reads.py",
+        "place < applied if self.by_count",
+        "place < applied // 2 if self.by_count",
+        ("tests/windowing/test_positions.py::test_a_batch_reads_the_leaves_that_it_may_evict_and_few_nodes",),
+    ),
+    Mutant(
+        "missing-nodes-pass",
+        "windowing/columnar/position_nodes.py",
+        "    if missing:\n",
+        "    if False:\n",
+        ("tests/windowing/test_positions.py::test_a_node_that_is_gone_is_told",),
+    ),
+    Mutant(
+        "restored-positions-not-verified",
+        "windowing/columnar/position_batch.py",
+        "        stage.check.verify(stored)\n",
+        "        pass\n",
+        ("tests/windowing/test_positions.py::test_a_row_that_is_another_is_told",),
+    ),
 )

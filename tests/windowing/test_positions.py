@@ -23,6 +23,7 @@ from windowmill.windowing.columnar.position_reads import needed
 from windowmill.windowing.columnar.positions import NODE, PositionStage, PositionState
 from windowmill.windowing.columnar.rows import key_codes
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
@@ -204,3 +205,27 @@ def test_quantiles_and_moments_are_the_same_to_the_bit_however_rows_are_cut(cut:
     assert {row["window"] for row in found} == {"w0", "w1", "w2"}
     assert sorted(parts.refused) == sorted(whole.refused)
     assert whole.refused
+
+
+def held_by_a_window() -> Run:
+    """A pipeline whose next batch needs a node over the first tuples."""
+    run = Run(spec_of("flush_time"))
+    run.feed([Row("a", time, time, 1, 1.0, "x", True) for time in (11, 11, 12, 12, 13)])
+    return run
+
+
+def test_a_node_that_is_gone_is_told():
+    run = held_by_a_window()
+    top = pc.and_(pc.equal(run.stored.column("_level"), 2), pc.equal(run.stored.column("_position"), 0))
+    run.stored = run.stored.filter(pc.invert(pc.fill_null(top, False)))
+    with pytest.raises(StateCorruptError, match="nodes of windows that are still open are missing"):
+        run.feed([Row("a", 30, 30, 1, 1.0, "x", True)])
+
+
+def test_a_row_that_is_another_is_told():
+    run = held_by_a_window()
+    place = run.stored.schema.get_field_index("_time")
+    later = pc.add(run.stored.column("_time"), 1)
+    run.stored = run.stored.set_column(place, run.stored.schema.field(place), later)
+    with pytest.raises(StateCorruptError, match="differ from what was written"):
+        run.feed([Row("a", 30, 30, 1, 1.0, "x", True)])
