@@ -64,6 +64,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "the last 5,000 rows, every 100": {"windows": _sliding({"count": 5_000}, {"count": 100})},
     "the last day, every hour, by policies": {"windows": _sliding({"time": "1 day"}, {"time": "1 hour"})},
     "up to a day, by hours": {"windows": ({"name": "so_far", "type": "cumulative", "size": "1 day", "step": "1 hour"},)},
+    "revise": {"late": 0.01},
 }
 
 

@@ -134,7 +134,7 @@ class FullState:
         """The windows that end in (``after``, ``through``]; with ``keep`` also what the state gets."""
         slices = SliceStage(("k",), (), self.layout, self.grids.edges, self.batches, self.schema, RowCheck(self.path))
         keep_from = self.grids.first_slice_after(through) if keep else None
-        nodes = NodeStage(self.levels, self.after, through) if keep and self.levels is not None else None
+        nodes = NodeStage(self.levels, self.after, through, self.after, through) if keep and self.levels is not None else None
         return WindowStage(slices, self.grids.named, self.after, through, keep_from, self._results, nodes)
 
     def write(self) -> Iterator[int]:

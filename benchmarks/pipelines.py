@@ -27,24 +27,38 @@ from windowmill.windowing.specfile import parse_pipeline
 
 MINUTE_US = 60_000_000
 START_US = 1_700_000_040_000_000
+#: Allowed lateness of a pipeline with late rows.
+LATENESS_MINUTES = 120
 #: Most rows of one landed version; a history lands in many, as it would have.
 VERSION_ROWS = 500_000
 
 
 class Growing:
-    """A pipeline below ``folder`` over events (k, t, v, code) that follow each other evenly: v uniform in [0, 1), 20 codes."""
+    """A pipeline below ``folder`` over events (k, t, v, code) that follow each other evenly: v uniform in [0, 1), 20 codes.
+
+    The share ``late`` of them comes up to ``LATENESS_MINUTES`` late, and brings revisions.
+    """
 
     def __init__(
-        self, folder: Path, windows: Sequence[dict[str, Any]], aggregates: dict[str, Any], *, keys: int, rows_per_minute: int
+        self,
+        folder: Path,
+        windows: Sequence[dict[str, Any]],
+        aggregates: dict[str, Any],
+        *,
+        keys: int,
+        rows_per_minute: int,
+        late: float = 0.0,
     ) -> None:
         self.folder, self.rng, self.rows = folder, np.random.default_rng(7), 0
-        self.keys, self.rows_per_minute = keys, rows_per_minute
+        self.keys, self.rows_per_minute, self.late = keys, rows_per_minute, late
+        time = {"column": "t", "disorder": "1 minute"}
         self.pipeline: Pipeline = parse_pipeline(
             {
                 "pipeline": folder.name,
                 "source": {"path": self.source},
                 "keys": ["k"],
-                "time": {"column": "t", "disorder": "1 minute"},
+                "time": time | {"lateness": f"{LATENESS_MINUTES} minutes"} if late else time,
+                "emit": "revise" if late else "final",
                 "windows": list(windows),
                 "aggregates": aggregates,
                 "sink": {"path": self.sink},
@@ -67,6 +81,9 @@ class Growing:
     def land(self, rows: int) -> None:
         """Append ``rows`` events that follow those before, in one version."""
         t = START_US + (self.rows + np.arange(rows)) * MINUTE_US // self.rows_per_minute
+        if self.late:
+            delays = self.rng.integers(1, LATENESS_MINUTES, rows) * MINUTE_US
+            t -= np.where(self.rng.random(rows) < self.late, delays, 0)
         events = {"k": self.rng.integers(0, self.keys, rows), "t": pa.array(t, pa.timestamp("us", "UTC")), "v": self.rng.random(rows)}
         events["code"] = self.rng.integers(0, 20, rows)
         write_deltalake(self.source, pa.table(events), mode="append")

@@ -124,24 +124,25 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     slices = None if partials is None or partials.sessions is not None else partials.slices
     survey = None
     if slices is None or arrival is not None:
-        rows, survey = _numbered(rows.withColumn(UNTIL_OF, event_end(pipeline, columns)), batch, arrival)
+        every = slices is None and batch.revises
+        rows, survey = _numbered(rows.withColumn(UNTIL_OF, event_end(pipeline, columns)), batch, arrival, every=every)
     ship_modules(df.sparkSession, pipeline)
     bounded = _Bounded(batch, rows, survey, arrival, final=final)
     return bounded.by_live_rows() if slices is None else bounded.by_slices(slices)
 
 
-def _numbered(rows: DataFrame, batch: Input, arrival: str | None) -> tuple[DataFrame, Survey | None]:
-    """Number the rows, in order of ``arrival`` if given, and survey lateness in that case."""
+def _numbered(rows: DataFrame, batch: Input, arrival: str | None, *, every: bool) -> tuple[DataFrame, Survey | None]:
+    """Number the rows, in order of ``arrival`` if given, and survey lateness in that case; ``every`` as of :func:`.survey`."""
     number = F.monotonically_increasing_id()
     # The high bits are the Spark partition, the low 33 bits the row's position in it.
     numbered = rows.withColumns({FILE: F.shiftright(number, _ROW_BITS).cast("int"), ROW: number.bitwiseAND((1 << _ROW_BITS) - 1)})
     if arrival is None or batch.pipeline.time.watermark == "data_interval_end":
         return numbered, None
-    survey = lateness.survey(numbered, batch)
+    survey = lateness.survey(numbered, batch, every=every)
     if survey.behind:
         # Whether a row is late depends on all rows before it, so the numbers must not change any more: sort once.
         numbered = numbered.select(*map(backquoted, _needed(batch, arrival)), TIME, UNTIL_OF, FILE, ROW, REASON).localCheckpoint()
-        survey = lateness.survey(numbered, batch)
+        survey = lateness.survey(numbered, batch, every=every)
     return numbered, survey
 
 
@@ -160,7 +161,7 @@ class _Bounded:
         rows = self.rows if survey is None else lateness.judged(self.rows, survey, batch, slices.grids.grids)
         through = AXIS_END if self.final else AXIS_BEGIN
         if not self.final and survey is not None and survey.seen is not None:
-            through = survey.seen - batch.disorder - batch.lateness
+            through = survey.seen - batch.disorder - (0 if batch.revises else batch.lateness)
         stage = slicing.window_stage(Emission(None, None, AXIS_BEGIN, through))
         results = passes.windows(passes.lift(rows, slicing.stage), stage, batch.partitions(rows.sparkSession))
         return Evaluated(results, None if self.arrival is None else _unusable(rows, self.arrival))

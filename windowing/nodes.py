@@ -9,6 +9,7 @@ Slices are numbered along the axis, and node (level, index) covers the 2^level o
 
 A node is whole once windows have been emitted through its end. The batch that makes it whole stores it; rows that come late to a node
 that was whole already are stored as another row of it, a row a level, so that all rows of a node together hold what its slices hold.
+Rows that some windows must still tell apart from others of their slice (marked ones) join nodes once those windows are closed.
 
 A batch's windows begin in several places, and no node that is read reaches across one: such a node enters and leaves windows as a slice
 does, and what computes windows from slices need not know that it is one.
@@ -59,7 +60,7 @@ class Selection:
     nodes
         Per level the starts of the nodes that are read.
     late_from, late_after
-        Of the slices from ``late_from`` on also the rows that count only in windows which end after ``late_after``: no node has them yet.
+        Of the slices from ``late_from`` on also the rows with a mark after ``late_after``: no node has them yet.
     """
 
     slices: tuple[tuple[int, int], ...]
@@ -119,17 +120,27 @@ class Nodes:
         """Where each slice starts."""
         return number // len(self.edges) * self.period + np.array(self.edges, np.int64)[number % len(self.edges)]
 
-    def selection(self, after: int, through: int) -> Selection | None:
+    def selection(
+        self, after: int, through: int, closed: tuple[int, int] | None = None, revised_after: int | None = None
+    ) -> Selection | None:
         """What is needed to give the windows that end in (``after``, ``through``], and the nodes that become whole with them.
 
         Nothing if there are no such windows and nodes. ``after`` is the instant through which windows were emitted when the stored rows
         were written.
+
+        Parameters
+        ----------
+        closed
+            The instants through which windows were closed when the stored rows were written, and are now; by default as they are emitted.
+        revised_after
+            Also gives the windows that end after this instant; null for none.
         """
-        late_from = self._first_needed(after)
+        closed = (after, through) if closed is None else closed
+        late_from, late_after = self._first_needed(closed[0]), closed[0]
         whole = self.number(after)
-        cuts = self._cuts(after, through, whole)
+        cuts = self._cuts(after, through, closed, after if revised_after is None else min(after, revised_after))
         if cuts is None:
-            return Selection(((late_from, through),), (), late_from, after)
+            return Selection(((late_from, through),), (), late_from, late_after)
         if not cuts:
             return None
         nodes: dict[int, list[int]] = {}
@@ -142,28 +153,32 @@ class Nodes:
             else:
                 spans.append((number, number + 1))
         if sum(map(len, nodes.values())) + len(spans) > MOST_NODES:
-            return Selection(((late_from, through),), (), late_from, after)
+            return Selection(((late_from, through),), (), late_from, late_after)
         slices = [(self.start(low), self.start(high)) for low, high in spans]
         young = (self.start(whole), through)
-        return Selection((*slices, young), tuple((level, tuple(starts)) for level, starts in sorted(nodes.items())), late_from, after)
+        return Selection((*slices, young), tuple((level, tuple(starts)) for level, starts in sorted(nodes.items())), late_from, late_after)
 
-    def _cuts(self, after: int, through: int, whole: int) -> list[int] | None:
-        """Numbers below ``whole`` where something that is needed begins, ascending, or ``whole`` alone; null if there are too many."""
-        found, any_end = set(), False
+    def _cuts(self, after: int, through: int, closed: tuple[int, int], first_end: int) -> list[int] | None:
+        """Numbers of slices before ``after`` where something that is needed begins or ends, ascending, or the number of ``after`` alone.
+
+        Needed are the windows that end in (``first_end``, ``through``]. None if there is nothing; null if there are too many.
+        """
+        found, any_end, whole = set(), False, self.number(after)
         for grid in self.grids:
             # Windows that begin after what is whole need young slices only.
-            ends = range(grid.first_end_after(after), min(through, after + grid.size) + 1, grid.hop)
-            any_end = any_end or grid.count_ends(after, through) > 0
+            ends = np.arange(grid.first_end_after(first_end), min(through, after + grid.size) + 1, grid.hop, dtype=np.int64)
+            any_end = any_end or grid.count_ends(first_end, through) > 0
             if len(ends) > MOST_NODES * 16:
                 return None
-            found |= {int(number) for number in self.numbers(np.array(ends, np.int64) - grid.size)}
-        now, first = self.number(through), self.number(self._first_needed(through))
+            found |= set(self.numbers(ends - grid.size).tolist()) | set(self.numbers(ends[ends <= after]).tolist())
+        now, first = self.number(through), self.number(self._first_needed(closed[1]))
         for level in range(1, self.top + 1):
             begin = whole >> level << level
             if first <= begin and whole < begin + (1 << level) <= now:
                 found.add(begin)
         below = sorted(number for number in found if number < whole)
-        return below or ([whole] if any_end or now > whole else [])
+        joined = self.number(closed[1]) > self.number(closed[0])
+        return below or ([whole] if any_end or now > whole or joined else [])
 
     def _cover(self, cuts: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Level and first slice of the nodes between each cut and the next."""

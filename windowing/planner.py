@@ -38,6 +38,13 @@ Way = Literal["slices", "sessions", "slices and sessions", "positions", "live ro
 _SLICES_OWN, _SESSIONS_OWN, _ROWS_OWN = 3, 4, 5
 #: What late rows cost where the kernel for fixed grids and numbers combines slices, and elsewhere.
 _LATE, _LATE_SLICES = "a key with late rows is recomputed in their batch", "slices of late rows are combined one by one"
+#: What late rows cost where they bring revisions.
+_LATE_REVISIONS = "a window that late rows revise is combined once a batch; they are added one by one"
+#: What revisions add to ``_READS`` and ``_ADDS``.
+_REVISIONS = (
+    "; where rows came late, also those of the windows that they revise",
+    "; late rows of a slice have rows of their own",
+)
 _READS: Mapping[str, str] = {
     "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
     "nodes": "the nodes and slices that windows now complete are made of, of all keys; none in a batch that completes neither",
@@ -172,7 +179,7 @@ def plan(pipeline: Pipeline, types: Mapping[str, str] | None = None, refusal: st
 
 class _Planner:
     def __init__(self, pipeline: Pipeline, types: Mapping[str, str], refusal: str | None) -> None:
-        self._pipeline, self._known = pipeline, set(types)
+        self._pipeline, self._known, self._revises = pipeline, set(types), pipeline.emit == "revise"
         self._types = assumed_types(pipeline, types)
         named = {*self._types, *pipeline.keys, *live_columns(pipeline, self._types)}
         self._arrow = {column: ARROW[self._types.get(column, "string")] for column in named}
@@ -204,6 +211,8 @@ class _Planner:
         kept += ["sessions"] if self._sessions else []
         kept = kept or ["positions" if self._positions else "live rows"]
         reads, adds = ("; ".join(told[part] for part in kept) for told in (_READS, _ADDS))
+        if self._slices and self._revises:
+            reads, adds = (told + more for told, more in zip((reads, adds), _REVISIONS, strict=True))
         return Plan(name, "run", (), self._way(), self._why, reads, adds, leaf_bytes, aggregates, windows)
 
     def _way(self) -> Way:
@@ -289,7 +298,7 @@ class _Planner:
             n,
             min(m, n),
             alone=grid.hop >= grid.size,
-            late=_LATE_SLICES if self._objects else _LATE,
+            late=_LATE_REVISIONS if self._revises else _LATE_SLICES if self._objects else _LATE,
             state=f"slices of the last {self._span(kept)} (longest window, disorder, lateness), a row for each batch that touched one"
             + nodes
             + self._objects,
@@ -319,7 +328,7 @@ class _Planner:
             n,
             min(m, n),
             alone=window.shape(self._pipeline).alone,
-            late=_LATE_SLICES,
+            late=_LATE_REVISIONS if self._revises else _LATE_SLICES,
             state=f"slices of the last {size} (longest window){kept_before(self._pipeline)}, a row for each batch that touched one"
             + self._objects,
             state_rows=math.ceil(count_slices(edges, by_name[longest])[0] * (most + delay) / most) + 1,

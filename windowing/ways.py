@@ -1,22 +1,6 @@
 r"""The ways in which a pipeline is computed: by partials of slices and of sessions, or of tuples, or by live rows; and what decides.
 
-====================  ================================  =========================  ===============================  =====================
-\                     slices                            sessions                   positions                        live rows
-====================  ================================  =========================  ===============================  =====================
-windows               on grids, shown once              sessions without a         with policies that evict from    all others too
-                      (``final``)                       greatest size, shown       the front, shown once, beside
-                                                        once                       no others
-aggregates            whose partials can be combined    the same                   the same                         all others too
-                      in any order
-kept between batches  partials of slices                bounds and partials of     partials of tuples, and nodes    rows that windows
-                                                        open sessions              over them; tuples that wait      still to come may
-                                                                                   for the watermark                hold
-a batch reads of      the slices of the windows that    the open sessions of all   of the keys that it touches or   the rows of keys that
-them                  it completes                      keys                       that are due, the tuples that    it touches or that
-                                                                                   may leave, and 2·log2 n nodes    are due
-                                                                                   for the rest of a window
-====================  ================================  =========================  ===============================  =====================
-"""
+====================  ================================  =========================  ===============================  =============="""
 
 from __future__ import annotations
 
@@ -28,7 +12,7 @@ import pyarrow as pa
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
-from windowmill.windowing.columnar.slices import BATCH, CLOSED, GRID, LEVEL, SLICE
+from windowmill.windowing.columnar.slices import ARRIVAL, BATCH, CLOSED, GRID, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
 from windowmill.windowing.kernels.layout import Layout, why_unmergeable
@@ -80,7 +64,7 @@ def partials_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Partial
     layout, grids = Layout.of(pipeline, types), Grids.of(pipeline)
     gaps = tuple((window.name, window.session_gap()) for window in pipeline.windows if window.joins_by_gap)
     slices, sessions = Slices(grids, layout) if grids.named else None, Sessions(gaps, layout) if gaps else None
-    own = (SLICE, LEVEL, CLOSED, GRID, PLACE, ROWS, LATE_ROWS, BLOCK) if slices else ()
+    own = (SLICE, LEVEL, CLOSED, ARRIVAL, GRID, PLACE, ROWS, LATE_ROWS, BLOCK) if slices else ()
     taken = {BATCH, SUM, *own, *((GAP, FIRST, LAST) if sessions else ()), *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:
@@ -123,8 +107,9 @@ def strict_problem(why: Sequence[str]) -> str | None:
 def named_by_order(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> bool:
     """Whether earlier releases named columns of this pipeline's state by the order of its aggregates: a swap of two exchanged them."""
     found = partials_of(pipeline, types)
-    # Earlier releases had logs where there are sessions.
-    return found.layout.labels_by_order if found is not None and found.sessions is None else len(pipeline.conditions()) > 1
+    # Earlier releases had logs where there are sessions or revisions.
+    by_slices = found is not None and found.sessions is None and pipeline.emit == "final"
+    return found.layout.labels_by_order if found is not None and by_slices else len(pipeline.conditions()) > 1
 
 
 def why_rows(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:

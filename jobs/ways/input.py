@@ -87,6 +87,11 @@ class Input:
         return self.batch > 0
 
     @property
+    def revises(self) -> bool:
+        """Whether late rows bring revisions."""
+        return self.pipeline.emit == "revise"
+
+    @property
     def disorder(self) -> int:
         """Disorder in ticks of the axis."""
         return self.pipeline.time.disorder.elapsed()

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.sources.columns import FILE, REASON
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
-from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, TIME
 from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:
@@ -28,8 +28,27 @@ def seen_after(rows: pa.Table, seen: int | None) -> int | None:
 def judged(rows: pa.Table, batch: Input, grids: Sequence[WindowGrid]) -> pa.Table:
     """Judge the rows of ``batch``, in order of arrival, as :func:`windowmill.jobs.ways.lateness_on_spark.judged`; O(n)."""
     if batch.closed_by_file is not None:
-        return judge_by(rows, _closed_by_file(rows, batch.closed_by_file), lateness=batch.lateness, grids=grids)
-    return judge(rows, seen=batch.seen, disorder=batch.disorder, lateness=batch.lateness, grids=grids, settled=batch.settled)
+        closed = _closed_by_file(rows, batch.closed_by_file)
+        return judge_by(rows, closed, lateness=batch.lateness, grids=grids, revises=batch.revises)
+    return judge(
+        rows,
+        seen=batch.seen,
+        disorder=batch.disorder,
+        lateness=batch.lateness,
+        grids=grids,
+        settled=batch.settled,
+        revises=batch.revises,
+    )
+
+
+def revised_after(judged: pa.Table, lateness: int) -> int | None:
+    """An instant after which all windows end that ``judged`` rows revise; null if none does."""
+    if ARRIVAL not in judged.column_names:
+        return None
+    late = judged.filter(pc.and_(pc.is_valid(judged.column(ARRIVAL)), pc.is_null(judged.column(REASON))))
+    after = pc.max_element_wise(late.column(TIME), pc.subtract(late.column(CLOSED), lateness))
+    least: int | None = pc.min(after).as_py()
+    return least
 
 
 def marked(rows: pa.Table, batch: Input) -> pa.Table:
@@ -42,15 +61,24 @@ def marked(rows: pa.Table, batch: Input) -> pa.Table:
     return rows.append_column(LATE, late).append_column(CLOSED, pa.array(closed))
 
 
-def judge(rows: pa.Table, *, seen: int | None, disorder: int, lateness: int, grids: Sequence[WindowGrid], settled: int = 0) -> pa.Table:
+def judge(
+    rows: pa.Table,
+    *,
+    seen: int | None,
+    disorder: int,
+    lateness: int,
+    grids: Sequence[WindowGrid],
+    settled: int = 0,
+    revises: bool = False,
+) -> pa.Table:
     """Judge rows that follow others with event times up to ``seen``; rows of the first ``settled`` files are never late."""
     greatest = _greatest_so_far(rows, seen, settled)
-    return _close(rows, greatest - (disorder + lateness), greatest - disorder, grids)
+    return _close(rows, greatest - (disorder + lateness), greatest - disorder, grids, revises=revises)
 
 
-def judge_by(rows: pa.Table, closed: Ints, *, lateness: int, grids: Sequence[WindowGrid]) -> pa.Table:
+def judge_by(rows: pa.Table, closed: Ints, *, lateness: int, grids: Sequence[WindowGrid], revises: bool = False) -> pa.Table:
     """Judge rows, given the instant through which windows were closed at each row's arrival; ``closed`` has shape (n_rows,)."""
-    return _close(rows, closed, closed + lateness, grids)
+    return _close(rows, closed, closed + lateness, grids, revises=revises)
 
 
 def _greatest_so_far(rows: pa.Table, seen: int | None, settled: int) -> Ints:
@@ -70,7 +98,7 @@ def _usable_times(rows: pa.Table) -> pa.ChunkedArray:
     return pc.if_else(pc.is_null(rows.column(REASON)), rows.column(TIME), pa.scalar(None, pa.int64()))
 
 
-def _close(rows: pa.Table, closed: Ints, watermark: Ints, grids: Sequence[WindowGrid]) -> pa.Table:
+def _close(rows: pa.Table, closed: Ints, watermark: Ints, grids: Sequence[WindowGrid], *, revises: bool) -> pa.Table:
     """Mark late rows. ``closed`` never passes the watermark, so only rows behind the watermark can be late for a window."""
     times = pc.fill_null(_usable_times(rows), AXIS_END).to_numpy()
     late = times < watermark
@@ -80,7 +108,11 @@ def _close(rows: pa.Table, closed: Ints, watermark: Ints, grids: Sequence[Window
     found = closing_of(grids, times[behind], closed[behind])
     too_late, shut, edges = np.zeros(len(times), np.bool_), np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
     too_late[behind] = (found.last_end > times[behind]) & (found.last_end <= closed[behind])
-    shut[behind], edges[behind] = found.first_end <= closed[behind], found.edge
+    if revises:
+        shut[behind], edges[behind] = found.first_end <= watermark[behind], watermark[behind]
+    else:
+        shut[behind], edges[behind] = found.first_end <= closed[behind], found.edge
     reason = pc.if_else(pa.array(too_late), "too_late", rows.column(REASON))
     judged = rows.set_column(rows.schema.get_field_index(REASON), REASON, reason)
-    return judged.append_column(LATE, pa.array(late)).append_column(CLOSED, pa.array(edges, mask=~shut))
+    judged = judged.append_column(LATE, pa.array(late)).append_column(CLOSED, pa.array(edges, mask=~shut))
+    return judged.append_column(ARRIVAL, pa.array(np.arange(len(times)), mask=~shut)) if revises else judged

@@ -23,11 +23,11 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.columnar.log import NUMBER_OF, WATERMARK_OF
-from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, TIME
 from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, WindowSpec
+    from pyspark.sql import Column, DataFrame, Row, WindowSpec
 
     from windowmill.jobs.ways.input import Input
 
@@ -54,6 +54,8 @@ class Survey:
         (file, block, greatest event time before the block) of each block with rows behind the watermark.
     starts
         Offset of each file, in order, for numbering rows: greater than the number of every row in earlier files.
+    low
+        An event time that no late row is before; null if there are no late rows.
     """
 
     rows: int
@@ -61,15 +63,16 @@ class Survey:
     block_rows: int
     behind: tuple[tuple[int, int, int], ...]
     starts: tuple[int, ...]
+    low: int | None = None
 
 
-def survey(rows: DataFrame, batch: Input) -> Survey:
+def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> Survey:
     """Survey the ``rows`` of ``batch`` in one Spark job.
 
-    Rows of settled files count as arrived in order of event time, so none of them is late.
+    Rows of settled files count as arrived in order of event time, so none of them is late. ``every`` treats all other blocks as late, which
+    makes the watermark at each row's arrival known.
     """
-    # With ``emit: revise``, treat every block as late: per-row watermarks are needed.
-    every, seen = batch.pipeline.emit == "revise", batch.seen
+    seen = batch.seen
     block_rows = max(BLOCK_ROWS, batch.expected_rows // MAX_BLOCKS)
     usable = F.when(F.col(REASON).isNull(), F.col(TIME))
     blocks = (
@@ -77,19 +80,28 @@ def survey(rows: DataFrame, batch: Input) -> Survey:
         .agg(F.min(usable).alias("low"), F.max(usable).alias("high"), F.count("*").alias("rows"))
         .collect()
     )
-    behind = []
+    behind, lows = [], []
     for block in sorted(blocks, key=lambda block: (block[FILE], block["block"])):
         if block["high"] is None:
             continue
         through = block["high"] if seen is None else max(seen, block["high"])
         if block[FILE] >= batch.settled and (every or block["low"] < through - batch.disorder):
             behind.append((block[FILE], block["block"], block["low"] if seen is None else seen))
+        if _may_be_late(block, behind, batch):
+            lows.append(block["low"])
         seen = through
     ends = dict.fromkeys(range(1 + max((block[FILE] for block in blocks), default=-1)), 0)
     for block in blocks:
         ends[block[FILE]] = max(ends[block[FILE]], (block["block"] + 1) * block_rows)
     starts = (0, *accumulate(ends.values()))[:-1]
-    return Survey(sum(block["rows"] for block in blocks), seen, block_rows, tuple(behind), starts)
+    return Survey(sum(block["rows"] for block in blocks), seen, block_rows, tuple(behind), starts, min(lows, default=None))
+
+
+def _may_be_late(block: Row, behind: Sequence[tuple[int, int, int]], batch: Input) -> bool:
+    """Whether there may be late rows in ``block``, given the blocks through it that have rows ``behind`` the watermark."""
+    if batch.closed_by_file is not None:
+        return bool(block["low"] < batch.closed_by_file[block[FILE]] + batch.lateness)
+    return bool(behind) and behind[-1][:2] == (block[FILE], block["block"])
 
 
 def judged(rows: DataFrame, surveyed: Survey, batch: Input, grids: Sequence[WindowGrid]) -> DataFrame:
@@ -97,18 +109,24 @@ def judged(rows: DataFrame, surveyed: Survey, batch: Input, grids: Sequence[Wind
 
     ``_late`` is whether the row arrived behind the watermark. ``_closed`` is null if every window that contains the row was open at its
     arrival. Otherwise it is a slice edge, and the row counts in the windows of ``grids`` that end after it.
+
+    Where late rows bring revisions, ``_closed`` is null if no window that contains the row had been shown at its arrival. Otherwise it is
+    the watermark then, and ``_arrival`` is the row's number.
     """
+    number = _number(surveyed) if batch.revises else None
     if batch.closed_by_file is not None:
         closed = _closed(batch.closed_by_file)
-        return _close(rows, closed, closed + F.lit(batch.lateness), grids)
+        return _close(rows, closed, closed + F.lit(batch.lateness), grids, number)
     if not surveyed.behind:
         return rows
     orderly, behind = _by_blocks(rows, surveyed)
     orderly = orderly.withColumn(LATE, F.lit(False)).withColumn(CLOSED, F.lit(None).cast("long"))
+    if batch.revises:
+        orderly = orderly.withColumn(ARRIVAL, F.lit(None).cast("long"))
     seen = F.greatest(F.col("_before"), F.max(F.when(F.col(REASON).isNull(), F.col(TIME))).over(_so_far()))
     behind = behind.withColumn("_seen", seen)
     watermark = F.col("_seen") - F.lit(batch.disorder)
-    late = _close(behind, watermark - F.lit(batch.lateness), watermark, grids).drop("_seen")
+    late = _close(behind, watermark - F.lit(batch.lateness), watermark, grids, number).drop("_seen")
     return orderly.unionByName(late).drop("_block", "_before")
 
 
@@ -132,8 +150,13 @@ def without_watermark(rows: DataFrame) -> DataFrame:
 
 def numbered(rows: DataFrame, surveyed: Survey, batch: int) -> DataFrame:
     """Add a number to each row, ascending in order of arrival over all batches."""
+    return rows.withColumn(NUMBER_OF, F.lit(batch << BATCH_SHIFT) + _number(surveyed))
+
+
+def _number(surveyed: Survey) -> Column:
+    """A row's number, ascending in order of arrival."""
     starts = F.lit(list(surveyed.starts)) if surveyed.starts else F.array(F.lit(0))
-    return rows.withColumn(NUMBER_OF, F.lit(batch << BATCH_SHIFT) + starts[F.col(FILE)].cast("long") + F.col(ROW))
+    return starts[F.col(FILE)].cast("long") + F.col(ROW)
 
 
 def _by_blocks(rows: DataFrame, surveyed: Survey) -> tuple[DataFrame, DataFrame]:
@@ -154,8 +177,11 @@ def _closed(by_file: Sequence[int]) -> Column:
     return F.lit(list(by_file))[F.col(FILE)].cast("long")
 
 
-def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[WindowGrid]) -> DataFrame:
-    """Mark rows behind ``watermark``, and those that lie in a window that ends at or before ``closed``."""
+def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[WindowGrid], number: Column | None) -> DataFrame:
+    """Mark rows behind ``watermark``, and those that lie in a window that ends at or before ``closed``.
+
+    Where late rows bring revisions, ``number`` is theirs, and those that lie in a window that ends at or before ``watermark`` are marked.
+    """
     usable = F.col(REASON).isNull()
     time = F.when(usable, F.col(TIME))  # arithmetic on times outside the axis would overflow
     late = usable & (time < watermark)
@@ -168,12 +194,11 @@ def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[W
         rows = rows.withColumn(_CLOSING, closing(grids, F.when(late, time), closed))
         first_end, last_end, edge = (F.col(f"{backquoted(_CLOSING)}.{name}") for name in _VALUES)
     too_late = usable & (last_end > time) & (last_end <= closed)
-    return (
-        rows.withColumn(LATE, late)
-        .withColumn(CLOSED, F.when(usable & (first_end <= closed), edge))
-        .withColumn(REASON, F.when(too_late, F.lit("too_late")).otherwise(F.col(REASON)))
-        .drop(_CLOSING)
-    )
+    marks = {LATE: late, CLOSED: F.when(usable & (first_end <= closed), edge)}
+    if number is not None:
+        missed = usable & (first_end <= watermark)
+        marks |= {CLOSED: F.when(missed, watermark), ARRIVAL: F.when(missed, number)}
+    return rows.withColumns({**marks, REASON: F.when(too_late, F.lit("too_late")).otherwise(F.col(REASON))}).drop(_CLOSING)
 
 
 def closing(grids: Sequence[WindowGrid], time: Column, closed: Column) -> Column:

@@ -52,7 +52,7 @@ class LiveRowWay:
         rows, rows_read, seen = None, 0, batch.seen
         if batch.files:
             arrived = batch.read(self._spark)
-            survey = lateness.survey(arrived, batch)
+            survey = lateness.survey(arrived, batch, every=batch.revises)
             rows, rows_read, seen = numbered(arrived, survey, batch), survey.rows, survey.seen
         # Live rows cannot stop before the last row seen: the batch also emits complete windows after a backfill's range.
         return Surveyed(rows, rows_read, batch.emission(seen, stops_at_range=batch.pipeline.time.watermark != "max_event_time"))

@@ -16,7 +16,7 @@ from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
-from windowmill.windowing.columnar.slices import CLOSED, GRID, LATE, SLICE, TIME, Reading, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, GRID, LATE, SLICE, TIME, Reading, SliceStage, WindowStage
 from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SLICES = "_slices"
 
 def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
     """Lift the usable rows into packed slices; columns as ``stage.packing.packed_schema``."""
-    judged = [name for name in (CLOSED, LATE) if name in rows.columns]
+    judged = [name for name in (CLOSED, LATE, ARRIVAL) if name in rows.columns]
     chosen = rows.where(F.col(REASON).isNull()).select(TIME, *judged, *inputs(rows, stage))
     return _mapped(chosen, partial(_placed, slices.lifted, stage), stage.packing.packed_schema)
 
@@ -94,7 +94,8 @@ def _result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
         instants = pa.types.is_timestamp(stage.schema.field("window_end").type)
         start = (F.unix_micros(end) if instants else end) - F.element_at(sizes, number).cast("long")
         implied["window_start"] = F.timestamp_micros(start) if instants else start
-    return bare.select(*(implied.get(name, F.col(backquoted(name))).alias(name) for name in stage.schema.names))
+    given = {name: F.col(backquoted(name)) for name in bare.columns}
+    return bare.select(*((implied | given)[name].alias(name) for name in stage.schema.names))
 
 
 def _windows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

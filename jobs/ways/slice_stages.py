@@ -11,7 +11,7 @@ from windowmill.checkpoints.state.partials import has_nodes, slice_schema
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import NodeStage, Revising, SliceStage, WindowStage
 from windowmill.windowing.nodes import Nodes, Selection, Span
 from windowmill.windowing.ways import Slices
 
@@ -45,28 +45,51 @@ class Slicing:
         batch, layout = self.batch, self.slices.layout
         schema = slice_schema(batch.keys, layout, nodes=self.nodes is not None)
         pipeline = batch.pipeline
-        return SliceStage(pipeline.keys, pipeline.time.tie_break, layout, self.slices.grids.edges, batch.batch, schema, batch.check)
+        edges = self.slices.grids.edges
+        return SliceStage(pipeline.keys, pipeline.time.tie_break, layout, edges, batch.batch, schema, batch.check, batch.revises)
 
-    def wanted(self, emission: Emission) -> Span | Selection | None:
-        """The slices and nodes of the state that the batch needs; null if it needs none."""
+    def wanted(self, emission: Emission, revised_after: int | None = None) -> Span | Selection | None:
+        """The slices and nodes of the state that the batch needs; null if it needs none.
+
+        ``revised_after`` is an instant after which all windows end that late rows of the batch revise; null if they revise none.
+        """
         batch, nodes, grids = self.batch, self.nodes, self.slices.grids
         if not batch.restores:
             return None
+        after, through = self._shown(emission)
         if batch.emitted is None:
             # No nodes are stored yet, and later windows may hold all slices.
-            return Span(AXIS_BEGIN, emission.through) if emission.after < emission.through else None
+            return Span(AXIS_BEGIN, through) if after < through else None
+        if revised_after is not None:
+            revised_after = max(emission.after, revised_after)
         if nodes is not None:
-            return nodes.selection(emission.after, emission.through)
-        if not grids.any_end(emission.after, emission.through):
+            closed = (batch.emitted, batch.emitted if emission.emitted is None else emission.emitted)
+            return nodes.selection(after, through, closed, revised_after)
+        if revised_after is not None:
+            after = min(after, revised_after)
+        if not grids.any_end(after, through):
             return None
-        return Span(grids.first_slice_after(emission.after), emission.through)
+        return Span(grids.first_slice_after(after), through)
+
+    def _shown(self, emission: Emission) -> tuple[int, int]:
+        """The batch shows the windows for the first time that end after the one instant and at or before the other."""
+        batch = self.batch
+        if not batch.revises or not batch.builds_state:
+            return emission.after, emission.through
+        # Windows are shown at the watermark, which is ahead of the instant through which they are closed.
+        after = emission.after if batch.emitted is None else batch.emitted + batch.lateness
+        return after, after if emission.emitted is None else max(after, emission.emitted + batch.lateness)
 
     def window_stage(self, emission: Emission) -> WindowStage:
         """Settings for combining slices into windows and into new state."""
         batch, grids = self.batch, self.slices.grids
         keep_from = nodes = None
+        after, through = self._shown(emission)
+        revising = Revising(batch.lateness, emission.after) if batch.revises else None
         if batch.builds_state:
             keep_from = AXIS_BEGIN if emission.emitted is None else grids.first_slice_after(emission.emitted)
             if self.nodes is not None and emission.emitted is not None:
-                nodes = NodeStage(self.nodes, AXIS_BEGIN if batch.emitted is None else batch.emitted, emission.emitted)
-        return WindowStage(self.stage, grids.named, emission.after, emission.through, keep_from, batch.sink_schema, nodes)
+                before, now = AXIS_BEGIN if batch.emitted is None else batch.emitted, emission.emitted
+                ahead = batch.lateness if batch.revises else 0
+                nodes = NodeStage(self.nodes, before + ahead, now + ahead, closed_before=before, closed_through=now)
+        return WindowStage(self.stage, grids.named, after, through, keep_from, batch.sink_schema, nodes, revising)

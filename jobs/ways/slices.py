@@ -40,6 +40,11 @@ class Place(Protocol):
         """Greatest event time including these rows; null if no row ever had one."""
         ...
 
+    @property
+    def revised_after(self) -> int | None:
+        """An instant after which all windows end that these rows revise; null if they revise none."""
+        ...
+
     def load(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> Loaded:
         """Load the ``wanted`` rows of the state; moves to Spark if they are too many for this process."""
         ...
@@ -70,8 +75,10 @@ class SliceWay:
         self._table = PartialTable(spark, state, self._slicing.stage.storing.schema, batch.check)
 
     def survey(self) -> Surveyed:
-        place = self._arrived()
-        return Surveyed(place, self._batch.emission(place.seen))
+        place, batch = self._arrived(), self._batch
+        # Late rows of a backfill may have revised windows that end after its range.
+        stops_at_range = not (batch.revises and batch.pipeline.time.watermark == "max_event_time")
+        return Surveyed(place, batch.emission(place.seen, stops_at_range=stops_at_range))
 
     def _arrived(self) -> Place:
         batch = self._batch
@@ -83,8 +90,9 @@ class SliceWay:
         return OnSpark.surveyed(rows, self._slicing)
 
     def restore(self, surveyed: Surveyed) -> Loaded:
-        stage = self._slicing.window_stage(surveyed.emission)
-        return surveyed.place.load(self._table, self._slicing.wanted(surveyed.emission), stage)
+        place, emission = surveyed.place, surveyed.emission
+        wanted = self._slicing.wanted(emission, place.revised_after)
+        return place.load(self._table, wanted, self._slicing.window_stage(emission))
 
     def apply(self, surveyed: Surveyed, restored: Loaded, staging: str) -> Applied:
         return settle(self._batch, surveyed.emission, restored.compute(), surveyed.place.rows_read, staging)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from windowmill.jobs.ways.new_rows import NewRows, counted
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.rows import key_codes
 from windowmill.windowing.columnar.slice_windows import Combined, result_rows
-from windowmill.windowing.columnar.slices import SLICE, TIME, WindowStage
+from windowmill.windowing.columnar.slices import ARRIVAL, SLICE, TIME, Revising, WindowStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +57,10 @@ class InProcess:
         before = self.slicing.batch.seen
         return before if self.new is None else lateness.seen_after(self.new.table, before)
 
+    @property
+    def revised_after(self) -> int | None:
+        return None if self._judged is None else lateness.revised_after(self._judged.table, self.slicing.batch.lateness)
+
     def load(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedInProcess | LoadedOnSpark:
         return self.load_few(table, wanted, stage) or self._on_spark(table, wanted, stage)
 
@@ -66,9 +71,9 @@ class InProcess:
         if wanted is not None:
             stored = table.read(wanted, before_batch=batch.batch, limit=limits.state_read(layout))
         too_large = wanted is not None and stored is None
-        if too_large or not _fits(None if self.new is None else self.new.table, stored, stage):
+        if too_large or not _fits(None if self._judged is None else self._judged.table, stored, stage):
             return None
-        return LoadedInProcess(self._judged(), stored, stage, batch.builds_state)
+        return LoadedInProcess(self._judged, stored, stage, batch.builds_state)
 
     def _on_spark(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedOnSpark:
         """Restart on Spark from the new rows, because the batch turned out not to be small."""
@@ -76,11 +81,12 @@ class InProcess:
             return slices_on_spark.load(self.spark, None, self.slicing, table, wanted, stage)
         return slices_on_spark.OnSpark.surveyed(self.new.in_spark, self.slicing).load(table, wanted, stage)
 
+    @cached_property
     def _judged(self) -> NewRows | None:
         if self.new is None:
             return None
         judged = lateness.judged(self.new.table, self.slicing.batch, self.slicing.slices.grids.grids)
-        return NewRows(judged, self.new.in_spark)
+        return replace(self.new, table=judged)
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,14 @@ def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) ->
     keys = [pa.chunked_array([chunk for table in tables for chunk in table.column(key).chunks]) for key in stage.slices.keys]
     _, n_keys = key_codes(keys, sum(table.num_rows for table in tables))
     ends = sum(_ends(grid, max(stage.after, min(lows)), stage.through, max(highs)) for _, grid in stage.grids)
-    return n_keys * ends <= limits.rows_within(limits.MOST_RESULTS, stage.slices.layout)
+    revised = 0 if rows is None or stage.revising is None else _revised(rows, stage.revising, stage)
+    return n_keys * ends + revised <= limits.rows_within(limits.MOST_RESULTS, stage.slices.layout)
+
+
+def _revised(rows: pa.Table, revising: Revising, stage: WindowStage) -> int:
+    """Upper bound on the number of revisions that judged ``rows`` bring."""
+    late = 0 if ARRIVAL not in rows.column_names else len(rows) - rows.column(ARRIVAL).null_count
+    return late * sum(grid.most_ends(min(grid.longest, revising.lateness)) for _, grid in stage.grids)
 
 
 def _ends(grid: WindowGrid, after: int, through: int, last: int) -> int:

@@ -46,6 +46,10 @@ class OnSpark:
     def seen(self) -> int | None:
         return self.survey.seen
 
+    @property
+    def revised_after(self) -> int | None:
+        return self.survey.low if self.slicing.batch.revises else None
+
     def load(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedOnSpark:
         judged = lateness.judged(self.rows, self.survey, self.slicing.batch, self.slicing.slices.grids.grids)
         return load(self.rows.sparkSession, judged, self.slicing, table, wanted, stage)

@@ -41,10 +41,11 @@ def test_rows_of_the_reference_and_none_is_late(spark, tmp_path):
     assert frame.columns == [*patient.keys, "window", "window_start", "window_end", "trigger", "revision", *patient.aggregates, "batch"]
 
 
+@pytest.mark.parametrize("emit", ["final", "revise"])
 @pytest.mark.parametrize("disorder", ["5 minutes", "10 hours"], ids=["late", "in_time"])
-def test_rows_that_come_late_in_the_order_of_arrival_count_as_in_runs(spark, tmp_path, disorder):
+def test_rows_that_come_late_in_the_order_of_arrival_count_as_in_runs(spark, tmp_path, disorder, emit):
     time = {"column": "t", "tie_break": ["id"], "disorder": disorder, "lateness": "8 minutes"}
-    pipeline = Bench(tmp_path, {"time": time}).pipeline
+    pipeline = Bench(tmp_path, {"time": time, "emit": emit}).pipeline
     ordered = [dict(row, i=n) for n, row in enumerate(events(62, 900))]
     want = expected(pipeline, ordered, final=True)
     assert ("too_late" in {reason for _, reason in want.quarantined}) == (disorder == "5 minutes")

@@ -11,6 +11,7 @@ from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differenc
 from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.log import is_log
+from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.maintenance import maintain
@@ -52,6 +53,8 @@ CASES: dict[str, dict[str, Any]] = {
     "sessions beside grids": {"aggregates": OBJECTS, "windows": [*SESSIONS[:1], *GRIDS]},
     "sessions beside calendars": {"windows": [CALENDARS[0], *SESSIONS]},
     "objects over sessions": {"aggregates": OBJECTS, "windows": SESSIONS[:1]},
+    "revisions": {"emit": "revise"},
+    "revisions of objects": {"aggregates": OBJECTS, "windows": [*GRIDS, *CALENDARS[1:3]], "emit": "revise"},
 }
 
 
@@ -65,6 +68,22 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
     done = check_runs_backfill_and_upkeep(bench, events(31, 400))
     assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
     assert not is_log(str(tmp_path / "sink.windowmill" / "state"))
+
+
+@pytest.mark.parametrize("windows", [GRIDS, LONG], ids=["slices", "nodes"])
+@pytest.mark.parametrize("place", ["process", "Spark"])
+def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch, place, windows):
+    if place == "Spark":
+        monkeypatch.setattr(limits, "MOST_ROWS", 0)
+        monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
+    rows = events(34, 400)
+    bench = Bench(tmp_path, {"windows": windows, "emit": "revise", "keys": ["site"]})
+    bench.land(rows[:300])
+    times = sorted(row["t"] for row in rows[:300] if row["t"] is not None)
+    loop.backfill(bench.pipeline, quiet(), begin=0, end=times[150])
+    run_over(bench, 11, rows[300:], 3)
+    assert max(row["revision"] for row in bench.rows()) > 0
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
 
 
 def test_state_shows_the_partials(spark, tmp_path):
@@ -99,15 +118,16 @@ def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
     assert "windows to come that hold them" in told
 
 
-def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch):
+@pytest.mark.parametrize("emit", ["final", "revise"])
+def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, emit):
     rows = events(33, 300)
-    bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": GRIDS})
+    bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": GRIDS, "emit": emit})
     with monkeypatch.context() as patched:
         patched.setattr(choose, "partials_of", lambda *_: None)
         run_over(bench, 9, rows[:200], 2)
     state = str(tmp_path / "sink.windowmill" / "state")
     assert is_log(state)
-    strict = Bench(tmp_path, {"aggregates": OBJECTS, "windows": GRIDS, "strict": True})
+    strict = Bench(tmp_path, {"aggregates": OBJECTS, "windows": GRIDS, "emit": emit, "strict": True})
     strict.land(rows[200:201])
     with pytest.raises(SpecError, match="keeps raw rows, as an older release made it"):
         strict.run()

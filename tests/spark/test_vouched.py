@@ -50,6 +50,17 @@ def test_windows_appear_when_the_interval_that_completes_them_is_vouched_for(ben
     assert [row["reason"] for row in bench.quarantine()] == ["too_late"]
 
 
+def test_rows_behind_an_interval_that_was_vouched_for_bring_revisions(bench):
+    bench.changes["emit"] = "revise"
+    _land(bench, [1, 11, 21, 300])
+    bench.run(interval_end=AT_BASE + timedelta(minutes=20))
+    _land(bench, [2, 12, 13])
+    [second] = bench.run(interval_end=AT_BASE + timedelta(minutes=35))
+    shown = [((row["window_end"] - BASE) // MINUTE, row["revision"], row["n"]) for row in bench.rows()]
+    assert shown == [(10, 0, 1), (20, 0, 1), (20, 1, 2), (20, 2, 3), (30, 0, 1)]
+    assert (second.commit.rows_applied, second.commit.rows_quarantined, second.commit.rows_late) == (2, 1, 2)
+
+
 def test_a_later_interval_completes_windows_without_new_rows(bench):
     _land(bench, [1, 11])
     bench.run(interval_end=AT_BASE + timedelta(minutes=15))

@@ -149,7 +149,7 @@ class Run:
             names += [(name, pa.int64()) for name in ("window_start", "window_end", "trigger", "revision")]
             names += [*((result.name, result.type) for result in self.layout.results), ("batch", pa.int64())]
             after = self.emitted if from_source is None else from_source
-            whole = None if self.nodes is None else NodeStage(self.nodes, self.emitted, through)
+            whole = None if self.nodes is None else NodeStage(self.nodes, self.emitted, through, self.emitted, through)
             keep_from = self.grids.first_slice_after(through)
             ordered = pa.concat_tables(packed).sort_by([("k", "ascending"), (PLACE, "ascending")])
             asked = WindowStage(stage, self.grids.named, after, through, keep_from, pa.schema(names), whole)

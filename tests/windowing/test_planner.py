@@ -337,7 +337,8 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"emit": "revise"}, ["emit: revise"]),
+        ({"emit": "revise", "windows": [GRID, {"name": "w", "type": "session", "gap": "1 hour"}]}, ["emit: revise"]),
+        ({"emit": "revise", "windows": [{"name": "w", "type": "sliding", "evict": {"count": 3}}]}, ["emit: revise"]),
         ({"time": {"column": "t", "end": "until"}}, ["time.end: "]),
         (
             {"aggregates": {"n": {"count": "*"}, "d": {"use": "tests.windowing.test_planner:Newest", "args": ["x"]}}},
@@ -375,7 +376,18 @@ def test_what_forbids_slices_goes_by_live_rows_and_all_of_it_is_told(changed, wh
             Grids.of(pipeline)
 
 
-@pytest.mark.parametrize("key", ["_batch", "_level", "_Place", "_Sum"])
+def test_revisions_of_windows_on_grids_go_by_slices_or_nodes_and_what_they_read_is_told():
+    long = {"name": "w", "type": "hopping", "size": "1 day", "hop": "5 minutes"}
+    for window, kept in ((GRID, "slices"), (long, "nodes")):
+        found = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [window], "emit": "revise"}))
+        assert (found.way, found.why) == ("slices", ())
+        assert found.reads.startswith("the nodes and slices" if kept == "nodes" else "the slices")
+        assert "where rows came late, also those of the windows that they revise" in found.reads
+        assert "late rows of a slice have rows of their own" in found.adds
+        assert found.windows[0].shape.late.startswith("a window that late rows revise")
+
+
+@pytest.mark.parametrize("key", ["_batch", "_level", "_Place", "_arrival", "_Sum"])
 def test_a_key_that_is_named_like_a_column_of_slices_is_refused(key):
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"keys": [key], "aggregates": {"s": {"sum": "x"}}})
     with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):

@@ -64,7 +64,7 @@ class Lifted:
         else:
             flips = fifo_ranges(*given, windows.sequence, windows.group_offsets, windows.lo, windows.hi, windows.middles, *out)
             if len(windows.members):
-                add_members(*given, windows.member_offsets, windows.members, *out)
+                add_members(*given, windows.member_offsets, windows.members, windows.continues, *out)
         found: dict[str, Column] = dict(lower(aggregation.layout, out_ints, out_floats, self.leaves.table))
         found |= {name: self._clipped(spec, windows) for name, spec in aggregation.clipped.items()}
         found |= {name: column.compute(self.objects[name], windows) for name, column in aggregation.objects.items()}

@@ -66,7 +66,7 @@ def combine_numbers(layout: Layout, ints: Ints, floats: Floats, windows: Windows
     given: Any = (layout.program(), ints, floats)
     fifo_ranges(*given, windows.sequence, windows.group_offsets, windows.lo, windows.hi, windows.middles, out_ints, out_floats)
     if len(windows.members):
-        add_members(*given, windows.member_offsets, windows.members, out_ints, out_floats)
+        add_members(*given, windows.member_offsets, windows.members, windows.continues, out_ints, out_floats)
     return out_ints, out_floats
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.aggregates import aggregate_for, value_type
@@ -46,7 +47,10 @@ def combine_windows(aggregate: Aggregate[Any], partials: Sequence[Any], windows:
     if members:
         any_order = aggregate.positioned or aggregate.commutative
         lo, hi, sequence = windows.lo.tolist(), windows.hi.tolist(), windows.sequence
+        continuing = set(np.flatnonzero(windows.continues).tolist())
         for window in range(len(windows)):
+            if window in continuing:
+                totals[window] = totals[window - 1]
             held = members[offsets[window] : offsets[window + 1]]
             if held and any_order:
                 totals[window] = aggregate.fold([totals[window], *(partials[leaf] for leaf in held)])

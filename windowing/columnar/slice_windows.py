@@ -21,6 +21,7 @@ from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.grid_partials import Partials, combine_numbers, concatenate, windows_of
 from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, count_slices
+from windowmill.windowing.columnar.slice_revisions import marked_by_edge, merged_late, revisions_of
 from windowmill.windowing.columnar.slices import (
     BATCH,
     CHUNK_BYTES,
@@ -30,8 +31,10 @@ from windowmill.windowing.columnar.slices import (
     LEVEL,
     SLICE,
     NodeStage,
+    Revising,
     SliceStage,
     WindowStage,
+    arrivals_of,
     closed_of,
     nulled,
 )
@@ -41,6 +44,7 @@ from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.lower import lower
 from windowmill.windowing.kernels.sliced import NEVER_CLOSED, hopping_windows
 from windowmill.windowing.kernels.slices import along_axis, combine_runs, runs
+from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.leaves import runs as equal_runs
 
 
@@ -51,7 +55,7 @@ class Combined:
     Attributes
     ----------
     windows
-        Bare result rows, one table per window of the spec.
+        Bare result rows; each table has rows of one window of the spec.
     slices, offsets
         The batch's slices and nodes for the state, with checksums, grouped by key; key k's are ``offsets[k]:offsets[k + 1]``. None if the
         state keeps none.
@@ -76,12 +80,16 @@ def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[
 def _combine(stage: WindowStage, table: pa.Table) -> Combined:
     merged = _merged(stage.slices, table)
     windows = [bare for number in range(len(stage.grids)) if (bare := _windows(stage, number, merged)) is not None]
-    own = merged.batches == stage.slices.batch
+    if stage.revising is not None:
+        windows += [bare for number in range(len(stage.grids)) if (bare := _revised(stage, stage.revising, number, merged)) is not None]
+    own = merged.turns >= stage.slices.batch
     kept, kept_offsets, n_nodes = None, np.zeros(1, np.int64), 0
     if stage.keep_from is not None:
-        stored_rows = [(0, merged.partials.at(own & (merged.partials.starts >= stage.keep_from)))]
+        partials = marked_by_edge(stage.slices, merged.partials) if stage.slices.revises else merged.partials
+        new = partials.at(own & (partials.starts >= stage.keep_from))
+        stored_rows = [(0, merged_late(stage.slices, new) if stage.slices.revises else new)]
         if stage.nodes is not None:
-            stored_rows += _whole_nodes(stage, stage.nodes, merged.partials, own)
+            stored_rows += _whole_nodes(stage, stage.nodes, partials, own)
         kept, kept_offsets = _kept(stage.slices, merged, stored_rows)
         n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:])
     rows, late_rows = (pc.sum(table.column(name)).as_py() for name in (ROWS, LATE_ROWS))
@@ -90,7 +98,7 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
 
 @dataclass(frozen=True)
 class _Merged:
-    """Slices of whole keys; those with equal key, start, closed and batch are combined into one.
+    """Slices of whole keys; those with equal key, start, closed and turn are combined into one.
 
     Attributes
     ----------
@@ -98,8 +106,9 @@ class _Merged:
         Key columns by key index.
     offsets
         Key k's slices are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    batches
-        Batch of each slice; int64, shape (n_slices,).
+    turns
+        The batch of each slice; of a late row that brings revisions, a greater number that ascends in order of arrival. int64, shape
+        (n_slices,).
     table
         The rows that partials point into.
     columns
@@ -109,7 +118,7 @@ class _Merged:
     of_key: Mapping[str, pa.Array]
     offsets: Ints
     partials: Partials
-    batches: Ints
+    turns: Ints
     table: pa.Table
     columns: StoredObjects
 
@@ -125,61 +134,82 @@ def _merged(stage: SliceStage, table: pa.Table) -> _Merged:
     rows_before = np.append(0, np.cumsum(lengths)).astype(np.int64)
     first_of_key = key_offsets(table, keys)
     offsets = rows_before[first_of_key]
-    starts, closed, batches = (int64_of(slices.column(SLICE).chunk(0)), closed_of(slices), int64_of(slices.column(BATCH).chunk(0)))
-    if len(moved := along_axis(offsets, starts, closed, batches)):
-        slices, starts, closed, batches = slices.take(pa.array(moved)).combine_chunks(), starts[moved], closed[moved], batches[moved]
+    starts, closed = int64_of(slices.column(SLICE).chunk(0)), closed_of(slices)
+    turns = int64_of(slices.column(BATCH).chunk(0)) + 1 + arrivals_of(slices)
+    if len(moved := along_axis(offsets, starts, closed, turns)):
+        slices, starts, closed, turns = slices.take(pa.array(moved)).combine_chunks(), starts[moved], closed[moved], turns[moved]
     ints, floats = arenas(layout, slices)
     objects = stage.objects.read(slices)
-    bounds = runs(offsets, starts, closed, batches)
+    bounds = runs(offsets, starts, closed, turns)
     if len(bounds) <= len(starts):
         ints, floats = combine_runs(layout.program(), bounds, ints, floats)
         objects = stage.objects.fold(objects, bounds)
         firsts = bounds[:-1]
-        starts, closed, batches = starts[firsts], closed[firsts], batches[firsts]
+        starts, closed, turns = starts[firsts], closed[firsts], turns[firsts]
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
     of_key = {column: table.column(column).combine_chunks().take(pa.array(first_of_key[:-1])) for column in keys}
     index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    return _Merged(of_key, offsets, Partials(index, starts, closed, ints, floats, objects), batches, slices, stage.objects)
+    return _Merged(of_key, offsets, Partials(index, starts, closed, ints, floats, objects), turns, slices, stage.objects)
 
 
 def _windows(stage: WindowStage, number: int, merged: _Merged) -> pa.Table | None:
-    """Bare result rows of one window of the spec; none if no window of it is complete."""
+    """Bare result rows of one window of the spec, of the rows that came in time; none if no window of it is complete."""
     window, grid = stage.grids[number]
     partials, offsets, layout = merged.partials, merged.offsets, stage.slices.layout
     _check_number(stage, window, grid, merged)
-    columns: dict[str, pa.Array]
     if layout.objects or stage.hopping is None:
         windows = windows_of(grid.numbered(partials.starts, partials.starts + 1), partials, offsets, stage.after, stage.through)
-        key, ends = windows.key, windows.end
-        if not len(key):
-            return None
-        columns = lower(layout, *combine_numbers(layout, partials.ints, partials.floats, windows), merged.table) | {
-            "window_start": pa.array(windows.start)
-        }
-        found = merged.columns.compute(merged.objects, windows)
-        specs = {result: spec for held in layout.objects for result, spec in held.results}
-        columns |= {name: typed(name, found[name], stage.schema.field(name).type, as_json=gives_json(spec)) for name, spec in specs.items()}
-    else:
-        fixed = stage.hopping[number]
-        key, ends, ints, floats = hopping_windows(
-            layout.program(),
-            offsets,
-            partials.starts,
-            partials.closed,
-            partials.ints,
-            partials.floats,
-            fixed.size,
-            fixed.hop,
-            fixed.origin,
-            stage.after,
-            stage.through,
-        )
-        if not len(key):
-            return None
-        columns = lower(layout, ints, floats, merged.table)
-    columns |= {column: values.take(pa.array(key)) for column, values in merged.of_key.items()}
-    columns |= {GRID: pa.repeat(number, len(ends)), "window_end": pa.array(ends)}
-    return pa.table([columns[field.name].cast(field.type) for field in stage.bare_schema], schema=stage.bare_schema)
+        return _lowered(stage, number, merged, windows) if len(windows) else None
+    fixed = stage.hopping[number]
+    key, ends, ints, floats = hopping_windows(
+        layout.program(),
+        offsets,
+        partials.starts,
+        partials.closed,
+        partials.ints,
+        partials.floats,
+        fixed.size,
+        fixed.hop,
+        fixed.origin,
+        stage.after,
+        stage.through,
+    )
+    columns = lower(layout, ints, floats, merged.table) | {"revision": pa.repeat(0, len(key))}
+    return _bare(stage, number, merged, key, columns | {"window_end": pa.array(ends)}) if len(key) else None
+
+
+def _revised(stage: WindowStage, revising: Revising, number: int, merged: _Merged) -> pa.Table | None:
+    """Bare result rows of one window of the spec, one for each of its windows and each late row that revises it; none if none does."""
+    window, grid = stage.grids[number]
+    late = merged.turns > stage.slices.batch
+    if not late.any():
+        return None
+    partials = merged.partials
+    check_share(window, int(late.sum()) * grid.most_ends(min(grid.longest, revising.lateness)))
+    numbering, rows = (
+        grid.numbered(partials.starts, partials.starts + 1),
+        np.ascontiguousarray(partials.ints[:, stage.slices.layout.program()[0][1]]),
+    )
+    windows = revisions_of(numbering, partials, merged.offsets, merged.turns, rows, stage.slices.batch, revising, stage.through)
+    return _lowered(stage, number, merged, windows) if len(windows) else None
+
+
+def _lowered(stage: WindowStage, number: int, merged: _Merged, windows: Windows) -> pa.Table:
+    """Bare result rows of ``windows`` of one window of the spec."""
+    layout = stage.slices.layout
+    columns = lower(layout, *combine_numbers(layout, merged.partials.ints, merged.partials.floats, windows), merged.table)
+    found = merged.columns.compute(merged.objects, windows) if layout.objects else {}
+    specs = {result: spec for held in layout.objects for result, spec in held.results}
+    columns |= {name: typed(name, found[name], stage.schema.field(name).type, as_json=gives_json(spec)) for name, spec in specs.items()}
+    bounds = {"window_start": windows.start, "window_end": windows.end, "revision": windows.revision}
+    return _bare(stage, number, merged, windows.key, columns | {name: pa.array(values) for name, values in bounds.items()})
+
+
+def _bare(stage: WindowStage, number: int, merged: _Merged, key: Ints, columns: Mapping[str, pa.Array]) -> pa.Table:
+    """Bare result rows of these ``columns`` and of the keys with index ``key``."""
+    of_keys = {column: values.take(pa.array(key)) for column, values in merged.of_key.items()}
+    whole = {**columns, **of_keys, GRID: pa.repeat(number, len(key))}
+    return pa.table([whole[field.name].cast(field.type) for field in stage.bare_schema], schema=stage.bare_schema)
 
 
 def _check_number(stage: WindowStage, window: str, grid: WindowGrid, merged: _Merged) -> None:
@@ -194,9 +224,9 @@ def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: Partials, own: n
     ``leaves`` are the restored slices and nodes and the batch's own slices.
     """
     assert stage.keep_from is not None
-    counted = leaves.closed <= wanted.through
-    # Late slices join a node once the windows that do not count them have ended.
-    fresh = counted & (own | (leaves.closed > wanted.before))
+    counted = leaves.closed <= wanted.closed_through
+    # Late slices join a node once the windows that do not count them, or number their revisions by them, are closed.
+    fresh = counted & (own | (leaves.closed > wanted.closed_before))
     first, before, now = (wanted.nodes.number(t) for t in (stage.keep_from, wanted.before, wanted.through))
     nodes = []
     for rows, whole, until in ((counted, before, now), (fresh, None, before)):
@@ -242,7 +272,8 @@ def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:
     columns = {field.name: bare.column(field.name) for field in bare.schema} | {"window": pa.repeat(stage.grids[number][0], n)}
     if stage.hopping is not None:
         columns["window_start"] = pa.array(int64_of(bare.column("window_end").combine_chunks()) - stage.hopping[number].size)
-    columns |= {"trigger": pa.nulls(n, pa.int64()), "revision": pa.repeat(0, n), "batch": pa.repeat(stage.slices.batch, n)}
+    columns = {"revision": pa.repeat(0, n)} | columns
+    columns |= {"trigger": pa.nulls(n, pa.int64()), "batch": pa.repeat(stage.slices.batch, n)}
     return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
 
 

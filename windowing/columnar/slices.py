@@ -33,9 +33,11 @@ from windowmill.windowing.kernels.sliced import NEVER_CLOSED
 from windowmill.windowing.kernels.slices import along_axis, by_key, runs
 from windowmill.windowing.nodes import Nodes
 
-#: Columns of a row to lift, beside those of the source: its event time; the instant through which windows were closed at its arrival, or
-#: null; whether it is late.
+#: Columns of a row to lift, beside those of the source: its event time; the instant through which windows had been shown at its arrival, or
+#: null if none of them holds it; whether it is late.
 TIME, CLOSED, LATE = "_time", "_closed", "_late"
+#: Position of a row in the order of arrival of its batch, if it brings revisions, else null; also of its partial, until that is stored.
+ARRIVAL = "_arrival"
 #: Columns of a slice beside the keys, ``CLOSED`` and the partials: its start, and its batch.
 SLICE, BATCH = "_slice", "_batch"
 #: Level of a node, 0 for a slice; only where nodes are stored.
@@ -44,6 +46,9 @@ LEVEL = "_level"
 #: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates, and window start
 #: where the end does not imply it.
 GRID = "_ grid"
+
+#: ``ARRIVAL`` of a row that brings no revisions.
+IN_TIME = -1
 
 #: Number of rows lifted together; many, so that the rows of a slice meet. They take about 150 bytes each in memory.
 CHUNK_ROWS = 1_000_000
@@ -91,6 +96,8 @@ class SliceStage:
         Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``CLOSED``, ``BATCH``, the partials.
     check
         Verifies slices read from the state; none if there is no state.
+    revises
+        Whether late rows bring revisions. If so, each of them is lifted into a partial of its own, with its ``ARRIVAL``.
     """
 
     keys: tuple[str, ...]
@@ -100,6 +107,12 @@ class SliceStage:
     batch: int
     schema: pa.Schema
     check: RowCheck | None = None
+    revises: bool = False
+
+    @cached_property
+    def lifted_schema(self) -> pa.Schema:
+        """Columns of a slice until it is stored."""
+        return self.schema.append(pa.field(ARRIVAL, pa.int64())) if self.revises else self.schema
 
     @property
     def source_columns(self) -> Sequence[str]:
@@ -119,7 +132,7 @@ class SliceStage:
     @cached_property
     def packing(self) -> Packing:
         """Packs slices for the shuffle."""
-        return Packing(self.keys, self.schema)
+        return Packing(self.keys, self.lifted_schema)
 
     @cached_property
     def storing(self) -> Packing:
@@ -135,11 +148,31 @@ class NodeStage:
     ----------
     before, through
         Instants through which windows had been emitted before this batch, and are with it.
+    closed_before, closed_through
+        Instants through which windows had been closed before this batch, and are with it.
     """
 
     nodes: Nodes
     before: int
     through: int
+    closed_before: int
+    closed_through: int
+
+
+@dataclass(frozen=True)
+class Revising:
+    """Settings for the revisions that a batch's late rows bring; small and picklable.
+
+    Attributes
+    ----------
+    lateness
+        How long windows take rows after they are shown, in ticks of the axis.
+    after
+        Only windows that end after this instant are revised.
+    """
+
+    lateness: int
+    after: int
 
 
 @dataclass(frozen=True)
@@ -149,13 +182,15 @@ class WindowStage:
     Attributes
     ----------
     after, through
-        The batch emits the windows that end in (after, through].
+        The batch emits the windows that end in (after, through], as far as rows came in time for them.
     keep_from
         The state keeps the batch's slices that start at or after this instant; null for none.
     schema
         Columns of a result row.
     nodes
         Nodes that the state keeps beside slices; null for none.
+    revising
+        How late rows revise windows that end at or before ``through``; null if they revise none.
     """
 
     slices: SliceStage
@@ -165,6 +200,7 @@ class WindowStage:
     keep_from: int | None
     schema: pa.Schema
     nodes: NodeStage | None = None
+    revising: Revising | None = None
 
     @cached_property
     def hopping(self) -> Sequence[Grid] | None:
@@ -174,7 +210,9 @@ class WindowStage:
     @cached_property
     def bare_schema(self) -> pa.Schema:
         """Columns of a result row without those that its grid implies or that are constant."""
-        implied = ["window", "trigger", "revision", "batch"]
+        implied = ["window", "trigger", "batch"]
+        if self.revising is None:
+            implied.append("revision")
         if self.hopping is not None:
             implied.append("window_start")
         return pa.schema([(GRID, pa.int32()), *(field for field in self.schema if field.name not in implied)])
@@ -196,7 +234,10 @@ def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: in
             stage.check.verify(table)
         codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
         order, offsets = by_key(codes, n_keys)
-        yield stage.packing.pack(table.select(stage.schema.names).take(pa.array(order)), offsets, place, None, 0)
+        rows = table.select(stage.schema.names).take(pa.array(order))
+        if stage.revises:
+            rows = rows.append_column(ARRIVAL, pa.nulls(rows.num_rows, pa.int64()))
+        yield stage.packing.pack(rows, offsets, place, None, 0)
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -213,21 +254,22 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
-    """Lift ``rows`` into slices in (key, start, closed) order; key k's are ``offsets[k]:offsets[k + 1]``."""
+    """Lift ``rows`` into slices in (key, start, closed, arrival) order; key k's are ``offsets[k]:offsets[k + 1]``."""
     if stage.layout.ordered:
         rows = rows.take(pa.array(by_time(rows, stage.ties)))
     codes, n_keys = key_codes([rows.column(key) for key in stage.keys], rows.num_rows)
     starts = stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks()))
-    closed = closed_of(rows)
+    closed, arrivals = closed_of(rows), arrivals_of(rows)
     order, offsets = by_key(codes, n_keys)
-    starts, closed = starts[order], closed[order]
-    if len(moved := along_axis(offsets, starts, closed, closed)):
-        order, starts, closed = order[moved], starts[moved], closed[moved]
-    bounds = runs(offsets, starts, closed, closed)
+    starts, closed, arrivals = starts[order], closed[order], arrivals[order]
+    if len(moved := along_axis(offsets, starts, closed, arrivals)):
+        order, starts, closed, arrivals = order[moved], starts[moved], closed[moved], arrivals[moved]
+    bounds = runs(offsets, starts, closed, arrivals)
     columns = lifted_groups(stage, rows, order, bounds)
     columns |= {SLICE: pa.array(starts[bounds[:-1]]), CLOSED: nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
     columns[LEVEL] = pa.repeat(0, len(bounds) - 1)
-    table = pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+    columns[ARRIVAL] = pa.array(arrivals[bounds[:-1]], mask=arrivals[bounds[:-1]] == IN_TIME)
+    table = pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
     return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)
 
 
@@ -263,6 +305,13 @@ def closed_of(table: pa.Table) -> Ints:
     if CLOSED not in table.column_names:
         return np.full(table.num_rows, NEVER_CLOSED, np.int64)
     return np.array(pc.fill_null(table.column(CLOSED).combine_chunks(), int(NEVER_CLOSED)).to_numpy(zero_copy_only=False), np.int64)
+
+
+def arrivals_of(table: pa.Table) -> Ints:
+    """``ARRIVAL`` of each row, ``IN_TIME`` for null; int64, shape (n_rows,)."""
+    if ARRIVAL not in table.column_names:
+        return np.full(table.num_rows, IN_TIME, np.int64)
+    return np.array(pc.fill_null(table.column(ARRIVAL).combine_chunks(), IN_TIME).to_numpy(zero_copy_only=False), np.int64)
 
 
 def nulled(closed: Ints) -> pa.Array:

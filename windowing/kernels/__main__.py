@@ -56,7 +56,7 @@ def _run(windows: list[dict[str, Any]], emit: str) -> None:
     engine.finish(final=True)
 
 
-def _slice() -> None:
+def _slice(*, revises: bool) -> None:
     """The kernels of runs on Spark, over slices that come in order and not, with and without late rows."""
     from windowmill.windowing.columnar import slice_windows, slices
     from windowmill.windowing.grids import Grids
@@ -68,16 +68,15 @@ def _slice() -> None:
     pipeline = parse_pipeline(spec)
     layout, grids = Layout.of(pipeline, {"t": pa.int64(), "v": pa.float64()}), Grids.of(pipeline)
     own = [(name, pa.int64()) for name in (slices.SLICE, slices.CLOSED, slices.BATCH)]
-    stage = slices.SliceStage((), (), layout, grids.edges, 0, pa.schema([*own, *layout.stored_columns]))
-    rows = pa.table({slices.TIME: [3, 1, 3], slices.CLOSED: pa.array([None, None, 2], pa.int64()), "v": [1.0, 2.0, 3.0]})
+    stage = slices.SliceStage((), (), layout, grids.edges, 0, pa.schema([*own, *layout.stored_columns]), revises=revises)
+    rows = pa.table({slices.TIME: [3, 1, 3], slices.CLOSED: pa.array([None, None, 5], pa.int64()), "v": [1.0, 2.0, 3.0]})
+    if revises:
+        rows = rows.append_column(slices.ARRIVAL, pa.array([None, None, 2], pa.int64()))
     packed = [batch for table in slices.lifted(stage, rows.to_batches(), 0) for batch in table.to_batches()]
     names = ("window", "window_start", "window_end", "trigger", "revision", "mean", "batch")
-    types = (pa.string(), *[pa.int64()] * 4, pa.float64(), pa.int64())
-    list(
-        slice_windows.combined(
-            slices.WindowStage(stage, grids.named, -9, 9, -9, pa.schema(list(zip(names, types, strict=True)))), packed * 2
-        )
-    )
+    schema = pa.schema(list(zip(names, (pa.string(), *[pa.int64()] * 4, pa.float64(), pa.int64()), strict=True)))
+    revising = slices.Revising(2, -9) if revises else None
+    list(slice_windows.combined(slices.WindowStage(stage, grids.named, -9, 9, -9, schema, revising=revising), packed * 2))
 
 
 def _checksums() -> None:
@@ -94,7 +93,8 @@ def warm() -> float:
     hopping_windows(
         np.empty((0, 5), np.int64), offsets, none, none, np.empty((0, 1), np.int64), np.empty((0, 1), np.float64), 1, 1, 0, 0, 0
     )
-    _slice()
+    _slice(revises=False)
+    _slice(revises=True)
     _checksums()
     _run(_POINTS, "final")
     _run(_REVISED, "revise")

@@ -22,6 +22,7 @@ import numpy as np
 
 from windowmill.windowing.kernels import combine as op
 from windowmill.windowing.kernels.combine import (
+    Bools,
     Floats,
     Ints,
     clear_atom,
@@ -146,11 +147,16 @@ def _sweep(operation: int, i: int, f: int, n_ints: int, n_floats: int, given: An
 
 
 @njit
-def add_members(program: Ints, ints: Ints, floats: Floats, offsets: Ints, members: Ints, out_ints: Ints, out_floats: Floats) -> None:
+def add_members(
+    program: Ints, ints: Ints, floats: Floats, offsets: Ints, members: Ints, continues: Bools, out_ints: Ints, out_floats: Floats
+) -> None:
     """Combine ``members[offsets[w]:offsets[w + 1]]`` into window w, leaf by leaf; one combine per member.
 
-    Partials of leaves include their position, so a late row may be combined last.
+    Partials of leaves include their position, so a late row may be combined last. A window that ``continues`` the one before it, and holds
+    nothing so far, first takes what that one has; ``continues`` is empty if none does.
     """
     for window in range(len(offsets) - 1):
+        if len(continues) and continues[window]:
+            combine(program, out_ints, out_floats, window, out_ints, out_floats, window - 1, out_ints, out_floats, window)
         for place in range(offsets[window], offsets[window + 1]):
             combine(program, out_ints, out_floats, window, ints, floats, members[place], out_ints, out_floats, window)

@@ -132,6 +132,9 @@ class Windows:
         Further leaves of window w: ``members[member_offsets[w]:member_offsets[w + 1]]``.
     ring
         Replaces ranges and members if leaves are removed in any order.
+    continues
+        Mask of the windows that also hold everything in the window before them, and whose ranges are empty; empty for none. Their members
+        are partials that combine in any order.
     """
 
     key: Ints
@@ -147,6 +150,7 @@ class Windows:
     member_offsets: Ints
     members: Ints
     ring: Ring | None
+    continues: Bools
 
     def __len__(self) -> int:
         return len(self.key)
@@ -165,6 +169,7 @@ class Windows:
         middles: Ints | None = None,
         members: tuple[Ints, Ints] | None = None,
         ring: Ring | None = None,
+        continues: Bools | None = None,
     ) -> Self:
         """Windows of ``ranges`` (sequence, lo, hi), of ``members`` (offsets, leaves), of both, of a ``ring``, or of nothing."""
         n, zero = len(key), np.zeros(len(key), np.int64)
@@ -184,6 +189,7 @@ class Windows:
             offsets,
             listed,
             ring,
+            np.empty(0, np.bool_) if continues is None else continues,
         )
 
     @classmethod

@@ -1,0 +1,365 @@
+"""Batches of windows on grids under ``emit: revise`` through a state in memory, against the oracle, with many late rows. No Spark."""
+
+from __future__ import annotations
+
+import io
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.jobs.test_calendar_batches import CUTS, NUMBERS, VALUES, arrived, streams
+from tests.jobs.test_session_batches import COLUMNS, Collected
+from tests.strategies import shared
+from tests.windowing.calendar_cases import CALENDARS, WINDOWS
+from tests.windowing.test_slices import same
+from windowmill.checkpoints.state.wanted import condition
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.lateness_in_process import seen_after
+from windowmill.jobs.ways.slice_stages import Slicing
+from windowmill.jobs.ways.slices_in_process import InProcess, LoadedInProcess, _fits
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
+from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.slices import CLOSED, SLICE
+from windowmill.windowing.nodes import Nodes
+from windowmill.windowing.reference import Record, evaluate
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import partials_of, why_rows
+
+MINUTE = 60_000_000
+OBJECTS = NUMBERS | {
+    "kinds": {"count_distinct": "s"},
+    "half": {"quantile": {"column": "i", "q": 0.5}},
+    "all": {"collect": "s"},
+    "joined": {"concat": "s"},
+}
+#: Windows of a few minutes; between gappy ones lie rows of no window.
+GRIDS: dict[str, dict[str, Any]] = {
+    "slots": {"type": "tumbling", "size": "10 minutes"},
+    "rolling": {"type": "hopping", "size": "9 minutes", "hop": "2 minutes"},
+    "shifted": {"type": "hopping", "size": "7 minutes", "hop": "5 minutes", "origin": "2024-01-01T00:03:00Z"},
+    "gappy": {"type": "hopping", "size": "3 minutes", "hop": "20 minutes"},
+    "growing": {"type": "cumulative", "size": "20 minutes", "step": "4 minutes"},
+    "days": {"type": "tumbling", "size": "1 day", "timezone": "Asia/Kolkata"},
+}
+#: Windows of many slices.
+LONG: dict[str, dict[str, Any]] = {
+    "long": {"type": "hopping", "size": "60 minutes", "hop": "3 minutes"},
+    "dense": {"type": "hopping", "size": "40 minutes", "hop": "1 minute"},
+}
+#: How far the input moves on from row to row, how far a row comes behind, and what a pipeline allows for that.
+ADVANCES = st.sampled_from([0, 1, MINUTE, 3 * MINUTE, 5 * MINUTE, 9 * MINUTE, 40 * MINUTE])
+DELAYS = st.sampled_from([0, 0, 1, MINUTE, 4 * MINUTE, 9 * MINUTE, 12 * MINUTE, 25 * MINUTE, 50 * MINUTE])
+DISORDERS, LATENESSES = st.sampled_from(["0 seconds", "2 minutes"]), st.sampled_from(["0 seconds", "4 minutes", "30 minutes", "2 hours"])
+
+
+@st.composite
+def late_streams(draw: st.DrawFn) -> list[dict[str, Any]]:
+    ahead = list(accumulate(draw(st.lists(ADVANCES, min_size=1, max_size=24)), initial=1_000_000_000_000_000))
+    return [{"t": at - draw(DELAYS), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
+
+
+def pipeline_of(windows: dict[str, dict[str, Any]], aggregates: dict[str, Any], **time: Any) -> Pipeline:
+    named = [{"name": name, **window} for name, window in windows.items()]
+    spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", **time}, "windows": named, "aggregates": aggregates, "emit": "revise"}
+    return Pipeline.model_validate(spec)
+
+
+class Run:
+    """The batches of a pipeline, each computed as a small one is, over a state that is written and read back."""
+
+    def __init__(self, pipeline: Pipeline, *, vouched: bool = False, nodes: bool = False) -> None:
+        self.base: dict[str, Any] = {"pipeline": pipeline, "columns": COLUMNS, "builds_state": True, "check": RowCheck("state")}
+        partials = partials_of(pipeline, COLUMNS.arrow)
+        assert partials is not None
+        assert partials.slices is not None
+        self.slices, self.vouched, self.batch, self.state = partials.slices, vouched, 0, None
+        self.nodes = Nodes.of(partials.slices.grids.grids, 2) if nodes else None
+        self.seen: int | None = None
+        self.emitted: int | None = None
+        self.rows: list[dict[str, Any]] = []
+        self.refused: list[tuple[int, str]] = []
+        self.read = 0
+
+    def step(self, rows: list[dict[str, Any]] | None, first: int = 0, *, closed: int | None = None) -> None:
+        """One batch; ``first`` numbers its rows. Windows are closed through ``closed`` after it, by default as its rows tell."""
+        by_file = (AXIS_BEGIN if self.emitted is None else self.emitted,) if self.vouched else None
+        batch = Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted, closed_by_file=by_file)
+        new = None if rows is None else Collected(arrived(rows), None)  # type: ignore[arg-type] - there is no Spark
+        if new is not None:
+            self.seen = seen_after(new.table, self.seen)
+        assert self.seen is not None
+        complete = self.seen - batch.disorder - batch.lateness if closed is None else closed
+        before = AXIS_BEGIN if self.emitted is None else self.emitted
+        through = max(before, complete)
+        slicing, emission = Slicing(batch, self.slices, self.nodes), Emission(self.seen, through, before, through)
+        place, stage = InProcess(None, slicing, new), slicing.window_stage(emission)  # type: ignore[arg-type]
+        wanted = slicing.wanted(emission, place.revised_after)
+        stored = None if wanted is None or self.state is None else self.restored(self.state.filter(self.holding(wanted)), stage)
+        self.read = 0 if stored is None else len(stored)
+        judged = place._judged
+        assert _fits(None if judged is None else judged.table, stored, stage)
+        done = LoadedInProcess(judged, stored, stage, True).compute()
+        refused = [] if done.judged is None else [(first + row[ROW], row[REASON]) for row in done.judged.to_pylist()]
+        assert done.rows_applied + len(refused) == len(rows or [])
+        self.refused += refused
+        if done.rows is not None:
+            bounds = [done.rows[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
+            self.rows += [row | {"window_start": a, "window_end": b} for row, a, b in zip(done.rows.to_pylist(), *bounds, strict=True)]
+        if done.state is not None:
+            assert len(done.state) <= done.new_state
+            self.state = done.state if self.state is None else pa.concat_tables([self.state, done.state])
+        if self.state is not None:  # as maintenance does
+            self.state = self.state.filter(pc.greater_equal(self.state[SLICE], self.slices.grids.first_slice_after(through)))
+        self.batch, self.emitted = self.batch + 1, through
+
+    def holding(self, wanted: Any) -> pc.Expression:
+        return condition(wanted, before_batch=self.batch).expression
+
+    def restored(self, found: pa.Table, stage: Any) -> pa.Table:
+        """``found`` rows of the state after they were written to a file and read back."""
+        file = io.BytesIO()
+        pq.write_table(found.select(stage.slices.storing.schema.names), file)
+        read = pq.read_table(file)
+        RowCheck("state").verify(read)
+        return read.drop_columns([SUM])
+
+
+def place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["k"], row["window"], row["window_end"], row["window_start"], row["revision"]
+
+
+def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, nodes: bool = False) -> Run:
+    run = Run(pipeline, nodes=nodes)
+    for first, last in pairwise(sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})):
+        run.step(rows[first:last], first)
+    if final:
+        run.step(None, closed=AXIS_END)
+    compare(run, pipeline, rows, final=final)
+    return run
+
+
+def compare(run: Run, pipeline: Pipeline, rows: list[dict[str, Any]], *, final: bool) -> None:
+    """The result rows, their revisions and the refusals of ``run`` are those of the oracle."""
+    records = [Record(row, frozenset(["i > 3"] if row["i"] is not None and row["i"] > 3 else [])) for row in rows]
+    wanted = evaluate(pipeline, records, final=final)
+    assert run.refused == wanted.quarantined
+    found, expected = sorted(run.rows, key=place), sorted(wanted.rows, key=place)
+    assert [place(row) for row in found] == [place(row) for row in expected]
+    for got, want in zip(found, expected, strict=True):
+        wrong = {name: (got[name], value) for name, value in want.items() if not same(got[name], value)}
+        assert not wrong, (place(want), wrong)
+
+
+def some(names: list[str], least: int, most: int) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(names), min_size=least, max_size=most, unique=True)
+
+
+@pytest.mark.covers("I7")
+@given(
+    windows=some(list(GRIDS), 1, 3),
+    aggregates=st.sampled_from([NUMBERS, OBJECTS]),
+    rows=late_streams(),
+    cuts=st.lists(st.integers(1, 25), max_size=12),
+    disorder=DISORDERS,
+    lateness=LATENESSES,
+    final=st.booleans(),
+)
+def test_revisions_are_those_of_the_oracle(
+    windows: list[str],
+    aggregates: dict[str, Any],
+    rows: list[dict[str, Any]],
+    cuts: list[int],
+    disorder: str,
+    lateness: str,
+    final: bool,
+):
+    pipeline = pipeline_of({name: GRIDS[name] for name in windows}, aggregates, tie_break=["x"], disorder=disorder, lateness=lateness)
+    check(pipeline, rows, cuts, final=final)
+
+
+@pytest.mark.covers("I7")
+@pytest.mark.parametrize("window", [*CALENDARS, "growing_shifted"])
+@shared(len(CALENDARS) + 1, 12)
+@given(
+    rows=streams(),
+    cuts=CUTS,
+    disorder=st.sampled_from(["0 seconds", "3 hours"]),
+    lateness=st.sampled_from(["5 hours", "2 days", "50 days"]),
+    final=st.booleans(),
+)
+def test_revisions_follow_the_calendar(window: str, rows: list[dict[str, Any]], cuts: list[int], disorder: str, lateness: str, final: bool):
+    check(pipeline_of({window: WINDOWS[window]}, OBJECTS, tie_break=["x"], disorder=disorder, lateness=lateness), rows, cuts, final=final)
+
+
+@pytest.mark.covers("I7")
+@given(
+    windows=some(["slots", "rolling", "shifted", "long", "dense"], 1, 2),
+    aggregates=st.sampled_from([NUMBERS, OBJECTS]),
+    rows=late_streams(),
+    cuts=st.lists(st.integers(1, 25), max_size=24),
+    disorder=DISORDERS,
+    lateness=LATENESSES,
+    final=st.booleans(),
+)
+def test_revisions_of_long_windows_are_made_of_nodes(
+    windows: list[str],
+    aggregates: dict[str, Any],
+    rows: list[dict[str, Any]],
+    cuts: list[int],
+    disorder: str,
+    lateness: str,
+    final: bool,
+):
+    pipeline = pipeline_of(
+        {name: (GRIDS | LONG)[name] for name in windows}, aggregates, tie_break=["x"], disorder=disorder, lateness=lateness
+    )
+    run = check(pipeline, rows, cuts, final=final, nodes=True)
+    assert run.nodes is not None or windows == ["slots"]
+
+
+@given(rows=late_streams())
+def test_one_row_a_batch_shows_what_one_batch_shows(rows: list[dict[str, Any]]):
+    pipeline = pipeline_of(GRIDS, OBJECTS, tie_break=["x"], disorder="1 minute", lateness="30 minutes")
+    whole = check(pipeline, rows, [], final=True)
+    single = check(pipeline, rows, list(range(len(rows))), final=True)
+    assert sorted(map(place, whole.rows)) == sorted(map(place, single.rows))
+
+
+ROW_OF_A = {"k": "a", "x": 0, "i": 1, "f": 0.5, "s": "x"}
+
+
+def row(minute: float, **changes: Any) -> dict[str, Any]:
+    return ROW_OF_A | {"t": int(minute * MINUTE)} | changes
+
+
+def test_a_window_that_held_nothing_in_time_begins_with_its_first_late_row():
+    pipeline = pipeline_of({"slots": GRIDS["slots"]}, {"n": {"count": "*"}}, lateness="1 hour")
+    run = check(pipeline, [row(1), row(25), row(12), row(13), row(2)], [1, 2, 3, 4], final=False)
+    shown = [(found["window_start"] // MINUTE, found["revision"], found["n"]) for found in run.rows]
+    assert shown == [(0, 0, 1), (10, 0, 1), (10, 1, 2), (0, 1, 2)]
+
+
+def test_a_window_that_ends_at_the_watermark_is_revised():
+    pipeline = pipeline_of({"slots": GRIDS["slots"]}, {"n": {"count": "*"}}, lateness="1 hour")
+    for cuts in ([], [1], [1, 2]):
+        run = check(pipeline, [row(1), row(10), row(2)], cuts, final=False)
+        assert [(found["revision"], found["n"]) for found in run.rows] == [(0, 1), (1, 2)]
+
+
+def test_rows_that_came_late_to_the_same_windows_share_a_row_of_the_state():
+    pipeline = pipeline_of({"slots": GRIDS["slots"]}, NUMBERS, tie_break=["x"], lateness="1 hour")
+    rows = [row(1), row(25), row(2), row(3), row(29), row(4), row(31), row(5)]
+    run = check(pipeline, rows, [], final=False)
+    assert run.state is not None
+    late = run.state.filter(pc.is_valid(run.state[CLOSED]))
+    assert sorted(zip(late[CLOSED].to_pylist(), late["rows"].to_pylist(), strict=True)) == [(20 * MINUTE, 3), (30 * MINUTE, 1)]
+    assert [found["n"] for found in run.rows if found["window_end"] == 10 * MINUTE] == [1, 2, 3, 4, 5]
+
+
+def test_a_batch_reads_the_slices_of_the_windows_that_its_late_rows_revise():
+    pipeline = pipeline_of({"rolling": {"type": "hopping", "size": "10 minutes", "hop": "1 minute"}}, NUMBERS, lateness="10 hours")
+    run = Run(pipeline)
+    run.step([row(minute) for minute in range(500)])
+    run.step([row(500.5)], 500)
+    assert run.read == 10  # a window is complete
+    run.step([row(495.5)], 501)
+    assert run.read == 15  # five are revised, of which the first begins at 486
+    run.step([row(500.7)], 502)
+    assert run.read == 0
+
+
+@given(
+    rows=late_streams(),
+    ends=st.lists(st.sampled_from([-30, -5, 0, 3, 7, 20]), min_size=3, max_size=3),
+    lateness=st.sampled_from([0, 4, 30]),
+)
+def test_an_interval_that_is_vouched_for_makes_its_rows_late(rows: list[dict[str, Any]], ends: list[int], lateness: int):
+    """All rows of a batch find the watermark of the batch before, so every late row revises the same windows."""
+    time = {"tie_break": ["x"], "watermark": "data_interval_end", "lateness": f"{lateness} minutes"}
+    pipeline = pipeline_of({name: GRIDS[name] for name in ("slots", "rolling")}, OBJECTS, **time)
+    run, first, third = Run(pipeline, vouched=True), 0, -(-len(rows) // 3)
+    watermarks: list[float] = []
+    for end in ends:
+        part = rows[first : first + third]
+        if not part:
+            break
+        watermarks += [float("-inf") if run.emitted is None else run.emitted + lateness * MINUTE] * len(part)
+        latest = max(found["t"] for found in rows[: first + third])
+        run.step(part, first, closed=latest + end * MINUTE - lateness * MINUTE)
+        first += third
+    compare_vouched(run, pipeline, rows, watermarks, lateness * MINUTE)
+
+
+def compare_vouched(run: Run, pipeline: Pipeline, rows: list[dict[str, Any]], watermarks: list[float], lateness: int) -> None:
+    """The counts and revisions of ``run``, told plainly for windows of one key after another."""
+    assert run.emitted is not None
+    wanted = []
+    for window in pipeline.windows:
+        grid = window.grid()
+        for key in sorted({found["k"] for found in rows}):
+            held: dict[tuple[int, int], list[float]] = {}
+            for found, watermark in zip(rows, watermarks, strict=True):
+                if found["k"] == key:
+                    bounds = grid.ending_in(found["t"], found["t"] + grid.longest)
+                    for start, end in zip(*(bound.tolist() for bound in bounds), strict=True):
+                        if start <= found["t"] < end and watermark - lateness < end <= run.emitted + lateness:
+                            held.setdefault((end, start), []).append(watermark)
+            for (end, start), arrivals in held.items():
+                in_time = sum(watermark < end for watermark in arrivals)
+                counts = [*([in_time] if in_time else []), *range(in_time + 1, len(arrivals) + 1)]
+                wanted += [(key, window.name, end, start, revision, n) for revision, n in enumerate(counts)]
+    assert sorted((*place(found), found["n"]) for found in run.rows) == sorted(wanted)
+
+
+def test_a_backfill_shows_the_revisions_of_its_range_alone():
+    pipeline = pipeline_of({"slots": GRIDS["slots"]}, NUMBERS, tie_break=["x"], lateness="1 hour")
+    rows = [row(1), row(25), row(2), row(12), row(23), row(41), row(24), row(3)]
+    run = Run(pipeline)
+    run.base["builds_state"] = False
+    batch = Input(**run.base)
+    slicing = Slicing(batch, run.slices)
+    emission = Emission(None, None, 10 * MINUTE, 30 * MINUTE)
+    place_ = InProcess(None, slicing, Collected(arrived(rows), None))  # type: ignore[arg-type]
+    done = LoadedInProcess(place_._judged, None, slicing.window_stage(emission), False).compute()
+    assert done.state is None
+    assert done.rows is not None
+    ends = [end // MINUTE for end in done.rows["window_end"].cast(pa.int64()).to_pylist()]
+    found = sorted(zip(ends, done.rows["revision"].to_pylist(), done.rows["n"].to_pylist(), strict=True))
+    assert found == [(20, 0, 1), (30, 0, 2), (30, 1, 3)]
+
+
+def test_rows_of_settled_files_bring_no_revisions():
+    pipeline = pipeline_of({"slots": GRIDS["slots"]}, {"n": {"count": "*"}}, lateness="1 hour")
+    run = Run(pipeline)
+    run.base["settled"] = 1
+    assert FILE in arrived([row(1)]).column_names
+    run.step([row(1), row(25), row(2)])
+    assert [(found["revision"], found["n"]) for found in run.rows] == [(0, 2)]
+
+
+def test_sessions_keep_the_rows_of_a_pipeline_that_revises_them():
+    windows = {"slots": GRIDS["slots"], "visits": {"type": "session", "gap": "5 minutes"}}
+    pipeline = pipeline_of(windows, {"n": {"count": "*"}})
+    assert partials_of(pipeline, COLUMNS.arrow) is None
+    assert [why.partition(":")[0] for why in why_rows(pipeline, COLUMNS.arrow)] == ["emit"]
+
+
+def test_a_batch_reads_the_nodes_of_the_long_windows_that_its_late_rows_revise():
+    pipeline = pipeline_of({"long": {"type": "hopping", "size": "400 minutes", "hop": "1 minute"}}, NUMBERS, lateness="10 hours")
+    run = Run(pipeline, nodes=True)
+    run.step([row(minute) for minute in range(980)])
+    for minute in range(980, 1_000):
+        run.step([row(minute)], minute)
+    run.step([row(997.5)], 1_000)
+    assert 0 < run.read <= 4 * 9  # of the windows that end at 998 and 999, between their two starts and ends
+    assert [(found["window_end"] // MINUTE, found["revision"], found["n"]) for found in run.rows[-2:]] == [(998, 1, 401), (999, 1, 401)]
+    run.step([row(997.7)], 1_001)
+    assert [(found["window_end"] // MINUTE, found["revision"], found["n"]) for found in run.rows[-2:]] == [(998, 2, 402), (999, 2, 402)]
