@@ -1,6 +1,22 @@
 r"""The ways in which a pipeline is computed: by partials of slices and of sessions, or of tuples, or by live rows; and what decides.
 
-====================  ================================  =========================  ===============================  =============="""
+====================  ================================  =========================  ===============================  =====================
+\                     slices                            sessions                   positions                        live rows
+====================  ================================  =========================  ===============================  =====================
+windows               on grids                          sessions without a         with policies that evict from    all others too
+                                                        greatest size, shown       the front, shown once, beside
+                                                        once                       no others
+aggregates            whose partials can be combined    the same                   the same                         all others too
+                      in any order
+kept between batches  partials of slices                bounds and partials of     partials of tuples, and nodes    rows that windows
+                                                        open sessions              over them; tuples that wait      still to come may
+                                                                                   for the watermark                hold
+a batch reads of      the slices of the windows that    the open sessions of all   of the keys that it touches or   the rows of keys that
+them                  it completes                      keys                       that are due, the tuples that    it touches or that
+                                                                                   may leave, and 2·log2 n nodes    are due
+                                                                                   for the rest of a window
+====================  ================================  =========================  ===============================  =====================
+"""
 
 from __future__ import annotations
 

@@ -360,7 +360,6 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
             {"windows": [{"name": "w", "type": "sliding", "evict": {"delta": {"column": "x", "by": 5}}}]},
             ["windows.0: sliding windows that evict by a delta lose tuples from anywhere"],
         ),
-        ({"emit": "revise", "windows": [{"name": "w", "type": "sliding", "evict": {"count": 3}}]}, ["emit: revise"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
