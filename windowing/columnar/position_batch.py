@@ -217,7 +217,6 @@ class _Sequence:
         applied = np.diff(fed.offsets) * alone.by_count
         held_offsets, held = self._forest.covers(before[2], self._next, applied, alone.before)
         n_held, nodes = np.diff(held_offsets), self._forest.rows
-        of_fed = tuples.key[fed.rows]
         # Of each key the nodes that the window holds, and then the tuples to apply.
         of_fed = tuples.key[fed.rows]
         is_fed = np.argsort(np.append(np.repeat(np.arange(len(n_held)), n_held), of_fed), kind="stable") >= len(held)
