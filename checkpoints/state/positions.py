@@ -33,8 +33,11 @@ from windowmill.windowing.columnar.slices import TIME
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Columns of the keys that a batch works on: their rows in it, how many tuples it may apply, and their latest ``key`` row.
-_NEW, _APPLIED, _LATEST, _BOUNDS = "_new", "_applied", "_latest", "_bounds"
+#: Columns of the keys that a batch works on: their rows in it, how many tuples it may apply, and their latest ``key`` row. Their prefix
+#: distinguishes them from key columns.
+_NEW, _APPLIED, _LATEST, _BOUNDS = "_ new", "_ applied", "_ latest", "_ bounds"
+#: Columns beside those of the state in :func:`needed_rows`, quoted.
+_AGE, _LEAST, _PASSED = '"_ age"', '"_ head"', '"_ through"'
 
 
 class PositionTable(StateTable):
@@ -106,14 +109,14 @@ def _renamed(keys: Sequence[str]) -> list[Column]:
     """The columns ``keys`` with the names that :func:`_alike` compares with."""
     from pyspark.sql import functions as F
 
-    return [F.col(key).alias(f"_key_{number}") for number, key in enumerate(keys)]
+    return [F.col(key).alias(f"_ key {number}") for number, key in enumerate(keys)]
 
 
 def _alike(rows: DataFrame, others: DataFrame, keys: Sequence[str]) -> Column:
     """Whether the ``keys`` of ``rows`` are those of ``others``, which are named as by :func:`_renamed`; nulls are equal."""
     from pyspark.sql import functions as F
 
-    return reduce(and_, (rows[key].eqNullSafe(others[f"_key_{number}"]) for number, key in enumerate(keys)), F.lit(True))
+    return reduce(and_, (rows[key].eqNullSafe(others[f"_ key {number}"]) for number, key in enumerate(keys)), F.lit(True))
 
 
 def _make_up(stage: PositionStage) -> Column:
@@ -169,9 +172,9 @@ def needed_rows(state: str, keys: Sequence[str], where: str) -> str:
     """The SQL query for the rows of ``state`` that satisfy ``where`` and that a batch after them all may need."""
     of_key, is_key = ", ".join(map(quoted, [*keys, SEQUENCE])), f"{KIND} = '{KEY_ROW}'"
     age = f"row_number() OVER (PARTITION BY {of_key}, {is_key} ORDER BY {BATCH} DESC)"
-    newest_of = {name: f"max(CASE WHEN {is_key} AND age = 1 THEN {name} END) OVER (PARTITION BY {of_key})" for name in (HEAD, THROUGH)}
-    known = f"SELECT *, {newest_of[HEAD]} AS head, {newest_of[THROUGH]} AS through FROM (SELECT *, {age} AS age FROM {state} WHERE {where})"
+    head, through = (f"max(CASE WHEN {is_key} AND {_AGE} = 1 THEN {name} END) OVER (PARTITION BY {of_key})" for name in (HEAD, THROUGH))
+    known = f"SELECT *, {head} AS {_LEAST}, {through} AS {_PASSED} FROM (SELECT *, {age} AS {_AGE} FROM {state} WHERE {where})"
     return (
-        f"SELECT * FROM ({known}) WHERE ({is_key} AND age = 1) OR ({KIND} = '{WAITING}' AND {TIME} >= through) "
-        f"OR ({KIND} = '{NODE}' AND {POSITION} >= head)"
+        f"SELECT * FROM ({known}) WHERE ({is_key} AND {_AGE} = 1) OR ({KIND} = '{WAITING}' AND {TIME} >= {_PASSED}) "
+        f"OR ({KIND} = '{NODE}' AND {POSITION} >= {_LEAST})"
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
-from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
+from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
 from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.state.positions import holds_positions
 from windowmill.jobs.cli import main
@@ -60,6 +61,45 @@ def test_a_backfill_builds_the_state_that_runs_leave(spark, tmp_path):
     left = [_state(bench) for bench in (by_runs, at_once)]
     assert left[0] == left[1]
     assert left[0]
+
+
+def sparse(key: str, minute: int) -> dict[str, Any]:
+    return {"k": key, "site": 1, "t": BASE + minute * MINUTE, "v": float(minute), "i": minute, "label": "x", "id": f"{minute}"}
+
+
+def test_a_key_that_is_due_in_one_window_keeps_its_state_in_the_others(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MOST_ROWS", 0)
+    monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
+    bench = Bench(tmp_path, {"windows": [COUNTS[0], TICKS[0]], "keys": ["k"]})
+    batches = [
+        [sparse("a", n) for n in range(6)] + [sparse("b", 12)],
+        [sparse("b", 30)],
+        [sparse("a", 32), sparse("a", 33), sparse("b", 60)],
+    ]
+    for rows in batches:
+        bench.land(rows)
+        bench.run()
+    wanted = expected(bench.pipeline, [row for rows in batches for row in rows]).rows
+    assert differences(bench.rows(), wanted) == []
+    assert {row["trigger"] for row in wanted if (row["k"], row["window"]) == ("a", "last_5")} == {0, 1, 2, 3}
+
+
+def test_keys_may_be_named_like_columns_that_reading_and_compacting_the_state_use(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MOST_ROWS", 0)
+    monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
+    names = ["age", "Head", "through", "_applied", "_New", "_latest", "_bounds", "_key_0"]
+    bench = Bench(tmp_path, {"windows": [COUNTS[0]], "keys": ["k", *names]})
+    rows = [sparse("ab"[n % 2], n) for n in range(40)]
+    for first in range(0, 40, 10):
+        table = pa.Table.from_pylist(rows[first : first + 10], schema=SCHEMA)
+        for name in names:
+            table = table.append_column(name, table.column("label"))
+        write_deltalake(bench.source, table, mode="append")
+        bench.run()
+        maintain(bench.pipeline, quiet())
+    wanted = expected(bench.pipeline, [row | dict.fromkeys(names, row["label"]) for row in rows]).rows
+    assert differences(bench.rows(), wanted) == []
+    assert wanted
 
 
 def test_state_shows_what_windows_hold(spark, tmp_path, capsys):

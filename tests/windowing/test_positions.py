@@ -16,11 +16,11 @@ from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
 from tests.windowing.test_log import place
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
-from windowmill.windowing.columnar.log import KIND, NUMBER_OF
+from windowmill.windowing.columnar.log import DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.position_batch import advance
-from windowmill.windowing.columnar.position_reads import needed
-from windowmill.windowing.columnar.positions import NODE, PositionStage, PositionState
+from windowmill.windowing.columnar.position_reads import Known, needed
+from windowmill.windowing.columnar.positions import KEY_ROW, NODE, SEQUENCE, WAITING, PositionStage, PositionState
 from windowmill.windowing.columnar.rows import key_codes
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import StateCorruptError
@@ -47,10 +47,13 @@ def spec_of(*windows: str, **options: Any) -> Pipeline:
 
 
 class Run:
-    """A pipeline over positions; each batch reads of the state what it needs of the keys that it touches and of those that are due."""
+    """A pipeline over positions; each batch reads of the state what it needs of the keys that it touches and of those that are due.
 
-    def __init__(self, spec: Pipeline) -> None:
-        self.spec, self.clock = spec, Clock.of(spec)
+    With ``only_due``, it reads of a key that it does not touch only the sequences that are due, as Spark does.
+    """
+
+    def __init__(self, spec: Pipeline, *, only_due: bool = False) -> None:
+        self.spec, self.clock, self.only_due = spec, Clock.of(spec), only_due
         self.layout = Layout.of(spec, TYPES)
         self.state = PositionState(spec, TYPES, self.layout)
         self.stored = self.state.schema.append(pa.field(SUM, pa.int64())).empty_table()
@@ -93,7 +96,13 @@ class Run:
         keys = pa.chunked_array([*stored.column("k").chunks, *new.column("k").chunks])
         codes, n_keys = key_codes([keys], len(keys))
         n_new = np.bincount(codes[len(stored) :], minlength=n_keys)
-        found = stored.filter(pa.array(needed(stage, stored, codes[: len(stored)], n_new)))
+        mask = needed(stage, stored, codes[: len(stored)], n_new)
+        if self.only_due:
+            for name in self.state.sequences:
+                known = Known.of(name, stored, codes[: len(stored)], n_keys)
+                works = (n_new > 0) | (known.scalar(DUE) <= stage.clock.watermark)
+                mask &= pc.not_equal(stored.column(SEQUENCE), name).to_numpy() | works[codes[: len(stored)]]
+        found = stored.filter(pa.array(mask))
         self.read = pc.sum(pc.equal(found.column(KIND), NODE)).as_py() or 0
         return found
 
@@ -135,9 +144,10 @@ def test_batches_over_positions_equal_one_run(
     cuts=CUTS,
     disorder=st.integers(0, 5),
     lateness=st.integers(0, 4),
+    only_due=st.booleans(),
 )
-def test_windows_share_sequences(windows: list[str], rows: list[Row], cuts: list[int], disorder: int, lateness: int):
-    run = Run(spec_of(*windows, disorder=disorder, lateness=lateness))
+def test_windows_share_sequences(windows: list[str], rows: list[Row], cuts: list[int], disorder: int, lateness: int, only_due: bool):
+    run = Run(spec_of(*windows, disorder=disorder, lateness=lateness), only_due=only_due)
     for begin, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]):
         run.feed(rows[begin:stop])
     compare(run, rows, final=False)
@@ -229,3 +239,31 @@ def test_a_row_that_is_another_is_told():
     run.stored = run.stored.set_column(place, run.stored.schema.field(place), later)
     with pytest.raises(StateCorruptError, match="differ from what was written"):
         run.feed([Row("a", 30, 30, 1, 1.0, "x", True)])
+
+
+def test_a_key_that_is_due_in_one_sequence_keeps_its_state_in_the_others():
+    run = Run(spec_of("count_count", "time_time"), only_due=True)
+    arrived = [("a", 0), ("a", 1), ("b", 3), ("b", 9), ("b", 20), ("a", 21), ("a", 22), ("b", 30)]
+    rows = [Row(key, time, time, time, 0.5, "x", True) for key, time in arrived]
+    for row in rows:
+        run.feed([row])
+    compare(run, rows, final=False)
+
+
+@pytest.mark.parametrize("kind", [KEY_ROW, WAITING, NODE])
+@pytest.mark.parametrize("lost", [slice(None), slice(0, 1)], ids=["all", "first"])
+def test_state_whose_rows_are_missing_is_refused(kind: str, lost: slice):
+    run = Run(spec_of("count_count", "time_time"))
+    run.feed([Row("a", time, time, time, 0.5, "x", True) for time in range(20)])
+    places = np.flatnonzero(pc.equal(run.stored.column(KIND), kind).to_numpy())
+    run.stored = run.stored.take(np.setdiff1d(np.arange(len(run.stored)), places[lost]))
+    with pytest.raises(StateCorruptError, match="missing"):
+        run.feed([Row("a", time, time, time, 0.5, "x", True) for time in range(20, 24)])
+
+
+def test_a_waiting_tuple_that_stands_twice_is_refused():
+    run = Run(spec_of("count_count"))
+    run.feed([Row("a", time, time, time, 0.5, "x", True) for time in range(20)])
+    run.stored = pa.concat_tables([run.stored, run.stored.filter(pc.equal(run.stored.column(KIND), WAITING))])
+    with pytest.raises(StateCorruptError, match="stand twice"):
+        run.feed([Row("a", 20, 20, 20, 0.5, "x", True)])

@@ -24,6 +24,7 @@ from windowmill.windowing.columnar.positions import (
     KEY_ROW,
     NEXT,
     NODE,
+    QUEUED,
     SEQUENCE,
     THROUGH,
     WAITING,
@@ -292,7 +293,7 @@ class _Sequence:
         waiting = (self._waits | self._accepted) & ~self._ready
         due = np.full(tuples.n_keys, AFTER, np.int64)
         np.minimum.at(due, tuples.key[waiting], tuples.time[waiting])
-        changed = (self._known.entry < 0) | (n_fed > 0)
+        changed = n_fed > 0
         changed[tuples.key[self._accepted]] = True
         columns: dict[str, pa.Array] = {}
         for window, ran in self._ran.items():
@@ -303,7 +304,8 @@ class _Sequence:
             scalars = {scalar: ran.states[:, place] for place, scalar in enumerate(STATE)} | {BASE: ran.bases, FRONT: ran.front}
             columns |= {scalar_of(name, scalar): pa.array(np.ascontiguousarray(values)) for scalar, values in scalars.items()}
         through = np.full(tuples.n_keys, self._stage.clock.watermark, np.int64)
-        own = {DUE: due, THROUGH: through, NEXT: self._after, HEAD: head}
+        queued = np.bincount(tuples.key[waiting], minlength=tuples.n_keys)
+        own = {DUE: due, THROUGH: through, NEXT: self._after, HEAD: head, QUEUED: queued}
         columns |= {name: pa.array(values) for name, values in own.items()} | self._cells(self._last())
         chosen = np.flatnonzero(changed)
         return self._rows(KEY_ROW, chosen, {name: column.take(pa.array(chosen)) for name, column in columns.items()})

@@ -12,10 +12,22 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
-from windowmill.windowing.columnar.positions import FRONT, KEY_ROW, NEXT, NODE, SEQUENCE, THROUGH, WAITING, PositionStage, scalar_of
+from windowmill.windowing.columnar.positions import (
+    FRONT,
+    KEY_ROW,
+    NEXT,
+    NODE,
+    QUEUED,
+    SEQUENCE,
+    THROUGH,
+    WAITING,
+    PositionStage,
+    scalar_of,
+)
 from windowmill.windowing.columnar.rows import KEY, NUMBER, UNTIL, WATERMARK, in_order, plain
 from windowmill.windowing.columnar.rows import TIME as ROW_TIME
 from windowmill.windowing.columnar.slices import CLOSED, TIME
+from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels import policy_rules as kernel
 from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
@@ -48,6 +60,13 @@ class Known:
 
     @classmethod
     def of(cls, name: str, stored: pa.Table, codes: Ints, n_keys: int) -> Known:
+        """Of ``stored``, the rows of the sequence ``name``; ``codes`` are the rows' key indices.
+
+        Raises
+        ------
+        StateCorruptError
+            If rows are missing: a batch that adds rows of a key also adds a ``key`` row, which counts the tuples that wait.
+        """
         batch, found = int64_of(stored.column(BATCH).combine_chunks()), _rows_of(stored, name, KEY_ROW)
         found = found[np.lexsort((batch[found], codes[found]))]
         last = found[np.append(codes[found][1:] != codes[found][:-1], True)] if len(found) else found
@@ -58,6 +77,13 @@ class Known:
         through = np.full(n_keys, BEFORE, np.int64)
         through[codes[last]] = int64_of(entries.column(THROUGH).combine_chunks())
         waiting = waiting[int64_of(stored.column(TIME).combine_chunks())[waiting] >= through[codes[waiting]]]
+        written, queued = np.full(n_keys, BEFORE, np.int64), np.zeros(n_keys, np.int64)
+        written[codes[last]], queued[codes[last]] = batch[last], int64_of(entries.column(QUEUED).combine_chunks())
+        others = np.append(waiting, _rows_of(stored, name, NODE))
+        wrong = np.bincount(codes[waiting], minlength=n_keys) != queued
+        wrong[codes[others[batch[others] > written[codes[others]]]]] = True
+        if wrong.any():
+            raise StateCorruptError(f"state: rows of {int(wrong.sum()):,} keys are missing, or stand twice; rebuild it from the source")
         return cls(entries, entry, stored.take(pa.array(waiting)), codes[waiting])
 
     def scalar(self, column: str) -> Ints:

@@ -41,8 +41,8 @@ KEY_ROW, WAITING, NODE = "key", "row", "node"
 #: Columns of rows of every kind: the sequence.
 SEQUENCE = "_sequence"
 #: Columns of a ``key`` row: the watermark through which its tuples were applied, the position of the next tuple, and the first position
-#: that a window holds. It also has ``DUE``, and ``NUMBER_OF`` and ``TIME`` of the last applied tuple.
-THROUGH, NEXT, HEAD = "_through", "_next", "_head"
+#: that a window holds, and how many tuples wait. It also has ``DUE``, and ``NUMBER_OF`` and ``TIME`` of the last applied tuple.
+THROUGH, NEXT, HEAD, QUEUED = "_through", "_next", "_head", "_queued"
 #: Scalars of a key in a window, beside ``STATE``: the base of its delta if it is no integer, and its first position.
 BASE, FRONT = "float_base", "front"
 _SCALARS = {**dict.fromkeys(STATE, pa.int64()), BASE: pa.float64(), FRONT: pa.int64()}
@@ -82,7 +82,7 @@ class PositionState:
         self._texts = tuple(texts)
         self.sequences = _sequences(pipeline)
         fields = [*((key, types[key]) for key in pipeline.keys), (KIND, pa.string()), (SEQUENCE, pa.string()), (BATCH, pa.int64())]
-        fields += [(name, pa.int64()) for name in (DUE, THROUGH, NEXT, HEAD, NUMBER_OF, TIME)]
+        fields += [(name, pa.int64()) for name in (DUE, THROUGH, NEXT, HEAD, QUEUED, NUMBER_OF, TIME)]
         fields += [(label, types[name]) for name, label in self.live.items()]
         fields += [(label, pa.bool_()) for label in self.conditions.values()]
         fields += [(scalar_of(window.name, name), kind) for window in pipeline.windows for name, kind in _SCALARS.items()]
