@@ -96,7 +96,7 @@ def stored(
             case "sum_int":
                 if (ints[:, i + 1] != ints[:, i] >> 63).any():
                     raise AggregateOverflowError(
-                        f"the sum of {atom.columns[0]!r} left the range of a 64-bit integer within one slice; "
+                        f"the sum of {atom.columns[0]!r} left the range of a 64-bit integer within one partial of the state; "
                         "cast the column to double in a view of the source"
                     )
                 found[fields[""].name] = pa.array(ints[:, i])
