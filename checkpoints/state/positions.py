@@ -22,7 +22,6 @@ from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
 from windowmill.checkpoints.state.base import REWRITE, StateTable, files_of, number_of_rows
 from windowmill.checkpoints.state.wanted import Condition, ReadLimit
-from windowmill.windowing.columnar.checksums import SUM, RowCheck
 from windowmill.windowing.columnar.log import BATCH, DUE, KIND
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.position_reads import alone_in, needed
@@ -31,7 +30,7 @@ from windowmill.windowing.columnar.rows import key_codes
 from windowmill.windowing.columnar.slices import TIME
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 #: Columns of the keys that a batch works on: their rows in it, how many tuples it may apply, and their latest ``key`` row. Their prefix
 #: distinguishes them from key columns.
@@ -41,13 +40,10 @@ _AGE, _LEAST, _PASSED = '"_ age"', '"_ head"', '"_ through"'
 
 
 class PositionTable(StateTable):
-    """The table at ``path`` of one pipeline's windows over positions, with the columns of ``schema`` and checksums."""
+    """The table at ``path`` of one pipeline's windows over positions, with the columns of ``schema``, which include checksums."""
 
     # A batch's nodes of one level are read together.
     _order = (KIND, LEVEL)
-
-    def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
-        super().__init__(spark, path, schema.append(pa.field(SUM, pa.int64())), check)
 
     def empty(self) -> pa.Table:
         """A table without rows."""

@@ -173,6 +173,13 @@ class TableInput(Input):
         """The emission of this batch; see :func:`.emission_of`."""
         return emission_of(self.pipeline, self.plan, seen, stops_at_range=stops_at_range)
 
+    def emission_by_arrival(self, seen: int | None) -> Emission:
+        """As :meth:`emission`, for windows that judge rows by the watermark at their arrival.
+
+        Rows of a backfill may have met windows that end after its range, so it also emits complete windows after it.
+        """
+        return self.emission(seen, stops_at_range=self.pipeline.time.watermark != "max_event_time")
+
     def clock(self, emission: Emission) -> Clock:
         """The clock after this batch, with the emission ``emission``."""
         since = BEFORE if self.emitted is None or isinstance(self.plan, BackfillPlan) else self.emitted + self.lateness

@@ -54,8 +54,7 @@ class LiveRowWay:
             arrived = batch.read(self._spark)
             survey = lateness.survey(arrived, batch, every=batch.revises)
             rows, rows_read, seen = numbered(arrived, survey, batch), survey.rows, survey.seen
-        # Live rows cannot stop before the last row seen: the batch also emits complete windows after a backfill's range.
-        return Surveyed(rows, rows_read, batch.emission(seen, stops_at_range=batch.pipeline.time.watermark != "max_event_time"))
+        return Surveyed(rows, rows_read, batch.emission_by_arrival(seen))
 
     def restore(self, surveyed: Surveyed) -> DataFrame | None:
         """All entries of the keys that have new rows or are due by the watermark."""

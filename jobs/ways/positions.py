@@ -5,7 +5,6 @@ This process computes a small batch, Spark any other. The choice is final once t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -13,18 +12,16 @@ from deltalake import DeltaTable
 
 from windowmill.checkpoints.state.base import is_overgrown
 from windowmill.checkpoints.state.positions import PositionTable, compact_positions
-from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.balance import settle
 from windowmill.jobs.ways.base import Applied, Computed
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.input import Input, TableInput
-from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.positions_in_process import LoadedInProcess
 from windowmill.jobs.ways.positions_on_spark import LoadedOnSpark
+from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.windowing.columnar.positions import PositionStage, PositionState
-from windowmill.windowing.watermark import Clock
 from windowmill.windowing.ways import Positions
 
 if TYPE_CHECKING:
@@ -39,41 +36,30 @@ class Loaded(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Surveyed:
-    """New rows, null if the batch has none, and the windows that become complete."""
-
-    new: NewRows | NumberedRows | None
-    rows_read: int
-    emission: Emission
-
-
 class PositionWay:
     """Computes a batch over positions."""
 
     def __init__(self, spark: SparkSession, batch: TableInput, positions: Positions, state: str) -> None:
         self._spark, self._batch, self._positions, self._path = spark, batch, positions, state
         self._state = PositionState(batch.pipeline, batch.types, positions.layout)
-        self._table = PositionTable(spark, state, self._state.schema, batch.check)
+        self._table = PositionTable(spark, state, self._state.stored_schema, batch.check)
 
     def survey(self) -> Surveyed:
-        batch = self._batch
-        if not batch.files:
-            return Surveyed(None, 0, self._emission(batch.seen))
-        rows, layout = batch.read(self._spark), self._positions.layout
-        if limits.are_few(batch.files, layout):
-            few = NewRows.collected(rows, self._stage(self._emission(batch.seen)))
-            return Surveyed(few, len(few.table), self._emission(lateness.seen_after(few.table, batch.seen)))
-        many = NumberedRows.surveyed(rows, batch)
-        return Surveyed(many, many.survey.rows, self._emission(many.survey.seen))
-
-    def _emission(self, seen: int | None) -> Emission:
-        # Policies cannot stop before the last row seen: the batch also emits complete windows after a backfill's range.
-        return self._batch.emission(seen, stops_at_range=self._batch.pipeline.time.watermark != "max_event_time")
+        return Surveyed.of(self._spark, self._batch, self._stage(self._batch.emission_by_arrival(self._batch.seen)))
 
     def _stage(self, emission: Emission) -> PositionStage:
         batch = self._batch
-        return stage_of(batch, self._positions, self._state, batch.clock(emission), emission.ends(batch.plan))
+        return PositionStage(
+            batch.pipeline,
+            self._positions.layout,
+            self._state,
+            batch.batch,
+            batch.clock(emission),
+            emission.ends(batch.plan),
+            batch.builds_state,
+            batch.sink_schema,
+            batch.check,
+        )
 
     def restore(self, surveyed: Surveyed) -> Loaded:
         batch, new, stage = self._batch, surveyed.new, self._stage(surveyed.emission)
@@ -98,10 +84,3 @@ class PositionWay:
 
     def compact(self) -> None:
         compact_positions(self._path, self._batch.batch + 1)
-
-
-def stage_of(batch: Input, positions: Positions, state: PositionState, clock: Clock, ends: tuple[int, int] | None) -> PositionStage:
-    """Settings for ``batch``, after which the clock is ``clock``; ``ends`` restricts the results to windows that end in this range."""
-    return PositionStage(
-        batch.pipeline, positions.layout, state, batch.batch, clock, ends, batch.builds_state, batch.sink_schema, batch.check
-    )

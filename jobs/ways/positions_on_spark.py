@@ -15,7 +15,6 @@ from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.live_row_pass import partitions
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.pass_output import computed, output, output_schema
-from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.position_batch import advance
 from windowmill.windowing.columnar.positions import PositionStage
 
@@ -37,19 +36,15 @@ class LoadedOnSpark:
         rows = None if new is None else new.read_by(stage)
         if rows is None and self.stored is None:
             return Computed()
-        schema = output_schema(stage.results, _stored_schema(stage))
+        schema = output_schema(stage.results, stage.state.stored_schema)
         both = keyed_pass.by_key(rows, self.stored, stage.keys, partitions(0 if new is None else new.survey.rows, self.partitions))
         worked = both.mapInArrow(partial(_work, stage, schema), from_arrow_schema(schema))
         return computed(worked, None if new is None else new.rows, keeps=stage.keep)
 
 
-def _stored_schema(stage: PositionStage) -> pa.Schema:
-    return stage.state.schema.append(pa.field(SUM, pa.int64()))
-
-
 def _work(stage: PositionStage, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor over the rows and the state of one Spark partition, in any order."""
-    both = keyed_pass.split(batches, stage.state.rows, _stored_schema(stage))
+    both = keyed_pass.split(batches, stage.state.rows, stage.state.stored_schema)
     if both is None:
         return
     done = advance(stage, *both)

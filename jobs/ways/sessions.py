@@ -5,24 +5,23 @@ This process computes a small batch, Spark any other. The choice is final once t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import OpenSessions
-from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits, slices_in_process, slices_on_spark
 from windowmill.jobs.ways.balance import settle
 from windowmill.jobs.ways.base import Applied, Computed
-from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input, TableInput
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.sessions_in_process import LoadedInProcess
 from windowmill.jobs.ways.sessions_on_spark import LoadedOnSpark
 from windowmill.jobs.ways.slice_stages import Slicing
+from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.session_partials import GAP, SessionStage, fragment_schema, row_schema
@@ -38,15 +37,6 @@ class Loaded(Protocol):
     def compute(self, stage: SessionStage, state: pa.Schema) -> Computed:
         """Compute complete windows and new state, which has the columns ``state``."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Surveyed:
-    """New rows, null if the batch has none, and the windows that become complete."""
-
-    new: NewRows | NumberedRows | None
-    rows_read: int
-    emission: Emission
 
 
 class SessionWay:
@@ -66,19 +56,7 @@ class SessionWay:
             self._table = PartialTable(spark, state, joint_schema(on_grids, own), batch.check)
 
     def survey(self) -> Surveyed:
-        batch = self._batch
-        if not batch.files:
-            return Surveyed(None, 0, self._emission(batch.seen))
-        rows = batch.read(self._spark)
-        if limits.are_few(batch.files, self._stage.layout):
-            few = NewRows.collected(rows, self._stage)
-            return Surveyed(few, len(few.table), self._emission(lateness.seen_after(few.table, batch.seen)))
-        many = NumberedRows.surveyed(rows, batch)
-        return Surveyed(many, many.survey.rows, self._emission(many.survey.seen))
-
-    def _emission(self, seen: int | None) -> Emission:
-        # Rows judged by the watermark at their arrival may have met sessions that end after a backfill's range.
-        return self._batch.emission(seen, stops_at_range=self._batch.pipeline.time.watermark != "max_event_time")
+        return Surveyed.of(self._spark, self._batch, self._stage)
 
     def restore(self, surveyed: Surveyed) -> Loaded:
         new = surveyed.new

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
 from tests.windowing.test_log import place
-from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.position_batch import advance
@@ -56,7 +56,7 @@ class Run:
         self.spec, self.clock, self.only_due = spec, Clock.of(spec), only_due
         self.layout = Layout.of(spec, TYPES)
         self.state = PositionState(spec, TYPES, self.layout)
-        self.stored = self.state.schema.append(pa.field(SUM, pa.int64())).empty_table()
+        self.stored = self.state.stored_schema.empty_table()
         self.results: list[pa.Table] = []
         self.refused: list[int] = []
         self.batches = self.fed = self.read = 0

@@ -10,9 +10,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.checksums import SUM, with_checksums
+from windowmill.windowing.columnar.advanced import Advanced
+from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.output import result_rows
 from windowmill.windowing.columnar.position_nodes import FIRST, LEVEL, POSITION, Forest
@@ -51,29 +51,6 @@ _NONE = np.empty(0, np.int64)
 _T = TypeVar("_T", bound=np.generic)
 
 
-@dataclass(frozen=True)
-class Advanced:
-    """The result of :func:`advance`.
-
-    Attributes
-    ----------
-    results
-        Result rows, in tables of one window each.
-    state
-        The rows that the batch appends to the state, with checksums; null if it keeps none.
-    refused
-        Numbers of the rows that came too late for every window; int64, shape (n_refused,).
-    applied, late
-        How many other rows there are, and how many of these arrived behind the watermark.
-    """
-
-    results: list[pa.Table]
-    state: pa.Table | None
-    refused: Ints
-    applied: int
-    late: int
-
-
 def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     """Apply new ``rows`` to the ``stored`` state of some keys; O(n log n) in both.
 
@@ -100,11 +77,8 @@ def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
         results += list(sequence.results())
         parts += sequence.changes() if stage.keep else []
         refused.append(sequence.refused)
-    too_late = np.array(sorted(set.intersection(*(set(numbers.tolist()) for numbers in refused))), np.int64)
-    taken = ~np.isin(int64_of(rows.column(NUMBER_OF).combine_chunks()), too_late)
-    late = pc.sum(pc.and_(rows.column(LATE).combine_chunks().fill_null(False), pa.array(taken))).as_py() or 0
-    state = with_checksums(pa.concat_tables(parts)) if stage.keep else None
-    return Advanced(results, state, too_late, int(taken.sum()), late)
+    numbers = int64_of(rows.column(NUMBER_OF).combine_chunks())
+    return Advanced.of(results, parts if stage.keep else None, refused, numbers, rows.column(LATE).combine_chunks())
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,11 @@ class PositionState:
         self.rows = pa.schema([*((name, types[name]) for name in read), *((name, pa.bool_()) for name in self.conditions), *own])
 
     @property
+    def stored_schema(self) -> pa.Schema:
+        """Schema of the state table: ``schema`` and checksums."""
+        return self.schema.append(pa.field(SUM, pa.int64()))
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """The conditions of the spec."""
         return self._texts

@@ -16,9 +16,9 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.checksums import SUM, RowCheck, with_checksums
+from windowmill.windowing.columnar.advanced import Advanced
+from windowmill.windowing.columnar.checksums import SUM, RowCheck
 from windowmill.windowing.columnar.log import NUMBER_OF
 from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.rows import key_codes
@@ -112,29 +112,6 @@ class SessionStage:
         return StoredObjects(self.layout.objects)
 
 
-@dataclass(frozen=True)
-class Advanced:
-    """The result of :func:`advance`.
-
-    Attributes
-    ----------
-    results
-        Result rows: a table for each window of the spec that has any.
-    state
-        The fragments that the batch stores, with checksums; null if it keeps none.
-    refused
-        Numbers of the rows that came too late for every window; int64, shape (n_refused,).
-    applied, late
-        How many other rows there are, and how many of these arrived behind the watermark.
-    """
-
-    results: list[pa.Table]
-    state: pa.Table | None
-    refused: Ints
-    applied: int
-    late: int
-
-
 def advance(stage: SessionStage, rows: pa.Table, fragments: pa.Table) -> Advanced:
     """Apply new ``rows`` to the stored ``fragments`` of some keys; O(n log n) in both, plus rows × suspects for each key with suspects.
 
@@ -148,16 +125,13 @@ def advance(stage: SessionStage, rows: pa.Table, fragments: pa.Table) -> Advance
     if stage.check is not None and SUM in fragments.column_names:
         stage.check.verify(fragments)
     arrived = _Arrived.of(stage, rows, fragments)
-    results, kept, refused = [], [], [arrived.numbers]
+    results, kept, refused = [], [], []
     for gap in dict.fromkeys(gap for _, gap in stage.gaps):
         merged = _Merged.of(stage, arrived, gap)
         results += [merged.results(name) for name, its_gap in stage.gaps if its_gap == gap]
         kept.append(merged.kept())
         refused.append(merged.refused)
-    common = np.array(sorted(set.intersection(*(set(numbers.tolist()) for numbers in refused))), np.int64)
-    late = pc.sum(pc.and_(arrived.late, pa.array(~np.isin(arrived.numbers, common)))).as_py() or 0
-    state = with_checksums(pa.concat_tables(kept)) if stage.keep else None
-    return Advanced([table for table in results if len(table)], state, common, len(arrived.numbers) - len(common), late)
+    return Advanced.of(results, kept if stage.keep else None, refused, arrived.numbers, arrived.late)
 
 
 @dataclass(frozen=True)
@@ -203,8 +177,8 @@ class _Arrived:
 
     @cached_property
     def late(self) -> pa.Array:
-        """Mask of the rows behind the watermark."""
-        return self.rows.column(LATE).combine_chunks().fill_null(False)
+        """Mask of the rows behind the watermark; null means no."""
+        return self.rows.column(LATE).combine_chunks()
 
     @cached_property
     def closed(self) -> Ints:

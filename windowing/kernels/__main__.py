@@ -79,6 +79,29 @@ def _slice(*, revises: bool) -> None:
     list(slice_windows.combined(slices.WindowStage(stage, grids.named, -9, 9, -9, schema, revising=revising), packed * 2))
 
 
+def _positions() -> None:
+    """The kernels of windows over positions, which restore nodes and complete others."""
+    from windowmill.windowing.columnar.output import result_schema
+    from windowmill.windowing.columnar.position_batch import advance
+    from windowmill.windowing.columnar.positions import PositionStage, PositionState
+    from windowmill.windowing.kernels.layout import Layout
+    from windowmill.windowing.specfile import parse_pipeline
+    from windowmill.windowing.watermark import Clock
+
+    windows = [{"name": "w", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}}]
+    spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
+    pipeline, types = parse_pipeline(spec), {"t": pa.int64(), "v": pa.float64()}
+    layout = Layout.of(pipeline, types)
+    state = PositionState(pipeline, types, layout)
+    stored: pa.Table = state.stored_schema.empty_table()
+    for batch in range(2):
+        clock, first = Clock(0, 0, seen=8 * batch + 9, since=8 * batch), 8 * batch
+        rows = [{"v": 1.0, "_time": time, "_number": time, "_closed": None, "_late": False} for time in range(first, first + 8)]
+        stage = PositionStage(pipeline, layout, state, batch, clock, None, True, result_schema(pipeline, types))
+        done = advance(stage, pa.Table.from_pylist(rows, schema=state.rows), stored)
+        stored = stored if done.state is None else pa.concat_tables([stored, done.state])
+
+
 def _checksums() -> None:
     """The kernels of checksums, with nulls and without, of a column as Arrow holds it."""
     from windowmill.windowing.columnar.checksums import row_checksums
@@ -95,6 +118,7 @@ def warm() -> float:
     )
     _slice(revises=False)
     _slice(revises=True)
+    _positions()
     _checksums()
     _run(_POINTS, "final")
     _run(_REVISED, "revise")

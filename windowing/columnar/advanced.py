@@ -1,0 +1,56 @@
+"""The result of applying a batch's new rows to the restored state of some keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.windowing.columnar.checksums import with_checksums
+from windowmill.windowing.kernels.combine import Ints
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """What a batch makes of some keys.
+
+    Attributes
+    ----------
+    results
+        Result rows, in tables of one window each.
+    state
+        The rows that the batch appends to the state, with checksums; null if it keeps none.
+    refused
+        Numbers of the rows that came too late for every window; int64, shape (n_refused,).
+    applied, late
+        How many other rows there are, and how many of these arrived behind the watermark.
+    """
+
+    results: list[pa.Table]
+    state: pa.Table | None
+    refused: Ints
+    applied: int
+    late: int
+
+    @classmethod
+    def of(
+        cls, results: Sequence[pa.Table], state: Sequence[pa.Table] | None, refused: Sequence[Ints], numbers: Ints, late: pa.Array
+    ) -> Self:
+        """The result for new rows of these ``numbers``, of which the mask ``late`` tells those behind the watermark; null means no.
+
+        Parameters
+        ----------
+        results, state
+            Parts of the result rows and of the state; no state if none is kept.
+        refused
+            Numbers of the rows that each window refused. A row is too late if all did.
+        """
+        common = np.array(sorted(set.intersection(*(set(each.tolist()) for each in (numbers, *refused)))), np.int64)
+        taken = ~np.isin(numbers, common)
+        behind = pc.sum(pc.and_(late.fill_null(False), pa.array(taken))).as_py() or 0
+        kept = None if state is None else with_checksums(pa.concat_tables(state))
+        return cls([table for table in results if len(table)], kept, common, int(taken.sum()), behind)
