@@ -20,7 +20,9 @@ from typing import Any
 
 SLICED = {"name": "w", "type": "hopping", "size": "1 hour", "hop": "1 minute"}
 LONG = {"name": "w", "type": "hopping", "size": "10 hours", "hop": "1 minute"}
-LIVE = {"name": "w", "type": "sliding", "evict": {"count": 100}, "trigger": {"count": 10}}
+POLICY = {"name": "w", "type": "sliding", "evict": {"count": 100}, "trigger": {"count": 10}}
+LIVE = {"name": "w", "type": "count", "count": 100}
+DELTA = {"name": "w", "type": "sliding", "evict": {"delta": {"column": "t", "by": "1 hour"}}, "trigger": {"count": 10}}
 AGGREGATES = {"n": {"count": "v"}, "mean": {"mean": "v"}, "top": {"max": "v"}, "sd": {"stddev_samp": "v"}}
 
 
@@ -37,12 +39,16 @@ class Workload:
 
 WORKLOADS = {
     "1,000 new rows, slices": Workload(SLICED, 1_000, history=500_000, keys=100, rows_per_minute=50),
+    "1,000 new rows, policies": Workload(POLICY, 1_000, history=100_000, keys=100, rows_per_minute=50),
+    "1,000 new rows, delta eviction": Workload(DELTA, 1_000, history=100_000, keys=100, rows_per_minute=50),
     "1,000 new rows, live rows": Workload(LIVE, 1_000, history=100_000, keys=100, rows_per_minute=50),
     "50,000 new rows, slices": Workload(SLICED, 50_000, history=1_000_000),
     "50,000 new rows, windows of 10 hours": Workload(LONG, 50_000, history=4_000_000),
+    "50,000 new rows, policies": Workload(POLICY, 50_000, history=500_000),
+    "50,000 new rows, delta eviction": Workload(DELTA, 50_000, history=500_000),
     "50,000 new rows, live rows": Workload(LIVE, 50_000, history=500_000),
     "aggregate, 2 M rows, hopping": Workload(SLICED, 2_000_000),
-    "aggregate, 2 M rows, sliding": Workload(LIVE, 2_000_000),
+    "aggregate, 2 M rows, sliding": Workload(POLICY, 2_000_000),
 }
 
 
