@@ -62,7 +62,9 @@ class LiveRowWay:
             return None
         touched = None if surveyed.rows is None else surveyed.rows.where(F.col(REASON).isNull())
         watermark = self._batch.clock(surveyed.emission).watermark
-        return self._table.restore(touched, self._rows.log.keys, before_batch=self._batch.batch, watermark=watermark)
+        return self._table.restore(
+            touched, self._rows.log.keys, n_touched=surveyed.rows_read, before_batch=self._batch.batch, watermark=watermark
+        )
 
     def apply(self, surveyed: Surveyed, restored: DataFrame | None, staging: str) -> Applied:
         return settle(self._batch, surveyed.emission, self._compute(surveyed, restored), surveyed.rows_read, staging)
