@@ -30,7 +30,7 @@ from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import partials_of
+from windowmill.windowing.ways import divide
 
 NUMBERS: dict[str, Any] = {
     "n": {"count": "*"},
@@ -73,10 +73,9 @@ class Run:
     def __init__(self, pipeline: Pipeline) -> None:
         columns = Columns.of(Schema.from_arrow(SOURCE).to_json())
         self.base = {"pipeline": pipeline, "columns": columns, "builds_state": True, "check": RowCheck("state")}
-        partials = partials_of(pipeline, columns.arrow)
-        assert partials is not None
-        assert partials.slices is not None
-        self.slices, self.batch, self.state = partials.slices, 0, None
+        parts = divide(pipeline, columns.arrow)
+        assert parts.slices is not None
+        self.slices, self.batch, self.state = parts.slices, 0, None
         self.seen: int | None = None
         self.emitted: int | None = None
         self.rows: list[dict[str, Any]] = []

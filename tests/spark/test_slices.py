@@ -18,6 +18,7 @@ from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.ways import choose, limits
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.ways import Parts, Rows
 
 pytestmark = pytest.mark.spark
 
@@ -123,7 +124,7 @@ def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeyp
     rows = events(33, 300)
     bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": GRIDS, "emit": emit})
     with monkeypatch.context() as patched:
-        patched.setattr(choose, "partials_of", lambda *_: None)
+        patched.setattr(choose, "divide", lambda pipeline, _: Parts(rows=Rows(pipeline)))
         run_over(bench, 9, rows[:200], 2)
     state = str(tmp_path / "sink.windowmill" / "state")
     assert is_log(state)

@@ -1,0 +1,242 @@
+"""Batches of pipelines whose windows go several ways, over one state table, against the oracle: late rows, cut anywhere. No Spark."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, arrived, same
+from tests.jobs.test_session_batches import ALLOWED, GAPS, GRIDS, MINUTE, Collected, some, streams
+from tests.strategies import shared
+from windowmill.checkpoints.state.base import StateTable
+from windowmill.checkpoints.state.joint import compact_entries, joint_schema
+from windowmill.jobs.sources.columns import REASON, ROW, Columns
+from windowmill.jobs.ways.base import Computed, Part
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import Input, TableInput
+from windowmill.jobs.ways.joining import joined
+from windowmill.jobs.ways.lateness_in_process import seen_after
+from windowmill.jobs.ways.live_rows import LiveRowPart
+from windowmill.jobs.ways.new_rows import NewRows, counted
+from windowmill.jobs.ways.positions import PositionPart
+from windowmill.jobs.ways.sessions import SessionPart
+from windowmill.jobs.ways.slices import SlicePart
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.log import NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.partition_task import PartitionTask
+from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.reference import Record, evaluate
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import divide
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "last_3": {"type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}},
+    "recent": {"type": "sliding", "evict": {"time": "9 minutes"}, "trigger": {"time": "4 minutes"}},
+    "flush": {"type": "tumbling", "evict": {"count": 2}},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "jumps": {"type": "sliding", "evict": {"delta": {"column": "i", "by": 2}}, "trigger": {"count": 1}},
+    "spans": {"type": "snapshot"},
+    "three": {"type": "count", "count": 3},
+    "short_visit": {"type": "session", "gap": "5 minutes", "max_size": "12 minutes"},
+    "known": {"type": "tumbling", "size": "10 minutes", "empty": "emit"},
+    "known_gaps": {"type": "hopping", "size": "3 minutes", "hop": "20 minutes", "empty": "emit"},
+    "triples": {"type": "custom", "function": "tests.jobs.test_mixed_batches:triples"},
+}
+VISITS = {name: {"type": "session", "gap": gap} for name, gap in GAPS.items()}
+WINDOWS = GRIDS | VISITS | POLICIES | OTHERS
+COLUMNS = Columns.of(Schema.from_arrow(SOURCE).to_json())
+
+
+def triples(count: int | None, columns: dict[str, Any]) -> tuple[int, int, list[int]]:
+    """Each row begins a window that ends after the third."""
+    count = count or 0
+    return count + 1, 1, [count - 2] if count > 1 else []
+
+
+class Batch(Input):
+    """A batch without a ledger."""
+
+    plan: Any = None
+    clock: Any = TableInput.clock
+    emission_by_arrival: Any = staticmethod(lambda seen: Emission(seen, None, AXIS_BEGIN, AXIS_BEGIN))
+
+
+class LiveRowsHere(LiveRowPart):
+    """Live rows that this process computes, from all entries of the log."""
+
+    def few(self, new: NewRows | None, emission: Emission) -> Any:
+        part, batch = self, self._batch
+
+        class Loaded:
+            def compute(self) -> Computed:
+                return part.computed(new, batch.clock(emission))
+
+        return Loaded()
+
+    def computed(self, new: NewRows | None, clock: Any) -> Computed:
+        batch, log = self._batch, self._rows.log
+        stored = log.schema.empty_table()
+        if self._table._exists:
+            query = f"SELECT * FROM state WHERE _batch < {batch.batch} AND {self._table._own}"
+            stored = rows_of(self._table._path, query, log.schema)
+            RowCheck("state").verify(stored)
+        fresh = log.fresh_schema.empty_table()
+        if new is not None:
+            wanted = pa.schema([field for field in SOURCE if field.name != "t"])
+            own = [(name, pa.int64()) for name in (TIME, NUMBER_OF, CLOSED)]
+            texts = [(condition_column(text), pa.bool_()) for text in batch.pipeline.conditions()]
+            usable = new.usable(batch, pa.schema([*wanted, *own, *texts, (LATE, pa.bool_())]))
+            cells = {log.keys.get(name) or log._live.get(name): usable[name] for name in wanted.names}
+            cells |= {label: usable[column] for column, label in log.conditions.items()}
+            watermark = pa.array(usable[CLOSED].to_numpy() + batch.lateness)
+            cells |= {NUMBER_OF: usable[NUMBER_OF], TIME_OF: usable[TIME], UNTIL_OF: usable[TIME], WATERMARK_OF: watermark}
+            if "t" in log._live:
+                cells[log._live["t"]] = usable[TIME].cast(pa.timestamp("us", "UTC"))
+            fresh = pa.table({field.name: cells[field.name].cast(field.type) for field in log.fresh_schema}, schema=log.fresh_schema)
+        worked = PartitionTask(batch.pipeline, log, self._rows.schema, clock, batch.batch).work(stored, fresh)
+        tables = [table for table in worked.results() if len(table)]
+        state = worked.changes
+        return Computed(
+            rows=pa.concat_tables(tables) if tables else None,
+            state=state if state is not None and len(state) else None,
+            windows=counted(tables),
+            rows_applied=worked.applied,
+            rows_late=worked.late,
+            new_state=0 if state is None else len(state),
+            refused=worked.refused,
+            rows_refused=len(worked.refused),
+        )
+
+
+def rows_of(path: str, query: str, schema: pa.Schema) -> pa.Table:
+    from deltalake import QueryBuilder
+
+    found = pa.table(QueryBuilder().register("state", DeltaTable(path)).execute(query).read_all())
+    return found.select(schema.names).cast(schema)
+
+
+class Run:
+    """The batches of a pipeline, each computed as a small one is, over a state table at ``path``."""
+
+    def __init__(self, pipeline: Pipeline, path: str) -> None:
+        self.pipeline, self.path, self.batch = pipeline, path, 0
+        self.divided = divide(pipeline, COLUMNS.arrow)
+        self.seen: int | None = None
+        self.emitted: int | None = None
+        self.rows: list[dict[str, Any]] = []
+        self.refused: list[tuple[int, str]] = []
+        self.late = 0
+
+    def parts(self, batch: Any) -> list[Part]:
+        divided, spark, path, parts = self.divided, None, self.path, list[Any]()
+        for kind, part in ((SlicePart, divided.slices), (SessionPart, divided.sessions), (PositionPart, divided.positions)):
+            parts += [] if part is None else [kind(spark, batch, part, path)]  # type: ignore[operator, arg-type]
+        return parts + ([] if divided.rows is None else [LiveRowsHere(spark, batch, divided.rows, divided, path)])  # type: ignore[arg-type]
+
+    def step(self, rows: list[dict[str, Any]], first: int = 0) -> None:
+        """One batch; ``first`` numbers its rows."""
+        check = RowCheck(self.path)
+        batch = Batch(
+            pipeline=self.pipeline, columns=COLUMNS, builds_state=True, check=check, batch=self.batch, seen=self.seen, emitted=self.emitted
+        )
+        new = Collected(arrived(rows), None)  # type: ignore[arg-type] - there is no Spark
+        self.seen = seen_after(new.table, self.seen)
+        assert self.seen is not None
+        after = AXIS_BEGIN if self.emitted is None else self.emitted
+        through = max(after, self.seen - batch.disorder - batch.lateness)
+        emission = Emission(self.seen, through, after, through)
+        parts = self.parts(batch)
+        table = StateTable(None, self.path, joint_schema(self.pipeline, [part.schema for part in parts]), check)  # type: ignore[arg-type]
+        loaded = [part.few(new, emission) for part in parts]
+        assert None not in loaded
+        done = joined(new, parts, loaded, batch, table.schema)  # type: ignore[arg-type]
+        refused = [] if done.judged is None else [(first + row[ROW], row[REASON]) for row in done.judged.to_pylist()]
+        assert done.rows_applied + len(refused) == len(rows)
+        self.refused, self.late = self.refused + refused, self.late + done.rows_late
+        if done.rows is not None:
+            bounds = [done.rows[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
+            self.rows += [row | {"window_start": a, "window_end": b} for row, a, b in zip(done.rows.to_pylist(), *bounds, strict=True)]
+        if done.state is not None:
+            assert isinstance(done.state, pa.Table)
+            table.remember(done.state, done.new_state, app_id="app", batch=self.batch, metadata="{}")
+        self.batch, self.emitted = self.batch + 1, through
+
+
+def pipeline_of(windows: list[str], aggregates: dict[str, Any], emit: str = "final", **time: Any) -> Pipeline:
+    named = [{"name": name, **WINDOWS[name]} for name in windows]
+    spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", **time}, "windows": named, "aggregates": aggregates, "emit": emit}
+    return Pipeline.model_validate(spec)
+
+
+def place(row: dict[str, Any]) -> tuple[Any, ...]:
+    cells = (row[name] for name in ("k", "window", "window_end", "trigger", "revision", "window_start"))
+    return tuple((cell is not None, cell) for cell in cells)
+
+
+def compare(run: Run, rows: list[dict[str, Any]]) -> None:
+    """The result rows and refusals of ``run`` are those of the oracle."""
+    records = [Record(row, frozenset(["i > 3"] if row["i"] is not None and row["i"] > 3 else [])) for row in rows]
+    wanted = evaluate(run.pipeline, records, final=False)
+    assert run.refused == wanted.quarantined
+    found, expected = sorted(run.rows, key=place), sorted(wanted.rows, key=place)
+    assert [place(row) for row in found] == [place(row) for row in expected]
+    for got, want in zip(found, expected, strict=True):
+        wrong = {name: (got[name], value) for name, value in want.items() if not same(got[name], value)}
+        assert not wrong, (place(want), wrong)
+
+
+def check(run: Run, rows: list[dict[str, Any]], cuts: list[int], compacted: list[int]) -> None:
+    for first, last in pairwise(sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})):
+        run.step(rows[first:last], first)
+        if compacted[run.batch] >= 0 and set(run.divided.ways) & {"positions", "live rows"} and DeltaTable.is_deltatable(run.path):
+            # Also as if the last batch were still open.
+            compact_entries(run.path, run.batch - compacted[run.batch], run.divided.ways)
+    compare(run, rows)
+
+
+@st.composite
+def inputs(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], list[int]]:
+    """Aggregates and time of a pipeline, rows, where they are cut into batches, and after which the state is compacted."""
+    time = {"tie_break": ["x"], "disorder": draw(ALLOWED), "lateness": draw(ALLOWED)}
+    rows = draw(streams())
+    rows.append(rows[-1] | {"t": max(row["t"] for row in rows) + draw(st.sampled_from([0, 30 * MINUTE, 90 * MINUTE]))})
+    compacted = draw(st.lists(st.integers(-1, 1), min_size=20, max_size=20))
+    return {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), **time}, rows, draw(CUTS), compacted
+
+
+@pytest.mark.covers("I7")
+@shared(1, 60)
+@given(
+    grids=some(list(GRIDS), 2), visits=some(list(VISITS), 1), policies=some(list(POLICIES), 2), others=some(list(OTHERS), 2), given=inputs()
+)
+def test_windows_of_all_ways_share_rows_and_state(tmp_path_factory, grids, visits, policies, others, given):
+    spec, rows, cuts, compacted = given
+    run = Run(pipeline_of([*grids, *visits, *policies, *others], **spec), str(tmp_path_factory.mktemp("mixed") / "state"))
+    check(run, rows, cuts, compacted)
+
+
+@pytest.mark.covers("I7")
+@shared(1, 60)
+@given(windows=some(list(WINDOWS), 3), given=inputs())
+def test_any_windows_go_beside_one_another(tmp_path_factory, windows, given):
+    spec, rows, cuts, compacted = given
+    check(Run(pipeline_of(windows, **spec), str(tmp_path_factory.mktemp("mixed") / "state")), rows, cuts, compacted)
+
+
+@pytest.mark.covers("I7")
+@shared(1, 30)
+@given(grids=some(list(GRIDS), 2), others=some([*VISITS, *POLICIES, "short_visit"], 2), given=inputs())
+def test_revisions_by_slices_beside_live_rows(tmp_path_factory, grids, others, given):
+    spec, rows, cuts, compacted = given
+    run = Run(pipeline_of([*grids, *others], emit="revise", **spec), str(tmp_path_factory.mktemp("mixed") / "state"))
+    assert run.divided.ways == ("slices", "live rows")
+    check(run, rows, cuts, compacted)
