@@ -98,8 +98,8 @@ class SlicesInspection(_PartialsInspection):
 
     def __init__(self, path: str, keys: Sequence[str], before_batch: int, partials: Sequence[str], needed_from: int | None) -> None:
         super().__init__(path, keys, before_batch, partials)
-        # Nodes repeat the content of slices.
-        self._slices = f"{SLICE} IS NOT NULL" + (f" AND {LEVEL} = 0" if LEVEL in self.schema.names else "")
+        # Nodes repeat the content of slices. The level may be a column of positions alone.
+        self._slices = f"{SLICE} IS NOT NULL" + (f" AND coalesce({LEVEL}, 0) = 0" if LEVEL in self.schema.names else "")
         self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"
 
     def summary(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class SlicesInspection(_PartialsInspection):
         )
         superseded = counts["entries"] - counts["entries_needed"] - counts["unfinished"]
         facts = {"keys": self._number_of_keys(), "entries_needed": counts["entries_needed"], "entries_superseded": superseded}
-        if LEVEL in self.schema.names:
+        if LEVEL in self.schema.names and (counts["nodes"] or SEQUENCE not in self.schema.names):
             facts["entries_of_nodes"] = counts["nodes"]
         return facts | {"entries_unfinished": counts["unfinished"], "oldest": counts["oldest"], "newest": counts["newest"]}
 

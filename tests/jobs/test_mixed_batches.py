@@ -15,7 +15,8 @@ from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, arr
 from tests.jobs.test_session_batches import ALLOWED, GAPS, GRIDS, MINUTE, Collected, some, streams
 from tests.strategies import shared
 from windowmill.checkpoints.state.base import StateTable
-from windowmill.checkpoints.state.joint import compact_entries, joint_schema
+from windowmill.checkpoints.state.joint import compact_entries, joint_schema, own_rows
+from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.jobs.sources.columns import REASON, ROW, Columns
 from windowmill.jobs.ways.base import Computed, Part
 from windowmill.jobs.ways.emission import Emission
@@ -29,9 +30,10 @@ from windowmill.jobs.ways.sessions import SessionPart
 from windowmill.jobs.ways.slices import SlicePart
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.log import NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.log import NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
 from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.errors import SpecError, StateCorruptError
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
@@ -240,3 +242,110 @@ def test_revisions_by_slices_beside_live_rows(tmp_path_factory, grids, others, g
     run = Run(pipeline_of([*grids, *others], emit="revise", **spec), str(tmp_path_factory.mktemp("mixed") / "state"))
     assert run.divided.ways == ("slices", "live rows")
     check(run, rows, cuts, compacted)
+
+
+ROW_OF_A: dict[str, Any] = {"k": "a", "x": 0, "i": 1, "f": 0.5, "s": "x"}
+
+
+def at(minute: int, **changes: Any) -> dict[str, Any]:
+    return ROW_OF_A | {"t": minute * MINUTE} | changes
+
+
+def test_a_row_is_too_late_only_if_every_part_refuses_it(tmp_path):
+    run = Run(pipeline_of(["gappy", "visit", "last_3"], {"n": {"count": "*"}}), str(tmp_path / "state"))
+    run.step([at(0)], 0)
+    run.step([at(60)], 1)
+    # The tuple at minute 1 still comes after the last applied one. That at −10 lies between two windows of the grid.
+    late = [at(1), at(-1), at(-10)]
+    run.step(late, 2)
+    assert run.refused == [(3, "too_late"), (4, "too_late")]
+    assert run.late == 1
+    compare(run, [at(0), at(60), *late])
+
+
+def test_a_row_that_a_grid_still_counts_is_not_too_late(tmp_path):
+    run = Run(pipeline_of(["days", "visit", "last_3"], {"n": {"count": "*"}}), str(tmp_path / "state"))
+    rows = [at(0), at(60), at(-1)]
+    for number, row in enumerate(rows):
+        run.step([row], number)
+    assert (run.refused, run.late) == ([], 1)
+    compare(run, rows)
+
+
+def test_a_row_that_lies_between_windows_is_refused_by_none_of_them(tmp_path):
+    run = Run(pipeline_of(["gappy", "known_gaps"], {"n": {"count": "*"}}), str(tmp_path / "state"))
+    assert run.divided.ways == ("slices", "live rows")
+    run.step([at(0), at(60)], 0)
+    run.step([at(-10), at(1)], 2)
+    assert run.refused == [(3, "too_late")]
+
+
+ALL_WAYS = ["slots", "visit", "last_3", "jumps"]
+
+
+def test_compaction_keeps_the_rows_of_other_parts(tmp_path):
+    run, rows = Run(pipeline_of(ALL_WAYS, {"n": {"count": "*"}}), str(tmp_path / "state")), [at(minute) for minute in range(0, 60, 4)]
+    for number, row in enumerate(rows[:-1]):
+        run.step([row], number)
+    before = kept_by_part(run)
+    removed = compact_entries(run.path, run.batch, run.divided.ways)
+    after = kept_by_part(run)
+    for part in ("slices", "sessions"):
+        assert after[part] == before[part] > 0
+    for part in ("positions", "live rows"):
+        assert 0 < after[part] < before[part]
+    assert removed == sum(before.values()) - sum(after.values())
+    run.step(rows[-1:], len(rows) - 1)
+    compare(run, rows)
+
+
+def kept_by_part(run: Run) -> dict[str, int]:
+    ways = run.divided.ways
+    schema = pa.schema([("n", pa.int64())])
+    counts = {way: f"SELECT count(*) AS n FROM state WHERE {own_rows(way, ways)}" for way in ways}
+    return {way: rows_of(run.path, query, schema)["n"][0].as_py() for way, query in counts.items()}
+
+
+def test_rows_are_found_by_the_statistics_of_the_first_columns(tmp_path):
+    run = Run(pipeline_of(ALL_WAYS, NUMBERS), str(tmp_path / "state"))
+    run.step([at(0), at(1)], 0)
+    names = DeltaTable(run.path).schema().to_arrow().names
+    assert names[:9] == ["k", "_kind", "_sequence", "_slice", "_level", "_closed", "_gap", "_first", "_last"]
+
+
+@pytest.mark.covers("D3")
+@pytest.mark.parametrize("way", ["slices", "sessions", "positions", "live rows"])
+def test_a_row_of_any_part_that_is_another_is_damage(tmp_path, way):
+    run = Run(pipeline_of(ALL_WAYS, NUMBERS), str(tmp_path / "state"))
+    run.step([at(0), at(1), at(3)], 0)
+    column = {"slices": "_closed", "sessions": "_first", "positions": "_next", "live rows": "_number"}[way]
+    own = own_rows(way, run.divided.ways) + (" AND _kind = 'key'" if way == "positions" else "")
+    assert DeltaTable(run.path).update(predicate=own, updates={column: f"coalesce({column}, 0) + 1"})["num_updated_rows"] > 0
+    with pytest.raises(StateCorruptError, match="differ from what was written"):
+        run.step([at(30)], 3)
+
+
+def test_a_column_of_the_source_may_be_named_like_a_partial():
+    spec = pipeline_of(["slots", "jumps"], {"n": {"count": "*"}, "most": {"max": "rows"}})
+    types = COLUMNS.arrow | {"rows": pa.string()}
+    parts = divide(spec, types)
+    assert parts.slices is not None
+    assert parts.rows is not None
+    log = StateLog(parts.rows.pipeline, types, (), beside=True).schema
+    joint = joint_schema(spec, [slice_schema({"k": pa.string()}, parts.slices.layout), log])
+    assert (joint.field("rows").type, joint.field("_row__rows").type) == (pa.int64(), pa.string())
+
+
+@pytest.mark.parametrize("key", ["_kind", "_Sequence", "_gap"])
+def test_a_key_that_is_named_like_a_column_of_any_part_is_refused(key):
+    spec = pipeline_of(["slots"], {"n": {"count": "*"}}).model_copy(update={"keys": (key,)})
+    schema = pa.schema([(key, pa.string()), ("_sum", pa.int64())])
+    with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
+        joint_schema(spec, [schema, schema])
+
+
+def test_columns_that_would_stand_for_two_things_are_refused():
+    spec, whole = pipeline_of(["slots"], {"n": {"count": "*"}}), pa.schema([("x", pa.int64())])
+    for field in (pa.field("x", pa.string()), pa.field("X", pa.int64())):
+        with pytest.raises(SpecError, match=f"two columns of the state would be named '{field.name}'"):
+            joint_schema(spec, [whole, pa.schema([field])])
