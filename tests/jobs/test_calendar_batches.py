@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -137,8 +138,10 @@ def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, fi
     compare(run, pipeline, rows, final=final)
 
 
-def compare(run: Any, pipeline: Pipeline, rows: list[dict[str, Any]], *, final: bool) -> None:
-    """The result rows and refusals of ``run`` are those of the oracle."""
+def compare(
+    run: Any, pipeline: Pipeline, rows: list[dict[str, Any]], *, final: bool, place: Callable[[dict[str, Any]], tuple[Any, ...]] = place
+) -> None:
+    """The result rows and refusals of ``run`` are those of the oracle; ``place`` tells rows apart."""
     records = [Record(row, frozenset(["i > 3"] if row["i"] is not None and row["i"] > 3 else [])) for row in rows]
     wanted = evaluate(pipeline, records, final=final)
     assert run.refused == wanted.quarantined

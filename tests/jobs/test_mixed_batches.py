@@ -11,7 +11,8 @@ from deltalake import DeltaTable, Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, arrived, same
+from tests.jobs import test_calendar_batches
+from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, arrived
 from tests.jobs.test_session_batches import ALLOWED, GAPS, GRIDS, MINUTE, Collected, some, streams
 from tests.strategies import shared
 from windowmill.checkpoints.state.base import StateTable
@@ -35,7 +36,6 @@ from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import SpecError, StateCorruptError
 from windowmill.windowing.kernels.lift import condition_column
-from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import divide
 
@@ -186,14 +186,7 @@ def place(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def compare(run: Run, rows: list[dict[str, Any]]) -> None:
     """The result rows and refusals of ``run`` are those of the oracle."""
-    records = [Record(row, frozenset(["i > 3"] if row["i"] is not None and row["i"] > 3 else [])) for row in rows]
-    wanted = evaluate(run.pipeline, records, final=False)
-    assert run.refused == wanted.quarantined
-    found, expected = sorted(run.rows, key=place), sorted(wanted.rows, key=place)
-    assert [place(row) for row in found] == [place(row) for row in expected]
-    for got, want in zip(found, expected, strict=True):
-        wrong = {name: (got[name], value) for name, value in want.items() if not same(got[name], value)}
-        assert not wrong, (place(want), wrong)
+    test_calendar_batches.compare(run, run.pipeline, rows, final=False, place=place)
 
 
 def check(run: Run, rows: list[dict[str, Any]], cuts: list[int], compacted: list[int]) -> None:

@@ -33,7 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
     "all ways": {"windows": [SLOTS, GAPS, VISITS, LAST, TICKS, JUMPS, SPANS], "aggregates": AGGREGATES},
     "partials": {"windows": [LONG, GAPS, VISITS, LAST, FLUSH], "aggregates": AGGREGATES},
     "gaps and policies": {"windows": [GAPS, LAST]},
-    "revised": {"windows": [SLOTS, GAPS, VISITS, LIMITED], "emit": "revise"},
+    "revised": {"windows": [SLOTS, GAPS, VISITS, LIMITED | {"name": "short"}], "emit": "revise"},
     "empty windows": {"windows": [SLOTS | {"empty": "emit"}, GAPS, LAST]},
     "no keys": {"windows": [SLOTS, LAST, THREE], "keys": []},
 }
