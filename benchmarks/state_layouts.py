@@ -21,7 +21,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from windowmill.checkpoints.state.base import is_overgrown
-from windowmill.checkpoints.state.log import compact_log
+from windowmill.checkpoints.state.joint import compact_entries
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY, ROW
 
 KEYS, ROWS, TOUCHED, BATCHES = 1_000, 1_000, 50, 64
@@ -66,7 +66,7 @@ class Log:
         told = ((KEY_ENTRY, None), (GONE, gone), (ROW, _number(batch, keys)))
         write_deltalake(path, pa.concat_tables([_log_entries(kind, batch, keys, number) for kind, number in told]), mode="append")
         if is_overgrown(str(path)) or batch == BATCHES:
-            compact_log(str(path), batch + 1)
+            compact_entries(str(path), batch + 1, ["live rows"])
 
     def restore(self, path: Path, keys: Ints) -> int:
         found = _of(path, keys)

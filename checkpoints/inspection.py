@@ -21,17 +21,13 @@ from windowmill.checkpoints.state.log import latest_entries
 from windowmill.checkpoints.state.positions import needed_rows
 from windowmill.checkpoints.state.wanted import OpenSessions, open_condition
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.columnar.checksums import SUM
-from windowmill.windowing.columnar.log import BATCH, DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
+from windowmill.windowing.columnar.log import BATCH, DUE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE, WAITING
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST, latest_fragments
 from windowmill.windowing.columnar.slices import CLOSED, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints
-
-#: Columns of slices and sessions other than keys and partials.
-_OWN = (LEVEL, SLICE, CLOSED, GAP, FIRST, LAST, BATCH, SUM)
 
 
 class Inspection:
@@ -82,17 +78,17 @@ class Inspection:
 
 
 class _PartialsInspection(Inspection):
-    """A table of partials."""
+    """A table of slices or sessions with these columns of ``partials``."""
 
-    def __init__(self, path: str, keys: Sequence[str], before_batch: int) -> None:
+    def __init__(self, path: str, keys: Sequence[str], before_batch: int, partials: Sequence[str]) -> None:
         super().__init__(path, keys, before_batch)
         # The first partial of every slice and session is its number of rows.
-        self._n_rows = self.schema.names[self.schema.get_field_index(BATCH) + 1]
+        self._n_rows, *self._partials = (name for name in partials if name in self.schema.names)
         self._readable = f"{BATCH} < {before_batch}"
 
     def _told(self, row: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
         """Tell ``row``: the columns of ``own`` by its names, ``batch``, ``rows``, and ``partials`` by column."""
-        partials = {name: row[name] for name in self.schema.names if name not in (*self._keys, *_OWN, self._n_rows)}
+        partials = {name: row[name] for name in self._partials}
         columns = {**own, "batch": BATCH, "rows": self._n_rows}
         return {name: row[column] for name, column in columns.items()} | {"partials": partials}
 
@@ -100,10 +96,10 @@ class _PartialsInspection(Inspection):
 class SlicesInspection(_PartialsInspection):
     """The slices of a table. No run reads slices that start before ``needed_from`` again; null means that all are needed."""
 
-    def __init__(self, path: str, keys: Sequence[str], before_batch: int, needed_from: int | None) -> None:
-        super().__init__(path, keys, before_batch)
-        # Nodes repeat the content of slices.
-        self._slices = f"{LEVEL} = 0" if LEVEL in self.schema.names else f"{SLICE} IS NOT NULL"
+    def __init__(self, path: str, keys: Sequence[str], before_batch: int, partials: Sequence[str], needed_from: int | None) -> None:
+        super().__init__(path, keys, before_batch, partials)
+        # Nodes repeat the content of slices. The level may be a column of positions alone.
+        self._slices = f"{SLICE} IS NOT NULL" + (f" AND coalesce({LEVEL}, 0) = 0" if LEVEL in self.schema.names else "")
         self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"
 
     def summary(self) -> dict[str, Any]:
@@ -116,7 +112,7 @@ class SlicesInspection(_PartialsInspection):
         )
         superseded = counts["entries"] - counts["entries_needed"] - counts["unfinished"]
         facts = {"keys": self._number_of_keys(), "entries_needed": counts["entries_needed"], "entries_superseded": superseded}
-        if LEVEL in self.schema.names:
+        if LEVEL in self.schema.names and (counts["nodes"] or SEQUENCE not in self.schema.names):
             facts["entries_of_nodes"] = counts["nodes"]
         return facts | {"entries_unfinished": counts["unfinished"], "oldest": counts["oldest"], "newest": counts["newest"]}
 
@@ -140,8 +136,8 @@ class SlicesInspection(_PartialsInspection):
 class SessionsInspection(_PartialsInspection):
     """The sessions of a table; the next batch restores the ``wanted`` ones."""
 
-    def __init__(self, path: str, keys: Sequence[str], before_batch: int, wanted: OpenSessions) -> None:
-        super().__init__(path, keys, before_batch)
+    def __init__(self, path: str, keys: Sequence[str], before_batch: int, partials: Sequence[str], wanted: OpenSessions) -> None:
+        super().__init__(path, keys, before_batch, partials)
         self._open = f"{self._readable} AND ({open_condition(wanted)})"
 
     def summary(self) -> dict[str, Any]:
@@ -171,7 +167,7 @@ class PositionsInspection(Inspection):
 
     def __init__(self, path: str, keys: Sequence[str], before_batch: int) -> None:
         super().__init__(path, keys, before_batch)
-        self._readable = f"{BATCH} < {before_batch}"
+        self._readable = f"{BATCH} < {before_batch} AND {SEQUENCE} IS NOT NULL"
 
     def summary(self) -> dict[str, Any]:
         """Count keys, leaves, inner nodes, waiting tuples, and entries that are needed, superseded or of an unfinished batch."""
@@ -180,7 +176,10 @@ class PositionsInspection(Inspection):
         counted = ", ".join(f"count(*) FILTER (WHERE {condition}) AS {name}" for name, condition in kinds.items())
         counts = self._one(f"SELECT {counted}, count(*) AS needed, min({FIRST}) AS oldest FROM ({self._needed()})")
         newest = f"max({TIME_OF}) FILTER (WHERE {self._readable}) AS newest"
-        read = self._one(f"SELECT count(*) AS entries, count(*) FILTER (WHERE {self._readable}) AS read, {newest} FROM state")
+        read = self._one(
+            f"SELECT count(*) AS entries, count(*) FILTER (WHERE {self._readable}) AS read, {newest} FROM state "
+            f"WHERE {SEQUENCE} IS NOT NULL"
+        )
         facts = {"keys": self._number_of_keys()} | {name: counts[name] for name in kinds} | {"entries_needed": counts["needed"]}
         facts |= {"entries_superseded": read["read"] - counts["needed"], "entries_unfinished": read["entries"] - read["read"]}
         return facts | {"oldest": counts["oldest"], "newest": read["newest"]}
@@ -194,11 +193,12 @@ class PositionsInspection(Inspection):
 
 
 class LogInspection(Inspection):
-    """A log of live rows; ``tables`` describe what it stores for each window of the pipeline."""
+    """A log of live rows; ``tables`` describe what it stores for each window, ``own`` is the SQL condition for its entries."""
 
-    def __init__(self, path: str, keys: Sequence[str], before_batch: int, tables: Sequence[LogTableOfWindow]) -> None:
+    def __init__(self, path: str, keys: Sequence[str], before_batch: int, tables: Sequence[LogTableOfWindow], own: str) -> None:
         super().__init__(path, keys, before_batch)
-        self._tables = tables
+        self._tables, self._own = tables, own
+        self._readable = f"{own} AND {BATCH} < {before_batch}"
 
     def summary(self) -> dict[str, Any]:
         """Count keys, live rows, and entries that are needed, superseded or of an unfinished batch; give the span of the live rows."""
@@ -207,7 +207,9 @@ class LogInspection(Inspection):
             f"SELECT count(*) FILTER (WHERE {rows}) AS live, count(*) AS needed, "
             f"min({TIME_OF}) FILTER (WHERE {rows}) AS oldest, max({TIME_OF}) FILTER (WHERE {rows}) AS newest FROM ({self._latest()})"
         )
-        read = self._one(f"SELECT count(*) AS entries, count(*) FILTER (WHERE {BATCH} < {self.before_batch}) AS read FROM state")
+        read = self._one(
+            f"SELECT count(*) AS entries, count(*) FILTER (WHERE {BATCH} < {self.before_batch}) AS read FROM state WHERE {self._own}"
+        )
         facts = {"keys": self._number_of_keys(), "live_rows": counts["live"], "entries_needed": counts["needed"]}
         facts |= {"entries_superseded": read["read"] - counts["needed"], "entries_unfinished": read["entries"] - read["read"]}
         return facts | {"oldest": counts["oldest"], "newest": counts["newest"]}
@@ -223,7 +225,7 @@ class LogInspection(Inspection):
         )
         if not counts["needed"]:
             return None
-        read = self._one(f"SELECT count(*) AS n FROM state WHERE {BATCH} < {self.before_batch} AND {self._of(key)}")["n"]
+        read = self._one(f"SELECT count(*) AS n FROM state WHERE {self._readable} AND {self._of(key)}")["n"]
         return {"live_rows": counts["live_rows"], "entries": read, "due": counts["due"]}
 
     def windows_of(self, key: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -259,8 +261,7 @@ class LogInspection(Inspection):
         ]
 
     def _latest(self, key: Mapping[str, Any] | None = None) -> str:
-        wanted = f"{BATCH} < {self.before_batch} AND {self._of(key or {})}"
-        return f"SELECT * FROM ({latest_entries('state', self._keys, wanted)}) WHERE {KIND} <> '{GONE}'"
+        return latest_entries("state", self._keys, f"{self._readable} AND {self._of(key or {})}")
 
 
 def key_value(text: str | None, kind: pa.DataType, name: str) -> Any:

@@ -33,7 +33,7 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 from windowmill.windowing.watermark import BEFORE, Clock
-from windowmill.windowing.ways import Slices, partials_of
+from windowmill.windowing.ways import Slices, divide
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -119,9 +119,9 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     instant, reason = event_time(pipeline, columns, None if latest is None else f"{latest}L")
     rows = (df if arrival is None else df.orderBy(backquoted(arrival))).withColumns({TIME: instant, REASON: reason})
     batch = Input(pipeline=pipeline, columns=columns)
-    partials = partials_of(pipeline, batch.types)
+    parts = divide(pipeline, batch.types)
     # A bounded input has no open sessions to keep: its rows are combined at once.
-    slices = None if partials is None or partials.sessions is not None else partials.slices
+    slices = parts.slices if parts.ways == ("slices",) else None
     survey = None
     if slices is None or arrival is not None:
         every = slices is None and batch.revises

@@ -123,7 +123,8 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
     from windowmill.jobs.sources.kinds import open_source
     from windowmill.windowing.columnar.log import StateLog
     from windowmill.windowing.columnar.output import result_types
-    from windowmill.windowing.ways import check_strict, why_rows
+    from windowmill.windowing.columnar.positions import PositionState
+    from windowmill.windowing.ways import check_strict, divide
 
     if pipeline.source is None or pipeline.source.path is None:
         yield "source", "missing; --source compares the spec with it"
@@ -140,8 +141,11 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
             return
     result_types(pipeline, columns.arrow)
     check_strict(pipeline, columns.arrow)
-    if why_rows(pipeline, columns.arrow):
-        StateLog(pipeline, columns.arrow, pipeline.conditions())
+    parts = divide(pipeline, columns.arrow)
+    if parts.positions is not None:
+        PositionState(parts.positions.pipeline, columns.arrow, parts.positions.layout)
+    if parts.rows is not None:
+        StateLog(parts.rows.pipeline, columns.arrow, parts.rows.pipeline.conditions(), beside=parts.rows.beside)
 
 
 def _condition_problems(pipeline: Pipeline) -> Iterator[Problem]:

@@ -57,19 +57,24 @@ class Grids:
         return closing_of(self.grids, time, closed).last_end > np.maximum(time, closed)
 
 
-def why_no_partials(pipeline: Pipeline, *, positions: bool) -> tuple[str, ...]:
-    """The parts of the spec that prevent making its windows of partials, each with its reason; empty if there are none.
-
-    ``positions`` is whether all windows evict from the front, so that partials of tuples by their positions can make them up.
-    """
-    found = []
-    if pipeline.emit == "revise" and (positions or any(window.joins_by_gap for window in pipeline.windows)):
+def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
+    """Why no partials can make up the window at ``index``: the parts of the spec, each with its reason; empty if some can."""
+    window, found = pipeline.windows[index], []
+    if pipeline.emit == "revise" and (window.evicts_from_front or window.joins_by_gap):
         found.append("emit: revise: of partials, only windows on grids are shown again")
     if pipeline.time.end is not None:
         found.append("time.end: an event that lasts lies in many slices at once")
-    if positions:
-        return tuple(found)
-    return (*found, *(reason for i, window in enumerate(pipeline.windows) if (reason := window.partials_problem(f"windows.{i}"))))
+    if not window.evicts_from_front and (problem := window.partials_problem(f"windows.{index}")):
+        found.append(problem)
+    return tuple(found)
+
+
+def on_grids(pipeline: Pipeline) -> Sequence[WindowGrid]:
+    """The grid of each window; none if one is not on a grid. Windows that are shown empty have grids, too."""
+    try:
+        return [window.grid() for window in pipeline.windows]
+    except UnsupportedError:
+        return []
 
 
 @dataclass(frozen=True)

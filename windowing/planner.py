@@ -6,40 +6,32 @@ planned is what runs: refusals, columns of partials, edges of slices and admissi
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from windowmill.windowing import stored_positions
+from windowmill.windowing import stored_positions, stored_slices
 from windowmill.windowing.aggregates import VALUE_TYPES, aggregate_for
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.assumed_types import ARROW, CELL_BYTES, assumed_types, built_over, width_of
-from windowmill.windowing.axis import Grid, all_hopping
+from windowmill.windowing.axis import all_hopping
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.positions import PositionState
-from windowmill.windowing.costs import Cost, Shape, count_slices, engine_cost, listed_cost, ranges_cost, tree_cost
-from windowmill.windowing.durations import Duration
+from windowmill.windowing.costs import Cost, Shape, engine_cost, listed_cost, ranges_cost, tree_cost
 from windowmill.windowing.engines import ENGINES, Setting, admissible
-from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import partials_of, positions_of, why_rows
+from windowmill.windowing.ways import Parts, Rows, Way, divide, why_rows
 from windowmill.windowing.windows.base import Window
 from windowmill.windowing.windows.wording import kept_before
 
 Command = Literal["run", "kernel"]
-Way = Literal["slices", "sessions", "slices and sessions", "positions", "live rows"]
 
 #: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level), of a stored session (gap, first and last
 #: event time, batch), and of a row in memory (key, number, start, end, watermark).
 _SLICES_OWN, _SESSIONS_OWN, _ROWS_OWN = 3, 4, 5
-#: What late rows cost where the kernel for fixed grids and numbers combines slices, and elsewhere.
-_LATE, _LATE_SLICES = "a key with late rows is recomputed in their batch", "slices of late rows are combined one by one"
-#: What late rows cost where they bring revisions.
-_LATE_REVISIONS = "a window that late rows revise is combined once a batch; they are added one by one"
 #: What revisions add to ``_READS`` and ``_ADDS``.
 _REVISIONS = (
     "; where rows came late, also those of the windows that they revise",
@@ -116,14 +108,20 @@ class WindowPlan:
 
     Attributes
     ----------
+    way
+        What its leaves are: partials of slices, of sessions or of tuples by their positions, or rows.
+    leaf_bytes
+        Of one stored slice, session, node over positions or live row, its key included.
     state_bytes
         Of ``shape.state_rows`` rows, as columns in memory; ``None`` where their number depends on the data.
     """
 
     name: str
     what: str
+    way: Way
     shape: Shape
     choices: tuple[Choice, ...]
+    leaf_bytes: int
     state_bytes: int | None
 
 
@@ -137,24 +135,21 @@ class Plan:
         What is planned: ``run``, or, where the spec lacks what that needs, ``try`` with the engine of this name.
     refused
         The commands before it in this order, and why they do not.
-    way
-        What leaves are: partials of slices, of sessions or of tuples by their positions, or rows.
+    ways
+        The ways that windows go.
     why
         The parts of the spec that need live rows, each with its reason.
     reads, adds
         Which state a batch reads, and what it adds to it; empty where no state is kept.
-    leaf_bytes
-        Of one stored slice, session, node over positions or live row, its key included.
     """
 
     pipeline: str
     command: Command
     refused: tuple[tuple[Command, str], ...]
-    way: Way
+    ways: tuple[Way, ...]
     why: tuple[str, ...]
     reads: str
     adds: str
-    leaf_bytes: int
     aggregates: tuple[AggregatePlan, ...]
     windows: tuple[WindowPlan, ...]
 
@@ -187,40 +182,29 @@ class _Planner:
             name: aggregate_for(spec, [self._types[column] for column in spec.columns]) for name, spec in pipeline.aggregates.items()
         }
         self._refusal, self._why = refusal, why_rows(pipeline, self._arrow)
-        partials = None if refusal else partials_of(pipeline, self._arrow)
-        positions = None if refusal else positions_of(pipeline, self._arrow)
-        self._positions = PositionState(pipeline, self._arrow, positions.layout) if positions else None
-        self._layout = partials.layout if partials else positions.layout if positions else None
-        self._sessions = partials.sessions if partials else None
-        self._slices = slices = partials.slices if partials else None
+        self._parts = parts = Parts(rows=Rows(pipeline)) if refusal else divide(pipeline, self._arrow)
+        self._layout = parts.layout
+        self._positions = PositionState(parts.positions.pipeline, self._arrow, parts.positions.layout) if parts.positions else None
         self._objects = self._partials_of_bytes()
-        self._nodes = Nodes.of(slices.grids.grids) if slices else None
-        self._nodes_from = None if slices and all_hopping(slices.grids.grids) is None else MANY_SLICES
+        self._nodes = Nodes.of(parts.slices.grids.grids) if parts.slices else None
+        self._nodes_from = None if parts.slices and all_hopping(parts.slices.grids.grids) is None else MANY_SLICES
+        going = {"slices": parts.slices, "sessions": parts.sessions, "positions": parts.positions, "live rows": parts.rows}
+        self._way_of: dict[str, Way] = {
+            window.name: way for way in parts.ways if (part := going[way]) is not None for window in part.pipeline.windows
+        }
         for window in pipeline.windows:  # a function that cannot be found is told of here
             window.slicer(pipeline)
 
     def plan(self) -> Plan:
-        leaf_bytes = self._leaf_bytes()
         aggregates = tuple(self._aggregate(name, spec) for name, spec in self._pipeline.aggregates.items())
-        windows = tuple(self._window(window, leaf_bytes) for window in self._pipeline.windows)
-        name = self._pipeline.pipeline
+        windows = tuple(self._window(window) for window in self._pipeline.windows)
+        name, ways = self._pipeline.pipeline, self._parts.ways
         if self._refusal:
-            refused: tuple[tuple[Command, str], ...] = (("run", self._refusal),)
-            return Plan(name, "kernel", refused, "live rows", self._why, "", "", leaf_bytes, aggregates, windows)
-        kept = ["nodes" if self._nodes else "slices"] if self._slices else []
-        kept += ["sessions"] if self._sessions else []
-        kept = kept or ["positions" if self._positions else "live rows"]
-        reads, adds = ("; ".join(told[part] for part in kept) for told in (_READS, _ADDS))
-        if self._slices and self._revises:
+            return Plan(name, "kernel", (("run", self._refusal),), ways, self._why, "", "", aggregates, windows)
+        reads, adds = ("; ".join(told["nodes" if way == "slices" and self._nodes else way] for way in ways) for told in (_READS, _ADDS))
+        if self._parts.slices and self._revises:
             reads, adds = (told + more for told, more in zip((reads, adds), _REVISIONS, strict=True))
-        return Plan(name, "run", (), self._way(), self._why, reads, adds, leaf_bytes, aggregates, windows)
-
-    def _way(self) -> Way:
-        if self._slices and self._sessions:
-            return "slices and sessions"
-        if self._positions:
-            return "positions"
-        return "slices" if self._slices else "sessions" if self._sessions else "live rows"
+        return Plan(name, "run", (), ways, self._why, reads, adds, aggregates, windows)
 
     def _partials_of_bytes(self) -> str:
         """The columns of partials whose size the types do not tell, to follow what the state holds; nothing if there are none."""
@@ -231,18 +215,19 @@ class _Planner:
         parts = [f"{', '.join(names)} {size}" for size, names in named.items() if names]
         return f" (not counted: partials as bytes, {'; '.join(parts)})" if parts else ""
 
-    def _leaf_bytes(self) -> int:
-        if self._layout:
-            if self._positions:
-                own = len(stored_positions.NODE_COLUMNS)
-            else:
-                own = _SESSIONS_OWN if not self._slices else _SLICES_OWN + (self._nodes is not None)
+    def _leaf_bytes(self, way: Way) -> int:
+        if way != "live rows":
+            assert self._layout is not None
+            slices_own = _SLICES_OWN + (self._nodes is not None)
+            own = {"slices": slices_own, "sessions": _SESSIONS_OWN, "positions": len(stored_positions.NODE_COLUMNS)}[way]
             return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in self._layout.stored_columns)
         if self._refusal:
             own = CELL_BYTES * (_ROWS_OWN + len(self._pipeline.keys))
             return own + sum(width_of(self._arrow[column]) for column in live_columns(self._pipeline, self._arrow))
-        conditions = dict.fromkeys(spec.where for spec in self._pipeline.aggregates.values() if spec.where)
-        return sum(width_of(field.type) for field in StateLog(self._pipeline, self._arrow, tuple(conditions)).schema)
+        rows = self._parts.rows
+        assert rows is not None
+        log = StateLog(rows.pipeline, self._arrow, rows.pipeline.conditions(), beside=rows.beside)
+        return sum(width_of(field.type) for field in log.schema)
 
     def _aggregate(self, name: str, spec: AggregateSpec) -> AggregatePlan:
         aggregate = self._aggregates[name]
@@ -255,97 +240,29 @@ class _Planner:
         deducted_if = tuple(type_ for type_, other in others.items() if other is not None and other.invertible)
         return AggregatePlan(name, spec.function, spec.columns, assumed, partial, tuple(admissible(aggregate)), deducted_if)
 
-    def _window(self, window: Window, leaf_bytes: int) -> WindowPlan:
-        shape = window.shape(self._pipeline)
-        if self._slices and not window.joins_by_gap:
-            shape = self._stored_slices(window, self._slices.grids)
-        elif self._sessions:
+    def _window(self, window: Window) -> WindowPlan:
+        shape, way, parts = window.shape(self._pipeline), self._way_of[window.name], self._parts
+        if way == "slices" and parts.slices:
+            shape = stored_slices.shape_of(parts.slices.pipeline, parts.slices.grids, self._nodes, window, self._objects)
+        elif way == "sessions":
             kept = f"bounds and partials of open sessions{kept_before(self._pipeline)}, a row for each batch that touched one"
             shape = replace(shape, state=kept + self._objects)
-        elif self._positions:
-            shape = stored_positions.shape_of(self._pipeline, self._positions, window, self._objects)
+        elif way == "positions" and parts.positions and self._positions:
+            shape = stored_positions.shape_of(parts.positions.pipeline, self._positions, window, self._objects)
         choices = tuple(self._choice(window, name, spec, shape) for name, spec in self._pipeline.aggregates.items())
+        leaf_bytes = self._leaf_bytes(way)
         state_bytes = shape.state_rows * leaf_bytes if shape.state_rows is not None else None
-        return WindowPlan(window.name, window.describe(), shape, choices, state_bytes)
-
-    def _stored_slices(self, window: Window, grids: Grids) -> Shape:
-        hopping = all_hopping(grids.grids)
-        return self._uneven_slices(window, grids) if hopping is None else self._even_slices(window, grids, hopping)
-
-    def _even_slices(self, window: Window, grids: Grids, hopping: Sequence[Grid]) -> Shape:
-        """Slices of windows that all have fixed lengths and distances."""
-        time, edges = self._pipeline.time, grids.edges
-        grid = hopping[[name for name, _ in grids.named].index(window.name)]
-        n, m = count_slices(edges, grid)
-        first = hopping[0]
-        panes = math.gcd(*(length for other in hopping for length in (other.size, other.hop, other.origin - first.origin)))
-        wider = f"; panes of {self._span(panes)} would be {grid.size // panes:,} a window"
-        shared = "all windows share them" if len(hopping) > 1 else "one a hop"
-        if math.isclose(m * panes, grid.hop):
-            slicing, why = "panes", f"all edges are {self._span(panes)} apart; {shared}"
-        elif len(hopping) == 1:
-            slicing, why = "pairs", f"windows begin and end at different places of a hop, so a hop has two edges{wider}"
-        else:
-            slicing, why = "shared edges", f"cut where any window begins or ends; {shared}{wider}"
-        # As many nodes as slices: half as many on each level as on that below.
-        nodes = ", and nodes over them: for one window end a batch reads at most 2·log2 n rows a key" if self._nodes else ""
-        kept = max(other.size for other in hopping) + time.disorder.elapsed() + time.lateness.elapsed()
-        return Shape(
-            slicing,
-            why,
-            f"{n:,} slices",
-            f"{m:.3g} a hop",
-            n,
-            min(m, n),
-            alone=grid.hop >= grid.size,
-            late=_LATE_REVISIONS if self._revises else _LATE_SLICES if self._objects else _LATE,
-            state=f"slices of the last {self._span(kept)} (longest window, disorder, lateness), a row for each batch that touched one"
-            + nodes
-            + self._objects,
-            state_rows=(math.ceil(m / grid.hop * kept) + 1) * (2 if self._nodes else 1),
-        )
-
-    def _uneven_slices(self, window: Window, grids: Grids) -> Shape:
-        """Slices where some windows follow a calendar, or grow."""
-        time, edges, by_name = self._pipeline.time, grids.edges, dict(grids.named)
-        n, m = count_slices(edges, by_name[window.name])
-        if len(grids.grids) > 1:
-            slicing, why = "shared edges", "cut where any window begins or ends; all windows share them"
-        elif edges.listed:
-            slicing, why = "calendar edges", f"cut where a window begins or ends on the calendar of {window.zone or 'UTC'}"
-        else:
-            slicing, why = "panes", f"all edges are {self._span(edges.sequences[0][0])} apart; one a {window.hop_field}"
-        size, longest = max(
-            ((other.spacing().size or Duration(), other.name) for other in self._pipeline.windows if not other.joins_by_gap),
-            key=lambda given: given[0].longest,
-        )
-        most, delay = by_name[longest].longest, time.disorder.elapsed() + time.lateness.elapsed()
-        return Shape(
-            slicing,
-            why,
-            f"{n:,} slices",
-            f"{m:.3g} a {window.hop_field}",
-            n,
-            min(m, n),
-            alone=window.shape(self._pipeline).alone,
-            late=_LATE_REVISIONS if self._revises else _LATE_SLICES,
-            state=f"slices of the last {size} (longest window){kept_before(self._pipeline)}, a row for each batch that touched one"
-            + self._objects,
-            state_rows=math.ceil(count_slices(edges, by_name[longest])[0] * (most + delay) / most) + 1,
-        )
-
-    def _span(self, ticks: int) -> str:
-        return str(Duration(ticks=ticks, plain=self._pipeline.time.unit is not None))
+        return WindowPlan(window.name, window.describe(), way, shape, choices, leaf_bytes, state_bytes)
 
     def _choice(self, window: Window, name: str, spec: AggregateSpec, shape: Shape) -> Choice:
-        aggregate = self._aggregates[name]
+        aggregate, way = self._aggregates[name], self._way_of[window.name]
         if spec.declaration.partial == "none":
             engine, why = "recompute", "an event weighs as long as it lasts inside the window, so each window weighs its events anew"
         elif shape.listed:
             engine, why = "recompute", shape.listed
         else:
             engine, why = "two_stacks", "what leaves is the oldest, and any associative aggregate will do"
-            if self._positions:
+            if way == "positions":
                 engine, why = "flatfat", stored_positions.WHY
             elif not shape.in_order:
                 engine, why = "flatfat", "tuples leave from anywhere; only what stands above them in the tree is combined anew"
@@ -353,16 +270,16 @@ class _Planner:
             why += f"; {shape.late}" if shape.late else ""
         if engine == "recompute":
             combines = listed_cost(shape.n)
-        elif self._positions:
+        elif way == "positions":
             combines = stored_positions.cost_of(window, shape)
         elif engine == "flatfat":
             combines = tree_cost(shape.n, shape.m)
         else:
             combines = ranges_cost(shape.n, shape.m, alone=shape.alone or shape.n == shape.m)
-        others = tuple(self._alternative(other, aggregate, shape) for other in ENGINES if other != engine)
+        others = tuple(self._alternative(other, aggregate, shape, way) for other in ENGINES if other != engine)
         return Choice(name, engine, why, combines, others)
 
-    def _alternative(self, engine: str, aggregate: Aggregate[Any], shape: Shape) -> Alternative:
+    def _alternative(self, engine: str, aggregate: Aggregate[Any], shape: Shape, way: Way) -> Alternative:
         combines, allowed = engine_cost(engine, shape.n, shape.m), engine in admissible(aggregate)
         if not allowed and not aggregate.exact:
             why_not = "floating point is never deducted: rounding, infinity or NaN of what left would stay behind"
@@ -373,8 +290,7 @@ class _Planner:
         elif shape.listed and shape.alone:
             why_not = "no gain, as windows do not overlap"
         else:
-            # In a pipeline with slices, only sessions are taken leaf by leaf; their leaves are no slices.
-            stored = self._slices is not None and not shape.listed
-            setting = Setting(shape, stored, self._nodes is not None, self._nodes_from, self._positions is not None)
+            nodes = way == "slices" and self._nodes is not None
+            setting = Setting(shape, way == "slices", nodes, self._nodes_from, way == "positions")
             why_not = ENGINES[engine].why_not(setting)
         return Alternative(engine, combines, allowed, why_not)

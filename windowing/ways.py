@@ -1,11 +1,11 @@
-r"""The ways in which a pipeline is computed: by partials of slices and of sessions, or of tuples, or by live rows; and what decides.
+r"""The ways in which windows are computed: by partials of slices, sessions or tuples, or by live rows; and what decides for each window.
 
 ====================  ================================  =========================  ===============================  =====================
 \                     slices                            sessions                   positions                        live rows
 ====================  ================================  =========================  ===============================  =====================
 windows               on grids                          sessions without a         with policies that evict from    all others too
-                                                        greatest size, shown       the front, shown once, beside
-                                                        once                       no others
+                                                        greatest size, shown       the front, shown once
+                                                        once
 aggregates            whose partials can be combined    the same                   the same                         all others too
                       in any order
 kept between batches  partials of slices                bounds and partials of     partials of tuples, and nodes    rows that windows
@@ -16,12 +16,15 @@ them                  it completes                      keys                    
                                                                                    may leave, and 2·log2 n nodes    are due
                                                                                    for the rest of a window
 ====================  ================================  =========================  ===============================  =====================
+
+The windows of a pipeline that go one way are a *part* of it. An aggregate whose partials cannot be combined sends all by live rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import pyarrow as pa
 
@@ -33,53 +36,117 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
 from windowmill.windowing.kernels.layout import Layout, why_unmergeable
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.windows.base import Window
+
+Way = Literal["slices", "sessions", "positions", "live rows"]
 
 
 @dataclass(frozen=True)
 class Slices:
-    """How a pipeline is cut into slices, and what a slice holds."""
+    """The windows on grids of a pipeline: the pipeline with these windows alone, how it is cut into slices, and what a slice holds."""
 
+    pipeline: Pipeline
     grids: Grids
     layout: Layout
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """The name and gap of each session window of a pipeline, and the layout of a session's partials."""
+    """The sessions of a pipeline: the pipeline with these windows alone, the name and gap of each, and the layout of their partials."""
 
+    pipeline: Pipeline
     gaps: tuple[tuple[str, int], ...]
     layout: Layout
 
 
 @dataclass(frozen=True)
 class Positions:
-    """The layout of the partials of a pipeline all of whose windows evict from the front."""
+    """The windows of a pipeline that evict from the front: the pipeline with these windows alone, and the layout of their partials."""
 
+    pipeline: Pipeline
     layout: Layout
 
 
 @dataclass(frozen=True)
-class Partials:
-    """The partials that a pipeline's state keeps, of slices, of sessions or of both; the other is null. Both have the same layout."""
+class Rows:
+    """The windows of a pipeline that go by live rows: the pipeline with these windows alone; ``beside`` is whether it has others."""
 
-    slices: Slices | None
-    sessions: Sessions | None
-    layout: Layout
+    pipeline: Pipeline
+    beside: bool = False
 
 
-def partials_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Partials | None:
-    """The partials of slices and sessions of a pipeline over columns of ``types``; none if it goes by positions or by live rows.
+@dataclass(frozen=True)
+class Parts:
+    """The windows of a pipeline, each in the part that is computed its way; null for a way that no window goes.
+
+    Parts that keep partials have the same layout.
+    """
+
+    slices: Slices | None = None
+    sessions: Sessions | None = None
+    positions: Positions | None = None
+    rows: Rows | None = None
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """The ways that windows go."""
+        there = [getattr(self, field.name) is not None for field in fields(self)]
+        return tuple(way for way, is_there in zip(_WAYS, there, strict=True) if is_there)
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout of partials; null if none are kept."""
+        part = self.slices or self.sessions or self.positions
+        return None if part is None else part.layout
+
+
+_WAYS: tuple[Way, ...] = ("slices", "sessions", "positions", "live rows")
+
+
+def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
+    """The parts of a pipeline over columns of ``types``.
 
     Raises
     ------
     SpecError
         If the aggregates do not fit the columns, or a key has the name of a column that partials need.
     """
-    if _by_positions(pipeline) or why_rows(pipeline, types):
-        return None
-    layout, grids = Layout.of(pipeline, types), Grids.of(pipeline)
-    gaps = tuple((window.name, window.session_gap()) for window in pipeline.windows if window.joins_by_gap)
-    slices, sessions = Slices(grids, layout) if grids.named else None, Sessions(gaps, layout) if gaps else None
+    found = {} if _unmergeable(pipeline, types) else windows_by_way(pipeline)
+    if set(found) <= {"live rows"}:
+        return Parts(rows=Rows(pipeline))
+    layout = Layout.of(pipeline, types)
+    on_grids, joined, evicting, others = (found.get(way) for way in _WAYS)
+    slices = sessions = None
+    if on_grids is not None:
+        slices = Slices(on_grids, Grids.of(on_grids), layout)
+    if joined is not None:
+        sessions = Sessions(joined, tuple((window.name, window.session_gap()) for window in joined.windows), layout)
+    _check_keys(pipeline, slices, sessions, layout)
+    positions = None if evicting is None else Positions(evicting, layout)
+    return Parts(slices, sessions, positions, None if others is None else Rows(others, beside=True))
+
+
+def windows_by_way(pipeline: Pipeline) -> dict[Way, Pipeline]:
+    """The ways that the windows of a pipeline go whose aggregates' partials can be combined; for each, the pipeline with its windows."""
+    going: dict[Way, list[Window]] = {way: [] for way in _WAYS}
+    for index, window in enumerate(pipeline.windows):
+        going[_way_of(pipeline, index)].append(window)
+    return {way: pipeline.model_copy(update={"windows": tuple(windows)}) for way, windows in going.items() if windows}
+
+
+def _way_of(pipeline: Pipeline, index: int) -> Way:
+    window = pipeline.windows[index]
+    if why_no_partials(pipeline, index):
+        return "live rows"
+    if window.evicts_from_front:
+        return "positions"
+    return "sessions" if window.joins_by_gap else "slices"
+
+
+def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | None, layout: Layout) -> None:
+    """Refuse keys with the name of a column that the partials of slices and sessions need."""
+    if slices is None and sessions is None:
+        return
     own = (SLICE, LEVEL, CLOSED, ARRIVAL, GRID, PLACE, ROWS, LATE_ROWS, BLOCK) if slices else ()
     taken = {BATCH, SUM, *own, *((GAP, FIRST, LAST) if sessions else ()), *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
@@ -87,24 +154,16 @@ def partials_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Partial
         raise SpecError(
             f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source or by a view"
         )
-    return Partials(slices, sessions, layout)
 
 
-def positions_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Positions | None:
-    """How a pipeline over columns of ``types`` is computed over positions of tuples; null if not all of its windows allow it.
+def told_of(ways: Sequence[Way]) -> str:
+    """The names of ``ways`` as a list in a sentence.
 
-    Raises
-    ------
-    SpecError
-        If the aggregates do not fit the columns.
+    >>> told_of(["slices", "sessions", "live rows"])
+    'slices, sessions and live rows'
     """
-    if not _by_positions(pipeline) or why_rows(pipeline, types):
-        return None
-    return Positions(Layout.of(pipeline, types))
-
-
-def _by_positions(pipeline: Pipeline) -> bool:
-    return all(window.evicts_from_front for window in pipeline.windows)
+    *others, last = ways
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def check_strict(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> None:
@@ -122,10 +181,10 @@ def strict_problem(why: Sequence[str]) -> str | None:
 
 def named_by_order(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> bool:
     """Whether earlier releases named columns of this pipeline's state by the order of its aggregates: a swap of two exchanged them."""
-    found = partials_of(pipeline, types)
+    parts = divide(pipeline, types)
     # Earlier releases had logs where there are sessions or revisions.
-    by_slices = found is not None and found.sessions is None and pipeline.emit == "final"
-    return found.layout.labels_by_order if found is not None and by_slices else len(pipeline.conditions()) > 1
+    by_slices = parts.ways == ("slices",) and pipeline.emit == "final"
+    return parts.layout.labels_by_order if parts.layout is not None and by_slices else len(pipeline.conditions()) > 1
 
 
 def why_rows(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:
@@ -136,5 +195,10 @@ def why_rows(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[str,
     SpecError
         If an aggregate does not fit its columns, or a user's cannot be imported.
     """
-    aggregates = (f"aggregates.{name}: {why}" for name, spec in pipeline.aggregates.items() if (why := why_unmergeable(spec, types)))
-    return (*why_no_partials(pipeline, positions=_by_positions(pipeline)), *aggregates)
+    of_windows = (reason for index in range(len(pipeline.windows)) for reason in why_no_partials(pipeline, index))
+    return tuple(dict.fromkeys([*of_windows, *_unmergeable(pipeline, types)]))
+
+
+def _unmergeable(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> list[str]:
+    """The aggregates whose partials cannot be combined in any order, each with its reason."""
+    return [f"aggregates.{name}: {why}" for name, spec in pipeline.aggregates.items() if (why := why_unmergeable(spec, types))]

@@ -15,7 +15,9 @@ from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import WHOLE_BYTES, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import Condition
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.slices import BATCH
+from windowmill.windowing.columnar.log import KIND
+from windowmill.windowing.columnar.session_partials import LAST
+from windowmill.windowing.columnar.slices import BATCH, LEVEL, SLICE
 from windowmill.windowing.errors import StateError
 
 if TYPE_CHECKING:
@@ -32,15 +34,17 @@ COMPACTED_BYTES = 1 << 30
 
 
 class StateTable:
-    """A table to which batches append rows that never change."""
+    """A table to which batches append rows that never change.
 
-    #: Whether a batch may add columns to the table.
-    _widens = False
-    #: Columns by which a batch's rows are sorted when written.
-    _order: Sequence[str] = ()
+    Parameters
+    ----------
+    widens
+        Whether a batch may add columns to the table.
+    """
 
-    def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
-        self._spark, self._path, self._schema = spark, path, schema
+    def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None, *, widens: bool = False) -> None:
+        self._spark, self._path, self._schema, self._widens = spark, path, schema, widens
+        self._order = order_of(schema.names)
         self._check = RowCheck(path) if check is None else check
         self._exists = DeltaTable.is_deltatable(path)
 
@@ -94,6 +98,14 @@ class StateTable:
     def _on_spark(self) -> DataFrame:
         """The table as a DataFrame; Spark's reader verifies page checksums and reports damaged pages."""
         return self._spark.read.format("delta").option("parquet.page.verify-checksum.enabled", "true").load(self._path)
+
+
+def order_of(columns: Sequence[str]) -> list[str]:
+    """The columns by which rows of a table with these ``columns`` are sorted when they are written; none if batches read all alike.
+
+    Rows that are read together then stand together, so statistics exclude most files and pages from a read of few rows.
+    """
+    return [name for name in (KIND, LEVEL, SLICE, LAST) if name in columns] if {KIND, LEVEL} & set(columns) else []
 
 
 def files_of(table: DeltaTable) -> list[dict[str, Any]]:

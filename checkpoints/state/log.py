@@ -8,16 +8,16 @@ from operator import and_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import DeltaTable
 
-from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
-from windowmill.checkpoints.state.base import REWRITE, StateTable, number_of_rows
+from windowmill.checkpoints.state.base import StateTable
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF
 from windowmill.windowing.columnar.positions import SEQUENCE
-from windowmill.windowing.columnar.slices import BATCH
+from windowmill.windowing.columnar.session_partials import GAP
+from windowmill.windowing.columnar.slices import BATCH, SLICE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,16 +35,22 @@ class LogTable(StateTable):
     ----------
     may_lack
         Columns that the table lacks until a batch adds them.
+    own
+        The SQL condition for the rows of the table that are entries of the log.
     """
 
-    # A user's function sees all columns of the source, and the source may gain columns.
-    _widens = True
-
     def __init__(
-        self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None, *, may_lack: Collection[str] = ()
+        self,
+        spark: SparkSession,
+        path: str,
+        schema: pa.Schema,
+        check: RowCheck | None = None,
+        *,
+        may_lack: Collection[str] = (),
+        own: str = "true",
     ) -> None:
         super().__init__(spark, path, schema, check)
-        self._may_lack = may_lack
+        self._may_lack, self._own = may_lack, own
 
     def restore(
         self, touched: DataFrame | None, keys: Mapping[str, str], *, n_touched: int, before_batch: int, watermark: int
@@ -67,7 +73,7 @@ class LogTable(StateTable):
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        stored = self._on_spark().where(F.col(BATCH) < before_batch)
+        stored = self._on_spark().where(F.col(BATCH) < before_batch).where(self._own)
         require_columns(self._path, [*stored.columns, *self._may_lack], self._schema.names)
         types = {field.name: field.dataType for field in from_arrow_schema(self._schema)}
         log = stored.select(
@@ -87,42 +93,19 @@ class LogTable(StateTable):
 
 
 def keeps_log(path: str) -> bool:
-    """Whether there is a log of live rows at ``path``."""
+    """Whether there is a log of live rows, and nothing else, at ``path``."""
     return DeltaTable.is_deltatable(path) and is_log(path)
 
 
 def is_log(path: str) -> bool:
-    """Whether the state table at ``path`` is a log of live rows."""
+    """Whether the state table at ``path`` is a log of live rows and nothing else."""
     names = DeltaTable(path).schema().to_arrow().names
-    return KIND in names and SEQUENCE not in names
-
-
-def compact_log(path: str, before_batch: int) -> int:
-    """Rewrite the log at ``path`` without superseded entries, in one commit; returns the number of entries removed. No JVM.
-
-    Entries of ``before_batch`` itself, which a failed attempt may have left, stay. A table with features that delta-rs cannot write
-    is left as it is.
-    """
-    table = DeltaTable(path)
-    if not delta_rs_can_write(table):
-        return 0
-    schema = pa.schema(table.schema().to_arrow())
-    keys = schema.names[: schema.get_field_index(KIND)]
-    names = ", ".join(map(quoted, schema.names))
-    query = f"""
-        SELECT {names} FROM ({latest_entries("log", keys, f"{BATCH} < {before_batch}")}) WHERE {KIND} <> '{GONE}'
-        UNION ALL SELECT {names} FROM log WHERE {BATCH} >= {before_batch}
-    """
-    kept = QueryBuilder().register("log", table).execute(query)
-    before = number_of_rows(table)
-    # Write to the version that was read: otherwise entries that another writer has appended since would be lost.
-    write_deltalake(table, kept, mode="overwrite", commit_properties=REWRITE)
-    return before - number_of_rows(DeltaTable(path))
+    return KIND in names and not {SEQUENCE, SLICE, GAP} & set(names)
 
 
 def latest_entries(log: str, keys: Sequence[str], where: str) -> str:
-    """The SQL query for the entries of ``log`` that satisfy ``where`` and are not superseded by later ones that do."""
+    """The SQL query for the entries of ``log`` that satisfy ``where`` and hold something that no later ones that do have superseded."""
     # Row numbers identify rows, and key columns identify keys: each partition of the window holds the entries of one row or key.
     by = ", ".join([f"CASE WHEN {KIND} = '{KEY_ENTRY}' THEN -1 ELSE {NUMBER_OF} END", *map(quoted, keys)])
     ages = f"SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) AS age FROM {log} WHERE {where}"
-    return f"SELECT * FROM ({ages}) WHERE age = 1"
+    return f"SELECT * FROM ({ages}) WHERE age = 1 AND {KIND} <> '{GONE}'"

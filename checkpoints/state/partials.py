@@ -20,13 +20,13 @@ from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
 from windowmill.checkpoints.state.base import REWRITE, StateTable, files_of, number_of_rows
 from windowmill.checkpoints.state.wanted import Condition, OpenSessions, ReadLimit, Wanted, condition, may_hold, open_condition
-from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.session_partials import LAST
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.kernels.layout import Layout
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 #: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.
 SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
@@ -44,11 +44,6 @@ def slice_schema(keys: dict[str, pa.DataType], layout: Layout, *, nodes: bool = 
 
 class PartialTable(StateTable):
     """The table at ``path`` of one pipeline's slices and sessions; it reads and appends the columns of ``schema``."""
-
-    def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
-        super().__init__(spark, path, schema, check)
-        if LEVEL in schema.names:
-            self._order = _reading_order(schema.names)
 
     def restore(self, wanted: Wanted, *, before_batch: int) -> DataFrame | None:
         """The ``wanted`` rows of the batches before ``before_batch``, as a DataFrame; none if there is no table yet.
@@ -89,16 +84,6 @@ class PartialTable(StateTable):
 def has_nodes(path: str) -> bool:
     """Whether the state table at ``path`` also holds nodes; this is fixed when the table is created."""
     return LEVEL in DeltaTable(path).schema().to_arrow().names
-
-
-def holds_sessions(path: str) -> bool:
-    """Whether the state table at ``path``, which is no log of live rows, holds sessions."""
-    return LAST in DeltaTable(path).schema().to_arrow().names
-
-
-def holds_slices(path: str) -> bool:
-    """Whether the state table at ``path``, which is no log of live rows, holds slices."""
-    return SLICE in DeltaTable(path).schema().to_arrow().names
 
 
 def _reading_order(columns: Sequence[str]) -> list[str]:

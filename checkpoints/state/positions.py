@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
-from windowmill.checkpoints.state.base import REWRITE, StateTable, files_of, number_of_rows
+from windowmill.checkpoints.state.base import StateTable, files_of
 from windowmill.checkpoints.state.wanted import Condition, ReadLimit
 from windowmill.windowing.columnar.log import BATCH, DUE, KIND
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
@@ -42,9 +40,6 @@ _AGE, _LEAST, _PASSED = '"_ age"', '"_ head"', '"_ through"'
 class PositionTable(StateTable):
     """The table at ``path`` of one pipeline's windows over positions, with the columns of ``schema``, which include checksums."""
 
-    # A batch's nodes of one level are read together.
-    _order = (KIND, LEVEL)
-
     def empty(self) -> pa.Table:
         """A table without rows."""
         return self._schema.empty_table()
@@ -61,7 +56,9 @@ class PositionTable(StateTable):
             files = files_of(table)
             if sum(file["size_bytes"] for file in files) > limit.span_bytes:
                 return None
-            before = Condition(f"{BATCH} < {stage.batch}", pc.field(BATCH) < stage.batch)
+            before = Condition(
+                f"{BATCH} < {stage.batch} AND {SEQUENCE} IS NOT NULL", (pc.field(BATCH) < stage.batch) & pc.field(SEQUENCE).is_valid()
+            )
             stored = self._rows(table, files, before, limit.rows)
         if stored is None:
             return None
@@ -76,7 +73,7 @@ class PositionTable(StateTable):
             return None
         from pyspark.sql import functions as F
 
-        stored = self._on_spark().where(F.col(BATCH) < stage.batch)
+        stored = self._on_spark().where((F.col(BATCH) < stage.batch) & F.col(SEQUENCE).isNotNull())
         require_columns(self._path, stored.columns, self._schema.names)
         stored = stored.select(*map(backquoted, self._schema.names))
         keys = [backquoted(name) for name in (*stage.keys, SEQUENCE)]
@@ -131,37 +128,6 @@ def _make_up(stage: PositionStage) -> Column:
             chosen = F.when(leaves_alone, F.col(LEVEL) == 0).otherwise(~in_parent)
             found.append((F.col(SEQUENCE) == name) & (begin >= front) & chosen)
     return reduce(or_, found)
-
-
-def holds_positions(path: str) -> bool:
-    """Whether the state table at ``path`` is one of windows over positions."""
-    return SEQUENCE in DeltaTable(path).schema().to_arrow().names
-
-
-def compact_positions(path: str, before_batch: int) -> int:
-    """Rewrite the table at ``path`` without rows that no later batch needs, in one commit; returns the number of rows removed. No JVM.
-
-    They are superseded rows of keys, applied tuples, and nodes that begin before all windows. Rows of ``before_batch`` itself, which a
-    failed attempt may have left, stay. A table with features that delta-rs cannot write is left as it is.
-    """
-    table = DeltaTable(path)
-    if not delta_rs_can_write(table):
-        return 0
-    schema = pa.schema(table.schema().to_arrow())
-    names = ", ".join(map(quoted, schema.names))
-    keys = schema.names[: schema.get_field_index(KIND)]
-    kept = (
-        QueryBuilder()
-        .register("state", table)
-        .execute(
-            f"SELECT {names} FROM ({needed_rows('state', keys, f'{BATCH} < {before_batch}')}) "
-            f"UNION ALL SELECT {names} FROM state WHERE {BATCH} >= {before_batch}"
-        )
-    )
-    before = number_of_rows(table)
-    # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
-    write_deltalake(table, kept, mode="overwrite", commit_properties=REWRITE)
-    return before - number_of_rows(DeltaTable(path))
 
 
 def needed_rows(state: str, keys: Sequence[str], where: str) -> str:

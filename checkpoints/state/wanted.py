@@ -117,6 +117,9 @@ def condition_of(wanted: Selection) -> str:
 
 def may_hold(file: Mapping[str, Any], wanted: Wanted) -> bool:
     """Whether the statistics of ``file`` allow ``wanted`` rows in it."""
+    mark = GAP if isinstance(wanted, OpenSessions) else SLICE
+    if file.get(f"null_count.{mark}") == file["num_records"]:
+        return False  # all rows are of other parts
     if isinstance(wanted, OpenSessions):
         latest = file.get(f"max.{LAST}")
         return latest is None or any(latest > wanted.last_after(gap) for gap in wanted.gaps)

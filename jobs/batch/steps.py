@@ -36,9 +36,11 @@ from windowmill.jobs.spark.session import spark_session
 from windowmill.jobs.spark.shipping import ship_modules
 from windowmill.jobs.spark.staging import STAGING, Staged, clear, clear_leftovers
 from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.base import Applied, Restored, Surveyed, Way
+from windowmill.jobs.ways.base import Applied
 from windowmill.jobs.ways.choose import way_of
 from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.surveyed import Surveyed
+from windowmill.jobs.ways.way import Restored, Way
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.slices import BATCH
 from windowmill.windowing.errors import HeldError, WindowmillError, first_line
@@ -91,17 +93,17 @@ class _Steps:
             ship_modules(self.spark, pipeline)
         self.way = way_of(self.spark, self.batch, places.state)
 
-    def survey(self, way: Way[Surveyed, Restored]) -> Surveyed:
+    def survey(self, way: Way) -> Surveyed:
         reach("survey.begin")
         with self.progress.step("survey", "which windows the new rows complete"):
             return way.survey()
 
-    def restore(self, way: Way[Surveyed, Restored], surveyed: Surveyed) -> Restored:
+    def restore(self, way: Way, surveyed: Surveyed) -> Restored:
         reach("restore.begin")
         with self.progress.step("restore", "the state that rows and windows need"):
             return way.restore(surveyed)
 
-    def apply(self, way: Way[Surveyed, Restored], surveyed: Surveyed, restored: Restored) -> Applied:
+    def apply(self, way: Way, surveyed: Surveyed, restored: Restored) -> Applied:
         reach("apply.begin")
         with self.progress.step("apply", "new rows and restored state into windows"):
             self.applied = way.apply(surveyed, restored, self.staging)
@@ -186,7 +188,7 @@ class _Steps:
 
         self.attempt.write("quarantine", write, lambda: same_quarantined(staged.table(), path, self.plan.batch))
 
-    def remember(self, way: Way[Surveyed, Restored], result: Applied) -> int | None:
+    def remember(self, way: Way, result: Applied) -> int | None:
         """One idempotent commit to the state."""
         reach("remember.begin")
         rows, count = result.computed.state, result.computed.new_state
@@ -219,7 +221,7 @@ class _Steps:
             self.attempt.commit(outcome, datetime.now(UTC))
         return Done(self.plan, outcome)
 
-    def compact(self, way: Way[Surveyed, Restored]) -> None:
+    def compact(self, way: Way) -> None:
         """Compact the tables after the commit, so that the cost of reading them does not grow with the number of batches."""
         reach("compact.before")
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,14 +19,13 @@ from windowmill.windowing.engines import ENGINES
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.planner import Plan, plan
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import Way
 
-_DOES = {
-    ("run", "slices"): "windowmill run, backfill: leaves are slices in a Delta table",
-    ("run", "slices and sessions"): "windowmill run, backfill: leaves are slices, and open sessions, in one Delta table",
-    ("run", "sessions"): "windowmill run, backfill: leaves are open sessions in a Delta table",
-    ("run", "positions"): "windowmill run, backfill: leaves are tuples by position, with FlatFAT's nodes in a Delta table",
-    ("run", "live rows"): "windowmill run, backfill: leaves are live rows, kept as an append-only log in a Delta table",
-    ("kernel", "live rows"): "windowmill try --engine kernel: leaves are rows in memory",
+_LEAVES: Mapping[Way, str] = {
+    "slices": "slices",
+    "sessions": "open sessions",
+    "positions": "tuples by position, with FlatFAT's nodes",
+    "live rows": "live rows, kept as an append-only log",
 }
 
 
@@ -41,7 +40,16 @@ def explain(pipeline: Pipeline) -> Answer:
     except SpecError as err:
         refusal = str(err)
     found = plan(pipeline, refusal=refusal)
-    return Answer(asdict(found) | {"done_by": _DOES[found.command, found.way]}, Group(*_page(found)))
+    return Answer(asdict(found) | {"done_by": _done_by(found)}, Group(*_page(found)))
+
+
+def _done_by(found: Plan) -> str:
+    if found.command == "kernel":
+        return "windowmill try --engine kernel: leaves are rows in memory"
+    if len(found.ways) == 1:
+        return f"windowmill run, backfill: leaves are {_LEAVES[found.ways[0]]} in a Delta table"
+    parts = (f"{_LEAVES[way]} ({', '.join(window.name for window in found.windows if window.way == way)})" for way in found.ways)
+    return f"windowmill run, backfill: leaves are {'; '.join(parts)}; all in one Delta table"
 
 
 #: (window, aggregate) pairs.
@@ -53,7 +61,7 @@ def _page(found: Plan) -> Iterator[RenderableType]:
     refusals = [(f"not by {command}", why) for command, why in found.refused]
     ways = [("keeps rows", "\n".join(found.why))] if found.why else []
     state = [(name, text) for name, text in (("reads", found.reads), ("adds", found.adds)) if text]
-    yield _facts([("done by", _DOES[found.command, found.way]), *refusals, *ways, *_states(found), *state])
+    yield _facts([("done by", _done_by(found)), *refusals, *ways, *_states(found), *state])
     yield _windows(found)
     yield _combines(found)
     yield _facts(list(_reasons(found)))
@@ -76,7 +84,7 @@ def _states(found: Plan) -> Iterator[tuple[str, str]]:
         scope = "" if len(of) == len(found.windows) else f"{', '.join(window.name for window in of)}: "
         rows, size = of[0].shape.state_rows, of[0].state_bytes
         known = f", {rows:,} rows or {_size(size)} a key" if rows is not None and size is not None else ""
-        yield "state", f"{scope}{state}; {found.leaf_bytes} bytes a row{known}"
+        yield "state", f"{scope}{state}; {of[0].leaf_bytes} bytes a row{known}"
 
 
 def _combines(found: Plan) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import reduce
@@ -18,9 +18,9 @@ from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.state.log import compact_log, is_log
-from windowmill.checkpoints.state.partials import Needed, compact_partials, holds_sessions, holds_slices
-from windowmill.checkpoints.state.positions import compact_positions, holds_positions
+from windowmill.checkpoints.state.joint import compact_entries
+from windowmill.checkpoints.state.log import is_log
+from windowmill.checkpoints.state.partials import Needed, compact_partials
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.progress import Progress
@@ -30,6 +30,7 @@ from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SinkError, StateError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import Way, windows_by_way
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,26 +90,28 @@ def _own(places: Places) -> list[tuple[str, str]]:
 def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
     def compact(path: str) -> int:
         if is_log(path):
-            return compact_log(path, ledger.next_commit) + _compact(path)
-        if holds_positions(path):
-            return compact_positions(path, ledger.next_commit) + _compact(path)
-        return compact_partials(path, _needed(pipeline, ledger, path))
+            return compact_entries(path, ledger.next_commit, ["live rows"]) + _compact(path)
+        parts = windows_by_way(pipeline)
+        needed = _needed(parts, ledger)
+        if {"positions", "live rows"} & set(parts):
+            return compact_entries(path, ledger.next_commit, list(parts), needed) + _compact(path)
+        return compact_partials(path, needed)
 
     return compact
 
 
-def _needed(pipeline: Pipeline, ledger: Ledger, path: str) -> Needed | None:
-    """The partials that a future window can contain; null if nothing has been emitted, so that all are needed."""
+def _needed(parts: Mapping[Way, Pipeline], ledger: Ledger) -> Needed | None:
+    """The partials of slices and sessions that a future window can contain; null if nothing has been emitted, so that all are needed."""
     last = ledger.last_commit
     if last is None or last.outcome is None or last.outcome.emitted is None:
         return None
     emitted, needed = last.outcome.emitted, []
-    if holds_slices(path):
-        needed.append(Needed.slices_from(Grids.of(pipeline).first_slice_after(emitted)))
-    if holds_sessions(path):
-        gaps = tuple(window.session_gap() for window in pipeline.windows if window.joins_by_gap)
+    if "slices" in parts:
+        needed.append(Needed.slices_from(Grids.of(parts["slices"]).first_slice_after(emitted)))
+    if "sessions" in parts:
+        gaps = tuple(window.session_gap() for window in parts["sessions"].windows)
         needed.append(Needed.sessions(OpenSessions(gaps, emitted)))
-    return reduce(or_, needed)
+    return reduce(or_, needed) if needed else None
 
 
 def _compact(path: str) -> int:

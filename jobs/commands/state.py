@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,18 +14,17 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.log import is_log
-from windowmill.checkpoints.state.partials import holds_sessions, holds_slices
-from windowmill.checkpoints.state.positions import holds_positions
 from windowmill.jobs.commands.answers import Answer
-from windowmill.jobs.commands.state_views.base import View, value_of
+from windowmill.jobs.commands.state_views.base import View, source_types, value_of
 from windowmill.jobs.commands.state_views.live_rows import LiveRowsView
-from windowmill.jobs.commands.state_views.partials import PartialsView
+from windowmill.jobs.commands.state_views.mixed import MixedView
 from windowmill.jobs.commands.state_views.positions import PositionsView
 from windowmill.jobs.commands.state_views.sessions import SessionsView
 from windowmill.jobs.commands.state_views.slices import SlicesView
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import SpecError, StateMissingError
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import Way, divide
 
 
 def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
@@ -54,17 +53,22 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
             if "state" in ledger.written():
                 raise StateMissingError(f"state {path}: there is no table, but committed batches have written to it; {REMEDY}")
             return Answer({"pipeline": pipeline.pipeline, "state": None}, f"{pipeline.pipeline}: no state yet; the first run makes it")
-        return _answer(_view(path)(pipeline, ledger, path, limit), key)
+        return _answer(_view(pipeline, ledger, path, limit), key)
 
 
-def _view(path: str) -> Callable[[Pipeline, Ledger, str, int], View]:
+def _view(pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> View:
     if is_log(path):
-        return LiveRowsView
-    if holds_positions(path):
-        return PositionsView
-    if holds_sessions(path):
-        return PartialsView if holds_slices(path) else SessionsView
-    return SlicesView
+        return LiveRowsView(pipeline, ledger, path, limit)
+    parts, views = divide(pipeline, source_types(ledger, path)), dict[Way, View]()
+    if parts.slices is not None:
+        views["slices"] = SlicesView(parts.slices.pipeline, ledger, path, limit)
+    if parts.sessions is not None:
+        views["sessions"] = SessionsView(parts.sessions.pipeline, ledger, path, limit)
+    if parts.positions is not None:
+        views["positions"] = PositionsView(parts.positions.pipeline, ledger, path, limit)
+    if parts.rows is not None:
+        views["live rows"] = LiveRowsView(parts.rows.pipeline, ledger, path, limit, parts.ways)
+    return next(iter(views.values())) if len(views) == 1 else MixedView(pipeline, ledger, limit, views)
 
 
 def _answer(view: View, key: Sequence[str]) -> Answer:

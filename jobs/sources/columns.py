@@ -16,7 +16,7 @@ from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import partials_of
+from windowmill.windowing.ways import divide
 
 #: Columns added to each row besides the event time: index of its file, index in the file, version, reason for quarantine.
 FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
@@ -122,10 +122,10 @@ def _widens(old: DataType, new: DataType) -> bool:
 
 
 def _same_form(pipeline: Pipeline, old: Columns, new: Columns) -> bool:
-    """Whether sink and state have the same columns for ``old`` and ``new``; false for live rows, whose log stores the source's types."""
-    partials = [partials_of(pipeline, columns.arrow) for columns in (old, new)]
-    if partials[0] is None or partials[1] is None:
+    """Whether sink and state have the same columns for ``old`` and ``new``; false if it stores the source's types with rows."""
+    parts = [divide(pipeline, columns.arrow) for columns in (old, new)]
+    if any(part.positions is not None or part.rows is not None for part in parts):
         return False
-    layouts = [part.layout for part in partials if part is not None]
+    layouts = [part.layout for part in parts if part.layout is not None]
     forms = [(layout.stored_columns, [held.types for held in layout.objects]) for layout in layouts]
     return forms[0] == forms[1] and result_schema(pipeline, old.arrow) == result_schema(pipeline, new.arrow)

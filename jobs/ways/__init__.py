@@ -1,1 +1,1 @@
-"""The ways to compute a batch, by partials of slices and sessions or by live rows, on Spark or in this process."""
+"""The ways to compute a batch, by partials of slices, sessions and positions and by live rows, on Spark or in this process."""

@@ -1,22 +1,30 @@
-"""Defines a way to compute a batch: its four steps and their results."""
+"""Defines a part of a pipeline, which computes its windows of a batch, and the results."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from windowmill.jobs.spark.staging import Staged
     from windowmill.jobs.ways.counting import Windows
     from windowmill.jobs.ways.emission import Emission
+    from windowmill.jobs.ways.new_rows import NewRows
+    from windowmill.jobs.ways.numbered_rows import NumberedRows
+    from windowmill.windowing.axis import WindowGrid
+    from windowmill.windowing.columnar.slices import Reading
+    from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.ways import Way as WayName
 
 
 @dataclass(frozen=True)
 class Computed:
-    """The result of combining a batch's rows with the restored state.
+    """The result of combining a batch's rows with the restored state, of one part or of all.
 
     Attributes
     ----------
@@ -30,10 +38,13 @@ class Computed:
         Number of rows that count in a window, and of late ones among them.
     new_state
         Number of slices or log entries that the batch touched.
-    judged
-        New rows, including all that were not applied, which have a reason; none if all were applied.
+    refused
+        Of a part: numbers of the rows that came too late for each of its windows, on Spark in a column ``NUMBER_OF``; null if there are
+        none, or if grids tell.
     rows_refused
-        Number of rows that came too late for every window.
+        Number of these rows.
+    judged
+        Of all parts: new rows, including all that were not applied, which have a reason; none if all were applied.
     cached
         DataFrames that Spark has cached for these results.
     """
@@ -44,8 +55,9 @@ class Computed:
     rows_applied: int = 0
     rows_late: int = 0
     new_state: int = 0
-    judged: DataFrame | None = None
+    refused: DataFrame | Ints | None = None
     rows_refused: int = 0
+    judged: DataFrame | None = None
     cached: tuple[DataFrame, ...] = ()
 
     def release(self) -> None:
@@ -82,33 +94,46 @@ class Applied:
             self.quarantined.drop()
 
 
-Surveyed = TypeVar("Surveyed")
-Restored = TypeVar("Restored")
+class Loaded(Protocol):
+    """New rows and restored state of a part, both in Spark or both in this process."""
 
-
-class Way(Protocol[Surveyed, Restored]):
-    """Computes the batches of a pipeline, step by step; each way has its own kind of state."""
-
-    def survey(self) -> Surveyed:
-        """Read the new rows' event times, and decide which windows the batch completes."""
+    def compute(self) -> Computed:
+        """Compute complete windows and new state."""
         ...
 
-    def restore(self, surveyed: Surveyed) -> Restored:
-        """Read the state that these rows and windows need, as the last batch left it."""
+
+class Part(Protocol):
+    """The windows of a pipeline that go one way; each way has its own kind of state."""
+
+    @property
+    def way(self) -> WayName:
+        """The way that they go."""
         ...
 
-    def apply(self, surveyed: Surveyed, restored: Restored, staging: str) -> Applied:
-        """Combine rows and state into complete windows; stage rows that cannot be applied under the folder ``staging``."""
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of its rows of the state."""
         ...
 
-    def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, metadata: str) -> int:
-        """Append the batch's ``count`` new rows of state in one commit; returns the table's version."""
+    @property
+    def reading(self) -> Reading | None:
+        """What this process reads of the new rows; null if only Spark computes them."""
         ...
 
-    def is_overgrown(self) -> bool:
-        """Whether the state has grown enough to be compacted. Reads only its Delta log."""
+    @property
+    def grids(self) -> Sequence[WindowGrid]:
+        """The grids of its windows, if all are on grids: whether a row is too late then follows from its time; else none."""
         ...
 
-    def compact(self) -> None:
-        """Compact the state, after the commit."""
+    @property
+    def by_arrival(self) -> bool:
+        """Whether rows may have met windows that end after the range of a backfill, because the watermark at their arrival judges them."""
+        ...
+
+    def few(self, new: NewRows | None, emission: Emission) -> Loaded | None:
+        """Load a small batch in this process; null if its state or windows turn out to be too large."""
+        ...
+
+    def on_spark(self, new: NumberedRows | None, emission: Emission) -> Loaded:
+        """Load a batch on Spark."""
         ...

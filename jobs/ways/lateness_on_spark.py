@@ -27,7 +27,7 @@ from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, TIME
 from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, WindowSpec
+    from pyspark.sql import Column, DataFrame, WindowSpec
 
     from windowmill.jobs.ways.input import Input
 
@@ -85,9 +85,12 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> Survey:
         if block["high"] is None:
             continue
         through = block["high"] if seen is None else max(seen, block["high"])
-        if block[FILE] >= batch.settled and (every or block["low"] < through - batch.disorder):
+        late = block[FILE] >= batch.settled and block["low"] < through - batch.disorder
+        if late or (every and block[FILE] >= batch.settled):
             behind.append((block[FILE], block["block"], block["low"] if seen is None else seen))
-        if _may_be_late(block, behind, batch):
+        if batch.closed_by_file is not None:
+            late = block["low"] < batch.closed_by_file[block[FILE]] + batch.lateness
+        if late:
             lows.append(block["low"])
         seen = through
     ends = dict.fromkeys(range(1 + max((block[FILE] for block in blocks), default=-1)), 0)
@@ -95,13 +98,6 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> Survey:
         ends[block[FILE]] = max(ends[block[FILE]], (block["block"] + 1) * block_rows)
     starts = (0, *accumulate(ends.values()))[:-1]
     return Survey(sum(block["rows"] for block in blocks), seen, block_rows, tuple(behind), starts, min(lows, default=None))
-
-
-def _may_be_late(block: Row, behind: Sequence[tuple[int, int, int]], batch: Input) -> bool:
-    """Whether there may be late rows in ``block``, given the blocks through it that have rows ``behind`` the watermark."""
-    if batch.closed_by_file is not None:
-        return bool(block["low"] < batch.closed_by_file[block[FILE]] + batch.lateness)
-    return bool(behind) and behind[-1][:2] == (block[FILE], block["block"])
 
 
 def judged(rows: DataFrame, surveyed: Survey, batch: Input, grids: Sequence[WindowGrid]) -> DataFrame:
@@ -210,6 +206,14 @@ def closing(grids: Sequence[WindowGrid], time: Column, closed: Column) -> Column
     # PySpark advises against the function type, which its stubs want.
     made = arrow_udf(found, from_arrow_schema(pa.schema([(name, pa.int64()) for name in _VALUES])))  # type: ignore[call-overload]
     return cast("Column", made(time, closed))
+
+
+def last_end(grids: Sequence[WindowGrid], time: Column, closed: Column) -> Column:
+    """The value ``last_end`` of :func:`windowmill.windowing.grids.closing_of` in Spark, null where ``time`` is null."""
+    hopping = all_hopping(grids)
+    if hopping is None:
+        return closing(grids, time, closed)["last_end"]
+    return _greatest([last_end_holding(grid, time) for grid in hopping])
 
 
 def _closing(grids: Sequence[WindowGrid], time: pa.Array, closed: pa.Array) -> pa.Array:

@@ -55,9 +55,10 @@ class LiveRows:
     schema: pa.Schema
 
     @classmethod
-    def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> LiveRows:
-        """Raises ``SpecError`` if the spec does not fit columns of these ``types``."""
-        return cls(pipeline, types, StateLog(pipeline, types, conditions_of(pipeline)), result_schema(pipeline, types))
+    def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType], *, beside: bool = False) -> LiveRows:
+        """``beside`` is as for :class:`.StateLog`. Raises ``SpecError`` if the spec does not fit columns of these ``types``."""
+        log = StateLog(pipeline, types, conditions_of(pipeline), beside=beside)
+        return cls(pipeline, types, log, result_schema(pipeline, types))
 
     def fresh(self, rows: DataFrame) -> DataFrame:
         """Rows with a usable event time, with the columns of ``log.fresh_schema``; ``rows`` have number, event and watermark at arrival."""

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import slice_passes as passes
+from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.lateness_on_spark import BATCH_SHIFT
 from windowmill.windowing.columnar.log import NUMBER_OF
 from windowmill.windowing.columnar.slices import TIME
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from windowmill.jobs.ways.counting import Windows
     from windowmill.jobs.ways.input import Input
+    from windowmill.windowing.columnar.advanced import Advanced
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.kernels.combine import Ints
 
@@ -43,9 +45,9 @@ class NewRows:
     in_spark: DataFrame
 
     @classmethod
-    def collected(cls, rows: DataFrame, stage: Reading) -> NewRows:
-        """Collect ``rows`` in one Spark job."""
-        chosen = rows.select(FILE, ROW, REASON, TIME, *passes.inputs(rows, stage, where=F.col(REASON).isNull()))
+    def collected(cls, rows: DataFrame, stages: Sequence[Reading]) -> NewRows:
+        """Collect the columns of ``rows`` that the ``stages`` read, in one Spark job."""
+        chosen = rows.select(FILE, ROW, REASON, TIME, *passes.inputs(rows, *stages, where=F.col(REASON).isNull()))
         return cls(chosen.toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")]), rows)
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
@@ -71,6 +73,21 @@ class NewRows:
 def numbers_of(n: int, batch: int) -> Ints:
     """Numbers of the ``n`` rows of ``batch``, ascending in order of arrival over all batches."""
     return np.arange(n) + (batch << BATCH_SHIFT)
+
+
+def computed(done: Advanced) -> Computed:
+    """What a part makes of a small batch."""
+    state = done.state if done.state is not None and len(done.state) else None
+    return Computed(
+        rows=pa.concat_tables(done.results) if done.results else None,
+        state=state,
+        windows=counted(done.results),
+        rows_applied=done.applied,
+        rows_late=done.late,
+        new_state=0 if state is None else len(state),
+        refused=done.refused,
+        rows_refused=len(done.refused),
+    )
 
 
 def counted(tables: Sequence[pa.Table]) -> Windows:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from windowmill.jobs.sources.columns import REASON
+from windowmill.jobs.sources.rows import event_end
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways import slice_passes as passes
-from windowmill.windowing.columnar.log import NUMBER_OF, WATERMARK_OF
+from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 
 if TYPE_CHECKING:
@@ -23,20 +25,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NumberedRows:
-    """New rows and their survey; ``rows`` are the rows as ``arrived``, with a number in order of arrival, ``CLOSED`` and ``LATE``."""
+    """New rows of ``batch`` as they ``arrived``, and their survey."""
 
     arrived: DataFrame
     survey: Survey
-    rows: DataFrame
+    batch: Input
 
     @classmethod
-    def surveyed(cls, arrived: DataFrame, batch: Input) -> NumberedRows:
-        """Survey the rows in one Spark job."""
-        survey = lateness.survey(arrived, batch)
-        numbered = lateness.numbered(lateness.with_watermark_at_arrival(arrived, survey, batch), survey, batch.batch)
+    def surveyed(cls, arrived: DataFrame, batch: Input, *, every: bool = False) -> NumberedRows:
+        """Survey the rows in one Spark job; ``every`` makes the watermark at each row's arrival known, as of :func:`.survey`."""
+        return cls(arrived, lateness.survey(arrived, batch, every=every), batch)
+
+    @cached_property
+    def rows(self) -> DataFrame:
+        """The rows with end of event, number in order of arrival, watermark at arrival, ``CLOSED`` and ``LATE``."""
+        batch, survey = self.batch, self.survey
+        ended = self.arrived.withColumn(UNTIL_OF, event_end(batch.pipeline, batch.columns))
+        numbered = lateness.numbered(lateness.with_watermark_at_arrival(ended, survey, batch), survey, batch.batch)
         watermark = F.col(WATERMARK_OF)
-        marks = {CLOSED: watermark - F.lit(batch.lateness), LATE: F.col(TIME) < watermark}
-        return cls(arrived, survey, numbered.withColumns(marks))
+        return numbered.withColumns({CLOSED: watermark - F.lit(batch.lateness), LATE: F.col(TIME) < watermark})
 
     def usable(self) -> DataFrame:
         """The rows without a quarantine reason."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.ways import counting
 from windowmill.jobs.ways.base import Computed
 from windowmill.windowing.columnar.log import NUMBER_OF
@@ -76,8 +75,8 @@ def count(worked: DataFrame) -> tuple[Windows, dict[str, int]]:
     return counting.count(worked, totals, rows_in=f"{RESULT}.")
 
 
-def computed(worked: DataFrame, rows: DataFrame | None, *, keeps: bool) -> Computed:
-    """Compute the output ``worked`` and cache it; ``rows`` are the batch's numbered new rows, ``keeps`` is whether to store its state."""
+def computed(worked: DataFrame, *, keeps: bool) -> Computed:
+    """Compute the output ``worked`` and cache it; ``keeps`` is whether to store the batch's state."""
     cached = worked.persist()
     try:
         windows, totals = count(cached)
@@ -91,13 +90,7 @@ def computed(worked: DataFrame, rows: DataFrame | None, *, keeps: bool) -> Compu
         rows_applied=totals[APPLIED],
         rows_late=totals[LATE],
         new_state=totals[ENTRY],
-        judged=rows if rows is None or not totals[REFUSED] else _judged(rows, cached),
+        refused=cached.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias(NUMBER_OF)) if totals[REFUSED] else None,
         rows_refused=totals[REFUSED],
         cached=(cached,),
     )
-
-
-def _judged(rows: DataFrame, cached: DataFrame) -> DataFrame:
-    """``rows`` with the reason ``too_late`` for refused ones."""
-    late = cached.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias(NUMBER_OF), F.lit("too_late").alias("_refused"))
-    return rows.join(late, NUMBER_OF, "left").withColumn(REASON, F.coalesce(REASON, "_refused"))

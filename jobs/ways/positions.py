@@ -1,51 +1,48 @@
-"""The way over positions: the state keeps a FlatFAT over each key's tuples, for windows that evict from the front.
-
-This process computes a small batch, Spark any other. The choice is final once the state has been restored.
-"""
+"""The part that goes by positions: the state keeps a FlatFAT over each key's tuples, for windows that evict from the front."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from deltalake import DeltaTable
-
-from windowmill.checkpoints.state.base import is_overgrown
-from windowmill.checkpoints.state.positions import PositionTable, compact_positions
+from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.balance import settle
-from windowmill.jobs.ways.base import Applied, Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.positions_in_process import LoadedInProcess
 from windowmill.jobs.ways.positions_on_spark import LoadedOnSpark
-from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.windowing.columnar.positions import PositionStage, PositionState
-from windowmill.windowing.ways import Positions
+from windowmill.windowing.ways import Positions, Way
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from windowmill.windowing.axis import WindowGrid
 
 
-class Loaded(Protocol):
-    """New rows and restored state, both in Spark or both in this process."""
-
-    def compute(self) -> Computed:
-        """Compute complete windows and new state."""
-        ...
-
-
-class PositionWay:
+class PositionPart:
     """Computes a batch over positions."""
 
+    way: Way = "positions"
+    grids: Sequence[WindowGrid] = ()
+    by_arrival = True
+
     def __init__(self, spark: SparkSession, batch: TableInput, positions: Positions, state: str) -> None:
-        self._spark, self._batch, self._positions, self._path = spark, batch, positions, state
-        self._state = PositionState(batch.pipeline, batch.types, positions.layout)
+        self._spark, self._batch, self._positions = spark, replace(batch, pipeline=positions.pipeline), positions
+        self._state = PositionState(positions.pipeline, batch.types, positions.layout)
         self._table = PositionTable(spark, state, self._state.stored_schema, batch.check)
 
-    def survey(self) -> Surveyed:
-        return Surveyed.of(self._spark, self._batch, self._stage(self._batch.emission_by_arrival(self._batch.seen)))
+    @property
+    def schema(self) -> pa.Schema:
+        return self._state.stored_schema
+
+    @property
+    def reading(self) -> PositionStage:
+        return self._stage(self._batch.emission_by_arrival(self._batch.seen))
 
     def _stage(self, emission: Emission) -> PositionStage:
         batch = self._batch
@@ -61,26 +58,13 @@ class PositionWay:
             batch.check,
         )
 
-    def restore(self, surveyed: Surveyed) -> Loaded:
-        batch, new, stage = self._batch, surveyed.new, self._stage(surveyed.emission)
-        if not isinstance(new, NumberedRows):
-            rows = stage.state.rows.empty_table() if new is None else new.usable(batch, stage.state.rows)
-            stored = self._table.read(stage, rows, limits.state_read(stage.layout)) if batch.restores else self._table.empty()
-            if stored is not None:
-                return LoadedInProcess(new, rows, stored, stage)
-            new = None if new is None else NumberedRows.surveyed(new.in_spark, batch)
-        touched = None if new is None else new.usable()
-        restored = self._table.restore(stage, touched) if batch.restores else None
+    def few(self, new: NewRows | None, emission: Emission) -> LoadedInProcess | None:
+        batch, stage = self._batch, self._stage(emission)
+        rows = stage.state.rows.empty_table() if new is None else new.usable(batch, stage.state.rows)
+        stored = self._table.read(stage, rows, limits.state_read(stage.layout)) if batch.restores else self._table.empty()
+        return None if stored is None else LoadedInProcess(rows, stored, stage)
+
+    def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
+        batch, stage = self._batch, self._stage(emission)
+        restored = self._table.restore(stage, None if new is None else new.usable()) if batch.restores else None
         return LoadedOnSpark(new, restored, stage, batch.partitions(self._spark))
-
-    def apply(self, surveyed: Surveyed, restored: Loaded, staging: str) -> Applied:
-        return settle(self._batch, surveyed.emission, restored.compute(), surveyed.rows_read, staging)
-
-    def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, metadata: str) -> int:
-        return self._table.remember(rows, count, app_id=app_id, batch=self._batch.batch, metadata=metadata)
-
-    def is_overgrown(self) -> bool:
-        return DeltaTable.is_deltatable(self._path) and is_overgrown(self._path)
-
-    def compact(self) -> None:
-        compact_positions(self._path, self._batch.batch + 1)

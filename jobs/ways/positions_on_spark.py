@@ -39,7 +39,7 @@ class LoadedOnSpark:
         schema = output_schema(stage.results, stage.state.stored_schema)
         both = keyed_pass.by_key(rows, self.stored, stage.keys, partitions(0 if new is None else new.survey.rows, self.partitions))
         worked = both.mapInArrow(partial(_work, stage, schema), from_arrow_schema(schema))
-        return computed(worked, None if new is None else new.rows, keeps=stage.keep)
+        return computed(worked, keeps=stage.keep)
 
 
 def _work(stage: PositionStage, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

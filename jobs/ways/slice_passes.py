@@ -33,10 +33,10 @@ def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
     return _mapped(chosen, partial(_placed, slices.lifted, stage), stage.packing.packed_schema)
 
 
-def inputs(rows: DataFrame, stage: Reading, where: Column | None = None) -> list[Column]:
-    """The columns that a stage reads: of the source, and the conditions' truth, evaluated only for rows that satisfy ``where``."""
-    names = dict.fromkeys([*stage.keys, *stage.ties, *stage.source_columns])
-    texts = stage.conditions
+def inputs(rows: DataFrame, *stages: Reading, where: Column | None = None) -> list[Column]:
+    """The columns that stages read: of the source, and the conditions' truth, evaluated only for rows that satisfy ``where``."""
+    names = dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns))
+    texts = dict.fromkeys(text for stage in stages for text in stage.conditions)
     types = Columns(rows.schema).arrow if texts else {}
     conditions = {text: truth(text, types) if where is None else F.when(where, truth(text, types)) for text in texts}
     return [*(F.col(backquoted(name)) for name in names), *(holds.alias(condition_column(text)) for text, holds in conditions.items())]

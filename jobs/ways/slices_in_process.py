@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,8 +12,9 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import lateness_in_process as lateness
-from windowmill.jobs.ways import limits, slices_on_spark
+from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Computed
+from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.new_rows import NewRows, counted
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.rows import key_codes
@@ -22,71 +22,26 @@ from windowmill.windowing.columnar.slice_windows import Combined, result_rows
 from windowmill.windowing.columnar.slices import ARRIVAL, SLICE, TIME, Revising, WindowStage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from windowmill.checkpoints.state.partials import PartialTable
-    from windowmill.checkpoints.state.wanted import Wanted
     from windowmill.jobs.ways.slice_stages import Slicing
-    from windowmill.jobs.ways.slices_on_spark import LoadedOnSpark
     from windowmill.windowing.axis import WindowGrid
 
 
-@dataclass(frozen=True)
-class InProcess:
-    """The new rows of a small batch; null if only the watermark moves."""
+def judged(new: NewRows, slicing: Slicing) -> NewRows:
+    """The new rows, judged."""
+    return replace(new, table=lateness.judged(new.table, slicing.batch, slicing.slices.grids.grids))
 
-    spark: SparkSession
-    slicing: Slicing
-    new: NewRows | None
 
-    @classmethod
-    def without_rows(cls, spark: SparkSession, slicing: Slicing) -> InProcess:
-        """A batch in which only the watermark moves."""
-        return cls(spark, slicing, None)
+def revised_after(judged: NewRows | None, slicing: Slicing) -> int | None:
+    """An instant after which all windows end that ``judged`` rows revise; null if they revise none."""
+    return None if judged is None else lateness.revised_after(judged.table, slicing.batch.lateness)
 
-    @classmethod
-    def collected(cls, rows: DataFrame, slicing: Slicing) -> InProcess:
-        return cls(rows.sparkSession, slicing, NewRows.collected(rows, slicing.stage))
 
-    @property
-    def rows_read(self) -> int:
-        return 0 if self.new is None else self.new.table.num_rows
-
-    @property
-    def seen(self) -> int | None:
-        before = self.slicing.batch.seen
-        return before if self.new is None else lateness.seen_after(self.new.table, before)
-
-    @property
-    def revised_after(self) -> int | None:
-        return None if self._judged is None else lateness.revised_after(self._judged.table, self.slicing.batch.lateness)
-
-    def load(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedInProcess | LoadedOnSpark:
-        return self.load_few(table, wanted, stage) or self._on_spark(table, wanted, stage)
-
-    def load_few(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedInProcess | None:
-        """As :meth:`load`; none if rows, slices or windows are too many for this process."""
-        batch, layout = self.slicing.batch, self.slicing.slices.layout
-        stored = None
-        if wanted is not None:
-            stored = table.read(wanted, before_batch=batch.batch, limit=limits.state_read(layout))
-        too_large = wanted is not None and stored is None
-        if too_large or not _fits(None if self._judged is None else self._judged.table, stored, stage):
-            return None
-        return LoadedInProcess(self._judged, stored, stage, batch.builds_state)
-
-    def _on_spark(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedOnSpark:
-        """Restart on Spark from the new rows, because the batch turned out not to be small."""
-        if self.new is None:
-            return slices_on_spark.load(self.spark, None, self.slicing, table, wanted, stage)
-        return slices_on_spark.OnSpark.surveyed(self.new.in_spark, self.slicing).load(table, wanted, stage)
-
-    @cached_property
-    def _judged(self) -> NewRows | None:
-        if self.new is None:
-            return None
-        judged = lateness.judged(self.new.table, self.slicing.batch, self.slicing.slices.grids.grids)
-        return replace(self.new, table=judged)
+def load(judged: NewRows | None, stored: pa.Table | None, slicing: Slicing, emission: Emission) -> LoadedInProcess | None:
+    """Judged rows and restored slices, of which either may be null; null if their windows are too many for this process."""
+    stage = slicing.window_stage(emission)
+    if not _fits(None if judged is None else judged.table, stored, stage):
+        return None
+    return LoadedInProcess(judged, stored, stage, slicing.batch.builds_state)
 
 
 @dataclass(frozen=True)
@@ -110,7 +65,6 @@ class LoadedInProcess:
             rows_applied=sum(part.rows for part in parts),
             rows_late=sum(part.late_rows for part in parts),
             new_state=new_state,
-            judged=None if self.judged is None else self.judged.refused(),
         )
 
 

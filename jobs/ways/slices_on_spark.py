@@ -13,54 +13,23 @@ from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.counting import count
-from windowmill.jobs.ways.lateness_on_spark import Survey
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS
 from windowmill.windowing.columnar.slices import GRID
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from windowmill.checkpoints.state.partials import PartialTable
-    from windowmill.checkpoints.state.wanted import Wanted
     from windowmill.jobs.ways.slice_stages import Slicing
     from windowmill.windowing.columnar.slices import WindowStage
 
 
-@dataclass(frozen=True)
-class OnSpark:
-    """New rows in Spark with their survey."""
-
-    rows: DataFrame
-    survey: Survey
-    slicing: Slicing
-
-    @classmethod
-    def surveyed(cls, rows: DataFrame, slicing: Slicing) -> OnSpark:
-        return cls(rows, lateness.survey(rows, slicing.batch), slicing)
-
-    @property
-    def rows_read(self) -> int:
-        return self.survey.rows
-
-    @property
-    def seen(self) -> int | None:
-        return self.survey.seen
-
-    @property
-    def revised_after(self) -> int | None:
-        return self.survey.low if self.slicing.batch.revises else None
-
-    def load(self, table: PartialTable, wanted: Wanted | None, stage: WindowStage) -> LoadedOnSpark:
-        judged = lateness.judged(self.rows, self.survey, self.slicing.batch, self.slicing.slices.grids.grids)
-        return load(self.rows.sparkSession, judged, self.slicing, table, wanted, stage)
-
-
-def load(
-    spark: SparkSession, judged: DataFrame | None, slicing: Slicing, table: PartialTable, wanted: Wanted | None, stage: WindowStage
-) -> LoadedOnSpark:
-    """Combine ``judged`` rows, if there are any, with the ``wanted`` rows of the state."""
-    stored = None if wanted is None else table.restore(wanted, before_batch=slicing.batch.batch)
-    return LoadedOnSpark(judged, stored, stage, slicing.batch.partitions(spark), slicing.batch.builds_state)
+def load(spark: SparkSession, new: NumberedRows | None, stored: DataFrame | None, slicing: Slicing, emission: Emission) -> LoadedOnSpark:
+    """New rows and restored slices, of which either may be null."""
+    batch = slicing.batch
+    judged = None if new is None else lateness.judged(new.arrived, new.survey, batch, slicing.slices.grids.grids)
+    return LoadedOnSpark(judged, stored, slicing.window_stage(emission), batch.partitions(spark), batch.builds_state)
 
 
 @dataclass(frozen=True)
@@ -94,6 +63,5 @@ class LoadedOnSpark:
             rows_applied=rows_applied,
             rows_late=rows_late,
             new_state=new_state,
-            judged=self.judged,
             cached=(cached,),
         )

@@ -1,21 +1,21 @@
-"""Surveys the new rows of a batch whose windows depend on the order of arrival: in this process if they are few, else on Spark."""
+"""Surveys the new rows of a batch: in this process if they are few, else on Spark."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from windowmill.windowing.columnar.slices import Reading
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,24 @@ class Surveyed:
     emission: Emission
 
     @classmethod
-    def of(cls, spark: SparkSession, batch: TableInput, stage: Reading) -> Self:
-        """Read the new rows of ``batch`` with the columns that ``stage`` reads."""
+    def of(cls, spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Self:
+        """Read the new rows of ``batch`` once: in this process the columns that ``parts`` read, on Spark their times."""
+        # A row of a backfill may have met windows after its range. Those that are complete are then emitted with it.
+        stops = batch.pipeline.time.watermark != "max_event_time" or not any(part.by_arrival for part in parts)
         if not batch.files:
-            return cls(None, 0, batch.emission_by_arrival(batch.seen))
+            return cls(None, 0, batch.emission(batch.seen, stops_at_range=stops))
         rows = batch.read(spark)
-        if limits.are_few(batch.files, stage.layout):
-            few = NewRows.collected(rows, stage)
-            return cls(few, len(few.table), batch.emission_by_arrival(lateness.seen_after(few.table, batch.seen)))
-        many = NumberedRows.surveyed(rows, batch)
-        return cls(many, many.survey.rows, batch.emission_by_arrival(many.survey.seen))
+        stages = [part.reading for part in parts]
+        known = [stage for stage in stages if stage is not None]
+        if len(known) == len(stages) and all(limits.are_few(batch.files, stage.layout) for stage in known):
+            few = NewRows.collected(rows, known)
+            seen = lateness.seen_after(few.table, batch.seen)
+            return cls(few, len(few.table), batch.emission(seen, stops_at_range=stops))
+        many = numbered(rows, batch, parts)
+        return cls(many, many.survey.rows, batch.emission(many.survey.seen, stops_at_range=stops))
+
+
+def numbered(rows: DataFrame, batch: TableInput, parts: Sequence[Part]) -> NumberedRows:
+    """Survey ``rows`` on Spark."""
+    # Revisions of windows over live rows need the watermark that each row met.
+    return NumberedRows.surveyed(rows, batch, every=batch.revises and any(part.way == "live rows" for part in parts))

@@ -10,9 +10,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from windowmill.checkpoints.state import base, log
+from windowmill.checkpoints.state import base, joint
 from windowmill.checkpoints.state.base import is_overgrown, number_of_rows
-from windowmill.checkpoints.state.log import compact_log
+from windowmill.checkpoints.state.joint import compact_entries
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY, ROW
 
 SCHEMA = pa.schema([("k", pa.float64()), ("_kind", pa.string()), ("_batch", pa.int64()), ("_due", pa.int64()), ("_number", pa.int64())])
@@ -37,7 +37,7 @@ def test_what_later_entries_have_superseded_goes_and_an_open_batch_stays(tmp_pat
     append(tmp_path, 0, (1.0, KEY_ENTRY, None), (None, KEY_ENTRY, None), (1.0, ROW, 1), (None, ROW, 2), (float("nan"), KEY_ENTRY, None))
     append(tmp_path, 1, (1.0, KEY_ENTRY, None), (1.0, GONE, 1), (None, ROW, 2), (1.0, ROW, 3))
     append(tmp_path, 2, (float("nan"), KEY_ENTRY, None), (1.0, GONE, 3))
-    assert compact_log(str(tmp_path), before_batch=2) == 4
+    assert compact_entries(str(tmp_path), 2, ["live rows"]) == 4
     kept: list[tuple[Any, ...]] = [(1.0, KEY_ENTRY, 1, None), (None, KEY_ENTRY, 0, None), (float("nan"), KEY_ENTRY, 0, None)]
     kept += [(None, ROW, 1, 2), (1.0, ROW, 1, 3), (float("nan"), KEY_ENTRY, 2, None), (1.0, GONE, 2, 3)]
     assert entries(tmp_path) == sorted(map(repr, kept))
@@ -46,15 +46,15 @@ def test_what_later_entries_have_superseded_goes_and_an_open_batch_stays(tmp_pat
 
 def test_entries_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, monkeypatch):
     append(tmp_path, 0, (1.0, KEY_ENTRY, None), (1.0, ROW, 1))
-    write = log.write_deltalake
+    write = joint.write_deltalake
 
     def overtaken(*arguments: Any, **options: Any) -> None:
         append(tmp_path, 1, (2.0, KEY_ENTRY, None))
         write(*arguments, **options)
 
-    monkeypatch.setattr(log, "write_deltalake", overtaken)
+    monkeypatch.setattr(joint, "write_deltalake", overtaken)
     with pytest.raises(CommitFailedError):
-        compact_log(str(tmp_path), before_batch=1)
+        compact_entries(str(tmp_path), 1, ["live rows"])
     assert len(entries(tmp_path)) == 3
 
 
@@ -69,7 +69,7 @@ def test_a_log_is_compacted_when_as_much_has_come_as_was_left(tmp_path, monkeypa
         assert batch or not overgrown, "a first batch, however large, supersedes nothing"
         if overgrown:
             before = len(entries(tmp_path))
-            assert compact_log(str(tmp_path), batch + 1) == before - live
+            assert compact_entries(str(tmp_path), batch + 1, ["live rows"]) == before - live
             assert not is_overgrown(str(tmp_path))
             written, compactions = written + live, compactions + 1
         longest = max(longest, number_of_rows(DeltaTable(tmp_path)))
@@ -82,7 +82,7 @@ def test_many_small_files_are_merged(tmp_path):
     for batch in range(base.FEW_FILES + 1):
         append(tmp_path, batch, (1.0, KEY_ENTRY, None))
     assert is_overgrown(str(tmp_path))
-    compact_log(str(tmp_path), base.FEW_FILES + 1)
+    compact_entries(str(tmp_path), base.FEW_FILES + 1, ["live rows"])
     assert (len(DeltaTable(tmp_path).file_uris()), entries(tmp_path)) == (1, [repr((1.0, KEY_ENTRY, base.FEW_FILES, None))])
 
 

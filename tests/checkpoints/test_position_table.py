@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, STREAMS, Row
 from tests.windowing.test_positions import FRONT_WINDOWS, TYPES, Run, compare, spec_of
-from windowmill.checkpoints.state.positions import PositionTable, compact_positions
+from windowmill.checkpoints.state.joint import compact_entries
+from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.positions import PositionStage
 
@@ -53,7 +54,7 @@ def test_a_key_may_be_named_as_anything_that_compacting_computes(tmp_path, monke
     node = {column: "a", "_kind": "node", "_sequence": "s", "_batch": 1, "_position": 2}
     rows = [entry | {"_batch": 0}, entry | {"_batch": 1}, node, node | {"_position": 3}]
     table.remember(pa.Table.from_pylist(rows, schema=table.schema), len(rows), app_id="app", batch=1, metadata="{}")
-    assert compact_positions(run.path, before_batch=2) == 2
+    assert compact_entries(run.path, 2, ["positions"]) == 2
 
 
 @shared(1, 6)
@@ -69,5 +70,5 @@ def test_batches_over_a_table_that_is_compacted_in_between_equal_one_run(tmp_pat
         run.feed(rows[begin:stop])
         if compacted[run.batches] >= 0:
             # Also as if the last batch were still open.
-            compact_positions(run.path, run.batches - compacted[run.batches])
+            compact_entries(run.path, run.batches - compacted[run.batches], ["positions"])
     compare(run, rows, final=False)

@@ -20,17 +20,18 @@ from windowmill.checkpoints.ledger import Ledger
 _PER_ATTEMPT = {"generation", "attempt", "at"}
 _AT_BASE = datetime.fromtimestamp(BASE / 1e6, UTC)
 _FEW = {name: AGGREGATES[name] for name in ("n", "total", "low", "worst", "closing")}
-_SESSIONS = [
-    {"name": "visits", "type": "session", "gap": "9 minutes"},
-    {"name": "last_five", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
-]
+_SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
+_VISITS = {"name": "visits", "type": "session", "gap": "9 minutes"}
+_LAST_FIVE = {"name": "last_five", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}}
+_JUMPS = {"name": "jumps", "type": "sliding", "evict": {"delta": {"column": "i", "by": 2}}, "trigger": {"count": 2}}
 #: The changes to the harness's spec that make each pipeline.
 PIPELINES: Mapping[str, Mapping[str, Any]] = {
     "slices": {"aggregates": _FEW},
-    "live_rows": {"aggregates": _FEW, "windows": _SESSIONS},
-    "sessions": {"aggregates": _FEW, "windows": _SESSIONS[:1]},
-    "positions": {"aggregates": _FEW, "windows": _SESSIONS[1:]},
-    "revise": {"aggregates": _FEW, "emit": "revise", "windows": [{"name": "slots", "type": "tumbling", "size": "10 minutes"}]},
+    "live_rows": {"aggregates": _FEW, "windows": [_VISITS | {"max_size": "1 hour"}, _JUMPS]},
+    "sessions": {"aggregates": _FEW, "windows": [_VISITS]},
+    "positions": {"aggregates": _FEW, "windows": [_LAST_FIVE]},
+    "mixed": {"aggregates": _FEW, "windows": [_SLOTS, _VISITS, _LAST_FIVE, _JUMPS]},
+    "revise": {"aggregates": _FEW, "emit": "revise", "windows": [_SLOTS]},
     "vouched": {
         "aggregates": _FEW,
         "time": {"column": "t", "tie_break": ["id"], "watermark": "data_interval_end", "lateness": "5 minutes"},

@@ -113,9 +113,23 @@ CASES: dict[str, dict[str, Any]] = {
         ],
         "aggregates": OBJECTS | {"closing": {"last": "v"}},
     },
+    "mixed": {
+        "keys": ["small", "k"],
+        "windows": [
+            *WINDOWS[:2],
+            {"name": "visits", "type": "session", "gap": "4 minutes"},
+            LIVE[0],
+            LIVE[1],
+            {"name": "spans", "type": "snapshot"},
+        ],
+        "aggregates": OBJECTS,
+    },
 }
 #: The cases whose tables are kept of each format: all of the first, of later ones those that it first had in this form.
-KEPT = {"1": ("slices", "nodes", "live", "revise", "integers", "open", "held"), "2": ("objects", "calendars", "sessions", "positions")}
+KEPT = {
+    "1": ("slices", "nodes", "live", "revise", "integers", "open", "held"),
+    "2": ("objects", "calendars", "sessions", "positions", "mixed"),
+}
 #: An expectation that no batch meets: it holds the second one of the case ``held``.
 IMPOSSIBLE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": -1, "severity": "critical"}
 

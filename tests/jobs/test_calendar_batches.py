@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -30,7 +31,7 @@ from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import partials_of
+from windowmill.windowing.ways import divide
 
 NUMBERS: dict[str, Any] = {
     "n": {"count": "*"},
@@ -73,10 +74,9 @@ class Run:
     def __init__(self, pipeline: Pipeline) -> None:
         columns = Columns.of(Schema.from_arrow(SOURCE).to_json())
         self.base = {"pipeline": pipeline, "columns": columns, "builds_state": True, "check": RowCheck("state")}
-        partials = partials_of(pipeline, columns.arrow)
-        assert partials is not None
-        assert partials.slices is not None
-        self.slices, self.batch, self.state = partials.slices, 0, None
+        parts = divide(pipeline, columns.arrow)
+        assert parts.slices is not None
+        self.slices, self.batch, self.state = parts.slices, 0, None
         self.seen: int | None = None
         self.emitted: int | None = None
         self.rows: list[dict[str, Any]] = []
@@ -138,8 +138,10 @@ def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, fi
     compare(run, pipeline, rows, final=final)
 
 
-def compare(run: Any, pipeline: Pipeline, rows: list[dict[str, Any]], *, final: bool) -> None:
-    """The result rows and refusals of ``run`` are those of the oracle."""
+def compare(
+    run: Any, pipeline: Pipeline, rows: list[dict[str, Any]], *, final: bool, place: Callable[[dict[str, Any]], tuple[Any, ...]] = place
+) -> None:
+    """The result rows and refusals of ``run`` are those of the oracle; ``place`` tells rows apart."""
     records = [Record(row, frozenset(["i > 3"] if row["i"] is not None and row["i"] > 3 else [])) for row in rows]
     wanted = evaluate(pipeline, records, final=final)
     assert run.refused == wanted.quarantined

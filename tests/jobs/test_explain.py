@@ -90,24 +90,33 @@ def test_every_engine_is_told_of_with_its_reason():
 
 
 def test_live_rows_are_told_with_what_forbids_slices_and_what_their_state_costs():
-    rolling = {"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}
-    windows = [*SPEC["windows"], rolling]
+    windows = [{"name": "jumps", "type": "sliding", "evict": {"delta": {"column": "delay", "by": 5}}}]
     found = explain(parse_pipeline(SPEC | {"windows": windows}))
-    assert (found.data["command"], found.data["way"]) == ("run", "live rows")
-    why = "windows.2: sliding windows that evict from the front go by positions, but not beside windows of another kind"
+    assert (found.data["command"], found.data["ways"]) == ("run", ("live rows",))
+    why = "windows.0: sliding windows that evict by a delta lose tuples from anywhere, and a partial cannot be split"
     assert found.data["why"] == (why,)
     text = " ".join(shown(windows=windows).split())
     assert "done by windowmill run, backfill: leaves are live rows, kept as an append-only log in a Delta table" in text
     assert f"keeps rows {why}" in text
-    assert "50 rows or" in text
     assert "reads all entries of the keys that new rows touch and of those that the watermark makes due" in text
     assert "adds an entry for each row that comes, goes" in text
+
+
+def test_each_window_is_told_with_its_way():
+    last = {"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}
+    windows = [*SPEC["windows"], last, {"name": "spans", "type": "snapshot"}]
+    found = explain(parse_pipeline(SPEC | {"windows": windows}))
+    assert [window["way"] for window in found.data["windows"]] == ["slices", "slices", "positions", "live rows"]
+    text = " ".join(shown(windows=windows).split())
+    assert "leaves are slices (hourly, day); tuples by position, with FlatFAT's nodes (last_50); live rows, kept as an" in text
+    assert "append-only log (spans); all in one Delta table" in text
+    assert "keeps rows windows.3: snapshot windows are no fixed grid" in text
 
 
 def test_positions_are_told_with_what_a_batch_reads_of_them():
     windows = [{"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}]
     found = explain(parse_pipeline(SPEC | {"windows": windows}))
-    assert (found.data["command"], found.data["way"], found.data["why"]) == ("run", "positions", ())
+    assert (found.data["command"], found.data["ways"], found.data["why"]) == ("run", ("positions",), ())
     text = " ".join(shown(windows=windows).split())
     assert "done by windowmill run, backfill: leaves are tuples by position, with FlatFAT's nodes in a Delta table" in text
     assert "keeps rows" not in text

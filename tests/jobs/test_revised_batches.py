@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from itertools import accumulate, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,16 +23,18 @@ from windowmill.checkpoints.state.wanted import condition
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.joining import joined
 from windowmill.jobs.ways.lateness_in_process import seen_after
 from windowmill.jobs.ways.slice_stages import Slicing
-from windowmill.jobs.ways.slices_in_process import InProcess, LoadedInProcess, _fits
+from windowmill.jobs.ways.slices_in_process import judged as judged_rows
+from windowmill.jobs.ways.slices_in_process import load, revised_after
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
 from windowmill.windowing.columnar.slices import CLOSED, SLICE
 from windowmill.windowing.nodes import Nodes
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import partials_of, why_rows
+from windowmill.windowing.ways import divide, why_rows
 
 MINUTE = 60_000_000
 OBJECTS = NUMBERS | {
@@ -77,11 +80,10 @@ class Run:
 
     def __init__(self, pipeline: Pipeline, *, vouched: bool = False, nodes: bool = False) -> None:
         self.base: dict[str, Any] = {"pipeline": pipeline, "columns": COLUMNS, "builds_state": True, "check": RowCheck("state")}
-        partials = partials_of(pipeline, COLUMNS.arrow)
-        assert partials is not None
-        assert partials.slices is not None
-        self.slices, self.vouched, self.batch, self.state = partials.slices, vouched, 0, None
-        self.nodes = Nodes.of(partials.slices.grids.grids, 2) if nodes else None
+        parts = divide(pipeline, COLUMNS.arrow)
+        assert parts.slices is not None
+        self.slices, self.vouched, self.batch, self.state = parts.slices, vouched, 0, None
+        self.nodes = Nodes.of(parts.slices.grids.grids, 2) if nodes else None
         self.seen: int | None = None
         self.emitted: int | None = None
         self.rows: list[dict[str, Any]] = []
@@ -100,13 +102,14 @@ class Run:
         before = AXIS_BEGIN if self.emitted is None else self.emitted
         through = max(before, complete)
         slicing, emission = Slicing(batch, self.slices, self.nodes), Emission(self.seen, through, before, through)
-        place, stage = InProcess(None, slicing, new), slicing.window_stage(emission)  # type: ignore[arg-type]
-        wanted = slicing.wanted(emission, place.revised_after)
+        stage, judged = slicing.window_stage(emission), None if new is None else judged_rows(new, slicing)
+        wanted = slicing.wanted(emission, revised_after(judged, slicing))
         stored = None if wanted is None or self.state is None else self.restored(self.state.filter(self.holding(wanted)), stage)
         self.read = 0 if stored is None else len(stored)
-        judged = place._judged
-        assert _fits(None if judged is None else judged.table, stored, stage)
-        done = LoadedInProcess(judged, stored, stage, True).compute()
+        loaded = load(judged, stored, slicing, emission)
+        assert loaded is not None
+        part: Any = SimpleNamespace(way="slices", grids=self.slices.grids.grids)
+        done = joined(new, [part], [loaded], batch, slicing.stage.storing.schema)
         refused = [] if done.judged is None else [(first + row[ROW], row[REASON]) for row in done.judged.to_pylist()]
         assert done.rows_applied + len(refused) == len(rows or [])
         self.refused += refused
@@ -327,8 +330,10 @@ def test_a_backfill_shows_the_revisions_of_its_range_alone():
     batch = Input(**run.base)
     slicing = Slicing(batch, run.slices)
     emission = Emission(None, None, 10 * MINUTE, 30 * MINUTE)
-    place_ = InProcess(None, slicing, Collected(arrived(rows), None))  # type: ignore[arg-type]
-    done = LoadedInProcess(place_._judged, None, slicing.window_stage(emission), False).compute()
+    new = Collected(arrived(rows), None)  # type: ignore[arg-type]
+    loaded = load(judged_rows(new, slicing), None, slicing, emission)
+    assert loaded is not None
+    done = loaded.compute()
     assert done.state is None
     assert done.rows is not None
     ends = [end // MINUTE for end in done.rows["window_end"].cast(pa.int64()).to_pylist()]
@@ -345,10 +350,10 @@ def test_rows_of_settled_files_bring_no_revisions():
     assert [(found["revision"], found["n"]) for found in run.rows] == [(0, 2)]
 
 
-def test_sessions_keep_the_rows_of_a_pipeline_that_revises_them():
+def test_sessions_that_are_revised_keep_rows_beside_slices():
     windows = {"slots": GRIDS["slots"], "visits": {"type": "session", "gap": "5 minutes"}}
     pipeline = pipeline_of(windows, {"n": {"count": "*"}})
-    assert partials_of(pipeline, COLUMNS.arrow) is None
+    assert divide(pipeline, COLUMNS.arrow).ways == ("slices", "live rows")
     assert [why.partition(":")[0] for why in why_rows(pipeline, COLUMNS.arrow)] == ["emit"]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,21 +16,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, VALUES, arrived, compare
+from windowmill.checkpoints.state.joint import joint_schema
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
 from windowmill.jobs.sources.columns import REASON, ROW, Columns
 from windowmill.jobs.ways import slices_in_process
+from windowmill.jobs.ways.base import Loaded
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.lateness_in_process import judged as judged_rows
+from windowmill.jobs.ways.joining import joined
 from windowmill.jobs.ways.lateness_in_process import seen_after
 from windowmill.jobs.ways.new_rows import NewRows
-from windowmill.jobs.ways.sessions import joint_schema, stage_of
+from windowmill.jobs.ways.sessions import stage_of
 from windowmill.jobs.ways.sessions_in_process import LoadedInProcess
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import partials_of, why_rows
+from windowmill.windowing.ways import divide, why_rows
 
 MINUTE = 60_000_000
 #: How far the input moves on from row to row, how far a row comes behind, and what a pipeline allows for that.
@@ -71,10 +74,9 @@ class Run:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.base: dict[str, Any] = {"pipeline": pipeline, "columns": COLUMNS, "builds_state": True, "check": RowCheck("state")}
-        partials = partials_of(pipeline, COLUMNS.arrow)
-        assert partials is not None
-        assert partials.sessions is not None
-        self.sessions, self.slices, self.batch = partials.sessions, partials.slices, 0
+        parts = divide(pipeline, COLUMNS.arrow)
+        assert parts.sessions is not None
+        self.sessions, self.slices, self.batch = parts.sessions, parts.slices, 0
         self.state: pa.Table | None = None
         self.seen: int | None = None
         self.emitted: int | None = None
@@ -92,20 +94,26 @@ class Run:
         assert self.seen is not None
         through = AXIS_END if new is None else max(after, self.seen - batch.disorder - batch.lateness)
         stage = replace(stage_of(batch, self.sessions), closed=through)
-        schema, beside = stage.schema.append(pa.field(SUM, pa.int64())), None
+        schemas, parts = [stage.schema.append(pa.field(SUM, pa.int64()))], [SimpleNamespace(way="sessions", grids=())]
+        loaded: list[Loaded] = []
         if self.slices is not None:
             slicing = Slicing(batch, self.slices)
             wanted = slicing.wanted(emission := Emission(self.seen, through, after, through))
             own = slicing.stage.storing.schema
-            judged = None if new is None else Collected(judged_rows(new.table, batch, self.slices.grids.grids), new.in_spark)
-            beside = slices_in_process.LoadedInProcess(judged, self.stored(wanted, own), slicing.window_stage(emission), True)
-            schema = joint_schema(own, schema)
+            on_grids = slices_in_process.load(
+                None if new is None else slices_in_process.judged(new, slicing), self.stored(wanted, own), slicing, emission
+            )
+            assert on_grids is not None
+            loaded.append(on_grids)
+            schemas, parts = [own, *schemas], [SimpleNamespace(way="slices", grids=self.slices.grids.grids), *parts]
         open_ones = OpenSessions(tuple({gap for _, gap in self.sessions.gaps}), after)
         fragments = self.stored(open_ones, stage.schema)
         self.read = 0 if fragments is None else len(fragments)
-        done = LoadedInProcess(new, stage.schema.empty_table() if fragments is None else fragments, batch, beside).compute(stage, schema)
-        assert done.rows_applied + done.rows_refused == len(rows or [])
-        self.refused += [] if done.judged is None else [(first + row[ROW], row[REASON]) for row in done.judged.to_pylist()]
+        loaded.append(LoadedInProcess(new, stage.schema.empty_table() if fragments is None else fragments, stage, batch))
+        done = joined(new, cast("Any", parts), loaded, batch, joint_schema(batch.pipeline, schemas))
+        refused = [] if done.judged is None else [(first + row[ROW], row[REASON]) for row in done.judged.to_pylist()]
+        assert done.rows_applied + len(refused) == len(rows or [])
+        self.refused += refused
         if done.rows is not None:
             bounds = [done.rows[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
             self.rows += [row | {"window_start": a, "window_end": b} for row, a, b in zip(done.rows.to_pylist(), *bounds, strict=True)]
@@ -199,7 +207,7 @@ def test_rows_of_one_time_keep_their_order_of_arrival(aggregate: dict[str, Any],
 def test_what_keeps_the_rows_of_sessions_is_named(change: dict[str, Any], why: str):
     spec = pipeline_of(["visit"], {"n": {"count": "*"}}).model_dump(mode="json", exclude_none=True)
     pipeline = Pipeline.model_validate(spec | change)
-    assert partials_of(pipeline, COLUMNS.arrow) is None
+    assert divide(pipeline, COLUMNS.arrow).ways == ("live rows",)
     assert any(reason.startswith(why) for reason in why_rows(pipeline, COLUMNS.arrow))
 
 

@@ -252,7 +252,7 @@ def test_no_state_yet_and_another_spec(tmp_path, slices):
 def test_keys_of_every_type_are_found(tmp_path, kind, text, values):
     columns = {"K y": pa.array(values, kind), **{name: pa.array([0, 0, 0]) for name in ("_slice", "_closed", "_batch", "rows")}}
     write_deltalake(str(tmp_path), pa.table(columns | {"rows": pa.array([1, 20, 300])}))
-    table = SlicesInspection(str(tmp_path), ["K y"], 1, None)
+    table = SlicesInspection(str(tmp_path), ["K y"], 1, ["rows"], None)
     for given, rows in ((text, 1), (None, 300)):
         _, found, _ = table.slices_of({"K y": key_value(given, kind, "K y")})
         assert found.tolist() == [rows]

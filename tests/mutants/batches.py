@@ -251,4 +251,25 @@ MUTANTS = (
         "new",
         ("tests/jobs/test_revised_batches.py::test_rows_that_came_late_to_the_same_windows_share_a_row_of_the_state",),
     ),
+    Mutant(
+        "too-late-for-one-part-is-too-late",
+        "jobs/ways/joining.py",
+        "np.intersect1d(numbers, each.refused)",
+        "np.union1d(numbers, each.refused)",
+        ("tests/jobs/test_mixed_batches.py::test_a_row_is_too_late_only_if_every_part_refuses_it",),
+    ),
+    Mutant(
+        "grids-not-asked-about-late-rows",
+        "jobs/ways/joining.py",
+        "    if numbers is not None and (not grids or not len(numbers)):",
+        "    if numbers is not None:",
+        ("tests/jobs/test_mixed_batches.py::test_a_row_that_a_grid_still_counts_is_not_too_late",),
+    ),
+    Mutant(
+        "rows-between-windows-refused",
+        "jobs/ways/joining.py",
+        "uncounted & (last_end > time)",
+        "uncounted",
+        ("tests/jobs/test_mixed_batches.py::test_a_row_that_lies_between_windows_is_refused_by_none_of_them",),
+    ),
 )

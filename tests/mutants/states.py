@@ -157,4 +157,18 @@ MUTANTS = (
         "        pass\n",
         ("tests/windowing/test_positions.py::test_a_row_that_is_another_is_told",),
     ),
+    Mutant(
+        "compaction-drops-rows-of-other-parts",
+        "checkpoints/state/joint.py",
+        '            kept.append(f"SELECT {names} FROM state WHERE {own} AND {still}")\n',
+        "            pass\n",
+        ("tests/jobs/test_mixed_batches.py::test_compaction_keeps_the_rows_of_other_parts",),
+    ),
+    Mutant(
+        "rows-over-positions-taken-for-live-rows",
+        "checkpoints/state/joint.py",
+        'if way == "live rows" and "positions" in ways else ""',
+        'if False else ""',
+        ("tests/jobs/test_mixed_batches.py::test_compaction_keeps_the_rows_of_other_parts",),
+    ),
 )

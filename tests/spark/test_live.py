@@ -10,6 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, quiet, run_over
 from windowmill.jobs.batch import loop
+from windowmill.windowing.ways import windows_by_way
 
 pytestmark = pytest.mark.spark
 
@@ -127,7 +128,7 @@ def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_pat
 
 
 def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_not_read(spark, tmp_path, monkeypatch):
-    from windowmill.checkpoints.state import base, log
+    from windowmill.checkpoints.state import base, joint
     from windowmill.jobs.batch.steps import _Steps
 
     rows = events(16, 300)
@@ -146,7 +147,7 @@ def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_no
         with pytest.raises(Died):
             bench.run()
     # What the dead attempt left survives a compaction, and so does the mark that it has landed.
-    log.compact_log(f"{bench.sink}.windowmill/state", before_batch=2)
+    joint.compact_entries(f"{bench.sink}.windowmill/state", 2, list(windows_by_way(bench.pipeline)))
     monkeypatch.setattr(base, "FEW_FILES", 0)
     [done] = bench.run()
     want = expected(bench.pipeline, rows)

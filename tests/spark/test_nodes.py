@@ -15,7 +15,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.slices import SliceWay
+from windowmill.jobs.ways.way import Way
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import Nodes
@@ -41,16 +41,15 @@ def run(folder: Path, cuts: list[int], lowered: dict[str, int]) -> tuple[Bench, 
     rows = events(41, cuts[-1])
     bench = Bench(folder, {"windows": WINDOWS, "keys": ["site"]})
     restored: list[DataFrame | pa.Table] = []
-    original = SliceWay.restore
+    original = Way.restore
 
     def noting(self, surveyed):
-        loaded = original(self, surveyed)
-        if loaded.stored is not None:
-            restored.append(loaded.stored)
-        return loaded
+        found = original(self, surveyed)
+        restored.extend(loaded.stored for loaded in found.loaded if loaded.stored is not None)
+        return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(SliceWay, "restore", noting)
+        patched.setattr(Way, "restore", noting)
         for name, limit in lowered.items():
             patched.setattr(limits, name, limit)
         for begin, end in zip([0, *cuts], cuts, strict=False):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
-from tests.spark.test_live import AGGREGATES
+from tests.spark.test_live import AGGREGATES, POLICIES
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.batch import loop
@@ -18,6 +18,7 @@ from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.ways import choose, limits
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.ways import Parts, Rows
 
 pytestmark = pytest.mark.spark
 
@@ -118,18 +119,18 @@ def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
     assert "windows to come that hold them" in told
 
 
-@pytest.mark.parametrize("emit", ["final", "revise"])
-def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, emit):
+@pytest.mark.parametrize(("emit", "windows"), [("final", GRIDS), ("revise", GRIDS), ("final", [*GRIDS, *SESSIONS, *POLICIES])])
+def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, emit, windows):
     rows = events(33, 300)
-    bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": GRIDS, "emit": emit})
+    bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": windows, "emit": emit})
     with monkeypatch.context() as patched:
-        patched.setattr(choose, "partials_of", lambda *_: None)
+        patched.setattr(choose, "divide", lambda pipeline, _: Parts(rows=Rows(pipeline)))
         run_over(bench, 9, rows[:200], 2)
     state = str(tmp_path / "sink.windowmill" / "state")
     assert is_log(state)
-    strict = Bench(tmp_path, {"aggregates": OBJECTS, "windows": GRIDS, "emit": emit, "strict": True})
+    strict = Bench(tmp_path, {"aggregates": OBJECTS, "windows": windows, "emit": emit, "strict": True})
     strict.land(rows[200:201])
-    with pytest.raises(SpecError, match="keeps raw rows, as an older release made it"):
+    with pytest.raises(SpecError, match="raw rows"):
         strict.run()
     assert Ledger.open(strict.pipeline).open_batch is None
     run_over(bench, 10, rows[201:], 2)

@@ -32,7 +32,7 @@ from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.planner import Plan, WindowPlan, plan
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.ways import partials_of, positions_of
+from windowmill.windowing.ways import divide, windows_by_way
 
 ROOT = Path(__file__).parents[2]
 RUNNABLE: dict[str, Any] = {"source": {"path": "events"}, "sink": {"path": "results"}}
@@ -235,7 +235,7 @@ HOURS, DAYS, MONTHS = (
 )
 def test_slices_of_calendars_and_of_windows_that_grow(windows, slicing, n, m, new):
     found = planned(*windows, time={"column": "t", "disorder": "1 hour"})
-    assert (found.way, found.why) == ("slices", ())
+    assert (found.ways, found.why) == (("slices",), ())
     shape = found.windows[0].shape
     assert shape.slicing == slicing
     assert (shape.n, shape.m) == (pytest.approx(n, rel=2e-3), pytest.approx(m, rel=2e-3))
@@ -276,7 +276,7 @@ def test_grids_run_by_two_stacks_over_slices():
         aggregates={"n": {"count": "*"}, "worst": {"max": "x"}, "mean": {"mean": "x"}},
         time={"column": "t", "disorder": "1 hour", "lateness": "1 hour"},
     )
-    assert (found.command, found.refused, found.way, found.why) == ("run", (), "slices", ())
+    assert (found.command, found.refused, found.ways, found.why) == ("run", (), ("slices",), ())
     [window] = found.windows
     assert engines_of(window) == dict.fromkeys(("n", "worst", "mean"), "two_stacks")
     assert window.choices[0].combines.value == pytest.approx(3, abs=0.01)
@@ -287,21 +287,21 @@ def test_grids_run_by_two_stacks_over_slices():
     # 26 hours of 5 minutes, and the slice that is being filled, and as many nodes; key, 4 columns of the table's own, rows, an extreme, a
     # sum's three, count.
     assert window.shape.state_rows == 2 * (26 * 12 + 1)
-    assert found.leaf_bytes == 8 * (1 + 4 + 1 + 1 + 3 + 1)
-    assert window.state_bytes == window.shape.state_rows * found.leaf_bytes
+    assert found.windows[0].leaf_bytes == 8 * (1 + 4 + 1 + 1 + 3 + 1)
+    assert window.state_bytes == window.shape.state_rows * found.windows[0].leaf_bytes
 
 
 def test_what_is_told_of_nodes_is_what_the_state_has():
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"windows": [{"name": "w", "type": "hopping", "size": "7 days", "hop": "1 minute"}]})
-    found, slices = plan(pipeline), partials_of(pipeline, TYPES)
-    assert slices is not None
-    assert found.leaf_bytes == 8 * len(slice_schema({"k": pa.string()}, slices.layout, nodes=True))
+    found, layout = plan(pipeline), divide(pipeline, TYPES).layout
+    assert layout is not None
+    assert found.windows[0].leaf_bytes == 8 * len(slice_schema({"k": pa.string()}, layout, nodes=True))
     assert "the nodes and slices" in found.reads
     assert "each node" in found.adds
     [dyadic] = [other for other in found.windows[0].choices[0].alternatives if other.engine == "dyadic"]
     assert dyadic.why_not.startswith("the state holds its nodes")
     short = plan(parse_pipeline(SPEC | RUNNABLE))
-    assert short.leaf_bytes == found.leaf_bytes - 8
+    assert short.windows[0].leaf_bytes == found.windows[0].leaf_bytes - 8
     assert "node" not in short.reads + short.adds
 
 
@@ -335,51 +335,72 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
 
 
 @pytest.mark.parametrize(
-    ("changed", "why"),
+    ("changed", "why", "beside"),
     [
-        ({"emit": "revise", "windows": [GRID, {"name": "w", "type": "session", "gap": "1 hour"}]}, ["emit: revise"]),
-        ({"emit": "revise", "windows": [{"name": "w", "type": "sliding", "evict": {"count": 3}}]}, ["emit: revise"]),
-        ({"time": {"column": "t", "end": "until"}}, ["time.end: "]),
+        ({"emit": "revise", "windows": [GRID, {"name": "w", "type": "session", "gap": "1 hour"}]}, ["emit: revise"], ["slices"]),
+        ({"emit": "revise", "windows": [{"name": "w", "type": "sliding", "evict": {"count": 3}}]}, ["emit: revise"], []),
+        ({"time": {"column": "t", "end": "until"}}, ["time.end: "], []),
         (
             {"aggregates": {"n": {"count": "*"}, "d": {"use": "tests.windowing.test_planner:Newest", "args": ["x"]}}},
             ["aggregates.d: tests.windowing.test_planner:Newest is not declared commutative"],
+            [],
         ),
         (
             {"windows": [GRID, {"name": "w", "type": "tumbling", "size": "1 month", "empty": "emit"}]},
             ["windows.1.empty: windows that hold nothing"],
+            ["slices"],
         ),
         (
             {"windows": [GRID | {"empty": "emit"}, {"name": "w", "type": "session", "gap": "1 hour", "max_size": "1 day"}]},
             ["windows.0.empty", "windows.1.max_size"],
+            [],
         ),
         (
-            {"windows": [GRID, {"name": "w", "type": "tumbling", "evict": {"count": 3}}]},
-            ["windows.1: tumbling windows that evict from the front go by positions, but not beside windows of another kind"],
+            {"windows": [GRID, {"name": "p", "type": "tumbling", "evict": {"count": 3}}, {"name": "w", "type": "snapshot"}]},
+            ["windows.2: snapshot windows are no fixed grid"],
+            ["slices", "positions"],
         ),
         (
             {"windows": [{"name": "w", "type": "sliding", "evict": {"delta": {"column": "x", "by": 5}}}]},
             ["windows.0: sliding windows that evict by a delta lose tuples from anywhere"],
+            [],
         ),
     ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
+    ids=lambda value: value[0] if isinstance(value, list) and value else "",
 )
-def test_what_forbids_slices_goes_by_live_rows_and_all_of_it_is_told(changed, why):
+def test_what_forbids_partials_goes_by_live_rows_and_all_of_it_is_told(changed, why, beside):
     pipeline = parse_pipeline(SPEC | RUNNABLE | changed)
     found = plan(pipeline)
-    assert (found.command, found.refused, found.way) == ("run", (), "live rows")
+    assert (found.command, found.refused) == ("run", ())
     assert [told.startswith(begins) for told, begins in zip(found.why, why, strict=True)] == [True] * len(why)
-    assert partials_of(pipeline, TYPES) is None
-    assert positions_of(pipeline, TYPES) is None
-    if why[0].startswith("windows"):
+    assert found.ways == divide(pipeline, TYPES).ways == (*beside, "live rows")
+    if why[0].startswith("windows") and "positions" not in beside:
         with pytest.raises(UnsupportedError, match=why[0]):
             Grids.of(pipeline)
+
+
+def test_each_window_goes_its_own_way():
+    windows: list[dict[str, Any]] = [
+        {"name": "spans", "type": "snapshot"},
+        {"name": "last", "type": "sliding", "evict": {"count": 3}},
+        {"name": "visits", "type": "session", "gap": "1 hour"},
+        GRID,
+    ]
+    pipeline = parse_pipeline(SPEC | RUNNABLE | {"windows": windows})
+    found, parts = plan(pipeline), divide(pipeline, TYPES)
+    assert [window.way for window in found.windows] == ["live rows", "positions", "sessions", "slices"]
+    assert found.ways == parts.ways == tuple(windows_by_way(pipeline)) == ("slices", "sessions", "positions", "live rows")
+    named = [part.pipeline.windows for part in (parts.slices, parts.sessions, parts.positions, parts.rows) if part is not None]
+    assert [[window.name for window in each] for each in named] == [["g"], ["visits"], ["last"], ["spans"]]
+    assert [found.reads.count(told) for told in ("the slices that", "the open sessions", "the policies' scalars", "all entries")] == [1] * 4
+    assert len({window.leaf_bytes for window in found.windows}) == 4
 
 
 def test_revisions_of_windows_on_grids_go_by_slices_or_nodes_and_what_they_read_is_told():
     long = {"name": "w", "type": "hopping", "size": "1 day", "hop": "5 minutes"}
     for window, kept in ((GRID, "slices"), (long, "nodes")):
         found = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [window], "emit": "revise"}))
-        assert (found.way, found.why) == ("slices", ())
+        assert (found.ways, found.why) == (("slices",), ())
         assert found.reads.startswith("the nodes and slices" if kept == "nodes" else "the slices")
         assert "where rows came late, also those of the windows that they revise" in found.reads
         assert "late rows of a slice have rows of their own" in found.adds
@@ -390,7 +411,7 @@ def test_revisions_of_windows_on_grids_go_by_slices_or_nodes_and_what_they_read_
 def test_a_key_that_is_named_like_a_column_of_slices_is_refused(key):
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"keys": [key], "aggregates": {"s": {"sum": "x"}}})
     with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
-        partials_of(pipeline, TYPES | {key: pa.string()})
+        divide(pipeline, TYPES | {key: pa.string()})
 
 
 @pytest.mark.parametrize("key", ["_batch", "_gap", "_First", "_last", "_sum"])
@@ -398,16 +419,15 @@ def test_a_key_that_is_named_like_a_column_of_sessions_is_refused(key):
     windows = [{"name": "w", "type": "session", "gap": "1 hour"}]
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"keys": [key], "windows": windows, "aggregates": {"s": {"sum": "x"}}})
     with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
-        partials_of(pipeline, TYPES | {key: pa.string()})
+        divide(pipeline, TYPES | {key: pa.string()})
 
 
 def test_a_live_rows_bytes_are_those_of_an_entry():
     aggregates = {"s": {"sum": "x"}, "big": {"count": "*", "where": "x > 5"}}
-    windows = [GRID, {"name": "w", "type": "sliding", "evict": {"count": 50}}]
+    windows = [{"name": "d", "type": "sliding", "evict": {"delta": {"column": "x", "by": 5}}}, {"name": "c", "type": "count", "count": 50}]
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"aggregates": aggregates, "windows": windows})
     found, schema = plan(pipeline), StateLog(pipeline, TYPES, ("x > 5",)).schema
-    assert found.leaf_bytes == sum(1 if pa.types.is_boolean(kind) else 8 for kind in schema.types)
-    assert found.windows[1].state_bytes == 50 * found.leaf_bytes
+    assert [window.leaf_bytes for window in found.windows] == [sum(1 if pa.types.is_boolean(kind) else 8 for kind in schema.types)] * 2
 
 
 LAST_50, HOURLY = {"type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}, {"type": "tumbling", "evict": {"time": "1 hour"}}
@@ -415,14 +435,14 @@ LAST_50, HOURLY = {"type": "sliding", "evict": {"count": 50}, "trigger": {"count
 
 def test_windows_that_evict_from_the_front_run_by_flatfat_over_positions():
     found = planned(LAST_50, aggregates={"n": {"count": "*"}, "mean": {"mean": "x"}, "p95": {"quantile": {"column": "x", "q": 0.95}}})
-    assert (found.command, found.refused, found.way, found.why) == ("run", (), "positions", ())
+    assert (found.command, found.refused, found.ways, found.why) == ("run", (), ("positions",), ())
     [window] = found.windows
     assert engines_of(window) == dict.fromkeys(("n", "mean", "p95"), "flatfat")
     shape = window.shape
     assert (shape.slicing, shape.leaves, shape.n, shape.m, shape.state_rows) == ("positions", "the last 50 tuples", 50, 10, 100)
     assert shape.state.startswith("partials of the last 50 tuples, and at most as many nodes over them; tuples that wait")
     assert shape.state.endswith("(not counted: partials as bytes, summary_x of bounded size)")
-    assert window.state_bytes == 100 * found.leaf_bytes
+    assert window.state_bytes == 100 * found.windows[0].leaf_bytes
     assert "at most 2·log2 n nodes" in found.reads
     assert "about two rows a tuple" in found.adds
     reasons = {other.engine: other.why_not for other in window.choices[0].alternatives}
@@ -434,7 +454,7 @@ def test_windows_that_evict_from_the_front_run_by_flatfat_over_positions():
 def test_windows_that_apply_the_same_tuples_share_their_positions():
     longer, ticking = LAST_50 | {"evict": {"count": 80}}, LAST_50 | {"trigger": {"time": "5 minutes"}}
     found = planned(LAST_50, longer, ticking, HOURLY)
-    assert found.way == "positions"
+    assert found.ways == ("positions",)
     states = [(window.shape.state.partition(", and at most")[0], window.shape.state_rows) for window in found.windows]
     assert states == [
         ("partials of the tuples that w0, w1 hold", 160),
@@ -454,7 +474,7 @@ def test_a_stored_nodes_bytes_are_those_of_the_columns_that_it_has():
     nodes = run.stored.filter(pc.equal(run.stored.column(KIND), NODE))
     filled = [name for name in nodes.column_names if nodes.column(name).null_count < len(nodes) and name != SUM]
     assert {ABOVE, LEVEL} < set(filled)
-    assert plan(pipeline, {"f": "float64", "v": "int64"}).leaf_bytes == 8 * len(filled)
+    assert plan(pipeline, {"f": "float64", "v": "int64"}).windows[0].leaf_bytes == 8 * len(filled)
 
 
 def test_a_key_that_is_named_like_a_column_of_positions_is_refused():
@@ -465,18 +485,19 @@ def test_a_key_that_is_named_like_a_column_of_positions_is_refused():
 
 def test_without_source_and_sink_rows_are_in_memory_and_no_state_is_kept():
     found = plan(parse_pipeline(SPEC | {"aggregates": {"s": {"sum": "x"}}}), refusal="source: missing")
-    assert (found.command, found.refused, found.way, found.reads) == ("kernel", (("run", "source: missing"),), "live rows", "")
-    assert found.leaf_bytes == 8 * (5 + 1 + 1)
+    assert (found.command, found.refused, found.ways, found.reads) == ("kernel", (("run", "source: missing"),), ("live rows",), "")
+    assert found.windows[0].leaf_bytes == 8 * (5 + 1 + 1)
 
 
 def test_tuples_that_leave_from_anywhere_never_meet_a_queue():
     delta = {"delta": {"column": "x", "by": 5}}
     found = planned({"type": "sliding", "evict": delta}, {"type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}})
     anywhere, queue = found.windows
-    assert (engines_of(anywhere), engines_of(queue)) == ({"n": "flatfat"}, {"n": "two_stacks"})
+    assert (anywhere.way, queue.way) == ("live rows", "positions")
+    assert (engines_of(anywhere), engines_of(queue)) == ({"n": "flatfat"}, {"n": "flatfat"})
     assert [other.engine for other in anywhere.choices[0].alternatives if other.allowed] == ["recompute", "dyadic"]
-    assert (queue.shape.n, queue.shape.m, queue.shape.state_rows) == (50, 10, 50)
-    assert queue.choices[0].combines.value == pytest.approx(18.6)
+    assert (queue.shape.n, queue.shape.m, queue.shape.state_rows) == (50, 10, 100)
+    assert queue.choices[0].combines.value == pytest.approx(31.29)
 
 
 def test_windows_that_do_not_overlap_are_combined_row_by_row():

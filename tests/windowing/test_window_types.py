@@ -18,7 +18,7 @@ from windowmill.windowing.reference.events import Course, Tally
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.ways import positions_of
+from windowmill.windowing.ways import divide
 from windowmill.windowing.windows.base import ColumnUse, Spacing, Window
 from windowmill.windowing.windows.registry import TYPES, register, window_type
 from windowmill.windowing.windows.session import Session
@@ -120,8 +120,8 @@ def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, f
 @pytest.mark.parametrize(("name", "form"), CASES, ids=str)
 def test_types_that_evict_from_the_front_go_by_positions(name, form):
     pipeline = pipeline_of({"type": name} | form)
-    found = positions_of(pipeline, {"k": pa.string(), "v": pa.int64(), "f": pa.float64()})
-    assert [found is not None, plan(pipeline).way == "positions"] == [pipeline.windows[0].evicts_from_front] * 2
+    found = divide(pipeline, {"k": pa.string(), "v": pa.int64(), "f": pa.float64()})
+    assert [found.positions is not None, plan(pipeline).ways == ("positions",)] == [pipeline.windows[0].evicts_from_front] * 2
 
 
 def _engine_of(windows: Windows) -> str:

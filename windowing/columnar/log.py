@@ -39,6 +39,8 @@ _OWN = {NUMBER: "_number", TIME: "_time", UNTIL: "_until", WATERMARK: "_watermar
 #: The same columns, one by one.
 NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF = _OWN.values()
 ROW, GONE, KEY_ENTRY = "row", "gone", "key"
+#: What comes before the label of a source's column where rows are not alone in their table.
+LIVE_PREFIX = "_row__"
 #: Kind of a row that has just arrived and is not yet part of the state.
 FRESH = "fresh"
 
@@ -83,6 +85,9 @@ class StateLog:
         Arrow type of each of the source's columns.
     conditions
         The spec's conditions.
+    beside
+        Whether other windows keep their state in the same table. Keys then have their names in the source, as there, and the columns of
+        rows a prefix, so that none has the name of a partial.
 
     Attributes
     ----------
@@ -97,9 +102,10 @@ class StateLog:
         If two columns of the log would have the same name.
     """
 
-    def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str]) -> None:
-        self._keys = {name: label_of(name) for name in pipeline.keys}
-        self._live = {name: label_of(name) for name in live_columns(pipeline, types)}
+    def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str], *, beside: bool = False) -> None:
+        self._keys = {name: name if beside else label_of(name) for name in pipeline.keys}
+        prefix = LIVE_PREFIX if beside else ""
+        self._live = {name: self._keys.get(name, f"{prefix}{label_of(name)}") for name in live_columns(pipeline, types)}
         self._conditions = {condition_column(text): _condition_label(text, conditions) for text in conditions}
         fields = [
             *((label, types[name]) for name, label in self._keys.items()),
@@ -311,6 +317,7 @@ __all__ = [
     "GONE",
     "KEY_ENTRY",
     "KIND",
+    "LIVE_PREFIX",
     "NUMBER_OF",
     "ROW",
     "TIME_OF",

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
 from windowmill.windowing.columnar.keyed import live_columns
-from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF, label_of
+from windowmill.windowing.columnar.log import BATCH, DUE, KIND, LIVE_PREFIX, NUMBER_OF, label_of
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.columnar.stored_objects import StoredObjects
@@ -76,7 +76,7 @@ class PositionState:
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout) -> None:
-        self.live = {name: f"_row__{label_of(name)}" for name in live_columns(pipeline, types)}
+        self.live = {name: f"{LIVE_PREFIX}{label_of(name)}" for name in live_columns(pipeline, types)}
         texts = dict.fromkeys([*layout.conditions, *(text for window in pipeline.windows for text in window.conditions().values())])
         self.conditions = {condition_column(text): f"_where__{_digest(text)}" for text in texts}
         self._texts = tuple(texts)

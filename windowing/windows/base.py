@@ -112,10 +112,10 @@ class Window(Part):
         return 1
 
     def partials_problem(self, where: str) -> str | None:
-        """Why its windows cannot be made of stored partials, beginning with the field's path (``where`` is the window's); null if they can.
+        """Why its windows cannot be made of partials of slices or sessions, beginning with the field's path (``where`` is the window's).
 
-        Windows on a grid are made of partials of slices, sessions of partials of sessions. This holds beside windows of any kind. Windows
-        that evict from the front are made of partials of tuples where all windows of the pipeline are.
+        Null if they can: windows on a grid are made of partials of slices, sessions of partials of sessions. Windows that evict from the
+        front are made of partials of tuples instead.
         """
         return f"{where}: {self.type} windows are no fixed grid"
 

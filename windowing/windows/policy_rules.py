@@ -107,9 +107,9 @@ class PolicyRules:
         return self.trigger is None or self.evict.delta is None
 
     def partials_problem(self, window: Window, where: str) -> str:
-        """Why its windows are not made of partials beside windows on grids or sessions."""
+        """Why its windows are not made of partials of slices or sessions."""
         if self.evicts_from_front:
-            return f"{where}: {window.type} windows that evict from the front go by positions, but not beside windows of another kind"
+            return f"{where}: {window.type} windows that evict from the front are made of partials of tuples"
         return f"{where}: {window.type} windows that evict by a delta lose tuples from anywhere, and a partial cannot be split"
 
     def slicer(self, window: Window, pipeline: Pipeline) -> Slicer:

@@ -23,7 +23,6 @@ from windowmill.windowing.columnar.partial_bytes import decode
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
-from windowmill.windowing.ways import partials_of, positions_of
 
 #: Number of characters of a stored value that a table shows.
 _SHOWN = 40
@@ -92,12 +91,6 @@ def source_types(ledger: Ledger, path: str) -> dict[str, pa.DataType]:
     if newest is None:
         raise StateError(f"state {path}: there is no ledger beside it; restore the folder from a copy")
     return {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
-
-
-def object_columns(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> set[str]:
-    """Names of the state's columns whose partials are stored as bytes, for a source with columns of ``types``."""
-    partials = partials_of(pipeline, types) or positions_of(pipeline, types)
-    return set() if partials is None else {held.name for held in partials.layout.objects}
 
 
 def partials_told(partials: Mapping[str, Any], objects: Set[str]) -> dict[str, Any]:

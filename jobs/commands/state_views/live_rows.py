@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -10,23 +10,26 @@ from rich.markup import escape
 
 from windowmill.checkpoints.inspection import LogInspection
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.state.joint import own_rows
 from windowmill.jobs.commands.answers import titled
 from windowmill.jobs.commands.state_views.base import View, cell, source_types, value_of
 from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
+from windowmill.windowing.ways import Way
 
 
 class LiveRowsView(View):
-    """State by live rows."""
+    """State by live rows; ``ways`` are those of all parts whose rows are in the table, by default none else."""
 
     inspection: LogInspection
 
-    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int, ways: Sequence[Way] = ()) -> None:
         super().__init__(pipeline, ledger, limit)
-        log = StateLog(pipeline, source_types(ledger, path), conditions_of(pipeline))
-        self.inspection = LogInspection(path, list(log.keys.values()), self.next_batch, log.tables)
+        log = StateLog(pipeline, source_types(ledger, path), conditions_of(pipeline), beside=len(ways) > 1)
+        own = own_rows("live rows", ways or ["live rows"])
+        self.inspection = LogInspection(path, list(log.keys.values()), self.next_batch, log.tables, own)
         self._labels = log.keys
 
     def summary(self) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from rich.markup import escape
 from windowmill.checkpoints.inspection import SessionsInspection
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.wanted import OpenSessions
-from windowmill.jobs.commands.state_views.base import View, object_columns, partials_told, source_types
+from windowmill.jobs.commands.state_views.base import View, partials_told, source_types
 from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.spec import Pipeline
 
 
@@ -24,9 +25,10 @@ class SessionsView(View):
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
         super().__init__(pipeline, ledger, limit)
         self._gaps = {window.name: window.session_gap() for window in pipeline.windows if window.joins_by_gap}
-        self._objects = object_columns(pipeline, source_types(ledger, path))
+        layout = Layout.of(pipeline, source_types(ledger, path))
+        self._objects = {held.name for held in layout.objects}
         wanted = OpenSessions(tuple(dict.fromkeys(self._gaps.values())), AXIS_BEGIN if self.emitted is None else self.emitted)
-        self.inspection = SessionsInspection(path, pipeline.keys, self.next_batch, wanted)
+        self.inspection = SessionsInspection(path, pipeline.keys, self.next_batch, [column for column, _ in layout.stored_columns], wanted)
 
     def summary(self) -> dict[str, Any]:
         facts = self.inspection.summary()

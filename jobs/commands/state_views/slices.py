@@ -11,11 +11,12 @@ from rich.markup import escape
 
 from windowmill.checkpoints.inspection import SlicesInspection
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.commands.state_views.base import View, object_columns, partials_told, source_types
+from windowmill.jobs.commands.state_views.base import View, partials_told, source_types
 from windowmill.windowing.axis import WindowGrid
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.grid_ranges import grid_windows
+from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER
@@ -30,8 +31,10 @@ class SlicesView(View):
         super().__init__(pipeline, ledger, limit)
         self._grids = Grids.of(pipeline)
         self._needed_from = None if self.emitted is None else self._grids.first_slice_after(self.emitted)
-        self._objects = object_columns(pipeline, source_types(ledger, path))
-        self.inspection = SlicesInspection(path, pipeline.keys, self.next_batch, self._needed_from)
+        layout = Layout.of(pipeline, source_types(ledger, path))
+        self._objects = {held.name for held in layout.objects}
+        partials = [column for column, _ in layout.stored_columns]
+        self.inspection = SlicesInspection(path, pipeline.keys, self.next_batch, partials, self._needed_from)
 
     def summary(self) -> dict[str, Any]:
         facts = self.inspection.summary()

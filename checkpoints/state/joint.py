@@ -1,0 +1,107 @@
+"""The one state table of a pipeline whose windows go several ways: its columns, which rows are whose, and its compaction.
+
+A row belongs to one part of the pipeline. It has the columns of that part and is null in all others, so its checksum is that of its own
+columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+
+from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.state.base import REWRITE, number_of_rows, order_of
+from windowmill.checkpoints.state.log import latest_entries
+from windowmill.checkpoints.state.partials import Needed
+from windowmill.checkpoints.state.positions import needed_rows
+from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.log import KIND
+from windowmill.windowing.columnar.positions import SEQUENCE
+from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
+from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
+from windowmill.windowing.errors import SpecError
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
+    from windowmill.windowing.ways import Way
+
+#: Columns that tell whose a row is, or by which rows are read: they come first, because Delta keeps statistics of the first columns only.
+_LEADING = (KIND, SEQUENCE, SLICE, LEVEL, CLOSED, GAP, FIRST, LAST, BATCH)
+
+
+def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
+    """Schema of the state table of a pipeline's ``parts``: that of a single part, else keys, leading columns, other columns, checksum.
+
+    Raises
+    ------
+    SpecError
+        If a column would stand for different things, or differ from another in case alone.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    found: dict[str, pa.Field] = {}
+    for field in (field for schema in parts for field in schema):
+        same = found.setdefault(field.name.lower(), field)
+        if (same.name, same.type) != (field.name, field.type):
+            raise SpecError(
+                f"pipeline {pipeline.pipeline}: two columns of the state would be named {field.name!r}; rename a window, or a column in a "
+                "view of the source"
+            )
+    clash = next((key for key in pipeline.keys if key.lower() in (*_LEADING, SUM)), None)
+    if clash is not None:
+        raise SpecError(
+            f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source or by a view"
+        )
+    first = [name for name in (*map(str.lower, pipeline.keys), *_LEADING) if name in found]
+    rest = [name for name in found if name not in (*first, SUM)]
+    return pa.schema([found[name] for name in (*first, *rest, SUM)])
+
+
+def own_rows(way: Way, ways: Collection[Way]) -> str:
+    """The SQL condition for the rows of the part that goes ``way``, in a table of parts that go these ``ways``."""
+    if len(ways) == 1:
+        return "true"
+    marks = {"slices": SLICE, "sessions": GAP, "positions": SEQUENCE, "live rows": KIND}
+    others = f" AND {SEQUENCE} IS NULL" if way == "live rows" and "positions" in ways else ""
+    return f"{marks[way]} IS NOT NULL{others}"
+
+
+def compact_entries(path: str, before_batch: int, ways: Collection[Way], needed: Needed | None = None) -> int:
+    """Rewrite the table at ``path`` without rows that no later batch needs, in one commit; returns the number of rows removed. No JVM.
+
+    These are superseded entries of the log of live rows; superseded rows of keys, applied tuples, and nodes over positions that begin
+    before all windows. Partials of slices and sessions stay, or those that are ``needed``, if given. Rows of ``before_batch`` itself,
+    which a failed attempt may have left, stay. A table with features that delta-rs cannot write is left as it is.
+
+    Parameters
+    ----------
+    ways
+        The ways of the parts whose rows are in the table.
+    """
+    table = DeltaTable(path)
+    if not delta_rs_can_write(table):
+        return 0
+    schema = pa.schema(table.schema().to_arrow())
+    names, keys = ", ".join(map(quoted, schema.names)), schema.names[: schema.get_field_index(KIND)]
+    kept = [f"SELECT {names} FROM state WHERE {BATCH} >= {before_batch}"]
+    for way in ways:
+        own = f"{BATCH} < {before_batch} AND {own_rows(way, ways)}"
+        if way == "live rows":
+            kept.append(f"SELECT {names} FROM ({latest_entries('state', keys, own)})")
+        elif way == "positions":
+            kept.append(f"SELECT {names} FROM ({needed_rows('state', keys, own)})")
+        else:
+            still = "true" if needed is None else f"({needed.sql})"
+            kept.append(f"SELECT {names} FROM state WHERE {own} AND {still}")
+    query = " UNION ALL ".join(kept)
+    if len(ways) > 1:
+        query = f"SELECT {names} FROM ({query}) ORDER BY {', '.join(order_of(schema.names))}"
+    rows = QueryBuilder().register("state", table).execute(query)
+    before = number_of_rows(table)
+    # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
+    write_deltalake(table, rows, mode="overwrite", commit_properties=REWRITE)
+    return before - number_of_rows(DeltaTable(path))

@@ -1,0 +1,93 @@
+"""The way that a batch of a pipeline goes: all of its parts over the same new rows and one state table.
+
+This process computes a small batch, Spark any other. The choice is final once the state has been restored. On Spark each part reads the
+new rows from the source itself, and only the columns that it needs. A copy for all parts would have to hold every column, for quarantine,
+and would spill for large batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+
+from windowmill.checkpoints.state.base import StateTable, is_overgrown
+from windowmill.checkpoints.state.joint import compact_entries, joint_schema
+from windowmill.jobs.ways.balance import settle
+from windowmill.jobs.ways.base import Applied, Loaded, Part
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.joining import joined
+from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.numbered_rows import NumberedRows
+from windowmill.jobs.ways.surveyed import Surveyed, numbered
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """New rows, null if there are none, and for each part what it loaded."""
+
+    new: NewRows | NumberedRows | None
+    loaded: Sequence[Loaded]
+
+
+class Way:
+    """Computes a batch step by step; its state table is at the path ``state``."""
+
+    def __init__(self, spark: SparkSession, batch: TableInput, parts: Sequence[Part], state: str) -> None:
+        self._spark, self._batch, self._parts, self._path = spark, batch, parts, state
+        self._ways = [part.way for part in parts]
+        # A user's function sees all columns of the source, and the source may gain columns.
+        widens = "live rows" in self._ways
+        self._table = StateTable(spark, state, joint_schema(batch.pipeline, [part.schema for part in parts]), batch.check, widens=widens)
+
+    def survey(self) -> Surveyed:
+        """Read the new rows' event times, and decide which windows the batch completes."""
+        return Surveyed.of(self._spark, self._batch, self._parts)
+
+    def restore(self, surveyed: Surveyed) -> Restored:
+        """Read the state that these rows and windows need, as the last batch left it."""
+        new, emission = surveyed.new, surveyed.emission
+        if not isinstance(new, NumberedRows):
+            loaded = self._few(new, emission)
+            if loaded is not None:
+                return Restored(new, loaded)
+            new = None if new is None else numbered(new.in_spark, self._batch, self._parts)
+        return Restored(new, [part.on_spark(new, emission) for part in self._parts])
+
+    def _few(self, new: NewRows | None, emission: Emission) -> list[Loaded] | None:
+        """Load a small batch in this process; null if one part cannot."""
+        loaded: list[Loaded] = []
+        for part in self._parts:
+            each = None if part.reading is None else part.few(new, emission)
+            if each is None:
+                return None
+            loaded.append(each)
+        return loaded
+
+    def apply(self, surveyed: Surveyed, restored: Restored, staging: str) -> Applied:
+        """Combine rows and state into complete windows; stage rows that cannot be applied under the folder ``staging``."""
+        computed = joined(restored.new, self._parts, restored.loaded, self._batch, self._table.schema)
+        return settle(self._batch, surveyed.emission, computed, surveyed.rows_read, staging)
+
+    def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, metadata: str) -> int:
+        """Append the batch's ``count`` new rows of state in one commit; returns the table's version."""
+        return self._table.remember(rows, count, app_id=app_id, batch=self._batch.batch, metadata=metadata)
+
+    def is_overgrown(self) -> bool:
+        """Whether the state has grown enough to be compacted. Reads only its Delta log.
+
+        Slices and sessions alone never have: ``windowmill maintain`` merges their files.
+        """
+        supersedes = {"positions", "live rows"} & set(self._ways)
+        return bool(supersedes) and DeltaTable.is_deltatable(self._path) and is_overgrown(self._path)
+
+    def compact(self) -> None:
+        """Compact the state, after the commit."""
+        compact_entries(self._path, self._batch.batch + 1, self._ways)

@@ -1,0 +1,344 @@
+"""Batches of pipelines whose windows go several ways, over one state table, against the oracle: late rows, cut anywhere. No Spark."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.jobs import test_calendar_batches
+from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, arrived
+from tests.jobs.test_session_batches import ALLOWED, GAPS, GRIDS, MINUTE, Collected, some, streams
+from tests.strategies import shared
+from windowmill.checkpoints.state.base import StateTable
+from windowmill.checkpoints.state.joint import compact_entries, joint_schema, own_rows
+from windowmill.checkpoints.state.partials import slice_schema
+from windowmill.jobs.sources.columns import REASON, ROW, Columns
+from windowmill.jobs.ways.base import Computed, Part
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import Input, TableInput
+from windowmill.jobs.ways.joining import joined
+from windowmill.jobs.ways.lateness_in_process import seen_after
+from windowmill.jobs.ways.live_rows import LiveRowPart
+from windowmill.jobs.ways.new_rows import NewRows, counted
+from windowmill.jobs.ways.positions import PositionPart
+from windowmill.jobs.ways.sessions import SessionPart
+from windowmill.jobs.ways.slices import SlicePart
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.log import NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
+from windowmill.windowing.columnar.partition_task import PartitionTask
+from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.errors import SpecError, StateCorruptError
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import divide
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "last_3": {"type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}},
+    "recent": {"type": "sliding", "evict": {"time": "9 minutes"}, "trigger": {"time": "4 minutes"}},
+    "flush": {"type": "tumbling", "evict": {"count": 2}},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "jumps": {"type": "sliding", "evict": {"delta": {"column": "i", "by": 2}}, "trigger": {"count": 1}},
+    "spans": {"type": "snapshot"},
+    "three": {"type": "count", "count": 3},
+    "short_visit": {"type": "session", "gap": "5 minutes", "max_size": "12 minutes"},
+    "known": {"type": "tumbling", "size": "10 minutes", "empty": "emit"},
+    "known_gaps": {"type": "hopping", "size": "3 minutes", "hop": "20 minutes", "empty": "emit"},
+    "triples": {"type": "custom", "function": "tests.jobs.test_mixed_batches:triples"},
+}
+VISITS = {name: {"type": "session", "gap": gap} for name, gap in GAPS.items()}
+WINDOWS = GRIDS | VISITS | POLICIES | OTHERS
+COLUMNS = Columns.of(Schema.from_arrow(SOURCE).to_json())
+
+
+def triples(count: int | None, columns: dict[str, Any]) -> tuple[int, int, list[int]]:
+    """Each row begins a window that ends after the third."""
+    count = count or 0
+    return count + 1, 1, [count - 2] if count > 1 else []
+
+
+class Batch(Input):
+    """A batch without a ledger."""
+
+    plan: Any = None
+    clock: Any = TableInput.clock
+    emission_by_arrival: Any = staticmethod(lambda seen: Emission(seen, None, AXIS_BEGIN, AXIS_BEGIN))
+
+
+class LiveRowsHere(LiveRowPart):
+    """Live rows that this process computes, from all entries of the log."""
+
+    def few(self, new: NewRows | None, emission: Emission) -> Any:
+        part, batch = self, self._batch
+
+        class Loaded:
+            def compute(self) -> Computed:
+                return part.computed(new, batch.clock(emission))
+
+        return Loaded()
+
+    def computed(self, new: NewRows | None, clock: Any) -> Computed:
+        batch, log = self._batch, self._rows.log
+        stored = log.schema.empty_table()
+        if self._table._exists:
+            query = f"SELECT * FROM state WHERE _batch < {batch.batch} AND {self._table._own}"
+            stored = rows_of(self._table._path, query, log.schema)
+            RowCheck("state").verify(stored)
+        fresh = log.fresh_schema.empty_table()
+        if new is not None:
+            wanted = pa.schema([field for field in SOURCE if field.name != "t"])
+            own = [(name, pa.int64()) for name in (TIME, NUMBER_OF, CLOSED)]
+            texts = [(condition_column(text), pa.bool_()) for text in batch.pipeline.conditions()]
+            usable = new.usable(batch, pa.schema([*wanted, *own, *texts, (LATE, pa.bool_())]))
+            cells = {log.keys.get(name) or log._live.get(name): usable[name] for name in wanted.names}
+            cells |= {label: usable[column] for column, label in log.conditions.items()}
+            watermark = pa.array(usable[CLOSED].to_numpy() + batch.lateness)
+            cells |= {NUMBER_OF: usable[NUMBER_OF], TIME_OF: usable[TIME], UNTIL_OF: usable[TIME], WATERMARK_OF: watermark}
+            if "t" in log._live:
+                cells[log._live["t"]] = usable[TIME].cast(pa.timestamp("us", "UTC"))
+            fresh = pa.table({field.name: cells[field.name].cast(field.type) for field in log.fresh_schema}, schema=log.fresh_schema)
+        worked = PartitionTask(batch.pipeline, log, self._rows.schema, clock, batch.batch).work(stored, fresh)
+        tables = [table for table in worked.results() if len(table)]
+        state = worked.changes
+        return Computed(
+            rows=pa.concat_tables(tables) if tables else None,
+            state=state if state is not None and len(state) else None,
+            windows=counted(tables),
+            rows_applied=worked.applied,
+            rows_late=worked.late,
+            new_state=0 if state is None else len(state),
+            refused=worked.refused,
+            rows_refused=len(worked.refused),
+        )
+
+
+def rows_of(path: str, query: str, schema: pa.Schema) -> pa.Table:
+    from deltalake import QueryBuilder
+
+    found = pa.table(QueryBuilder().register("state", DeltaTable(path)).execute(query).read_all())
+    return found.select(schema.names).cast(schema)
+
+
+class Run:
+    """The batches of a pipeline, each computed as a small one is, over a state table at ``path``."""
+
+    def __init__(self, pipeline: Pipeline, path: str) -> None:
+        self.pipeline, self.path, self.batch = pipeline, path, 0
+        self.divided = divide(pipeline, COLUMNS.arrow)
+        self.seen: int | None = None
+        self.emitted: int | None = None
+        self.rows: list[dict[str, Any]] = []
+        self.refused: list[tuple[int, str]] = []
+        self.late = 0
+
+    def parts(self, batch: Any) -> list[Part]:
+        divided, spark, path, parts = self.divided, None, self.path, list[Any]()
+        for kind, part in ((SlicePart, divided.slices), (SessionPart, divided.sessions), (PositionPart, divided.positions)):
+            parts += [] if part is None else [kind(spark, batch, part, path)]  # type: ignore[operator, arg-type]
+        return parts + ([] if divided.rows is None else [LiveRowsHere(spark, batch, divided.rows, divided, path)])  # type: ignore[arg-type]
+
+    def step(self, rows: list[dict[str, Any]], first: int = 0) -> None:
+        """One batch; ``first`` numbers its rows."""
+        check = RowCheck(self.path)
+        batch = Batch(
+            pipeline=self.pipeline, columns=COLUMNS, builds_state=True, check=check, batch=self.batch, seen=self.seen, emitted=self.emitted
+        )
+        new = Collected(arrived(rows), None)  # type: ignore[arg-type] - there is no Spark
+        self.seen = seen_after(new.table, self.seen)
+        assert self.seen is not None
+        after = AXIS_BEGIN if self.emitted is None else self.emitted
+        through = max(after, self.seen - batch.disorder - batch.lateness)
+        emission = Emission(self.seen, through, after, through)
+        parts = self.parts(batch)
+        table = StateTable(None, self.path, joint_schema(self.pipeline, [part.schema for part in parts]), check)  # type: ignore[arg-type]
+        loaded = [part.few(new, emission) for part in parts]
+        assert None not in loaded
+        done = joined(new, parts, loaded, batch, table.schema)  # type: ignore[arg-type]
+        refused = [] if done.judged is None else [(first + row[ROW], row[REASON]) for row in done.judged.to_pylist()]
+        assert done.rows_applied + len(refused) == len(rows)
+        self.refused, self.late = self.refused + refused, self.late + done.rows_late
+        if done.rows is not None:
+            bounds = [done.rows[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
+            self.rows += [row | {"window_start": a, "window_end": b} for row, a, b in zip(done.rows.to_pylist(), *bounds, strict=True)]
+        if done.state is not None:
+            assert isinstance(done.state, pa.Table)
+            table.remember(done.state, done.new_state, app_id="app", batch=self.batch, metadata="{}")
+        self.batch, self.emitted = self.batch + 1, through
+
+
+def pipeline_of(windows: list[str], aggregates: dict[str, Any], emit: str = "final", **time: Any) -> Pipeline:
+    named = [{"name": name, **WINDOWS[name]} for name in windows]
+    spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", **time}, "windows": named, "aggregates": aggregates, "emit": emit}
+    return Pipeline.model_validate(spec)
+
+
+def place(row: dict[str, Any]) -> tuple[Any, ...]:
+    cells = (row[name] for name in ("k", "window", "window_end", "trigger", "revision", "window_start"))
+    return tuple((cell is not None, cell) for cell in cells)
+
+
+def compare(run: Run, rows: list[dict[str, Any]]) -> None:
+    """The result rows and refusals of ``run`` are those of the oracle."""
+    test_calendar_batches.compare(run, run.pipeline, rows, final=False, place=place)
+
+
+def check(run: Run, rows: list[dict[str, Any]], cuts: list[int], compacted: list[int]) -> None:
+    for first, last in pairwise(sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})):
+        run.step(rows[first:last], first)
+        if compacted[run.batch] >= 0 and set(run.divided.ways) & {"positions", "live rows"} and DeltaTable.is_deltatable(run.path):
+            # Also as if the last batch were still open.
+            compact_entries(run.path, run.batch - compacted[run.batch], run.divided.ways)
+    compare(run, rows)
+
+
+@st.composite
+def inputs(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], list[int]]:
+    """Aggregates and time of a pipeline, rows, where they are cut into batches, and after which the state is compacted."""
+    time = {"tie_break": ["x"], "disorder": draw(ALLOWED), "lateness": draw(ALLOWED)}
+    rows = draw(streams())
+    rows.append(rows[-1] | {"t": max(row["t"] for row in rows) + draw(st.sampled_from([0, 30 * MINUTE, 90 * MINUTE]))})
+    compacted = draw(st.lists(st.integers(-1, 1), min_size=20, max_size=20))
+    return {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), **time}, rows, draw(CUTS), compacted
+
+
+@pytest.mark.covers("I7")
+@shared(1, 60)
+@given(
+    grids=some(list(GRIDS), 2), visits=some(list(VISITS), 1), policies=some(list(POLICIES), 2), others=some(list(OTHERS), 2), given=inputs()
+)
+def test_windows_of_all_ways_share_rows_and_state(tmp_path_factory, grids, visits, policies, others, given):
+    spec, rows, cuts, compacted = given
+    run = Run(pipeline_of([*grids, *visits, *policies, *others], **spec), str(tmp_path_factory.mktemp("mixed") / "state"))
+    check(run, rows, cuts, compacted)
+
+
+@pytest.mark.covers("I7")
+@shared(1, 60)
+@given(windows=some(list(WINDOWS), 3), given=inputs())
+def test_any_windows_go_beside_one_another(tmp_path_factory, windows, given):
+    spec, rows, cuts, compacted = given
+    check(Run(pipeline_of(windows, **spec), str(tmp_path_factory.mktemp("mixed") / "state")), rows, cuts, compacted)
+
+
+@pytest.mark.covers("I7")
+@shared(1, 30)
+@given(grids=some(list(GRIDS), 2), others=some([*VISITS, *POLICIES, "short_visit"], 2), given=inputs())
+def test_revisions_by_slices_beside_live_rows(tmp_path_factory, grids, others, given):
+    spec, rows, cuts, compacted = given
+    run = Run(pipeline_of([*grids, *others], emit="revise", **spec), str(tmp_path_factory.mktemp("mixed") / "state"))
+    assert run.divided.ways == ("slices", "live rows")
+    check(run, rows, cuts, compacted)
+
+
+ROW_OF_A: dict[str, Any] = {"k": "a", "x": 0, "i": 1, "f": 0.5, "s": "x"}
+
+
+def at(minute: int, **changes: Any) -> dict[str, Any]:
+    return ROW_OF_A | {"t": minute * MINUTE} | changes
+
+
+def test_a_row_is_too_late_only_if_every_part_refuses_it(tmp_path):
+    run = Run(pipeline_of(["gappy", "visit", "last_3"], {"n": {"count": "*"}}), str(tmp_path / "state"))
+    run.step([at(0)], 0)
+    run.step([at(60)], 1)
+    # The tuple at minute 1 still comes after the last applied one. That at −10 lies between two windows of the grid.
+    late = [at(1), at(-1), at(-10)]
+    run.step(late, 2)
+    assert run.refused == [(3, "too_late"), (4, "too_late")]
+    assert run.late == 1
+    compare(run, [at(0), at(60), *late])
+
+
+def test_a_row_that_a_grid_still_counts_is_not_too_late(tmp_path):
+    run = Run(pipeline_of(["days", "visit", "last_3"], {"n": {"count": "*"}}), str(tmp_path / "state"))
+    rows = [at(0), at(60), at(-1)]
+    for number, row in enumerate(rows):
+        run.step([row], number)
+    assert (run.refused, run.late) == ([], 1)
+    compare(run, rows)
+
+
+def test_a_row_that_lies_between_windows_is_refused_by_none_of_them(tmp_path):
+    run = Run(pipeline_of(["gappy", "known_gaps"], {"n": {"count": "*"}}), str(tmp_path / "state"))
+    assert run.divided.ways == ("slices", "live rows")
+    run.step([at(0), at(60)], 0)
+    run.step([at(-10), at(1)], 2)
+    assert run.refused == [(3, "too_late")]
+
+
+ALL_WAYS = ["slots", "visit", "last_3", "jumps"]
+
+
+def test_compaction_keeps_the_rows_of_other_parts(tmp_path):
+    run, rows = Run(pipeline_of(ALL_WAYS, {"n": {"count": "*"}}), str(tmp_path / "state")), [at(minute) for minute in range(0, 60, 4)]
+    for number, row in enumerate(rows[:-1]):
+        run.step([row], number)
+    before = kept_by_part(run)
+    removed = compact_entries(run.path, run.batch, run.divided.ways)
+    after = kept_by_part(run)
+    for part in ("slices", "sessions"):
+        assert after[part] == before[part] > 0
+    for part in ("positions", "live rows"):
+        assert 0 < after[part] < before[part]
+    assert removed == sum(before.values()) - sum(after.values())
+    run.step(rows[-1:], len(rows) - 1)
+    compare(run, rows)
+
+
+def kept_by_part(run: Run) -> dict[str, int]:
+    ways = run.divided.ways
+    schema = pa.schema([("n", pa.int64())])
+    counts = {way: f"SELECT count(*) AS n FROM state WHERE {own_rows(way, ways)}" for way in ways}
+    return {way: rows_of(run.path, query, schema)["n"][0].as_py() for way, query in counts.items()}
+
+
+def test_rows_are_found_by_the_statistics_of_the_first_columns(tmp_path):
+    run = Run(pipeline_of(ALL_WAYS, NUMBERS), str(tmp_path / "state"))
+    run.step([at(0), at(1)], 0)
+    names = DeltaTable(run.path).schema().to_arrow().names
+    assert names[:9] == ["k", "_kind", "_sequence", "_slice", "_level", "_closed", "_gap", "_first", "_last"]
+
+
+@pytest.mark.covers("D3")
+@pytest.mark.parametrize("way", ["slices", "sessions", "positions", "live rows"])
+def test_a_row_of_any_part_that_is_another_is_damage(tmp_path, way):
+    run = Run(pipeline_of(ALL_WAYS, NUMBERS), str(tmp_path / "state"))
+    run.step([at(0), at(1), at(3)], 0)
+    column = {"slices": "_closed", "sessions": "_first", "positions": "_next", "live rows": "_number"}[way]
+    own = own_rows(way, run.divided.ways) + (" AND _kind = 'key'" if way == "positions" else "")
+    assert DeltaTable(run.path).update(predicate=own, updates={column: f"coalesce({column}, 0) + 1"})["num_updated_rows"] > 0
+    with pytest.raises(StateCorruptError, match="differ from what was written"):
+        run.step([at(30)], 3)
+
+
+def test_a_column_of_the_source_may_be_named_like_a_partial():
+    spec = pipeline_of(["slots", "jumps"], {"n": {"count": "*"}, "most": {"max": "rows"}})
+    types = COLUMNS.arrow | {"rows": pa.string()}
+    parts = divide(spec, types)
+    assert parts.slices is not None
+    assert parts.rows is not None
+    log = StateLog(parts.rows.pipeline, types, (), beside=True).schema
+    joint = joint_schema(spec, [slice_schema({"k": pa.string()}, parts.slices.layout), log])
+    assert (joint.field("rows").type, joint.field("_row__rows").type) == (pa.int64(), pa.string())
+
+
+@pytest.mark.parametrize("key", ["_kind", "_Sequence", "_gap"])
+def test_a_key_that_is_named_like_a_column_of_any_part_is_refused(key):
+    spec = pipeline_of(["slots"], {"n": {"count": "*"}}).model_copy(update={"keys": (key,)})
+    schema = pa.schema([(key, pa.string()), ("_sum", pa.int64())])
+    with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
+        joint_schema(spec, [schema, schema])
+
+
+def test_columns_that_would_stand_for_two_things_are_refused():
+    spec, whole = pipeline_of(["slots"], {"n": {"count": "*"}}), pa.schema([("x", pa.int64())])
+    for field in (pa.field("x", pa.string()), pa.field("X", pa.int64())):
+        with pytest.raises(SpecError, match=f"two columns of the state would be named '{field.name}'"):
+            joint_schema(spec, [whole, pa.schema([field])])

@@ -1,0 +1,168 @@
+"""Pipelines whose windows go several ways: on Spark and in this process, through one state table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.spark.harness import SCHEMA, Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
+from tests.spark.test_live import AGGREGATES, POLICIES, SHAPES, noted
+from windowmill.checkpoints.formats import ours
+from windowmill.checkpoints.state import base
+from windowmill.jobs.batch import loop
+from windowmill.jobs.cli import main
+from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.state import state_of
+from windowmill.jobs.ways import limits
+from windowmill.windowing.columnar.checksums import REMEDY
+from windowmill.windowing.errors import StateCorruptError
+
+pytestmark = pytest.mark.spark
+
+SLOTS: dict[str, Any] = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
+GAPS: dict[str, Any] = {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "20 minutes"}
+VISITS: dict[str, Any] = {"name": "visits", "type": "session", "gap": "9 minutes"}
+LONG: dict[str, Any] = {"name": "long", "type": "hopping", "size": "1500 minutes", "hop": "10 minutes"}
+LAST, TICKS, JUMPS, FLUSH = POLICIES
+LIMITED, SPANS, THREE = SHAPES[:3]
+CASES: dict[str, dict[str, Any]] = {
+    "all ways": {"windows": [SLOTS, GAPS, VISITS, LAST, TICKS, JUMPS, SPANS], "aggregates": AGGREGATES},
+    "partials": {"windows": [LONG, GAPS, VISITS, LAST, FLUSH], "aggregates": AGGREGATES},
+    "gaps and policies": {"windows": [GAPS, LAST]},
+    "revised": {"windows": [SLOTS, GAPS, VISITS, LIMITED | {"name": "short"}], "emit": "revise"},
+    "empty windows": {"windows": [SLOTS | {"empty": "emit"}, GAPS, LAST]},
+    "no keys": {"windows": [SLOTS, LAST, THREE], "keys": []},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, case):
+    # A part that this process computes goes to Spark in every other case, as those by live rows do.
+    if case == "partials":
+        monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
+    bench, rows = Bench(tmp_path, CASES[case]), events(31, 400)
+    done = check_runs_backfill_and_upkeep(bench, rows)
+    assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
+    want = expected(bench.pipeline, rows)
+    assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
+    assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
+
+
+def test_small_batches_of_partials_stay_in_this_process(spark, tmp_path, monkeypatch):
+    from windowmill.jobs.ways.way import Way
+
+    places: list[str] = []
+    original = Way.restore
+
+    def noting(self, surveyed):
+        found = original(self, surveyed)
+        places.extend(type(loaded).__name__ for loaded in found.loaded)
+        return found
+
+    monkeypatch.setattr(Way, "restore", noting)
+    bench, rows = Bench(tmp_path, CASES["partials"]), events(32, 300)
+    run_over(bench, 8, rows, 3)
+    assert set(places) == {"LoadedInProcess"}
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+def test_a_backfill_builds_the_state_that_runs_leave(spark, tmp_path):
+    rows = events(34, 300)
+    by_runs, at_once = (Bench(tmp_path / name, CASES["all ways"]) for name in ("runs", "once"))
+    for bench, versions in ((by_runs, 3), (at_once, 1)):
+        bench.folder.mkdir()
+        if versions == 1:
+            bench.land(rows)
+            loop.backfill(bench.pipeline, quiet(), begin=0, end=1 << 52)
+        else:
+            run_over(bench, 9, rows, versions)
+        maintain(bench.pipeline, quiet())
+        assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    left = [_state(bench) for bench in (by_runs, at_once)]
+    assert left[0].keys() == left[1].keys() == {"slices", "sessions", "positions", "live_rows"}
+    assert left[0]["positions"] == left[1]["positions"]
+    # Entries of live rows have the numbers of rows.
+    assert len(left[0]["live_rows"]) == len(left[1]["live_rows"])
+
+
+def test_a_run_compacts_a_table_of_all_ways(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "FEW_FILES", 1)
+    bench, rows = Bench(tmp_path, CASES["all ways"]), events(36, 200)
+    run_over(bench, 10, rows, 3)
+    assert len(DeltaTable(f"{bench.sink}.windowmill/state").file_uris()) <= 2
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+def test_state_shows_every_part(spark, tmp_path, capsys):
+    bench = Bench(tmp_path, CASES["all ways"] | {"keys": ["k"]})
+    run_over(bench, 9, events(35, 200), 2)
+    told = state_of(bench.pipeline, ["k=a"], 4).data
+    assert told["state"]["kind"] == "slices, sessions, positions and live rows"
+    entries = [value for name, value in told["state"].items() if name.endswith(("entries_needed", "entries_superseded"))]
+    assert sum(entries) == told["state"]["entries"]
+    assert {window["window"] for window in told["positions"]["windows"]} == {"last_5", "ticks"}
+    assert {window["window"] for window in told["live_rows"]["windows"]} == {"jumps", "spans"}
+    assert {window["window"] for window in told["slices"]["windows"]} <= {"slots", "gaps"}
+    assert told["slices"]["entries"][-1]["partials"].keys() == told["positions"]["leaves"][-1]["partials"].keys() - {"rows"}
+    assert told["live_rows"]["rows"]
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(bench.spec))
+    assert main(["state", str(spec), "--key", "k=a"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for what in ("windows to come that hold them", "open sessions, ending so", "leaves, ", "live rows: "):
+        assert what in shown
+
+
+@pytest.mark.covers("D3")
+@pytest.mark.parametrize("part", ["_gap", "_position", "_until"])
+def test_a_row_that_is_another_is_found_in_every_part(spark, tmp_path, part):
+    bench = Bench(tmp_path, CASES["all ways"])
+    rows = events(51, 300)
+    bench.land(rows[:200])
+    bench.run()
+    state = str(tmp_path / "sink.windowmill" / "state")
+    kept = DeltaTable(state).to_pyarrow_table()
+    name = "_until" if part == "_until" else "rows"
+    of_part, values = kept[part].to_pylist(), kept[name].to_pylist()
+    last = max(index for index, value in enumerate(of_part) if value is not None and values[index] is not None)
+    values[last] += 1
+    altered = kept.set_column(kept.schema.get_field_index(name), name, pa.array(values, kept[name].type))
+    # As our own maintenance would write it: what somebody else writes is refused before it is read.
+    write_deltalake(state, altered, mode="overwrite", commit_properties=ours("test"))
+    bench.land(rows[200:])
+    with pytest.raises(StateCorruptError, match=rf"^state {state}: 1 of \d+ rows read differ from what was written; {REMEDY}$"):
+        bench.run()
+    write_deltalake(state, kept, mode="overwrite", commit_properties=ours("test"))
+    bench.run()
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_path):
+    window = {"name": "noted", "type": "custom", "function": "tests.spark.test_live:noted"}
+    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}, "windows": [window, SLOTS, LAST], "keys": ["k"]})
+    rows = [event | {"k": "a", "t": event["t"] or 0} for event in events(15, 60) if event["t"] is not None]
+    wider = SCHEMA.insert(0, pa.field("note", pa.string()))
+    bench.land(rows[:20])
+    bench.run()
+    for first in (20, 35):
+        later = [row | {"note": "x" if n % 7 == 0 else None} for n, row in enumerate(rows[first : first + 15])]
+        write_deltalake(bench.source, pa.Table.from_pylist(later, schema=wider), mode="append", schema_mode="merge")
+        bench.run()
+    assert {"_row__note", "_slice", "_sequence"} <= set(DeltaTable(f"{bench.sink}.windowmill/state").schema().to_arrow().names)
+    assert {row["window"] for row in bench.rows()} == {"noted", "slots", "last_5"}
+    assert noted is not None
+
+
+def _state(bench: Bench) -> dict[str, list[str]]:
+    """The rows of the state by part, but for the numbers of batches and rows."""
+    found: dict[str, list[str]] = {}
+    for row in DeltaTable(f"{bench.sink}.windowmill/state").to_pyarrow_table().to_pylist():
+        part = "slices" if row["_slice"] is not None else "sessions" if row["_gap"] is not None else "positions"
+        part = "live_rows" if part == "positions" and row["_sequence"] is None else part
+        kept = {name: value for name, value in row.items() if value is not None and name not in ("_batch", "_number", "_sum")}
+        found.setdefault(part, []).append(repr(sorted(kept.items())))
+    return {part: sorted(rows) for part, rows in found.items()}

@@ -1,0 +1,98 @@
+"""What ``windowmill explain`` says of windows made of slices: how time is cut, and what the state holds of a key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from windowmill.windowing.axis import Grid, all_hopping
+from windowmill.windowing.costs import Shape, count_slices
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.grids import Grids
+from windowmill.windowing.nodes import Nodes
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.windows.base import Window
+from windowmill.windowing.windows.wording import kept_before
+
+#: What late rows cost where the kernel for fixed grids and numbers combines slices, and elsewhere.
+_LATE, _LATE_SLICES = "a key with late rows is recomputed in their batch", "slices of late rows are combined one by one"
+#: What late rows cost where they bring revisions.
+_LATE_REVISIONS = "a window that late rows revise is combined once a batch; they are added one by one"
+
+
+def shape_of(pipeline: Pipeline, grids: Grids, nodes: Nodes | None, window: Window, objects: str) -> Shape:
+    """The shape of ``window`` over the slices of ``pipeline``, all of whose windows are on ``grids``.
+
+    ``nodes`` are those over the slices, null if there are none; ``objects`` says which partials have no known size, to follow the state.
+    """
+    hopping = all_hopping(grids.grids)
+    if hopping is None:
+        return _uneven_slices(pipeline, grids, window, objects)
+    return _even_slices(pipeline, grids, nodes, window, hopping, objects)
+
+
+def _even_slices(pipeline: Pipeline, grids: Grids, nodes: Nodes | None, window: Window, hopping: Sequence[Grid], objects: str) -> Shape:
+    """Slices of windows that all have fixed lengths and distances."""
+    time, edges = pipeline.time, grids.edges
+    grid = hopping[[name for name, _ in grids.named].index(window.name)]
+    n, m = count_slices(edges, grid)
+    first = hopping[0]
+    panes = math.gcd(*(length for other in hopping for length in (other.size, other.hop, other.origin - first.origin)))
+    wider = f"; panes of {_span(pipeline, panes)} would be {grid.size // panes:,} a window"
+    shared = "all windows share them" if len(hopping) > 1 else "one a hop"
+    if math.isclose(m * panes, grid.hop):
+        slicing, why = "panes", f"all edges are {_span(pipeline, panes)} apart; {shared}"
+    elif len(hopping) == 1:
+        slicing, why = "pairs", f"windows begin and end at different places of a hop, so a hop has two edges{wider}"
+    else:
+        slicing, why = "shared edges", f"cut where any window begins or ends; {shared}{wider}"
+    # As many nodes as slices: half as many on each level as on that below.
+    above = ", and nodes over them: for one window end a batch reads at most 2·log2 n rows a key" if nodes else ""
+    kept = max(other.size for other in hopping) + time.disorder.elapsed() + time.lateness.elapsed()
+    return Shape(
+        slicing,
+        why,
+        f"{n:,} slices",
+        f"{m:.3g} a hop",
+        n,
+        min(m, n),
+        alone=grid.hop >= grid.size,
+        late=_LATE_REVISIONS if pipeline.emit == "revise" else _LATE_SLICES if objects else _LATE,
+        state=f"slices of the last {_span(pipeline, kept)} (longest window, disorder, lateness), a row for each batch that touched one"
+        + above
+        + objects,
+        state_rows=(math.ceil(m / grid.hop * kept) + 1) * (2 if nodes else 1),
+    )
+
+
+def _uneven_slices(pipeline: Pipeline, grids: Grids, window: Window, objects: str) -> Shape:
+    """Slices where some windows follow a calendar, or grow."""
+    time, edges, by_name = pipeline.time, grids.edges, dict(grids.named)
+    n, m = count_slices(edges, by_name[window.name])
+    if len(grids.grids) > 1:
+        slicing, why = "shared edges", "cut where any window begins or ends; all windows share them"
+    elif edges.listed:
+        slicing, why = "calendar edges", f"cut where a window begins or ends on the calendar of {window.zone or 'UTC'}"
+    else:
+        slicing, why = "panes", f"all edges are {_span(pipeline, edges.sequences[0][0])} apart; one a {window.hop_field}"
+    size, longest = max(
+        ((other.spacing().size or Duration(), other.name) for other in pipeline.windows),
+        key=lambda given: given[0].longest,
+    )
+    most, delay = by_name[longest].longest, time.disorder.elapsed() + time.lateness.elapsed()
+    return Shape(
+        slicing,
+        why,
+        f"{n:,} slices",
+        f"{m:.3g} a {window.hop_field}",
+        n,
+        min(m, n),
+        alone=window.shape(pipeline).alone,
+        late=_LATE_REVISIONS if pipeline.emit == "revise" else _LATE_SLICES,
+        state=f"slices of the last {size} (longest window){kept_before(pipeline)}, a row for each batch that touched one" + objects,
+        state_rows=math.ceil(count_slices(edges, by_name[longest])[0] * (most + delay) / most) + 1,
+    )
+
+
+def _span(pipeline: Pipeline, ticks: int) -> str:
+    return str(Duration(ticks=ticks, plain=pipeline.time.unit is not None))
