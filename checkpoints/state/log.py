@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
-from windowmill.checkpoints.state.base import StateTable
+from windowmill.checkpoints.state.base import StateTable, number_of_rows
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF
 from windowmill.windowing.columnar.positions import SEQUENCE
