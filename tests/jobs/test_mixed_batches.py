@@ -18,6 +18,7 @@ from tests.strategies import shared
 from windowmill.checkpoints.state.base import StateTable
 from windowmill.checkpoints.state.joint import compact_entries, joint_schema, own_rows
 from windowmill.checkpoints.state.partials import slice_schema
+from windowmill.checkpoints.state.wanted import OpenSessions, may_hold
 from windowmill.jobs.sources.columns import REASON, ROW, Columns
 from windowmill.jobs.ways.base import Computed, Part
 from windowmill.jobs.ways.emission import Emission
@@ -36,6 +37,7 @@ from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import SpecError, StateCorruptError
 from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.nodes import Span
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import divide
 
@@ -342,3 +344,11 @@ def test_columns_that_would_stand_for_two_things_are_refused():
     for field in (pa.field("x", pa.string()), pa.field("X", pa.int64())):
         with pytest.raises(SpecError, match=f"two columns of the state would be named '{field.name}'"):
             joint_schema(spec, [whole, pa.schema([field])])
+
+
+def test_files_of_other_parts_are_not_read():
+    others: dict[str, Any] = {"num_records": 3, "null_count._slice": 3, "null_count._gap": 3}
+    for wanted in (Span(0, 10), OpenSessions((5,), 0)):
+        assert not may_hold(others, wanted)
+        assert may_hold(others | {"null_count._slice": 2, "null_count._gap": 2}, wanted)
+        assert may_hold({"num_records": 3}, wanted)
