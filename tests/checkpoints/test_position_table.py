@@ -56,18 +56,32 @@ def test_a_key_may_be_named_as_anything_that_compacting_computes(tmp_path, monke
     assert compact_positions(run.path, before_batch=2) == 2
 
 
-@shared(1, 6)
+@pytest.fixture
+def searched(monkeypatch):
+    """Row groups of four rows are chosen in each file; none is read whole."""
+    monkeypatch.setattr(searched_files, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(positions, "GROUP_ROWS", 4)
+    monkeypatch.setattr(positions, "NEAR_LEVELS", 2)
+
+
+@pytest.mark.parametrize("searches", [False, True])
+@shared(2, 6)
 @given(
     windows=st.lists(st.sampled_from(sorted(FRONT_WINDOWS)), min_size=1, max_size=3),
     rows=STREAMS,
     cuts=CUTS,
-    compacted=st.lists(st.integers(-1, 1), min_size=30, max_size=30),
+    compacted=st.lists(st.integers(-1, 4), min_size=30, max_size=30),
 )
-def test_batches_over_a_table_that_is_compacted_in_between_equal_one_run(tmp_path_factory, windows, rows, cuts, compacted):
+def test_batches_over_a_table_that_is_compacted_in_between_equal_one_run(
+    tmp_path_factory, monkeypatch_module, searches, windows, rows, cuts, compacted
+):
     run = TableRun(tmp_path_factory.mktemp("positions") / "state", *windows)
     for begin, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]):
         run.feed(rows[begin:stop])
-        if compacted[run.batches] >= 0:
-            # Also as if the last batch were still open.
-            compact_positions(run.path, run.batches - compacted[run.batches])
+        # Also as if the last batch were still open, and only the newest batches.
+        match compacted[run.batches]:
+            case 0 | 1 as still_open:
+                compact_positions(run.path, run.batches - still_open)
+            case back if back > 1:
+                compact_positions(run.path, run.batches, max(0, run.batches - back))
     compare(run, rows, final=False)
