@@ -11,7 +11,6 @@ from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 
@@ -42,8 +41,8 @@ from windowmill.windowing.columnar.slices import TIME
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Columns of the keys that a batch works on: their rows in it, how many tuples it may apply, and their newest ``key`` row. Their prefix
-#: distinguishes them from key columns.
+#: Columns of the keys that a batch works on: how many of their rows in it, and of all their tuples, it may apply, and their newest ``key``
+#: row. Their prefix distinguishes them from key columns.
 _NEW, _APPLIED, _BOUNDS = "_ new", "_ applied", "_ bounds"
 #: Number of keys and sequences up to which a join on Spark sends their bounds to the rows.
 _FEW_BOUNDS = 100_000
@@ -77,8 +76,8 @@ class PositionTable(StateTable):
             if entries is None:
                 return None
             keys, codes, n_keys = keys_of([entries, rows], stage.keys)
-            demand = Demand.of(stage, entries, codes[: len(entries)], np.bincount(codes[len(entries) :], minlength=n_keys))
-            nodes = files.nodes(demand, keys, n_keys)
+            demand = Demand.of(stage, entries, rows, codes, n_keys)
+            nodes = files.nodes(demand, keys)
         if nodes is None:
             return None
         found = pa.concat_tables([entries.filter(pa.array(demand.entries)), nodes])
@@ -127,11 +126,14 @@ def _bounds(stage: PositionStage, stored: DataFrame, touched: DataFrame | None) 
     due = F.col(f"{_BOUNDS}.{DUE}") <= stage.clock.watermark
     if touched is None:
         return known.where(due)
-    counts = touched.groupBy(*keys[:-1]).agg(F.count("*").alias(_NEW)) if stage.keys else touched.agg(F.count("*").alias(_NEW))
+    new = F.count_if(F.col(TIME) < stage.clock.watermark)
+    counts = touched.groupBy(*keys[:-1]).agg(new.alias(_NEW))
     sequences = F.explode(F.array(*map(F.lit, stage.state.sequences))).alias(SEQUENCE)
-    counts = counts.where(F.col(_NEW) > 0).select("*", sequences)
+    counts = counts.select("*", sequences)
     both = known.join(counts, _alike(counts, known, keys), "full_outer").where(F.col(_NEW).isNotNull() | due)
-    named = [F.when(F.col(_NEW).isNull(), F.col(name)).otherwise(counts[key]).alias(name) for name, key in zip(known.columns, keys, strict=False)]
+    named = [
+        F.when(F.col(_NEW).isNull(), F.col(name)).otherwise(counts[key]).alias(name) for name, key in zip(known.columns, keys, strict=False)
+    ]
     applied = F.coalesce(_NEW, F.lit(0)) + F.coalesce(_APPLIED, F.lit(0))
     return both.select(*named, _BOUNDS, applied.alias(_APPLIED))
 
@@ -180,7 +182,9 @@ def holds_positions(path: str) -> bool:
 
 
 def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
-    """The first batch of the newest files at ``path`` that are worth merging; null for none. Reads only the Delta log.
+    """The first batch of the newest files at ``path`` that are worth merging; null for none.
+
+    Reads only the Delta log, and with ``lay_out`` footers of large files.
 
     Files are merged with newer ones if these together have at least half as many rows. So each row is rewritten a logarithmic number of
     times, and at most about half of the rows of an old file are superseded.
@@ -188,22 +192,24 @@ def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
     Parameters
     ----------
     lay_out
-        Whether a large file of one batch is to be rewritten in the order in which it is searched.
+        Whether also a large file of one batch is to be rewritten in the order in which it is searched.
     """
-    files = files_of(table := DeltaTable(path))
-    spans = _spans(files)
-    many, most = len(files) > FEW_FILES, COMPACTED_BYTES
+    table = DeltaTable(path)
+    spans = _spans(files_of(table))
+    many = sum(len(span.files) for span in spans) > FEW_FILES
     first, taken = len(spans), _Span(0, 0, [])
-    while first and (taken + spans[first - 1]).bytes <= most:
-        older = spans[first - 1]
+    while first and (taken + spans[first - 1]).bytes <= COMPACTED_BYTES:
         outside = sum(len(span.files) for span in spans[:first])
-        if taken.files and older.rows > 2 * taken.rows and not (many and outside > FEW_FILES // 2):
+        if taken.files and spans[first - 1].rows > 2 * taken.rows and not (many and outside > FEW_FILES // 2):
             break
-        first, taken = first - 1, taken + older
+        first, taken = first - 1, taken + spans[first - 1]
     if len(taken.files) > 1 and (many or taken.rows > 2 * spans[first].rows + FEW_ENTRIES):
         return spans[first].first
     if lay_out:
-        return next((span.first for span in spans if any(_is_unsorted(table, file) for file in span.files)), None)
+        unsorted = (number for number, span in enumerate(spans) if any(_is_unsorted(table, file) for file in span.files))
+        from_here = next(unsorted, len(spans))
+        if from_here < len(spans) and sum(span.bytes for span in spans[from_here:]) <= COMPACTED_BYTES:
+            return spans[from_here].first
     return None
 
 
@@ -244,7 +250,7 @@ def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:
     if first != last or file["num_records"] <= SMALL_BATCH_ROWS:
         return False
     metadata = footer(table, file)
-    return metadata.num_rows > 4 * GROUP_ROWS * metadata.num_row_groups
+    return bool(metadata.num_rows > 4 * GROUP_ROWS * metadata.num_row_groups)
 
 
 def compact_positions(path: str, before_batch: int, first: int | None = None) -> int:

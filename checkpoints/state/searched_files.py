@@ -1,4 +1,4 @@
-"""Reads a state table of windows over positions in this process: small files whole, of the others the row groups that may hold what is needed.
+"""Reads what a batch needs of a state table of windows over positions: small files whole, of the others row groups that may hold it.
 
 A run leaves small files, and compaction leaves large ones whose row groups are few positions of few keys each. So what is read of a large
 file follows from what a batch needs, not from the size of the state.
@@ -32,7 +32,7 @@ from windowmill.windowing.kernels.combine import Bools, Ints
 #: Rows of which masks are computed together.
 _TOGETHER = 1 << 17
 #: Products of keys and row groups up to which each row group is compared with each key.
-_MOST_COMPARED = 50_000_000
+_MOST_COMPARED = 10_000_000
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 
 
@@ -110,8 +110,8 @@ class SearchedFiles:
         groups = range(file.parquet.metadata.num_row_groups)
         return [group for group in groups if file.span(group, KIND) != (NODE, NODE)]
 
-    def nodes(self, demand: Demand, keys: pa.Table, n_keys: int) -> pa.Table | None:
-        """The nodes of ``keys``, of which there are ``n_keys``, that ``demand`` tells, with all columns of the state; null as above."""
+    def nodes(self, demand: Demand, keys: pa.Table) -> pa.Table | None:
+        """The nodes that ``demand`` tells of its keys ``keys``, with all columns of the state; null if they exceed the limit."""
         active = np.flatnonzero(demand.active)
         chosen, keys = demand.only(active), keys.take(pa.array(active)) if keys.num_columns else keys
         spans = _Keys(keys)
@@ -141,7 +141,7 @@ class SearchedFiles:
         """Whether the chosen row groups are more than this process decodes, or one of them is."""
         chosen = [file.parquet.metadata.row_group(group) for file, numbers in groups for group in numbers]
         size, most = sum(group.total_byte_size for group in chosen), max((group.num_rows for group in chosen), default=0)
-        return size > self._limit.span_bytes or most > self._limit.rows
+        return size > self._limit.searched_bytes or most > self._limit.rows
 
     def _read(self, groups: Sequence[tuple[_Large, Sequence[int]]], columns: Sequence[str]) -> Iterator[pa.Table]:
         """The rows of earlier batches in the chosen row groups, with ``columns``, some row groups at a time."""
@@ -175,7 +175,8 @@ def footer(table: DeltaTable, file: Mapping[str, Any]) -> pq.FileMetaData:
 
 def _in_parts(metadata: pq.FileMetaData, groups: Sequence[int], together: int) -> Iterator[list[int]]:
     """``groups`` in runs of up to about so many rows."""
-    part, rows = [], 0
+    part: list[int] = []
+    rows = 0
     for group in groups:
         if part and rows + metadata.row_group(group).num_rows > together:
             yield part
@@ -212,7 +213,8 @@ class _Keys:
 
 def _compares_in_files_as_here(kind: pa.DataType) -> bool:
     """Whether Parquet orders values of ``kind`` as Python does."""
-    return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_date32(kind)
+    checks = pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_date32
+    return any(check(kind) for check in checks)
 
 
 def _needed(rows: pa.Table, demand: Demand, keys: pa.Table) -> Ints:

@@ -22,7 +22,6 @@ from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, STREAMS, Row
 from tests.windowing.test_positions import FRONT_WINDOWS, TYPES, Run, compare, in_order, spec_of
 from windowmill.checkpoints.state import positions, searched_files
-from windowmill.checkpoints.state.base import FEW_FILES
 from windowmill.checkpoints.state.positions import PositionTable, compact_positions
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.log import KIND
@@ -140,13 +139,13 @@ def tuples(keys: str, begin: int, end: int) -> list[Row]:
 @pytest.mark.parametrize("windows", [["count"], ["time"], ["flush"], ["count", "time", "flush"]], ids="-".join)
 def test_long_windows_are_the_same_to_the_bit_and_few_rows_of_them_are_restored(tmp_path, windows):
     spec, rng = long_spec(*windows), random.Random(7)
-    rows = [Row(rng.choice("aaab") if n % 50 else None, n // 3, n // 3, n * 7 % 11, 1 / (n + 1), "x", True) for n in range(2_400)]
+    rows = [Row(rng.choice("aaab") if n % 50 else None, n // 3, n // 3, n * 7 % 11, 1 / (n + 1), "x", True) for n in range(1_200)]
     whole, run = Run(spec), TableRun(tmp_path / "state", spec)
     whole.feed(rows)
     restored = []
     with searching():
-        for number, first in enumerate(range(0, len(rows), 40)):
-            new = rows[first : first + 40]
+        for number, first in enumerate(range(0, len(rows), 30)):
+            new = rows[first : first + 30]
             run.feed(new)
             restored.append((run.restored, Counter(row.k for row in new)))
             compact(run, {5: 0, 3: 3}.get(number % 6, -1))
@@ -202,16 +201,31 @@ def test_a_newest_key_row_that_is_lost_is_told(tmp_path, how):
             run.feed([Row("b", 400, 400, 1, 1.0, "x", True)])
 
 
-def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(tmp_path):
+def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(tmp_path, monkeypatch):
+    monkeypatch.setattr(positions, "FEW_FILES", 8)
     run = TableRun(tmp_path / "state", long_spec("count"))
     run.feed(tuples("a", 0, 2_000))
     merged = []
-    for n in range(2_000, 2_000 + 5 * FEW_FILES):
+    for n in range(2_000, 2_000 + 40):
         run.feed(tuples("a", n, n + 1))
         first = positions.overgrown_from(run.path)
         if first is not None:
             merged.append(first)
             compact_positions(run.path, run.batches, first)
-        assert len(DeltaTable(run.path).file_uris()) <= FEW_FILES
-    assert 3 <= len(merged) <= 5
+        assert len(DeltaTable(run.path).file_uris()) <= 8
+    assert 4 <= len(merged) <= 7
     assert merged[0] > 0, "the large file was rewritten for a few small ones"
+
+
+def test_a_large_file_that_was_not_written_in_the_order_of_searches_is_rewritten_on_demand(tmp_path, monkeypatch):
+    monkeypatch.setattr(positions, "SMALL_BATCH_ROWS", 1_000)
+    run = TableRun(tmp_path / "state", long_spec("count"))
+    run.feed(tuples("ab", 0, 10))
+    with searching():
+        run.feed(tuples("ab", 10, 2_000))
+        assert positions.overgrown_from(run.path) is None
+        assert positions.overgrown_from(run.path, lay_out=True) == 1
+        compact_positions(run.path, run.batches, 1)
+        assert positions.overgrown_from(run.path, lay_out=True) is None
+        run.feed(tuples("ab", 2_000, 2_010))
+    compare(run, tuples("ab", 0, 2_010), final=False)

@@ -96,7 +96,7 @@ class Run:
         keys = pa.chunked_array([*stored.column("k").chunks, *new.column("k").chunks])
         codes, n_keys = key_codes([keys], len(keys))
         n_new = np.bincount(codes[len(stored) :], minlength=n_keys)
-        demand = Demand.of(stage, stored, codes[: len(stored)], n_new)
+        demand = Demand.of(stage, stored, new, codes, n_keys)
         mask = demand.entries.copy()
         nodes = np.flatnonzero(pc.equal(stored.column(KIND), NODE).to_numpy())
         mask[nodes] = demand.holds(stored.take(nodes), codes[nodes])

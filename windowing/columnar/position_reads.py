@@ -247,28 +247,32 @@ class Demand:
     stretches: Sequence[Stretch]
 
     @classmethod
-    def of(cls, stage: PositionStage, entries: pa.Table, codes: Ints, n_new: Ints) -> Demand:
-        """The demand of a batch with ``n_new`` rows of each key, of shape (n_keys,).
+    def of(cls, stage: PositionStage, entries: pa.Table, rows: pa.Table, codes: Ints, n_keys: int) -> Demand:
+        """The demand of a batch with new ``rows``.
 
         Parameters
         ----------
         entries
-            All ``key`` rows and waiting tuples of these keys, and any nodes.
+            All ``key`` rows and waiting tuples of the keys, and any nodes.
+        rows
+            At least the times of the new rows.
         codes
-            Key index of each of ``entries``.
+            Key index of each of ``entries``, and then of ``rows``.
 
         Raises
         ------
         StateCorruptError
             If rows are missing.
         """
-        active, chosen, stretches = n_new > 0, np.zeros(len(codes), np.bool_), []
+        codes, of_rows = codes[: len(entries)], codes[len(entries) :]
+        active, chosen, stretches = np.bincount(of_rows, minlength=n_keys) > 0, np.zeros(len(codes), np.bool_), []
+        of_ready = of_rows[int64_of(rows.column(TIME).combine_chunks()) < stage.clock.watermark]
         for name, windows in stage.state.sequences.items():
-            known = Known.of(name, entries, codes, len(n_new))
+            known = Known.of(name, entries, codes, n_keys)
             active = active | ((known.entry >= 0) & (known.scalar(DUE) <= stage.clock.watermark))
             chosen[known.rows] = True
             ready = int64_of(known.waiting.column(TIME).combine_chunks()) < stage.clock.watermark
-            applied = n_new + np.bincount(known.waiting_keys[ready], minlength=len(n_new))
+            applied = np.bincount(np.append(of_ready, known.waiting_keys[ready]), minlength=n_keys)
             for window in windows:
                 front = known.scalar(scalar_of(stage.pipeline.windows[window].name, FRONT))
                 stretches.append(Stretch(name, alone_in(stage, window), front, known.scalar(NEXT), applied))
