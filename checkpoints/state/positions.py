@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 _NEW, _APPLIED, _BOUNDS = "_ new", "_ applied", "_ bounds"
 #: Number of keys and sequences up to which a join on Spark sends their bounds to the rows.
 _FEW_BOUNDS = 100_000
-#: Levels of which nodes are stored beside the leaves under them, and rows of a row group: the nodes at either end of a window lie in one or
-#: two row groups, and the rest of a key's nodes in few.
-NEAR_LEVELS, GROUP_ROWS = 10, 8_192
+#: Levels of which nodes are stored beside the leaves under them, and rows and bytes of a row group: the nodes at either end of a window
+#: lie in one or two row groups, and the rest of a key's nodes in few.
+NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 10, 8_192, 1 << 20
 #: Columns beside those of the state in :func:`needed_rows`, quoted.
 _AGE, _NEWEST, _LEAST, _PASSED = '"_ age"', '"_ newest"', '"_ head"', '"_ through"'
 
@@ -213,6 +213,12 @@ def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
     return None
 
 
+def _rows_of_group(files: Sequence[Mapping[str, Any]]) -> int:
+    """Rows of a row group in a table of ``files``: fewer if they are wide, but not so few that footers are long."""
+    rows, size = (sum(int(file[name]) for file in files) for name in ("num_records", "size_bytes"))
+    return min(GROUP_ROWS, max(GROUP_ROWS // 16, GROUP_BYTES * rows // max(1, size), 1))
+
+
 @dataclass(frozen=True)
 class _Span:
     """Successive batches, from ``first`` through ``last``, and the files that hold their rows."""
@@ -282,7 +288,7 @@ def compact_positions(path: str, before_batch: int, first: int | None = None) ->
         )
     )
     before = number_of_rows(table)
-    groups = WriterProperties(max_row_group_size=GROUP_ROWS)
+    groups = WriterProperties(max_row_group_size=_rows_of_group(files_of(table)))
     # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
     write_deltalake(
         table, kept, mode="overwrite", predicate=None if first is None else since, commit_properties=REWRITE, writer_properties=groups

@@ -29,6 +29,8 @@ from windowmill.windowing.columnar.positions import NODE, SEQUENCE, PositionStag
 from windowmill.windowing.columnar.rows import as_key, key_codes
 from windowmill.windowing.kernels.combine import Bools, Ints
 
+#: Size of a file that is read whole; choosing among its few row groups would save nothing.
+SMALL_BYTES = 1 << 20
 #: Rows of which masks are computed together.
 _TOGETHER = 1 << 17
 #: Products of keys and row groups up to which each row group is compared with each key.
@@ -82,7 +84,8 @@ class SearchedFiles:
         self._schema = stage.state.stored_schema
         files = sorted(files_of(table), key=lambda file: int(file["size_bytes"]))
         sizes, rows = (np.cumsum([int(file[name]) for file in files]) for name in ("size_bytes", "num_records"))
-        n_small = int(((sizes <= WHOLE_BYTES) & (rows <= limit.rows)).sum())
+        largest = np.array([int(file["size_bytes"]) for file in files])
+        n_small = int(((largest <= SMALL_BYTES) & (sizes <= WHOLE_BYTES) & (rows <= limit.rows)).sum())
         before = pc.field(BATCH) < stage.batch
         self._small = read_whole(table, files[:n_small], self._schema, before)
         self._large = [self._opened(table, file) for file in files[n_small:]]
