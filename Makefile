@@ -9,7 +9,7 @@ STAMPS := .venv/stamps
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo up down test cases faults machine soak airflow-faults mutants fuzz bench bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-current bench-long-life bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo cluster-demo up down test cases faults machine soak airflow-faults mutants fuzz bench bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-current bench-long-life bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,8 @@ bench-cost: setup ## Time runs over 1,000 new rows by kind of window and aggrega
 
 bench-current: setup ## Time runs beside Structured Streaming and beside Spark recomputing (about 20 minutes)
 	$(PY) -m benchmarks.keeping_current
+bench-positions: setup ## Time runs over long windows of positions, and count what they restore (about 10 minutes)
+	$(PY) -m benchmarks.positions
 
 bench-long-life: setup ## Time runs and status after 100,000 batches (about 2 minutes)
 	$(PY) -m benchmarks.long_life

@@ -21,6 +21,7 @@ BENCHMARKS = {
     "incremental": ["incremental"],
     "small-runs": ["small_runs"],
     "cost": ["cost"],
+    "positions": ["positions"],
     "keeping-current": ["keeping_current"],
     "long-life": ["long_life"],
     "nodes": ["nodes"],

@@ -48,10 +48,11 @@ class Growing:
         keys: int,
         rows_per_minute: int,
         late: float = 0.0,
+        disorder: str = "1 minute",
     ) -> None:
         self.folder, self.rng, self.rows = folder, np.random.default_rng(7), 0
         self.keys, self.rows_per_minute, self.late = keys, rows_per_minute, late
-        time = {"column": "t", "disorder": "1 minute"}
+        time = {"column": "t", "disorder": disorder}
         self.pipeline: Pipeline = parse_pipeline(
             {
                 "pipeline": folder.name,
@@ -95,6 +96,10 @@ class Growing:
         for version in range(versions):
             self.land((version + 1) * rows // versions - version * rows // versions)
         loop.backfill(self.pipeline, quiet(), begin=START_US - 1, end=self.now_us)
+        self.maintain()
+
+    def maintain(self) -> None:
+        """Compact the tables."""
         maintain(self.pipeline, quiet())
 
     def run(self) -> tuple[float, Done, int]:

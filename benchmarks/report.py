@@ -12,7 +12,19 @@ from benchmarks.race import ROOT, cpu_of, seconds_of
 
 PAGE, PLOT = ROOT / "docs/benchmarks.md", ROOT / "docs/images/benchmarks.svg"
 #: Order of the benchmarks in the page.
-ORDER = ("hopping", "overlap", "tuples", "incremental", "small_runs", "cost", "keeping_current", "long_life", "nodes", "memory")
+ORDER = (
+    "hopping",
+    "overlap",
+    "tuples",
+    "incremental",
+    "small_runs",
+    "cost",
+    "positions",
+    "keeping_current",
+    "long_life",
+    "nodes",
+    "memory",
+)
 HEAD = """# Benchmarks
 
 `make bench` measures everything on this page again (about an hour on two cores) and writes it anew; `make bench-setup` alone installs the

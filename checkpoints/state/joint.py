@@ -10,14 +10,14 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.quoting import quoted
-from windowmill.checkpoints.state.base import REWRITE, number_of_rows, order_of
+from windowmill.checkpoints.state.base import REWRITE, files_of, number_of_rows, order_of
 from windowmill.checkpoints.state.log import latest_entries
 from windowmill.checkpoints.state.partials import Needed
-from windowmill.checkpoints.state.positions import needed_rows
+from windowmill.checkpoints.state.positions import needed_rows, rows_of_group, search_order
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.log import KIND
 from windowmill.windowing.columnar.positions import SEQUENCE
@@ -70,26 +70,48 @@ def own_rows(way: Way, ways: Collection[Way]) -> str:
     return f"{marks[way]} IS NOT NULL{others}"
 
 
-def compact_entries(path: str, before_batch: int, ways: Collection[Way], needed: Needed | None = None) -> int:
+def compact_entries(path: str, before_batch: int, ways: Collection[Way], needed: Needed | None = None, *, first: int | None = None) -> int:
     """Rewrite the table at ``path`` without rows that no later batch needs, in one commit; returns the number of rows removed. No JVM.
 
     These are superseded entries of the log of live rows; superseded rows of keys, applied tuples, and nodes over positions that begin
     before all windows. Partials of slices and sessions stay, or those that are ``needed``, if given. Rows of ``before_batch`` itself,
-    which a failed attempt may have left, stay. A table with features that delta-rs cannot write is left as it is.
+    which a failed attempt may have left, stay. Nodes over positions are sorted, and cut into row groups, as they are searched. A table
+    with features that delta-rs cannot write is left as it is.
 
     Parameters
     ----------
     ways
         The ways of the parts whose rows are in the table.
+    first
+        The first batch whose rows are rewritten, and no older ones; null for all. Only where all windows go over positions.
     """
     table = DeltaTable(path)
     if not delta_rs_can_write(table):
         return 0
     schema = pa.schema(table.schema().to_arrow())
+    since = "true" if first is None else f"{BATCH} >= {first}"
+    query = _kept(schema, f"{BATCH} < {before_batch} AND {since}", before_batch, ways, needed)
+    group = rows_of_group(files_of(table)) if "positions" in ways else None
+    before = number_of_rows(table)
+    # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
+    write_deltalake(
+        table,
+        QueryBuilder().register("state", table).execute(query),
+        mode="overwrite",
+        predicate=None if first is None else since,
+        commit_properties=REWRITE,
+        # With properties of its own, delta-rs does not compress unless told to.
+        writer_properties=WriterProperties(compression="SNAPPY", max_row_group_size=group),
+    )
+    return before - number_of_rows(DeltaTable(path))
+
+
+def _kept(schema: pa.Schema, where: str, before_batch: int, ways: Collection[Way], needed: Needed | None) -> str:
+    """The SQL query for the rows for which ``where`` holds that a later batch may need, and for those of ``before_batch``."""
     names, keys = ", ".join(map(quoted, schema.names)), schema.names[: schema.get_field_index(KIND)]
     kept = [f"SELECT {names} FROM state WHERE {BATCH} >= {before_batch}"]
     for way in ways:
-        own = f"{BATCH} < {before_batch} AND {own_rows(way, ways)}"
+        own = f"{where} AND {own_rows(way, ways)}"
         if way == "live rows":
             kept.append(f"SELECT {names} FROM ({latest_entries('state', keys, own)})")
         elif way == "positions":
@@ -97,11 +119,7 @@ def compact_entries(path: str, before_batch: int, ways: Collection[Way], needed:
         else:
             still = "true" if needed is None else f"({needed.sql})"
             kept.append(f"SELECT {names} FROM state WHERE {own} AND {still}")
+    order = search_order(keys) if "positions" in ways else []
+    order += order_of(schema.names) if len(ways) > 1 else []
     query = " UNION ALL ".join(kept)
-    if len(ways) > 1:
-        query = f"SELECT {names} FROM ({query}) ORDER BY {', '.join(order_of(schema.names))}"
-    rows = QueryBuilder().register("state", table).execute(query)
-    before = number_of_rows(table)
-    # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
-    write_deltalake(table, rows, mode="overwrite", commit_properties=REWRITE)
-    return before - number_of_rows(DeltaTable(path))
+    return f"SELECT {names} FROM ({query}) ORDER BY {', '.join(order)}" if order else query

@@ -52,9 +52,10 @@ class ReadLimit:
     span_bytes
         Size of the files that may hold a span of slices, or open sessions; a read takes most of them.
     searched_bytes
-        Size of the files that are searched for nodes; a read takes little of them, because a level's rows are stored together.
+        Size of the files that are searched for nodes; a read takes little of them, because a level's rows are stored together. Of windows
+        over positions: size of the row groups that are searched, before compression.
     rows
-        Number of rows read, or of rows in the files that may hold a span or open sessions.
+        Number of rows read, or of rows in the files that may hold a span or open sessions, or in a row group that is searched.
     """
 
     span_bytes: int

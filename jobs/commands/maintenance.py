@@ -94,7 +94,9 @@ def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
         parts = windows_by_way(pipeline)
         needed = _needed(parts, ledger)
         if {"positions", "live rows"} & set(parts):
-            return compact_entries(path, ledger.next_commit, list(parts), needed) + _compact(path)
+            removed = compact_entries(path, ledger.next_commit, list(parts), needed)
+            # Another rewrite would undo the order and the row groups in which nodes over positions are searched.
+            return removed if "positions" in parts else removed + _compact(path)
         return compact_partials(path, needed)
 
     return compact

@@ -17,7 +17,8 @@ from windowmill.windowing.kernels.layout import Layout
 MOST_BYTES, MOST_ROWS = 32 << 20, 200_000
 #: Limits on candidate state files for in-process work: bytes and rows.
 MOST_STATE_BYTES, MOST_STATE_ROWS = 64 << 20, 1_000_000
-#: Bytes of state files to search for nodes. A file of 68 MB (1.4 M rows) took 0.03 s on two cores, and 0.07 s with its levels mixed.
+#: Bytes of state files to search for nodes, or of row groups with positions. A file of 68 MB (1.4 M rows) took 0.03 s on two cores, and
+#: 0.07 s with its levels mixed.
 MOST_SEARCHED_BYTES = 1 << 30
 #: Limit on result rows, estimated as one row per key and window end.
 MOST_RESULTS = 500_000

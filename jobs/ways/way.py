@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from windowmill.checkpoints.state.base import StateTable, is_overgrown
 from windowmill.checkpoints.state.joint import compact_entries, joint_schema
+from windowmill.checkpoints.state.positions import overgrown_from
 from windowmill.jobs.ways.balance import settle
 from windowmill.jobs.ways.base import Applied, Loaded, Part
 from windowmill.jobs.ways.emission import Emission
@@ -43,6 +44,8 @@ class Way:
     def __init__(self, spark: SparkSession, batch: TableInput, parts: Sequence[Part], state: str) -> None:
         self._spark, self._batch, self._parts, self._path = spark, batch, parts, state
         self._ways = [part.way for part in parts]
+        # Whether a small batch could not be computed in this process, because of its state or its results.
+        self._is_beyond_process = False
         # A user's function sees all columns of the source, and the source may gain columns.
         widens = "live rows" in self._ways
         self._table = StateTable(spark, state, joint_schema(batch.pipeline, [part.schema for part in parts]), batch.check, widens=widens)
@@ -58,6 +61,7 @@ class Way:
             loaded = self._few(new, emission)
             if loaded is not None:
                 return Restored(new, loaded)
+            self._is_beyond_process = True
             new = None if new is None else numbered(new.in_spark, self._batch, self._parts)
         return Restored(new, [part.on_spark(new, emission) for part in self._parts])
 
@@ -81,13 +85,20 @@ class Way:
         return self._table.remember(rows, count, app_id=app_id, batch=self._batch.batch, metadata=metadata)
 
     def is_overgrown(self) -> bool:
-        """Whether the state has grown enough to be compacted. Reads only its Delta log.
+        """Whether the state has grown enough to be compacted. Reads only its Delta log, and footers of large files.
 
         Slices and sessions alone never have: ``windowmill maintain`` merges their files.
         """
-        supersedes = {"positions", "live rows"} & set(self._ways)
-        return bool(supersedes) and DeltaTable.is_deltatable(self._path) and is_overgrown(self._path)
+        if not {"positions", "live rows"} & set(self._ways) or not DeltaTable.is_deltatable(self._path):
+            return False
+        return self._merged_from() is not None
 
     def compact(self) -> None:
         """Compact the state, after the commit."""
-        compact_entries(self._path, self._batch.batch + 1, self._ways)
+        compact_entries(self._path, self._batch.batch + 1, self._ways, first=self._merged_from() or None)
+
+    def _merged_from(self) -> int | None:
+        """The first batch whose rows are worth merging with those of all later ones, 0 for all; null for none."""
+        if self._ways == ["positions"]:
+            return overgrown_from(self._path, lay_out=self._is_beyond_process)
+        return 0 if is_overgrown(self._path) else None

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import hopping, measurement, processes, race, report
+from benchmarks import hopping, measurement, positions, processes, race, report
 from benchmarks.events import Events
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Result, ratios
@@ -29,6 +29,16 @@ def test_windowmill_gives_the_rows_of_sparks_own_windows(tmp_path):
     assert [note for note in measured.notes if "same rows" in note] == measured.notes != []
     [record] = map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())
     assert record["figures"][0]["name"] == "Spark window / windowmill"
+
+
+@pytest.mark.spark
+def test_runs_over_positions_restore_few_rows(tmp_path):
+    sizes = ["--short", "50", "--long", "400", "--keys", "2", "--spans", "1 hour", "--rows", "100", "--table", "64", "--repetitions", "1"]
+    measured = positions.main([*sizes, "--folder", str(tmp_path), "--results", str(tmp_path / "results.jsonl")])
+    counted = [figure for figure in measured.figures if figure.unit == "rows"]
+    assert [figure.name for figure in counted if not figure.reached] == []
+    assert len(counted) == 10
+    assert sum("combines" in note for note in measured.notes) == 4
 
 
 def test_generated_events_are_the_same_each_time_and_skewed_as_asked():

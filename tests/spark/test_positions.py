@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.checkpoints.test_position_table import TableRun, long_spec, tuples
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
 from tests.spark.test_live import AGGREGATES
+from tests.windowing.test_columnar import Row
+from windowmill.checkpoints.state import positions
+from windowmill.checkpoints.state.joint import compact_entries
+from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.commands.state import state_of
@@ -123,3 +130,35 @@ def _state(bench: Bench) -> list[str]:
     """The rows of the state, but for the numbers of batches and rows."""
     table = DeltaTable(f"{bench.sink}.windowmill/state").to_pyarrow_table().drop_columns(["_batch", "_number", "_sum"])
     return sorted(map(repr, table.to_pylist()))
+
+
+@pytest.mark.parametrize(("window", "few"), [("count", 100_000), ("count", 0), ("time", 100_000)])
+def test_spark_restores_the_rows_that_this_process_does(spark, tmp_path, monkeypatch, window, few):
+    monkeypatch.setattr(positions, "_FEW_BOUNDS", few)
+
+    class Both(TableRun):
+        def _needed(self, stage, new):
+            here = super()._needed(stage, new)
+            if not self.compares:
+                return here
+            touched = spark.createDataFrame(new.select(["k", "_time"])) if len(new) else None
+            there = PositionTable(spark, self.path, self.state.stored_schema).restore(stage, touched).toArrow()
+            assert _places(there) == _places(here)
+            self.compared.append(Counter(there.column("k").to_pylist()))
+            return here
+
+    run = Both(tmp_path / "state", long_spec(window))
+    run.compared, run.compares = [], False
+    run.feed([*tuples("abbc", 0, 1_200), Row(None, 1_200, 1_200, 1, 1.0, "x", True)])
+    compact_entries(run.path, run.batches, ["positions"])
+    run.feed(tuples("ab", 1_201, 1_230))
+    run.compares = True
+    run.feed([*tuples("bd", 1_230, 1_250), Row(None, 1_250, 1_250, 1, 1.0, "x", True)])
+    run.feed([Row("a", 1_400, 1_400, 1, 1.0, "x", True)])
+    if window == "count":
+        for key, n in run.compared[0].items():
+            assert n <= {"b": 10, None: 1}[key] + 2 * math.log2(300) + 2
+
+
+def _places(rows: pa.Table) -> list[str]:
+    return sorted(map(repr, rows.select(["k", "_kind", "_batch", "_level", "_position", "_sum"]).to_pylist()))

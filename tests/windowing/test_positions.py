@@ -19,7 +19,7 @@ from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.position_batch import advance
-from windowmill.windowing.columnar.position_reads import Known, needed
+from windowmill.windowing.columnar.position_reads import Demand, Known
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, SEQUENCE, WAITING, PositionStage, PositionState
 from windowmill.windowing.columnar.rows import key_codes
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
@@ -96,7 +96,10 @@ class Run:
         keys = pa.chunked_array([*stored.column("k").chunks, *new.column("k").chunks])
         codes, n_keys = key_codes([keys], len(keys))
         n_new = np.bincount(codes[len(stored) :], minlength=n_keys)
-        mask = needed(stage, stored, codes[: len(stored)], n_new)
+        demand = Demand.of(stage, stored, new, codes, n_keys)
+        mask = demand.entries.copy()
+        nodes = np.flatnonzero(pc.equal(stored.column(KIND), NODE).to_numpy())
+        mask[nodes] = demand.holds(stored.take(nodes), codes[nodes])
         if self.only_due:
             for name in self.state.sequences:
                 known = Known.of(name, stored, codes[: len(stored)], n_keys)

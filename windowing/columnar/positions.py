@@ -85,7 +85,9 @@ class PositionState:
         fields += [(name, pa.int64()) for name in (DUE, THROUGH, NEXT, HEAD, QUEUED, NUMBER_OF, TIME)]
         fields += [(label, types[name]) for name, label in self.live.items()]
         fields += [(label, pa.bool_()) for label in self.conditions.values()]
-        fields += [(scalar_of(window.name, name), kind) for window in pipeline.windows for name, kind in _SCALARS.items()]
+        scalars = [(scalar_of(window.name, name), kind) for window in pipeline.windows for name, kind in _SCALARS.items()]
+        self._scalars, self._partials = [name for name, _ in scalars], [name for name, _ in layout.stored_columns]
+        fields += scalars
         fields += [(name, pa.int64()) for name in (LEVEL, POSITION, FIRST, ABOVE)]
         self.schema = pa.schema([*fields, *layout.stored_columns])
         twice = next((name for name, n in Counter(name.lower() for name in (*self.schema.names, SUM)).items() if n > 1), None)
@@ -102,6 +104,18 @@ class PositionState:
     def stored_schema(self) -> pa.Schema:
         """Schema of the state table: ``schema`` and checksums."""
         return self.schema.append(pa.field(SUM, pa.int64()))
+
+    @property
+    def entry_columns(self) -> list[str]:
+        """Columns of the state table that may have values in ``key`` rows and in waiting tuples."""
+        own = {LEVEL, POSITION, FIRST, ABOVE, *self._partials}
+        return [name for name in self.stored_schema.names if name not in own]
+
+    @property
+    def node_columns(self) -> list[str]:
+        """Columns of the state table that may have values in nodes."""
+        own = {DUE, THROUGH, NEXT, HEAD, QUEUED, NUMBER_OF, TIME, *self.live.values(), *self.conditions.values(), *self._scalars}
+        return [name for name in self.stored_schema.names if name not in own]
 
     @property
     def texts(self) -> tuple[str, ...]:
