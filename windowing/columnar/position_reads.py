@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.windowing.columnar.delta_reads import needed_nodes
 from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.positions import (
@@ -159,7 +161,7 @@ def alone_in(stage: PositionStage, window: int) -> Alone:
     return Alone(slides_by == "count", max(BEFORE + age, watermark) - age if slides_by == "time" else BEFORE)
 
 
-def needed(stage: PositionStage, stored: pa.Table, codes: Ints, n_new: Ints) -> Bools:
+def needed(stage: PositionStage, stored: pa.Table, codes: Ints, n_new: Ints, arriving: Mapping[str, kernel.Values] | None = None) -> Bools:
     """Mask of the ``stored`` rows that a batch needs: of keys that have new rows, or work by the watermark; shape (n_stored,).
 
     Of a window with n tuples, the batch needs the leaves that it may evict, and at most 2·log2(n) nodes for the rest.
@@ -172,6 +174,8 @@ def needed(stage: PositionStage, stored: pa.Table, codes: Ints, n_new: Ints) -> 
         Key index of each row.
     n_new
         Number of the batch's rows of each key; shape (n_keys,).
+    arriving
+        The greatest values of these rows for each sequence that evicts by a delta, as :func:`.delta_reads.arriving_values` tells.
     """
     mask = pc.not_equal(stored.column(KIND), NODE).to_numpy().copy()
     active = n_new > 0
@@ -180,6 +184,9 @@ def needed(stage: PositionStage, stored: pa.Table, codes: Ints, n_new: Ints) -> 
         active |= (known.entry >= 0) & (known.scalar(DUE) <= stage.clock.watermark)
         ready = int64_of(known.waiting.column(TIME).combine_chunks()) < stage.clock.watermark
         applied = n_new + np.bincount(known.waiting_keys[ready], minlength=len(n_new))
+        if name in stage.state.deltas:
+            mask[needed_nodes(stage, name, stored, codes, known, (arriving or {})[name])] = True
+            continue
         at = _rows_of(stored, name, NODE)
         nodes, key = stored.select([LEVEL, POSITION, FIRST, ABOVE]).take(pa.array(at)), codes[at]
         for window in windows:
