@@ -45,12 +45,19 @@ def read_whole(table: DeltaTable, files: Sequence[Mapping[str, Any]], schema: pa
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
+def open_file(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any]) -> pq.ParquetFile:
+    """The Parquet file of the log's entry ``file`` in the table at ``uri``; raises as :func:`read_whole`. The caller closes it."""
+    opened = store.open_input_file(file["path"])
+    # Compare the size before trusting the footer or allocating memory for it.
+    _same(uri, file["path"], "bytes", opened.size(), file["size_bytes"])
+    parquet = pq.ParquetFile(opened, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+    _same(uri, file["path"], "rows", parquet.metadata.num_rows, file["num_records"])
+    return parquet
+
+
 def _rows_of(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
-    with store.open_input_file(file["path"]) as opened:
-        # Compare the size before trusting the footer or allocating memory for it.
-        _same(uri, file["path"], "bytes", opened.size(), file["size_bytes"])
-        parquet = pq.ParquetFile(opened, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
-        _same(uri, file["path"], "rows", parquet.metadata.num_rows, file["num_records"])
+    parquet = open_file(store, uri, file)
+    try:
         stored = parquet.schema_arrow.names
         # Files of format 1 have no checksums. ``RowCheck`` decides whether a row may lack one.
         require_columns(uri, [*stored, SUM], schema.names)
@@ -58,6 +65,8 @@ def _rows_of(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any], schema:
         if SUM in schema.names and SUM not in stored:
             rows = rows.append_column(SUM, pa.nulls(rows.num_rows, pa.int64()))
         rows = rows.select(schema.names).cast(schema)
+    finally:
+        parquet.close(force=True)
     _same(uri, file["path"], "rows", rows.num_rows, file["num_records"])
     for name in (BATCH, SLICE, LAST):
         if rows.num_rows and name in schema.names and file.get(f"min.{name}") is not None:

@@ -101,6 +101,12 @@ def files_of(table: DeltaTable) -> list[dict[str, Any]]:
     return list(pa.table(table.get_add_actions(flatten=True)).to_pylist())
 
 
+def batches_of(file: Mapping[str, Any]) -> tuple[int, int]:
+    """First and last batch with rows in ``file``; the whole range if there are no statistics."""
+    low, high = file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")
+    return (0, (1 << 63) - 1) if low is None or high is None else (low, high)
+
+
 def number_of_rows(table: DeltaTable) -> int:
     """Number of rows of ``table``, from its log."""
     return sum(file["num_records"] for file in files_of(table))

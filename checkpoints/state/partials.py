@@ -18,7 +18,7 @@ from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
-from windowmill.checkpoints.state.base import REWRITE, StateTable, files_of, number_of_rows
+from windowmill.checkpoints.state.base import REWRITE, StateTable, batches_of, files_of, number_of_rows
 from windowmill.checkpoints.state.wanted import Condition, OpenSessions, ReadLimit, Wanted, condition, may_hold, open_condition
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
 from windowmill.windowing.columnar.session_partials import LAST
@@ -177,7 +177,7 @@ def _least(file: Mapping[str, Any], column: str) -> int:
 
 def _spans_of_batches(files: Sequence[dict[str, Any]]) -> list[tuple[int, int, list[dict[str, Any]]]]:
     """Group ``files`` into spans of batches (first batch, last batch, files) that share no file; merges spans that fit into one file."""
-    spans = [(*_batches(file), [file]) for file in files]
+    spans = [(*batches_of(file), [file]) for file in files]
     spans.sort(key=lambda span: span[:2])
     for joins in (lambda span, other: other[0] <= span[1], lambda span, other: _fit([*span[2], *other[2]])):
         merged = spans[:1]
@@ -189,12 +189,6 @@ def _spans_of_batches(files: Sequence[dict[str, Any]]) -> list[tuple[int, int, l
                 merged.append(other)
         spans = merged
     return spans
-
-
-def _batches(file: Mapping[str, Any]) -> tuple[int, int]:
-    """First and last batch with rows in ``file``; the whole range if there are no statistics."""
-    low, high = file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")
-    return (0, (1 << 63) - 1) if low is None or high is None else (low, high)
 
 
 def _fit(files: Sequence[Mapping[str, Any]]) -> bool:

@@ -5,38 +5,66 @@ See :mod:`windowmill.windowing.columnar.positions` for the kinds of rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 
+from windowmill.checkpoints.appending import SMALL_BATCH_ROWS
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
-from windowmill.checkpoints.state.base import REWRITE, StateTable, files_of, number_of_rows
-from windowmill.checkpoints.state.wanted import Condition, ReadLimit
+from windowmill.checkpoints.state.base import (
+    COMPACTED_BYTES,
+    FEW_ENTRIES,
+    FEW_FILES,
+    REWRITE,
+    StateTable,
+    batches_of,
+    files_of,
+    number_of_rows,
+)
+from windowmill.checkpoints.state.searched_files import SearchedFiles, footer, keys_of
+from windowmill.checkpoints.state.wanted import ReadLimit
+from windowmill.windowing.columnar.delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.log import BATCH, DUE, KIND
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
-from windowmill.windowing.columnar.position_reads import alone_in, needed
-from windowmill.windowing.columnar.positions import FRONT, HEAD, KEY_ROW, NEXT, NODE, SEQUENCE, THROUGH, WAITING, PositionStage, scalar_of
-from windowmill.windowing.columnar.rows import key_codes
+from windowmill.windowing.columnar.position_reads import Demand, alone_in
+from windowmill.windowing.columnar.positions import (
+    FRONT,
+    HEAD,
+    KEY_ROW,
+    LIVE,
+    NEXT,
+    NODE,
+    SEQUENCE,
+    THROUGH,
+    WAITING,
+    PositionStage,
+    scalar_of,
+)
 from windowmill.windowing.columnar.slices import TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Columns of the keys that a batch works on: their rows in it, how many tuples it may apply, and their latest ``key`` row. Their prefix
+#: Columns of the keys that a batch works on: their rows in it, how many tuples it may apply, and their newest ``key`` row. Their prefix
 #: distinguishes them from key columns.
-_NEW, _APPLIED, _LATEST, _BOUNDS = "_ new", "_ applied", "_ latest", "_ bounds"
+_NEW, _APPLIED, _BOUNDS = "_ new", "_ applied", "_ bounds"
+#: Number of keys and sequences up to which a join on Spark sends their bounds to the rows.
+_FEW_BOUNDS = 100_000
+#: Levels of which nodes are stored beside the leaves under them, and rows of a row group: the nodes at either end of a window lie in one or
+#: two row groups, and the rest of a key's nodes in few.
+NEAR_LEVELS, GROUP_ROWS = 10, 8_192
 #: Columns beside those of the state in :func:`needed_rows`, quoted.
-_AGE, _LEAST, _PASSED = '"_ age"', '"_ head"', '"_ through"'
+_AGE, _NEWEST, _LEAST, _PASSED, _VERSION = '"_ age"', '"_ newest"', '"_ head"', '"_ through"', '"_ version"'
 
 
 class PositionTable(StateTable):
@@ -57,18 +85,27 @@ class PositionTable(StateTable):
         if not self._exists:
             return self.empty()
         with reporting_damage(self._path):
-            table = newest(self._path)
-            files = files_of(table)
-            if sum(file["size_bytes"] for file in files) > limit.span_bytes:
+            files = SearchedFiles(newest(self._path), stage, limit)
+            entries = files.entries()
+            if entries is None:
                 return None
-            before = Condition(f"{BATCH} < {stage.batch}", pc.field(BATCH) < stage.batch)
-            stored = self._rows(table, files, before, limit.rows)
-        if stored is None:
-            return None
-        columns = [pa.chunked_array([*stored.column(key).chunks, *rows.column(key).chunks]) for key in stage.keys]
-        codes, n_keys = key_codes(columns, len(stored) + len(rows))
-        n_new = np.bincount(codes[len(stored) :], minlength=n_keys)
-        return stored.filter(pa.array(needed(stage, stored, codes[: len(stored)], n_new)))
+            keys, codes, n_keys = keys_of([entries, rows], stage.keys)
+            demand = Demand.of(stage, entries, codes[: len(entries)], np.bincount(codes[len(entries) :], minlength=n_keys))
+            nodes = files.nodes(demand, keys, n_keys)
+            if nodes is None:
+                return None
+            parts = [entries.filter(pa.array(demand.entries)), nodes]
+            if stage.state.deltas:
+                arriving = arriving_values(stage, rows, codes[len(entries) :], n_keys)
+                node_keys = keys_of([keys, nodes], stage.keys)[1][len(keys) :] if stage.keys else np.zeros(len(nodes), np.int64)
+                of_entries = codes[: len(entries)]
+                kept, demand = split_nodes(stage, entries, of_entries, nodes, node_keys, arriving, demand.active)
+                leaves = files.nodes(demand, keys, n_keys)
+                if leaves is None:
+                    return None
+                parts = [parts[0], nodes.filter(pa.array(kept)), leaves]
+        found = pa.concat_tables(parts)
+        return found if len(found) <= limit.rows else None
 
     def restore(self, stage: PositionStage, touched: DataFrame | None) -> DataFrame | None:
         """As :meth:`read`, on Spark; ``touched`` are the usable new rows, null for none."""
@@ -80,21 +117,48 @@ class PositionTable(StateTable):
         require_columns(self._path, stored.columns, self._schema.names)
         stored = stored.select(*map(backquoted, self._schema.names))
         keys = [backquoted(name) for name in (*stage.keys, SEQUENCE)]
-        latest = F.max_by(F.struct(DUE, NEXT, *_fronts(stage)), F.when(F.col(KIND) == KEY_ROW, F.col(BATCH)))
-        # A tuple that waits still came at or after the watermark before the batch.
-        ready = (F.col(KIND) == WAITING) & (F.col(TIME) >= stage.clock.since) & (F.col(TIME) < stage.clock.watermark)
-        known = stored.groupBy(*keys).agg(latest.alias(_LATEST), F.count_if(ready).alias(_APPLIED))
-        new = F.lit(None).cast("long")
-        if touched is not None:
-            counts = touched.groupBy(*keys[:-1]).agg(F.count("*").alias(_NEW)).select(*_renamed(keys[:-1]), _NEW)
-            known = known.join(counts, _alike(known, counts, keys[:-1]), "left")
-            new = F.col(_NEW)
-        active = known.where(new.isNotNull() | (F.col(f"{_LATEST}.{DUE}") <= stage.clock.watermark))
-        applied = F.coalesce(new, F.lit(0)) + F.col(_APPLIED)
-        bounds = active.select(*_renamed(keys), F.col(_LATEST).alias(_BOUNDS), applied.alias(_APPLIED))
+        bounds = self._few(_bounds(stage, stored, touched))
+        known, kind = F.col(_BOUNDS), F.col(KIND)
+        wanted = F.when(kind == KEY_ROW, F.col(BATCH) == known[BATCH]).when(kind == WAITING, F.col(TIME) >= known[THROUGH])
         # The checksums tell of rows that are no sound nodes.
-        wanted = (F.col(KIND) != NODE) | F.coalesce(_make_up(stage), F.lit(True))
+        wanted = F.coalesce(wanted.otherwise(_make_up(stage)), F.lit(True))
         return stored.join(bounds, _alike(stored, bounds, keys)).where(wanted).select(*map(backquoted, self._schema.names))
+
+    def _few(self, bounds: DataFrame) -> DataFrame:
+        """``bounds``; if they are few, such that a join sends them to the rows, and does not shuffle these."""
+        from pyspark.sql import functions as F
+
+        few = bounds.limit(_FEW_BOUNDS + 1).toArrow()
+        if few.num_rows > _FEW_BOUNDS:
+            return bounds
+        return F.broadcast(self._spark.createDataFrame(few, bounds.schema))
+
+
+def _bounds(stage: PositionStage, stored: DataFrame, touched: DataFrame | None) -> DataFrame:
+    """Of each key and sequence that the batch works on: the key as by :func:`_renamed`, ``_BOUNDS`` and ``_APPLIED``.
+
+    ``_BOUNDS`` is null for a key that is new. Reads no nodes.
+    """
+    from pyspark.sql import functions as F
+
+    keys = [backquoted(name) for name in (*stage.keys, SEQUENCE)]
+    latest = F.max_by(F.struct(BATCH, DUE, THROUGH, NEXT, *_fronts(stage)), F.when(F.col(KIND) == KEY_ROW, F.col(BATCH)))
+    # A tuple that waits still came at or after the watermark before the batch.
+    ready = (F.col(KIND) == WAITING) & (F.col(TIME) >= stage.clock.since) & (F.col(TIME) < stage.clock.watermark)
+    entries = stored.where(F.col(KIND).isin(KEY_ROW, WAITING))
+    known = entries.groupBy(*keys).agg(latest.alias(_BOUNDS), F.count_if(ready).alias(_APPLIED)).select(*_renamed(keys), _BOUNDS, _APPLIED)
+    due = F.col(f"{_BOUNDS}.{DUE}") <= stage.clock.watermark
+    if touched is None:
+        return known.where(due)
+    counts = touched.groupBy(*keys[:-1]).agg(F.count("*").alias(_NEW)) if stage.keys else touched.agg(F.count("*").alias(_NEW))
+    sequences = F.explode(F.array(*map(F.lit, stage.state.sequences))).alias(SEQUENCE)
+    counts = counts.where(F.col(_NEW) > 0).select("*", sequences)
+    both = known.join(counts, _alike(counts, known, keys), "full_outer").where(F.col(_NEW).isNotNull() | due)
+    named = [
+        F.when(F.col(_NEW).isNull(), F.col(name)).otherwise(counts[key]).alias(name) for name, key in zip(known.columns, keys, strict=False)
+    ]
+    applied = F.coalesce(_NEW, F.lit(0)) + F.coalesce(_APPLIED, F.lit(0))
+    return both.select(*named, _BOUNDS, applied.alias(_APPLIED))
 
 
 def _fronts(stage: PositionStage) -> list[str]:
@@ -116,7 +180,7 @@ def _alike(rows: DataFrame, others: DataFrame, keys: Sequence[str]) -> Column:
 
 
 def _make_up(stage: PositionStage) -> Column:
-    """Whether a node is one of those that make up its key's windows, as :func:`.needed` tells."""
+    """Whether a node is one of those that make up its key's windows, as :class:`.Stretch` tells; null for a key without a ``key`` row."""
     from pyspark.sql import functions as F
 
     begin, parent = F.col(POSITION), F.expr(f"shiftleft(shiftright({POSITION}, int({LEVEL} + 1)), int({LEVEL} + 1))")
@@ -130,6 +194,8 @@ def _make_up(stage: PositionStage) -> Column:
             in_parent = F.col(ABOVE).isNotNull() & (parent >= front) & (parent_end <= F.col(f"{_BOUNDS}.{NEXT}")) & ~parents_first
             chosen = F.when(leaves_alone, F.col(LEVEL) == 0).otherwise(~in_parent)
             found.append((F.col(SEQUENCE) == name) & (begin >= front) & chosen)
+    # Leaves after the newest ``key`` row are damage, which is noticed only when they are read.
+    found.append((F.col(LEVEL) == 0) & (begin >= F.col(f"{_BOUNDS}.{NEXT}")))
     return reduce(or_, found)
 
 
@@ -138,11 +204,85 @@ def holds_positions(path: str) -> bool:
     return SEQUENCE in DeltaTable(path).schema().to_arrow().names
 
 
-def compact_positions(path: str, before_batch: int) -> int:
+def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
+    """The first batch of the newest files at ``path`` that are worth merging; null for none. Reads only the Delta log.
+
+    Files are merged with newer ones if these together have at least half as many rows. So each row is rewritten a logarithmic number of
+    times, and at most about half of the rows of an old file are superseded.
+
+    Parameters
+    ----------
+    lay_out
+        Whether a large file of one batch is to be rewritten in the order in which it is searched.
+    """
+    files = files_of(table := DeltaTable(path))
+    spans = _spans(files)
+    many, most = len(files) > FEW_FILES, COMPACTED_BYTES
+    first, taken = len(spans), _Span(0, 0, [])
+    while first and (taken + spans[first - 1]).bytes <= most:
+        older = spans[first - 1]
+        outside = sum(len(span.files) for span in spans[:first])
+        if taken.files and older.rows > 2 * taken.rows and not (many and outside > FEW_FILES // 2):
+            break
+        first, taken = first - 1, taken + older
+    if len(taken.files) > 1 and (many or taken.rows > 2 * spans[first].rows + FEW_ENTRIES):
+        return spans[first].first
+    if lay_out:
+        return next((span.first for span in spans if any(_is_unsorted(table, file) for file in span.files)), None)
+    return None
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Successive batches, from ``first`` through ``last``, and the files that hold their rows."""
+
+    first: int
+    last: int
+    files: Sequence[Mapping[str, Any]]
+
+    def __add__(self, other: _Span) -> _Span:
+        return _Span(min(self.first, other.first), max(self.last, other.last), [*self.files, *other.files])
+
+    @property
+    def rows(self) -> int:
+        return sum(int(file["num_records"]) for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(int(file["size_bytes"]) for file in self.files)
+
+
+def _spans(files: Sequence[Mapping[str, Any]]) -> list[_Span]:
+    """Spans of batches that share no file, oldest first."""
+    spans: list[_Span] = []
+    for each in sorted((_Span(*batches_of(file), [file]) for file in files), key=lambda span: (span.first, span.last)):
+        if spans and each.first <= spans[-1].last:
+            spans[-1] += each
+        else:
+            spans.append(each)
+    return spans
+
+
+def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:
+    """Whether ``file`` is one of a large batch, of which a search reads more than it needs, because its row groups are large."""
+    first, last = batches_of(file)
+    if first != last or file["num_records"] <= SMALL_BATCH_ROWS:
+        return False
+    metadata = footer(table, file)
+    return metadata.num_rows > 4 * GROUP_ROWS * metadata.num_row_groups
+
+
+def compact_positions(path: str, before_batch: int, first: int | None = None) -> int:
     """Rewrite the table at ``path`` without rows that no later batch needs, in one commit; returns the number of rows removed. No JVM.
 
     They are superseded rows of keys, applied tuples, and nodes that begin before all windows. Rows of ``before_batch`` itself, which a
-    failed attempt may have left, stay. A table with features that delta-rs cannot write is left as it is.
+    failed attempt may have left, stay. The rows are sorted, and cut into row groups, as they are searched: low levels of a key by their
+    positions, and then high levels. A table with features that delta-rs cannot write is left as it is.
+
+    Parameters
+    ----------
+    first
+        The first batch whose rows are rewritten, and no older ones; null for all.
     """
     table = DeltaTable(path)
     if not delta_rs_can_write(table):
@@ -150,27 +290,59 @@ def compact_positions(path: str, before_batch: int) -> int:
     schema = pa.schema(table.schema().to_arrow())
     names = ", ".join(map(quoted, schema.names))
     keys = schema.names[: schema.get_field_index(KIND)]
+    since = "true" if first is None else f"{BATCH} >= {first}"
+    far, live = f"{LEVEL} >= {NEAR_LEVELS}", LIVE in schema.names
+    if live:
+        # Of windows that evict by a delta, inner nodes are read before leaves.
+        far += f" OR ({LIVE} IS NOT NULL AND {LEVEL} > 0)"
+    removes = first is None or all(batches_of(file)[0] >= first for file in files_of(table))
+    needed = needed_rows("state", keys, f"{BATCH} < {before_batch} AND {since}", live=live, removes=removes)
+    order = f"{KIND}, {SEQUENCE}, ({far}), " + ", ".join([*map(quoted, keys), POSITION, LEVEL])
     kept = (
         QueryBuilder()
         .register("state", table)
         .execute(
-            f"SELECT {names} FROM ({needed_rows('state', keys, f'{BATCH} < {before_batch}')}) "
-            f"UNION ALL SELECT {names} FROM state WHERE {BATCH} >= {before_batch}"
+            f"SELECT {names} FROM (SELECT {names} FROM ({needed}) "
+            f"UNION ALL SELECT {names} FROM state WHERE {BATCH} >= {before_batch}) ORDER BY {order}"
         )
     )
     before = number_of_rows(table)
+    groups = WriterProperties(max_row_group_size=GROUP_ROWS)
     # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
-    write_deltalake(table, kept, mode="overwrite", commit_properties=REWRITE)
+    write_deltalake(
+        table, kept, mode="overwrite", predicate=None if first is None else since, commit_properties=REWRITE, writer_properties=groups
+    )
     return before - number_of_rows(DeltaTable(path))
 
 
-def needed_rows(state: str, keys: Sequence[str], where: str) -> str:
-    """The SQL query for the rows of ``state`` that satisfy ``where`` and that a batch after them all may need."""
-    of_key, is_key = ", ".join(map(quoted, [*keys, SEQUENCE])), f"{KIND} = '{KEY_ROW}'"
-    age = f"row_number() OVER (PARTITION BY {of_key}, {is_key} ORDER BY {BATCH} DESC)"
-    head, through = (f"max(CASE WHEN {is_key} AND {_AGE} = 1 THEN {name} END) OVER (PARTITION BY {of_key})" for name in (HEAD, THROUGH))
-    known = f"SELECT *, {head} AS {_LEAST}, {through} AS {_PASSED} FROM (SELECT *, {age} AS {_AGE} FROM {state} WHERE {where})"
-    return (
-        f"SELECT * FROM ({known}) WHERE ({is_key} AND {_AGE} = 1) OR ({KIND} = '{WAITING}' AND {TIME} >= {_PASSED}) "
-        f"OR ({KIND} = '{NODE}' AND {POSITION} >= {_LEAST})"
-    )
+def needed_rows(state: str, keys: Sequence[str], where: str, *, live: bool, removes: bool = True) -> str:
+    """The SQL query for the rows of ``state`` that satisfy ``where`` and that a batch after them all may need.
+
+    Parameters
+    ----------
+    live
+        Whether the table has windows that evict by a delta, whose nodes supersede one another.
+    removes
+        Whether no older rows are left that a node without live tuples supersedes, so that it is not needed.
+    """
+    of_key = [*keys, SEQUENCE]
+    renamed = [f'"_ key {number}"' for number in range(len(of_key))]
+    named = ", ".join(f"{quoted(name)} AS {alias}" for name, alias in zip(of_key, renamed, strict=True))
+    age = f"row_number() OVER (PARTITION BY {', '.join(map(quoted, of_key))} ORDER BY {BATCH} DESC) AS {_AGE}"
+    known = f"SELECT {named}, {BATCH} AS {_NEWEST}, {HEAD} AS {_LEAST}, {THROUGH} AS {_PASSED}, {age} FROM {state}"
+    newest = f"SELECT * FROM ({known} WHERE {KIND} = '{KEY_ROW}' AND {where}) WHERE {_AGE} = 1"
+    same = " AND ".join(f"(s.{quoted(name)} IS NOT DISTINCT FROM n.{alias})" for name, alias in zip(of_key, renamed, strict=True))
+    # What of a key lacks its ``key`` row is kept, so that the next batch of the key tells of it.
+    nodes, rows = f"{POSITION} >= {_LEAST}", f"SELECT * FROM {state} WHERE {where}"
+    if live:
+        of_node = ", ".join([*map(quoted, of_key), KIND, LEVEL, POSITION])
+        rows = f"SELECT *, row_number() OVER (PARTITION BY {of_node} ORDER BY {BATCH} DESC) AS {_VERSION} FROM {state} WHERE {where}"
+        is_latest = f"{_VERSION} = 1 AND {POSITION} + (1 << {LEVEL}) > {_LEAST}" + (f" AND {LIVE} > 0" if removes else "")
+        nodes = f"CASE WHEN {LIVE} IS NULL THEN {nodes} ELSE {is_latest} END"
+    kinds = {
+        KEY_ROW: f"{BATCH} = {_NEWEST}",
+        WAITING: f"({TIME} >= {_PASSED} OR {_PASSED} IS NULL)",
+        NODE: f"({nodes} OR {_LEAST} IS NULL)",
+    }
+    chosen = " OR ".join(f"({KIND} = '{kind}' AND {condition})" for kind, condition in kinds.items())
+    return f"SELECT s.* FROM ({rows}) AS s LEFT JOIN ({newest}) AS n ON {same} WHERE {chosen}"

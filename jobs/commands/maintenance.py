@@ -91,7 +91,7 @@ def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
         if is_log(path):
             return compact_log(path, ledger.next_commit) + _compact(path)
         if holds_positions(path):
-            return compact_positions(path, ledger.next_commit) + _compact(path)
+            return compact_positions(path, ledger.next_commit)
         return compact_partials(path, _needed(pipeline, ledger, path))
 
     return compact

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.state.base import is_overgrown
-from windowmill.checkpoints.state.positions import PositionTable, compact_positions
+from windowmill.checkpoints.state.positions import PositionTable, compact_positions, overgrown_from
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.balance import settle
 from windowmill.jobs.ways.base import Applied, Computed
@@ -43,6 +42,8 @@ class PositionWay:
         self._spark, self._batch, self._positions, self._path = spark, batch, positions, state
         self._state = PositionState(batch.pipeline, batch.types, positions.layout)
         self._table = PositionTable(spark, state, self._state.stored_schema, batch.check)
+        # Whether the state kept a small batch from being computed in this process.
+        self._is_beyond_limit = False
 
     def survey(self) -> Surveyed:
         return Surveyed.of(self._spark, self._batch, self._stage(self._batch.emission_by_arrival(self._batch.seen)))
@@ -68,6 +69,7 @@ class PositionWay:
             stored = self._table.read(stage, rows, limits.state_read(stage.layout)) if batch.restores else self._table.empty()
             if stored is not None:
                 return LoadedInProcess(new, rows, stored, stage)
+            self._is_beyond_limit = True
             new = None if new is None else NumberedRows.surveyed(new.in_spark, batch)
         touched = None if new is None else new.usable()
         restored = self._table.restore(stage, touched) if batch.restores else None
@@ -80,7 +82,10 @@ class PositionWay:
         return self._table.remember(rows, count, app_id=app_id, batch=self._batch.batch, metadata=metadata)
 
     def is_overgrown(self) -> bool:
-        return DeltaTable.is_deltatable(self._path) and is_overgrown(self._path)
+        return DeltaTable.is_deltatable(self._path) and self._overgrown_from() is not None
 
     def compact(self) -> None:
-        compact_positions(self._path, self._batch.batch + 1)
+        compact_positions(self._path, self._batch.batch + 1, self._overgrown_from())
+
+    def _overgrown_from(self) -> int | None:
+        return overgrown_from(self._path, lay_out=self._is_beyond_limit)

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, STREAMS, Row
-from tests.windowing.test_positions import FRONT_WINDOWS, TYPES, Run, compare, spec_of
+from tests.windowing.test_positions import POLICY_WINDOWS, TYPES, Run, compare, in_order, spec_of
+from windowmill.checkpoints.state import positions, searched_files
+from windowmill.checkpoints.state.base import FEW_FILES
 from windowmill.checkpoints.state.positions import PositionTable, compact_positions
 from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.windowing.columnar.positions import PositionStage
+from windowmill.windowing.columnar.log import KIND
+from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING, PositionStage
+from windowmill.windowing.errors import StateCorruptError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
 
 NO_LIMIT = ReadLimit(1 << 40, 1 << 40, 1 << 40)
-ROWS = [Row("ab"[n % 2], n, n, n % 7, n / 3, "x", True) for n in range(40)]
 
 
 class TableRun(Run):
     """A run whose state is a table."""
 
-    def __init__(self, path: Path, *windows: str, **options: Any) -> None:
-        super().__init__(spec_of(*windows, **options))
-        self.path = str(path)
+    def __init__(self, path: Path, spec: Pipeline) -> None:
+        super().__init__(spec)
+        self.path, self.restored = str(path), self.stored
 
     def _table(self) -> PositionTable:
         return PositionTable(None, self.path, self.state.stored_schema)
@@ -35,6 +47,7 @@ class TableRun(Run):
     def _needed(self, stage: PositionStage, new: pa.Table) -> pa.Table:
         found = self._table().read(stage, new, NO_LIMIT)
         assert found is not None
+        self.restored = found
         return found
 
     def feed(self, rows: list[Row], *, final: bool = False) -> None:
@@ -46,7 +59,7 @@ class TableRun(Run):
 @pytest.mark.parametrize("column", ["age", "head", "through"])
 def test_a_key_may_be_named_as_anything_that_compacting_computes(tmp_path, monkeypatch, column):
     monkeypatch.setitem(TYPES, column, pa.string())
-    run = TableRun(tmp_path / "state", "count_count")
+    run = TableRun(tmp_path / "state", spec_of("count_count"))
     spec = run.spec.model_copy(update={"keys": (column,)})
     table = PositionTable(None, run.path, Run(spec).state.stored_schema)
     entry = {column: "a", "_kind": "key", "_sequence": "s", "_through": 5, "_head": 3}
@@ -56,18 +69,149 @@ def test_a_key_may_be_named_as_anything_that_compacting_computes(tmp_path, monke
     assert compact_positions(run.path, before_batch=2) == 2
 
 
-@shared(1, 6)
+@contextmanager
+def searching() -> Iterator[None]:
+    """No file is read whole, and row groups have four rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searched_files, "WHOLE_BYTES", 0)
+        patch.setattr(positions, "GROUP_ROWS", 4)
+        patch.setattr(positions, "NEAR_LEVELS", 2)
+        yield
+
+
+@pytest.mark.parametrize("how", [nullcontext, searching])
+@shared(2, 6)
 @given(
-    windows=st.lists(st.sampled_from(sorted(FRONT_WINDOWS)), min_size=1, max_size=3),
+    windows=st.lists(st.sampled_from(sorted(POLICY_WINDOWS)), min_size=1, max_size=3),
     rows=STREAMS,
     cuts=CUTS,
-    compacted=st.lists(st.integers(-1, 1), min_size=30, max_size=30),
+    compacted=st.lists(st.integers(-1, 4), min_size=30, max_size=30),
 )
-def test_batches_over_a_table_that_is_compacted_in_between_equal_one_run(tmp_path_factory, windows, rows, cuts, compacted):
-    run = TableRun(tmp_path_factory.mktemp("positions") / "state", *windows)
-    for begin, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]):
-        run.feed(rows[begin:stop])
-        if compacted[run.batches] >= 0:
-            # Also as if the last batch were still open.
-            compact_positions(run.path, run.batches - compacted[run.batches])
+def test_batches_over_a_table_that_is_compacted_in_between_equal_one_run(tmp_path_factory, how, windows, rows, cuts, compacted):
+    run = TableRun(tmp_path_factory.mktemp("positions") / "state", spec_of(*windows))
+    with how():
+        for begin, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]):
+            run.feed(rows[begin:stop])
+            compact(run, compacted[run.batches])
     compare(run, rows, final=False)
+
+
+def compact(run: TableRun, how: int) -> None:
+    """Compact the table: with 1 as if the last batch were still open, with more only the newest batches, with less not at all."""
+    if how in (0, 1):
+        compact_positions(run.path, run.batches - how)
+    elif how > 1:
+        compact_positions(run.path, run.batches, max(0, run.batches - how))
+
+
+LONG = {
+    "count": {"type": "sliding", "evict": {"count": 300}, "trigger": {"count": 1}},
+    "time": {"type": "sliding", "evict": {"time": 300}, "trigger": {"time": 7}},
+    "flush": {"type": "tumbling", "evict": {"count": 200}},
+}
+
+
+def long_spec(*windows: str) -> Pipeline:
+    """A pipeline of windows over hundreds of tuples."""
+    aggregates = {
+        "rows": {"count": "*"},
+        "total": {"sum": "f"},
+        "greatest": {"max": "f"},
+        "spread": {"stddev_samp": "f"},
+        "at": {"arg_max": ["v", "name"]},
+        "p90": {"quantile": {"column": "f", "q": 0.9}},
+    }
+    return parse_pipeline(
+        {
+            "pipeline": "p",
+            "keys": ["k"],
+            "time": {"column": "t", "unit": "none"},
+            "windows": [{"name": f"w{number}"} | LONG[name] for number, name in enumerate(windows)],
+            "aggregates": aggregates,
+        }
+    )
+
+
+def tuples(keys: str, begin: int, end: int) -> list[Row]:
+    """A row of one key after the other for each time from ``begin`` until ``end``."""
+    return [Row(keys[n % len(keys)], n, n, n % 7, n / 3, "x", True) for n in range(begin, end)]
+
+
+@pytest.mark.parametrize("windows", [["count"], ["time"], ["flush"], ["count", "time", "flush"]], ids="-".join)
+def test_long_windows_are_the_same_to_the_bit_and_few_rows_of_them_are_restored(tmp_path, windows):
+    spec, rng = long_spec(*windows), random.Random(7)
+    rows = [Row(rng.choice("aaab") if n % 50 else None, n // 3, n // 3, n * 7 % 11, 1 / (n + 1), "x", True) for n in range(2_400)]
+    whole, run = Run(spec), TableRun(tmp_path / "state", spec)
+    whole.feed(rows)
+    restored = []
+    with searching():
+        for number, first in enumerate(range(0, len(rows), 40)):
+            new = rows[first : first + 40]
+            run.feed(new)
+            restored.append((run.restored, Counter(row.k for row in new)))
+            compact(run, {5: 0, 3: 3}.get(number % 6, -1))
+    assert sorted(run.rows(), key=in_order) == sorted(whole.rows(), key=in_order) != []
+    if windows == ["count"]:
+        for found, new in restored:
+            for key, n in Counter(found.column("k").to_pylist()).items():
+                assert n <= new[key] + 2 * math.log2(300) + 2
+
+
+def test_few_row_groups_of_a_large_file_are_decoded(tmp_path, monkeypatch):
+    run = TableRun(tmp_path / "state", long_spec("count"))
+    with searching():
+        for begin in range(0, 8_000, 2_000):
+            run.feed(tuples("abcdefgh", begin, begin + 2_000))
+        compact_positions(run.path, run.batches)
+        [groups] = [pq.ParquetFile(uri.removeprefix("file://")).num_row_groups for uri in DeltaTable(run.path).file_uris()]
+        decoded = []
+        read = pq.ParquetFile.read_row_groups
+        monkeypatch.setattr(pq.ParquetFile, "read_row_groups", lambda *given, **named: decoded.extend(given[1]) or read(*given, **named))
+        run.feed([Row("c", 8_000, 8_000, 1, 1.0, "x", True)])
+    assert groups > 1_000
+    # Those of entries, and of a key the nodes beside the ends of its window and those of high levels.
+    assert 0 < len(decoded) <= 60
+    compare(run, [*tuples("abcdefgh", 0, 8_000), Row("c", 8_000, 8_000, 1, 1.0, "x", True)], final=False)
+
+
+@pytest.mark.parametrize("kind", [KEY_ROW, WAITING, NODE])
+@pytest.mark.parametrize("how", [nullcontext, searching])
+def test_rows_that_a_file_has_lost_are_told(tmp_path, how, kind):
+    run = TableRun(tmp_path / "state", long_spec("count"))
+    with how():
+        for begin in range(0, 400, 10):
+            run.feed(tuples("ab", begin, begin + 10))
+        compact_positions(run.path, run.batches)
+        rows = DeltaTable(run.path).to_pyarrow_table()
+        lost = pc.and_(pc.equal(rows.column(KIND), kind), pc.equal(rows.column("k"), "b"))
+        write_deltalake(run.path, rows.filter(pc.invert(lost)), mode="overwrite")
+        with pytest.raises(StateCorruptError, match="missing"):
+            run.feed([Row("b", 400, 400, 1, 1.0, "x", True)])
+
+
+@pytest.mark.parametrize("how", [nullcontext, searching])
+def test_a_newest_key_row_that_is_lost_is_told(tmp_path, how):
+    run = TableRun(tmp_path / "state", long_spec("count"))
+    with how():
+        for begin in range(0, 400, 10):
+            run.feed(tuples("ab", begin, begin + 10))
+        rows = DeltaTable(run.path).to_pyarrow_table()
+        newest = pc.and_(pc.equal(rows.column(KIND), KEY_ROW), pc.equal(rows.column("_batch"), run.batches - 1))
+        write_deltalake(run.path, rows.filter(pc.invert(newest)), mode="overwrite")
+        with pytest.raises(StateCorruptError, match="missing"):
+            run.feed([Row("b", 400, 400, 1, 1.0, "x", True)])
+
+
+def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(tmp_path):
+    run = TableRun(tmp_path / "state", long_spec("count"))
+    run.feed(tuples("a", 0, 2_000))
+    merged = []
+    for n in range(2_000, 2_000 + 5 * FEW_FILES):
+        run.feed(tuples("a", n, n + 1))
+        first = positions.overgrown_from(run.path)
+        if first is not None:
+            merged.append(first)
+            compact_positions(run.path, run.batches, first)
+        assert len(DeltaTable(run.path).file_uris()) <= FEW_FILES
+    assert 3 <= len(merged) <= 5
+    assert merged[0] > 0, "the large file was rewritten for a few small ones"

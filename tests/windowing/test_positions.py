@@ -16,11 +16,11 @@ from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
 from tests.windowing.test_log import place
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.delta_reads import arriving_values
+from windowmill.windowing.columnar.delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.log import DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.position_batch import advance
-from windowmill.windowing.columnar.position_reads import Known, needed
+from windowmill.windowing.columnar.position_reads import Demand, Known
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, SEQUENCE, WAITING, PositionStage, PositionState
 from windowmill.windowing.columnar.rows import key_codes
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
@@ -93,8 +93,15 @@ class Run:
         keys = pa.chunked_array([*stored.column("k").chunks, *new.column("k").chunks])
         codes, n_keys = key_codes([keys], len(keys))
         n_new = np.bincount(codes[len(stored) :], minlength=n_keys)
-        arriving = arriving_values(stage, new, codes[len(stored) :], n_keys)
-        mask = needed(stage, stored, codes[: len(stored)], n_new, arriving)
+        demand = Demand.of(stage, stored, codes[: len(stored)], n_new)
+        mask = demand.entries.copy()
+        nodes = np.flatnonzero(pc.equal(stored.column(KIND), NODE).to_numpy())
+        mask[nodes] = demand.holds(stored.take(nodes), codes[nodes])
+        if self.state.deltas:
+            greatest = arriving_values(stage, new, codes[len(stored) :], n_keys)
+            found, found_keys = stored.take(nodes), codes[nodes]
+            kept, leaves = split_nodes(stage, stored, codes[: len(stored)], found, found_keys, greatest, demand.active)
+            mask[nodes] = (mask[nodes] & kept) | leaves.holds(found, found_keys)
         if self.only_due:
             for name in self.state.sequences:
                 known = Known.of(name, stored, codes[: len(stored)], n_keys)

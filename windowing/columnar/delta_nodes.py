@@ -76,7 +76,7 @@ class Places:
         found = np.empty(len(key), np.int64)
         found[order] = order[first]
         found[found >= n] = -1
-        return found[n:]
+        return np.asarray(found[n:], np.int64)
 
 
 def places_of(nodes: pa.Table, key: Ints) -> Places:

@@ -1,63 +1,129 @@
-"""What a batch of windows that evict by a delta reads: nodes that lose nothing, and the parts of those that may lose something."""
+"""What a batch of windows that evict by a delta reads: nodes that lose nothing, and the parts of those that may lose something.
+
+Inner nodes are read first. Those whose least value tells that something below them may leave are made of their parts, of which leaves are
+read then.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.delta_nodes import greatest_values, least_values, live_nodes, make_up, may_leave, places_of
-from windowmill.windowing.columnar.positions import HEAD, NEXT, PositionStage
+from windowmill.windowing.columnar.delta_nodes import STRIDE, greatest_values, least_values, live_nodes, make_up, may_leave, places_of
+from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
+from windowmill.windowing.columnar.position_reads import Bounds, Demand, Known
+from windowmill.windowing.columnar.positions import HEAD, NEXT, SEQUENCE, PositionStage
 from windowmill.windowing.columnar.slices import TIME
 from windowmill.windowing.kernels import policy_rules as kernel
 from windowmill.windowing.kernels.columns import int64_of
-from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.slicing.policy_settings import holds_integers, joined_values, values_at, values_of
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.slicing.policy_settings import delta_of, holds_integers, joined_values, values_at, values_of
 
-if TYPE_CHECKING:
-    from windowmill.windowing.columnar.position_reads import Known
-    from windowmill.windowing.windows.policy_rules import Delta
+#: The first position from which nodes of level ``STRIDE`` are not told apart by :meth:`_Leaves._code`.
+_BLOCKS = np.int64(1) << 40
+
+
+@dataclass(frozen=True)
+class _Leaves:
+    """The leaves below nodes of level ``STRIDE`` that a batch splits, and those below no stored node.
+
+    Attributes
+    ----------
+    key, block
+        Key index and number of each node that is split; sorted by number.
+    head, stop
+        First position that the windows of each key hold, and the one after the last; shapes (n_keys,).
+    """
+
+    sequence: str
+    key: Ints
+    block: Ints
+    head: Ints
+    stop: Ints
+
+    def only(self, keys: Ints) -> _Leaves:
+        place = np.full(len(self.head), -1, np.int64)
+        place[keys] = np.arange(len(keys))
+        kept = place[self.key] >= 0
+        return _Leaves(self.sequence, place[self.key][kept], self.block[kept], self.head[keys], self.stop[keys])
+
+    def holds(self, nodes: pa.Table, key: Ints) -> Bools:
+        level, begin = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION))
+        block = begin >> STRIDE
+        split = np.isin(_codes(key, block), _codes(self.key, self.block))
+        return np.asarray((level == 0) & (begin >= self.head[key]) & (split | ((block + 1) << STRIDE > self.stop[key])), np.bool_)
+
+    def may_hold(self, bounds: Bounds) -> Bools:
+        found = (((bounds.high >> STRIDE) + 1) << STRIDE > self.stop) & (bounds.high >= self.head)
+        first, last = np.searchsorted(self.block, [bounds.low >> STRIDE, (bounds.high >> STRIDE) + 1])
+        found[self.key[first:last]] = True
+        return np.asarray(found, np.bool_)
+
+
+def _codes(key: Ints, block: Ints) -> Ints:
+    """A number for each key index and block; blocks that are far apart may share one, which makes a batch read more."""
+    return np.asarray(key * _BLOCKS + block % _BLOCKS, np.int64)
 
 
 def arriving_values(stage: PositionStage, rows: pa.Table, codes: Ints, n_keys: int) -> Mapping[str, kernel.Values]:
     """By sequence, the greatest value of each key's new ``rows`` in the column of the sequence's delta; shapes (n_keys,)."""
-    return {name: greatest_values(values_of(_delta(stage, name), rows, np.arange(len(rows))), codes, n_keys) for name in stage.state.deltas}
+    every = np.arange(len(rows))
+    return {name: greatest_values(values_of(delta_of(stage.settings_of(name)), rows, every), codes, n_keys) for name in stage.state.deltas}
 
 
-def needed_nodes(stage: PositionStage, name: str, stored: pa.Table, codes: Ints, known: Known, arriving: kernel.Values) -> Ints:
-    """Indices of the ``stored`` nodes of the sequence ``name`` that a batch needs.
+def split_nodes(
+    stage: PositionStage,
+    entries: pa.Table,
+    codes: Ints,
+    nodes: pa.Table,
+    node_keys: Ints,
+    arriving: Mapping[str, kernel.Values],
+    active: Bools,
+) -> tuple[Bools, Demand]:
+    """Mask of the ``nodes`` that the batch needs, and the demand for the leaves that it needs besides.
 
     Parameters
     ----------
-    codes
-        Key index of each row.
+    entries, codes
+        As for :meth:`.Demand.of`.
+    nodes, node_keys
+        Nodes that the demand told, and their key indices.
     arriving
-        The greatest value of each key's new rows; shapes (n_keys,).
+        As :func:`arriving_values` returns it.
+    active
+        Mask of the keys that the batch works on.
     """
-    delta, n_keys = _delta(stage, name), len(known.entry)
+    needed, leaves = np.ones(len(nodes), np.bool_), []
+    for name in stage.state.deltas:
+        known = Known.of(name, entries, codes, len(active))
+        rows = live_nodes(name, nodes, node_keys, known.scalar(HEAD))
+        key, live = node_keys[rows], nodes.take(pa.array(rows))
+        places, settings, stop = places_of(live, key), stage.settings_of(name), known.scalar(NEXT)
+        greatest, integers = _greatest(stage, name, known, arriving[name])
+        lose = may_leave(settings, values_at(greatest, key), least_values(live, integers=integers), integers=integers)
+        needed &= ~pc.equal(nodes.column(SEQUENCE), name).to_numpy()
+        needed[rows[make_up(places, lose, stop[key])]] = True
+        split = np.flatnonzero(lose & (places.level == STRIDE))
+        split = split[np.argsort(places.begin[split], kind="stable")]
+        leaves.append(_Leaves(name, key[split], places.begin[split] >> STRIDE, known.scalar(HEAD), stop))
+    return needed, Demand(active, np.zeros(len(codes), np.bool_), leaves)
+
+
+def _greatest(stage: PositionStage, name: str, known: Known, arriving: kernel.Values) -> tuple[kernel.Values, bool]:
+    """The greatest value of each key's tuples that the batch may apply, and whether values are integers."""
+    delta = delta_of(stage.settings_of(name))
     waits = np.flatnonzero(int64_of(known.waiting.column(TIME).combine_chunks()) < stage.clock.watermark)
     waiting = pa.table({delta.column: known.waiting.column(stage.state.live[delta.column])})
-    ready = values_of(delta, waiting, waits)
-    both = joined_values((arriving, ready))
-    greatest = greatest_values(both, np.append(np.arange(n_keys), known.waiting_keys[waits]), n_keys)
-    rows = live_nodes(name, stored, codes, known.scalar(HEAD))
-    nodes, key = stored.take(pa.array(rows)), codes[rows]
-    integers = holds_integers(delta, waiting)
-    settings, least = stage.settings[stage.state.sequences[name][0]], least_values(nodes, integers=integers)
-    leaves = may_leave(settings, values_at(greatest, key), least, integers=integers)
-    return rows[make_up(places_of(nodes, key), leaves, known.scalar(NEXT)[key])]
+    key = np.append(np.arange(len(known.entry)), known.waiting_keys[waits])
+    both = joined_values((arriving, values_of(delta, waiting, waits)))
+    return greatest_values(both, key, len(known.entry)), holds_integers(delta, waiting)
 
 
 def sequence_nodes(name: str, stored: pa.Table, codes: Ints, known: Known) -> tuple[pa.Table, Ints]:
     """The restored nodes of the sequence ``name`` that have live tuples, and their key indices."""
     rows = live_nodes(name, stored, codes, known.scalar(HEAD))
     return stored.take(pa.array(rows)), codes[rows]
-
-
-def _delta(stage: PositionStage, name: str) -> Delta:
-    """The delta by which the windows of the sequence ``name`` evict."""
-    delta = stage.settings[stage.state.sequences[name][0]].evict.delta
-    assert delta is not None
-    return delta

@@ -22,7 +22,7 @@ from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lower import lower
 from windowmill.windowing.kernels.tries import WHOLE, Items, Totals, window_changes
 from windowmill.windowing.slicing.leaves import Windows
-from windowmill.windowing.slicing.policy_settings import PolicySettings, holds_integers, joined_values, values_at, values_of
+from windowmill.windowing.slicing.policy_settings import PolicySettings, delta_of, holds_integers, joined_values, values_at, values_of
 
 
 @dataclass(frozen=True)
@@ -103,15 +103,15 @@ class DeltaSequence(PositionSequence):
 
     @cached_property
     def _fed_values(self) -> kernel.Values:
-        return values_of(self._settings.evict.delta, self._tuples.table, self._fed.rows)
+        return values_of(delta_of(self._settings), self._tuples.table, self._fed.rows)
 
     @property
     def _settings(self) -> PolicySettings:
-        return self._stage.settings[self._windows[0]]
+        return self._stage.settings_of(self._name)
 
     @property
     def _integers(self) -> bool:
-        return holds_integers(self._settings.evict.delta, self._tuples.table)
+        return holds_integers(delta_of(self._settings), self._tuples.table)
 
     @cached_property
     def _restored_places(self) -> Places:

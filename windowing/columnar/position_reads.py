@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.delta_reads import needed_nodes
 from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.positions import (
     FRONT,
+    HEAD,
     KEY_ROW,
     NEXT,
     NODE,
@@ -53,12 +53,15 @@ class Known:
         For each key, the index of its row in ``entries``; −1 if it has none. Shape (n_keys,).
     waiting, waiting_keys
         Tuples that wait, and their key indices.
+    rows
+        Indices of the rows of ``entries`` and ``waiting`` among those that were given.
     """
 
     entries: pa.Table
     entry: Ints
     waiting: pa.Table
     waiting_keys: Ints
+    rows: Ints
 
     @classmethod
     def of(cls, name: str, stored: pa.Table, codes: Ints, n_keys: int) -> Known:
@@ -86,7 +89,7 @@ class Known:
         wrong[codes[others[batch[others] > written[codes[others]]]]] = True
         if wrong.any():
             raise StateCorruptError(f"state: rows of {int(wrong.sum()):,} keys are missing, or stand twice; rebuild it from the source")
-        return cls(entries, entry, stored.take(pa.array(waiting)), codes[waiting])
+        return cls(entries, entry, stored.take(pa.array(waiting)), codes[waiting], np.append(last, waiting))
 
     def scalar(self, column: str) -> Ints:
         """An integer column of the ``key`` rows for each key; 0 for a key without one. Shape (n_keys,)."""
@@ -161,48 +164,188 @@ def alone_in(stage: PositionStage, window: int) -> Alone:
     return Alone(slides_by == "count", max(BEFORE + age, watermark) - age if slides_by == "time" else BEFORE)
 
 
-def needed(stage: PositionStage, stored: pa.Table, codes: Ints, n_new: Ints, arriving: Mapping[str, kernel.Values] | None = None) -> Bools:
-    """Mask of the ``stored`` rows that a batch needs: of keys that have new rows, or work by the watermark; shape (n_stored,).
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of some stored nodes, from statistics: greatest level, positions, and the least times of first tuples.
 
-    Of a window with n tuples, the batch needs the leaves that it may evict, and at most 2·log2(n) nodes for the rest.
-
-    Parameters
+    Attributes
     ----------
-    stored
-        All rows of some keys; at least the columns that are no partials.
-    codes
-        Key index of each row.
-    n_new
-        Number of the batch's rows of each key; shape (n_keys,).
-    arriving
-        The greatest values of these rows for each sequence that evicts by a delta, as :func:`.delta_reads.arriving_values` tells.
+    level
+        Greatest level.
+    low, high
+        First and last position at which a node begins.
+    first, above
+        Least event time of a node's first tuple, and of that of the node above it.
     """
-    mask = pc.not_equal(stored.column(KIND), NODE).to_numpy().copy()
-    active = n_new > 0
-    for name, windows in stage.state.sequences.items():
-        known = Known.of(name, stored, codes, len(n_new))
-        active |= (known.entry >= 0) & (known.scalar(DUE) <= stage.clock.watermark)
-        ready = int64_of(known.waiting.column(TIME).combine_chunks()) < stage.clock.watermark
-        applied = n_new + np.bincount(known.waiting_keys[ready], minlength=len(n_new))
-        if name in stage.state.deltas:
-            mask[needed_nodes(stage, name, stored, codes, known, (arriving or {})[name])] = True
-            continue
-        at = _rows_of(stored, name, NODE)
-        nodes, key = stored.select([LEVEL, POSITION, FIRST, ABOVE]).take(pa.array(at)), codes[at]
-        for window in windows:
-            front = known.scalar(scalar_of(stage.pipeline.windows[window].name, FRONT))
-            mask[at] |= _makes_up(nodes, alone_in(stage, window), front[key], known.scalar(NEXT)[key], applied[key])
-    return np.asarray(mask & active[codes], np.bool_)
+
+    level: int
+    low: int
+    high: int
+    first: int
+    above: int
 
 
-def _makes_up(nodes: pa.Table, alone: Alone, front: Ints, stop: Ints, applied: Ints) -> Bools:
-    """Whether each of ``nodes`` is one of those that make up its key's window [``front``, ``stop``).
+class Wanted(Protocol):
+    """Nodes of a sequence that a batch needs."""
 
-    They are the leaves of tuples that may leave alone, and the greatest nodes that hold none of these.
+    @property
+    def sequence(self) -> str:
+        """The sequence."""
+        ...
+
+    def only(self, keys: Ints) -> Wanted:
+        """What is wanted of the keys of these indices, which are counted from 0 in it."""
+        ...
+
+    def holds(self, nodes: pa.Table, key: Ints) -> Bools:
+        """Mask of the ``nodes`` of the sequence that the batch needs; ``key`` are their key indices."""
+        ...
+
+    def may_hold(self, bounds: Bounds) -> Bools:
+        """Whether the batch may need nodes within ``bounds`` of each key; shape (n_keys,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class InnerNodes:
+    """All inner nodes of a sequence whose tuples leave from anywhere, by which :mod:`.delta_reads` tells what else the batch needs.
+
+    Attributes
+    ----------
+    head
+        First position that the windows of each key hold; shape (n_keys,).
     """
-    level, begin, first, above = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION, FIRST, ABOVE))
-    parent = begin >> (level + 1) << (level + 1)
-    leaves_alone = alone.holds(begin - front, first, applied)
-    in_parent = valid_of(nodes.column(ABOVE).combine_chunks()) & (parent >= front) & (parent + (np.int64(2) << level) <= stop)
-    in_parent &= ~alone.holds(parent - front, above, applied)
-    return (begin >= front) & np.where(leaves_alone, level == 0, ~in_parent)
+
+    sequence: str
+    head: Ints
+
+    def only(self, keys: Ints) -> InnerNodes:
+        return InnerNodes(self.sequence, self.head[keys])
+
+    def holds(self, nodes: pa.Table, key: Ints) -> Bools:
+        level, begin = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION))
+        return np.asarray((level > 0) & (begin + (np.int64(1) << level) > self.head[key]), np.bool_)
+
+    def may_hold(self, bounds: Bounds) -> Bools:
+        return np.asarray((bounds.level > 0) & (bounds.high + (1 << min(bounds.level, 61)) > self.head), np.bool_)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The stretch of positions that a window holds of each key, and what of it may leave alone.
+
+    Attributes
+    ----------
+    front, stop
+        The stretch [``front``, ``stop``) before the batch; shapes (n_keys,).
+    applied
+        Upper bound of the number of tuples that the batch applies; shape (n_keys,).
+    """
+
+    sequence: str
+    alone: Alone
+    front: Ints
+    stop: Ints
+    applied: Ints
+
+    def only(self, keys: Ints) -> Stretch:
+        """The stretches of the keys of these indices."""
+        return replace(self, front=self.front[keys], stop=self.stop[keys], applied=self.applied[keys])
+
+    def holds(self, nodes: pa.Table, key: Ints) -> Bools:
+        """Mask of the ``nodes`` of the sequence that the batch needs; ``key`` are their key indices.
+
+        They are the leaves of tuples that may leave alone, and the greatest nodes of the stretch that hold none of these. Leaves after the
+        stretch are damage, which is noticed only when they are read.
+        """
+        level, begin, first, above = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION, FIRST, ABOVE))
+        front, stop, applied = self.front[key], self.stop[key], self.applied[key]
+        parent = begin >> (level + 1) << (level + 1)
+        leaves_alone = self.alone.holds(begin - front, first, applied)
+        in_parent = valid_of(nodes.column(ABOVE).combine_chunks()) & (parent >= front) & (parent + (np.int64(2) << level) <= stop)
+        in_parent &= ~self.alone.holds(parent - front, above, applied)
+        made_of = (begin >= front) & np.where(leaves_alone, level == 0, ~in_parent)
+        return np.asarray(made_of | ((begin >= stop) & (level == 0)), np.bool_)
+
+    def may_hold(self, bounds: Bounds) -> Bools:
+        """Whether the batch may need nodes within ``bounds`` of each key; shape (n_keys,)."""
+        longest = np.int64(1) << min(bounds.level, 61)
+        left = self.front + (self.applied if self.alone.by_count else 0) + longest
+        at_an_end = (bounds.low < left) | (bounds.high > self.stop - 2 * longest)
+        leaves = not self.alone.by_count and (bounds.first < self.alone.before or bounds.above < self.alone.before)
+        return np.asarray((bounds.high >= self.front) & (at_an_end | leaves), np.bool_)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a batch needs of the state: ``entries`` of the ``active`` keys, and of their nodes those that make up ``stretches``.
+
+    Of a window with n tuples, these are the leaves that may leave it in the batch, and at most 2·log2(n) nodes for the rest.
+
+    Attributes
+    ----------
+    active
+        Mask of the keys that have new rows, or work by the watermark; shape (n_keys,).
+    entries
+        Mask of the newest ``key`` rows and the waiting tuples of these keys among the rows that were given.
+    stretches
+        What makes up windows of a sequence: one for each window of the spec that evicts from the front.
+    """
+
+    active: Bools
+    entries: Bools
+    stretches: Sequence[Wanted]
+
+    @classmethod
+    def of(cls, stage: PositionStage, entries: pa.Table, codes: Ints, n_new: Ints) -> Demand:
+        """The demand of a batch with ``n_new`` rows of each key, of shape (n_keys,).
+
+        Parameters
+        ----------
+        entries
+            All ``key`` rows and waiting tuples of these keys, and any nodes.
+        codes
+            Key index of each of ``entries``.
+
+        Raises
+        ------
+        StateCorruptError
+            If rows are missing.
+        """
+        active, chosen = n_new > 0, np.zeros(len(codes), np.bool_)
+        stretches: list[Wanted] = []
+        for name, windows in stage.state.sequences.items():
+            known = Known.of(name, entries, codes, len(n_new))
+            active = active | ((known.entry >= 0) & (known.scalar(DUE) <= stage.clock.watermark))
+            chosen[known.rows] = True
+            ready = int64_of(known.waiting.column(TIME).combine_chunks()) < stage.clock.watermark
+            applied = n_new + np.bincount(known.waiting_keys[ready], minlength=len(n_new))
+            if name in stage.state.deltas:
+                stretches.append(InnerNodes(name, known.scalar(HEAD)))
+                continue
+            for window in windows:
+                front = known.scalar(scalar_of(stage.pipeline.windows[window].name, FRONT))
+                stretches.append(Stretch(name, alone_in(stage, window), front, known.scalar(NEXT), applied))
+        return cls(np.asarray(active, np.bool_), np.asarray(chosen & active[codes], np.bool_), stretches)
+
+    def only(self, keys: Ints) -> Demand:
+        """The demand of the keys of these indices, which are counted from 0 in it."""
+        return replace(self, active=self.active[keys], stretches=[each.only(keys) for each in self.stretches])
+
+    def holds(self, nodes: pa.Table, key: Ints) -> Bools:
+        """Mask of the ``nodes`` that the batch needs; ``key`` are their key indices."""
+        found = np.zeros(len(key), np.bool_)
+        for name in dict.fromkeys(stretch.sequence for stretch in self.stretches):
+            at = np.flatnonzero(pc.equal(nodes.column(SEQUENCE), name).to_numpy())
+            of_sequence = nodes.select([LEVEL, POSITION, FIRST, ABOVE]).take(pa.array(at))
+            for stretch in self.stretches:
+                if stretch.sequence == name:
+                    found[at] |= stretch.holds(of_sequence, key[at])
+        return np.asarray(found & self.active[key], np.bool_)
+
+    def may_hold(self, bounds: Bounds) -> Bools:
+        """Whether the batch may need nodes within ``bounds`` of each key; shape (n_keys,)."""
+        found = np.zeros(len(self.active), np.bool_)
+        for stretch in self.stretches:
+            found |= stretch.may_hold(bounds)
+        return np.asarray(found & self.active, np.bool_)

@@ -91,7 +91,9 @@ class PositionState:
         fields += [(name, pa.int64()) for name in (DUE, THROUGH, NEXT, HEAD, QUEUED, NUMBER_OF, TIME)]
         fields += [(label, types[name]) for name, label in self.live.items()]
         fields += [(label, pa.bool_()) for label in self.conditions.values()]
-        fields += [(scalar_of(window.name, name), kind) for window in pipeline.windows for name, kind in _SCALARS.items()]
+        scalars = [(scalar_of(window.name, name), kind) for window in pipeline.windows for name, kind in _SCALARS.items()]
+        self._scalars, self._partials = [name for name, _ in scalars], [name for name, _ in layout.stored_columns]
+        fields += scalars
         fields += [(name, pa.int64()) for name in (LEVEL, POSITION, FIRST, ABOVE)]
         if self.deltas:
             fields += [(LIVE, pa.int64()), (LEAST, pa.int64()), (FLOAT_LEAST, pa.float64())]
@@ -110,6 +112,18 @@ class PositionState:
     def stored_schema(self) -> pa.Schema:
         """Schema of the state table: ``schema`` and checksums."""
         return self.schema.append(pa.field(SUM, pa.int64()))
+
+    @property
+    def entry_columns(self) -> list[str]:
+        """Columns of the state table that may have values in ``key`` rows and in waiting tuples."""
+        own = {LEVEL, POSITION, FIRST, ABOVE, LEAST, FLOAT_LEAST, *self._partials}
+        return [name for name in self.stored_schema.names if name not in own]
+
+    @property
+    def node_columns(self) -> list[str]:
+        """Columns of the state table that may have values in nodes."""
+        own = {DUE, THROUGH, NEXT, HEAD, QUEUED, NUMBER_OF, TIME, *self.live.values(), *self.conditions.values(), *self._scalars}
+        return [name for name in self.stored_schema.names if name not in own]
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -202,3 +216,7 @@ class PositionStage:
     def settings(self) -> Sequence[PolicySettings]:
         """The policies of each window."""
         return [settings_of(self.pipeline, index) for index in range(len(self.pipeline.windows))]
+
+    def settings_of(self, sequence: str) -> PolicySettings:
+        """The policies of the first window of a ``sequence``."""
+        return self.settings[self.state.sequences[sequence][0]]

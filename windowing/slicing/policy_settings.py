@@ -146,6 +146,13 @@ class PolicySettings:
         return out[:, : counts[kernel.NOTED]], removed[: counts[kernel.REMOVED]]
 
 
+def delta_of(settings: PolicySettings) -> Delta:
+    """The delta by which a window evicts."""
+    if settings.evict.delta is None:
+        raise TypeError("the window does not evict by a delta")
+    return settings.evict.delta
+
+
 def values_of(delta: Delta | None, table: pa.Table, rows: Ints) -> kernel.Values:
     """The column of a delta policy at these ``rows`` of ``table``; NaN counts as null. Zeros if there is no such policy."""
     if delta is None:

@@ -1,0 +1,235 @@
+"""Reads a state table of windows over positions in this process: small files whole, of the others the row groups that may hold what is needed.
+
+A run leaves small files, and compaction leaves large ones whose row groups are few positions of few keys each. So what is read of a large
+file follows from what a batch needs, not from the size of the state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.fs import DeltaStorageHandler
+
+from windowmill.checkpoints.reading import WHOLE_BYTES, open_file, read_whole, require_columns
+from windowmill.checkpoints.state.base import files_of
+from windowmill.checkpoints.state.wanted import ReadLimit
+from windowmill.windowing.columnar.log import BATCH, KIND
+from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
+from windowmill.windowing.columnar.position_reads import Bounds, Demand
+from windowmill.windowing.columnar.positions import NODE, SEQUENCE, PositionStage
+from windowmill.windowing.columnar.rows import as_key, key_codes
+from windowmill.windowing.kernels.combine import Bools, Ints
+
+#: Rows of which masks are computed together.
+_TOGETHER = 1 << 17
+#: Products of keys and row groups up to which each row group is compared with each key.
+_MOST_COMPARED = 50_000_000
+_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class _Large:
+    """A file of which row groups are chosen; ``span`` gives the least and greatest value of a column in a row group, if known."""
+
+    path: str
+    parquet: pq.ParquetFile
+    places: Mapping[str, int]
+
+    def span(self, group: int, column: str) -> tuple[Any, Any] | None:
+        statistics = self.parquet.metadata.row_group(group).column(self.places[column]).statistics
+        return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
+
+    def has_nulls(self, group: int, column: str) -> bool:
+        statistics = self.parquet.metadata.row_group(group).column(self.places[column]).statistics
+        return statistics is None or not statistics.has_null_count or statistics.null_count > 0
+
+    def has_values(self, group: int, column: str) -> bool:
+        chunk = self.parquet.metadata.row_group(group).column(self.places[column])
+        statistics = chunk.statistics
+        return statistics is None or not statistics.has_null_count or statistics.null_count < chunk.num_values
+
+    def bounds(self, group: int) -> Bounds | None:
+        """The bounds of the nodes in a row group; null if it has none."""
+        if not self.has_values(group, LEVEL):
+            return None
+        spans = {name: self.span(group, name) or (_LEAST, _GREATEST) for name in (LEVEL, POSITION, FIRST)}
+        above = self.span(group, ABOVE)
+        if above is None:
+            above = (_LEAST if self.has_values(group, ABOVE) else _GREATEST, _GREATEST)
+        return Bounds(int(spans[LEVEL][1]), int(spans[POSITION][0]), int(spans[POSITION][1]), int(spans[FIRST][0]), int(above[0]))
+
+
+class SearchedFiles:
+    """The rows that a batch needs of the position table ``table``; nothing beyond ``limit`` is read.
+
+    Raises
+    ------
+    StateCorruptError
+        If a file does not match the table's log, or lacks a column.
+    """
+
+    def __init__(self, table: DeltaTable, stage: PositionStage, limit: ReadLimit) -> None:
+        self._stage, self._limit, self._uri = stage, limit, table.table_uri
+        self._schema = stage.state.stored_schema
+        files = sorted(files_of(table), key=lambda file: int(file["size_bytes"]))
+        sizes, rows = (np.cumsum([int(file[name]) for file in files]) for name in ("size_bytes", "num_records"))
+        n_small = int(((sizes <= WHOLE_BYTES) & (rows <= limit.rows)).sum())
+        before = pc.field(BATCH) < stage.batch
+        self._small = read_whole(table, files[:n_small], self._schema, before)
+        self._large = [self._opened(table, file) for file in files[n_small:]]
+
+    def _opened(self, table: DeltaTable, file: Mapping[str, Any]) -> _Large:
+        parquet = _open(table, file)
+        schema = parquet.metadata.schema
+        places = {schema.column(number).path: number for number in range(len(schema))}
+        require_columns(self._uri, parquet.schema_arrow.names, self._schema.names)
+        return _Large(file["path"], parquet, places)
+
+    def entries(self) -> pa.Table | None:
+        """All rows that are no nodes, of all keys, with all columns of the state; null if they exceed the limit."""
+        groups = [(file, self._with_entries(file)) for file in self._large]
+        if self._exceed(groups):
+            return None
+        parts = [self._small.filter(pc.not_equal(self._small.column(KIND), NODE))]
+        for rows in self._read(groups, self._stage.state.entry_columns):
+            parts.append(self._whole(rows.filter(pc.not_equal(rows.column(KIND), NODE))))
+            if sum(map(len, parts)) > self._limit.rows:
+                return None
+        return pa.concat_tables(parts)
+
+    def _with_entries(self, file: _Large) -> list[int]:
+        groups = range(file.parquet.metadata.num_row_groups)
+        return [group for group in groups if file.span(group, KIND) != (NODE, NODE)]
+
+    def nodes(self, demand: Demand, keys: pa.Table, n_keys: int) -> pa.Table | None:
+        """The nodes of ``keys``, of which there are ``n_keys``, that ``demand`` tells, with all columns of the state; null as above."""
+        active = np.flatnonzero(demand.active)
+        chosen, keys = demand.only(active), keys.take(pa.array(active)) if keys.num_columns else keys
+        spans = _Keys(keys)
+        groups = [(file, self._with_nodes(file, chosen, spans)) for file in self._large]
+        if self._exceed(groups):
+            return None
+        found = []
+        for rows in (self._small, *self._read(groups, self._stage.state.node_columns)):
+            found.append(self._whole(rows.take(pa.array(_needed(rows, chosen, keys)))))
+            if sum(map(len, found)) > self._limit.rows:
+                return None
+        return pa.concat_tables(found)
+
+    def _with_nodes(self, file: _Large, demand: Demand, keys: _Keys) -> list[int]:
+        """The row groups of ``file`` that may hold needed nodes."""
+        n_groups = file.parquet.metadata.num_row_groups
+        if n_groups * len(demand.active) > _MOST_COMPARED:
+            return [group for group in range(n_groups) if file.bounds(group) is not None]
+        found = []
+        for group in range(n_groups):
+            bounds = file.bounds(group)
+            if bounds is not None and (demand.may_hold(bounds) & keys.within(file, group)).any():
+                found.append(group)
+        return found
+
+    def _exceed(self, groups: Sequence[tuple[_Large, Sequence[int]]]) -> bool:
+        """Whether the chosen row groups are more than this process decodes, or one of them is."""
+        chosen = [file.parquet.metadata.row_group(group) for file, numbers in groups for group in numbers]
+        size, most = sum(group.total_byte_size for group in chosen), max((group.num_rows for group in chosen), default=0)
+        return size > self._limit.span_bytes or most > self._limit.rows
+
+    def _read(self, groups: Sequence[tuple[_Large, Sequence[int]]], columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The rows of earlier batches in the chosen row groups, with ``columns``, some row groups at a time."""
+        schema = pa.schema([self._schema.field(name) for name in columns])
+        together = min(_TOGETHER, max(1, self._limit.rows))
+        for file, numbers in groups:
+            for part in _in_parts(file.parquet.metadata, numbers, together):
+                rows = file.parquet.read_row_groups(part, columns=list(columns)).select(list(columns)).cast(schema)
+                before = pc.less(rows.column(BATCH), self._stage.batch)
+                yield rows if pc.all(before).as_py() else rows.filter(before)
+
+    def _whole(self, rows: pa.Table) -> pa.Table:
+        """``rows`` with all columns of the state; those that were not read are null."""
+        n = rows.num_rows
+        columns = [rows.column(field.name) if field.name in rows.column_names else pa.nulls(n, field.type) for field in self._schema]
+        return pa.table(columns, schema=self._schema)
+
+
+def _open(table: DeltaTable, file: Mapping[str, Any]) -> pq.ParquetFile:
+    return open_file(pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri)), table.table_uri, file)
+
+
+def footer(table: DeltaTable, file: Mapping[str, Any]) -> pq.FileMetaData:
+    """The footer of ``file``, an entry of the log of ``table``."""
+    parquet = _open(table, file)
+    try:
+        return parquet.metadata
+    finally:
+        parquet.close(force=True)
+
+
+def _in_parts(metadata: pq.FileMetaData, groups: Sequence[int], together: int) -> Iterator[list[int]]:
+    """``groups`` in runs of up to about so many rows."""
+    part, rows = [], 0
+    for group in groups:
+        if part and rows + metadata.row_group(group).num_rows > together:
+            yield part
+            part, rows = [], 0
+        part.append(group)
+        rows += metadata.row_group(group).num_rows
+    if part:
+        yield part
+
+
+class _Keys:
+    """Compares ``keys`` with the statistics of row groups, column by column."""
+
+    def __init__(self, keys: pa.Table) -> None:
+        self._columns: dict[str, tuple[list[Any], Ints, Bools]] = {}
+        self._n = keys.num_rows if keys.num_columns else 1
+        for name in keys.column_names:
+            column = keys.column(name).combine_chunks()
+            if _compares_in_files_as_here(column.type):
+                values = column.drop_null().unique().sort().to_pylist()
+                rank = pc.index_in(column, pa.array(values, column.type)).fill_null(-1)
+                self._columns[name] = values, rank.to_numpy(zero_copy_only=False), column.is_null().to_numpy(zero_copy_only=False)
+
+    def within(self, file: _Large, group: int) -> Bools:
+        """Mask of the keys that may be in a row group; shape (n_keys,)."""
+        found = np.ones(self._n, np.bool_)
+        for name, (values, rank, null) in self._columns.items():
+            span = file.span(group, name)
+            if span is not None:
+                inside = (rank >= bisect_left(values, span[0])) & (rank < bisect_right(values, span[1]))
+                found &= inside | (null & file.has_nulls(group, name))
+        return found
+
+
+def _compares_in_files_as_here(kind: pa.DataType) -> bool:
+    """Whether Parquet orders values of ``kind`` as Python does."""
+    return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_date32(kind)
+
+
+def _needed(rows: pa.Table, demand: Demand, keys: pa.Table) -> Ints:
+    """Indices of the nodes among ``rows`` that ``demand`` tells; its keys are ``keys``."""
+    n_keys = len(demand.active)
+    columns = [pa.chunked_array([*keys.column(name).chunks, *rows.column(name).chunks]) for name in keys.column_names]
+    codes = key_codes(columns, n_keys + len(rows))[0][n_keys:]
+    at = np.flatnonzero(pc.equal(rows.column(KIND), NODE).to_numpy() & (codes < n_keys))
+    nodes = rows.select([SEQUENCE, LEVEL, POSITION, FIRST, ABOVE]).take(pa.array(at))
+    return np.asarray(at[demand.holds(nodes, codes[at])], np.int64)
+
+
+def keys_of(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[pa.Table, Ints, int]:
+    """One row for each key of ``tables``, the key index of each of their rows, and the number of keys."""
+    n_rows = sum(map(len, tables))
+    columns = [pa.chunked_array([chunk for table in tables for chunk in table.column(name).chunks]) for name in names]
+    codes, n_keys = key_codes(columns, n_rows)
+    firsts = pa.array(np.unique(codes, return_index=True)[1])
+    keys = pa.table({name: as_key(column.combine_chunks().take(firsts)) for name, column in zip(names, columns, strict=True)})
+    return keys, codes, n_keys
