@@ -3,9 +3,9 @@ r"""The ways in which a pipeline is computed: by partials of slices and of sessi
 ====================  ================================  =========================  ===============================  =====================
 \                     slices                            sessions                   positions                        live rows
 ====================  ================================  =========================  ===============================  =====================
-windows               on grids                          sessions without a         with policies that evict from    all others too
-                                                        greatest size, shown       the front, shown once, beside
-                                                        once                       no others
+windows               on grids                          sessions without a         with policies, shown once,       all others too
+                                                        greatest size, shown       beside no others
+                                                        once
 aggregates            whose partials can be combined    the same                   the same                         all others too
                       in any order
 kept between batches  partials of slices                bounds and partials of     partials of tuples, and nodes    rows that windows
@@ -13,7 +13,7 @@ kept between batches  partials of slices                bounds and partials of  
                                                                                    for the watermark                hold
 a batch reads of      the slices of the windows that    the open sessions of all   of the keys that it touches or   the rows of keys that
 them                  it completes                      keys                       that are due, the tuples that    it touches or that
-                                                                                   may leave, and 2·log2 n nodes    are due
+                                                                                   may leave, and few nodes for      are due
                                                                                    for the rest of a window
 ====================  ================================  =========================  ===============================  =====================
 """
@@ -53,7 +53,7 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Positions:
-    """The layout of the partials of a pipeline all of whose windows evict from the front."""
+    """The layout of the partials of a pipeline all of whose windows follow policies."""
 
     layout: Layout
 
@@ -104,7 +104,7 @@ def positions_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Positi
 
 
 def _by_positions(pipeline: Pipeline) -> bool:
-    return all(window.evicts_from_front for window in pipeline.windows)
+    return all(window.follows_policies for window in pipeline.windows)
 
 
 def check_strict(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> None:

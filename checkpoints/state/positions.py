@@ -31,6 +31,7 @@ from windowmill.checkpoints.state.base import (
     files_of,
     number_of_rows,
 )
+from windowmill.checkpoints.state.delta_positions import greatest_column, is_needed, values, with_splits
 from windowmill.checkpoints.state.searched_files import SearchedFiles, footer, keys_of
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.delta_reads import arriving_values, split_nodes
@@ -121,8 +122,12 @@ class PositionTable(StateTable):
         known, kind = F.col(_BOUNDS), F.col(KIND)
         wanted = F.when(kind == KEY_ROW, F.col(BATCH) == known[BATCH]).when(kind == WAITING, F.col(TIME) >= known[THROUGH])
         # The checksums tell of rows that are no sound nodes.
-        wanted = F.coalesce(wanted.otherwise(_make_up(stage)), F.lit(True))
-        return stored.join(bounds, _alike(stored, bounds, keys)).where(wanted).select(*map(backquoted, self._schema.names))
+        nodes, rows = _make_up(stage), stored.join(bounds, _alike(stored, bounds, keys))
+        if stage.state.deltas:
+            rows = with_splits(stage, rows, keys)
+            nodes = nodes | is_needed(stage, known[HEAD], known[NEXT])
+        wanted = F.coalesce(wanted.otherwise(nodes), F.lit(True))
+        return rows.where(wanted).select(*map(backquoted, self._schema.names))
 
     def _few(self, bounds: DataFrame) -> DataFrame:
         """``bounds``; if they are few, such that a join sends them to the rows, and does not shuffle these."""
@@ -142,15 +147,20 @@ def _bounds(stage: PositionStage, stored: DataFrame, touched: DataFrame | None) 
     from pyspark.sql import functions as F
 
     keys = [backquoted(name) for name in (*stage.keys, SEQUENCE)]
-    latest = F.max_by(F.struct(BATCH, DUE, THROUGH, NEXT, *_fronts(stage)), F.when(F.col(KIND) == KEY_ROW, F.col(BATCH)))
+    latest = F.max_by(F.struct(BATCH, DUE, THROUGH, NEXT, HEAD, *_fronts(stage)), F.when(F.col(KIND) == KEY_ROW, F.col(BATCH)))
     # A tuple that waits still came at or after the watermark before the batch.
     ready = (F.col(KIND) == WAITING) & (F.col(TIME) >= stage.clock.since) & (F.col(TIME) < stage.clock.watermark)
     entries = stored.where(F.col(KIND).isin(KEY_ROW, WAITING))
-    known = entries.groupBy(*keys).agg(latest.alias(_BOUNDS), F.count_if(ready).alias(_APPLIED)).select(*_renamed(keys), _BOUNDS, _APPLIED)
+    waiting = [F.max(F.when(ready, value)).alias(greatest_column(name)) for name, value in values(stage, stored=True).items()]
+    known = entries.groupBy(*keys).agg(latest.alias(_BOUNDS), F.count_if(ready).alias(_APPLIED), *waiting)
+    greatest = [backquoted(greatest_column(name)) for name in sorted(stage.state.deltas)]
+    known = known.select(*_renamed(keys), _BOUNDS, _APPLIED, *greatest)
     due = F.col(f"{_BOUNDS}.{DUE}") <= stage.clock.watermark
     if touched is None:
         return known.where(due)
-    counts = touched.groupBy(*keys[:-1]).agg(F.count("*").alias(_NEW)) if stage.keys else touched.agg(F.count("*").alias(_NEW))
+    arriving = [F.max(value).alias(greatest_column(name)) for name, value in values(stage, stored=False).items()]
+    counted = touched.groupBy(*keys[:-1]) if stage.keys else touched.groupBy()
+    counts = counted.agg(F.count("*").alias(_NEW), *arriving)
     sequences = F.explode(F.array(*map(F.lit, stage.state.sequences))).alias(SEQUENCE)
     counts = counts.where(F.col(_NEW) > 0).select("*", sequences)
     both = known.join(counts, _alike(counts, known, keys), "full_outer").where(F.col(_NEW).isNotNull() | due)
@@ -158,7 +168,8 @@ def _bounds(stage: PositionStage, stored: DataFrame, touched: DataFrame | None) 
         F.when(F.col(_NEW).isNull(), F.col(name)).otherwise(counts[key]).alias(name) for name, key in zip(known.columns, keys, strict=False)
     ]
     applied = F.coalesce(_NEW, F.lit(0)) + F.coalesce(_APPLIED, F.lit(0))
-    return both.select(*named, _BOUNDS, applied.alias(_APPLIED))
+    found = [F.greatest(known[name], counts[name]).alias(name.strip("`")) for name in greatest]
+    return both.select(*named[: len(keys)], _BOUNDS, applied.alias(_APPLIED), *found)
 
 
 def _fronts(stage: PositionStage) -> list[str]:
@@ -187,7 +198,7 @@ def _make_up(stage: PositionStage) -> Column:
     parent_end = parent + F.expr(f"shiftleft(2L, int({LEVEL}))")
     found = []
     for name, windows in stage.state.sequences.items():
-        for window in windows:
+        for window in () if name in stage.state.deltas else windows:
             alone, front = alone_in(stage, window), F.col(f"{_BOUNDS}.{backquoted(scalar_of(stage.pipeline.windows[window].name, FRONT))}")
             leaves_alone = begin - front < F.col(_APPLIED) if alone.by_count else F.col(FIRST) < alone.before
             parents_first = parent - front < F.col(_APPLIED) if alone.by_count else F.col(ABOVE) < alone.before

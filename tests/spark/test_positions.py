@@ -29,10 +29,17 @@ TICKS = [
     {"name": "ticks", "type": "sliding", "evict": {"time": "31 minutes"}, "trigger": {"time": "10 minutes"}},
     {"name": "hours", "type": "tumbling", "evict": {"time": "1 hour"}, "timezone": "Europe/Vienna"},
 ]
+DELTAS = [
+    {"name": "band", "type": "sliding", "evict": {"delta": {"column": "v", "by": 30}}, "trigger": {"count": 3}},
+    {"name": "recent", "type": "sliding", "evict": {"delta": {"column": "t", "by": "40 minutes"}}, "trigger": {"time": "10 minutes"}},
+    {"name": "near", "type": "sliding", "evict": {"delta": {"column": "i", "by": 2}}, "trigger": {"delta": {"column": "v", "by": 20}}},
+]
 CASES: dict[str, dict[str, Any]] = {
     "counts": {"windows": COUNTS},
     "ticks": {"windows": TICKS},
     "objects": {"windows": [COUNTS[0], TICKS[0]], "aggregates": AGGREGATES},
+    "deltas": {"windows": [*DELTAS, COUNTS[0]], "aggregates": AGGREGATES},
+    "a delta without keys": {"windows": [DELTAS[0]], "keys": []},
     "no keys": {"windows": [COUNTS[1], TICKS[1]], "keys": []},
 }
 

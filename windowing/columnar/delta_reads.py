@@ -17,6 +17,7 @@ from windowmill.windowing.columnar.delta_nodes import STRIDE, greatest_values, l
 from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
 from windowmill.windowing.columnar.position_reads import Bounds, Demand, Known
 from windowmill.windowing.columnar.positions import HEAD, NEXT, SEQUENCE, PositionStage
+from windowmill.windowing.columnar.rows import plain
 from windowmill.windowing.columnar.slices import TIME
 from windowmill.windowing.kernels import policy_rules as kernel
 from windowmill.windowing.kernels.columns import int64_of
@@ -71,8 +72,12 @@ def _codes(key: Ints, block: Ints) -> Ints:
 
 def arriving_values(stage: PositionStage, rows: pa.Table, codes: Ints, n_keys: int) -> Mapping[str, kernel.Values]:
     """By sequence, the greatest value of each key's new ``rows`` in the column of the sequence's delta; shapes (n_keys,)."""
-    every = np.arange(len(rows))
-    return {name: greatest_values(values_of(delta_of(stage.settings_of(name)), rows, every), codes, n_keys) for name in stage.state.deltas}
+    found = {}
+    for name in stage.state.deltas:
+        delta = delta_of(stage.settings_of(name))
+        column = pa.table({delta.column: plain(rows.column(delta.column))})
+        found[name] = greatest_values(values_of(delta, column, np.arange(len(rows))), codes, n_keys)
+    return found
 
 
 def split_nodes(
@@ -117,7 +122,7 @@ def _greatest(stage: PositionStage, name: str, known: Known, arriving: kernel.Va
     """The greatest value of each key's tuples that the batch may apply, and whether values are integers."""
     delta = delta_of(stage.settings_of(name))
     waits = np.flatnonzero(int64_of(known.waiting.column(TIME).combine_chunks()) < stage.clock.watermark)
-    waiting = pa.table({delta.column: known.waiting.column(stage.state.live[delta.column])})
+    waiting = pa.table({delta.column: plain(known.waiting.column(stage.state.live[delta.column]))})
     key = np.append(np.arange(len(known.entry)), known.waiting_keys[waits])
     both = joined_values((arriving, values_of(delta, waiting, waits)))
     return greatest_values(both, key, len(known.entry)), holds_integers(delta, waiting)

@@ -115,7 +115,7 @@ class Window(Part):
         """Why its windows cannot be made of stored partials, beginning with the field's path (``where`` is the window's); null if they can.
 
         Windows on a grid are made of partials of slices, sessions of partials of sessions. This holds beside windows of any kind. Windows
-        that evict from the front are made of partials of tuples where all windows of the pipeline are.
+        that follow policies are made of partials of tuples where all windows of the pipeline are.
         """
         return f"{where}: {self.type} windows are no fixed grid"
 
@@ -128,8 +128,8 @@ class Window(Part):
         raise UnsupportedError(f"window {self.name}: {self.type} windows join no rows by a gap")
 
     @property
-    def evicts_from_front(self) -> bool:
-        """Whether policies apply the tuples of a key one by one, and only its oldest tuples leave."""
+    def follows_policies(self) -> bool:
+        """Whether policies apply the tuples of a key one by one."""
         return False
 
     def policies(self) -> PolicyRules:
