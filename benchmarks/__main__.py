@@ -21,6 +21,7 @@ BENCHMARKS = {
     "incremental": ["incremental"],
     "small-runs": ["small_runs"],
     "cost": ["cost"],
+    "deltas": ["deltas"],
     "long-life": ["long_life"],
     "nodes": ["nodes"],
     "memory": ["memory"],

@@ -60,7 +60,7 @@ class Grids:
 def why_no_partials(pipeline: Pipeline, *, positions: bool) -> tuple[str, ...]:
     """The parts of the spec that prevent making its windows of partials, each with its reason; empty if there are none.
 
-    ``positions`` is whether all windows evict from the front, so that partials of tuples by their positions can make them up.
+    ``positions`` is whether all windows follow policies, so that partials of tuples by their positions can make them up.
     """
     found = []
     if pipeline.emit == "revise" and (positions or any(window.joins_by_gap for window in pipeline.windows)):

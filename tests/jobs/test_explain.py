@@ -94,7 +94,7 @@ def test_live_rows_are_told_with_what_forbids_slices_and_what_their_state_costs(
     windows = [*SPEC["windows"], rolling]
     found = explain(parse_pipeline(SPEC | {"windows": windows}))
     assert (found.data["command"], found.data["way"]) == ("run", "live rows")
-    why = "windows.2: sliding windows that evict from the front go by positions, but not beside windows of another kind"
+    why = "windows.2: sliding windows that follow policies go by positions, but not beside windows of another kind"
     assert found.data["why"] == (why,)
     text = " ".join(shown(windows=windows).split())
     assert "done by windowmill run, backfill: leaves are live rows, kept as an append-only log in a Delta table" in text

@@ -354,11 +354,7 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
         ),
         (
             {"windows": [GRID, {"name": "w", "type": "tumbling", "evict": {"count": 3}}]},
-            ["windows.1: tumbling windows that evict from the front go by positions, but not beside windows of another kind"],
-        ),
-        (
-            {"windows": [{"name": "w", "type": "sliding", "evict": {"delta": {"column": "x", "by": 5}}}]},
-            ["windows.0: sliding windows that evict by a delta lose tuples from anywhere"],
+            ["windows.1: tumbling windows that follow policies go by positions, but not beside windows of another kind"],
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -429,6 +425,18 @@ def test_windows_that_evict_from_the_front_run_by_flatfat_over_positions():
     assert reasons["recompute"] == reasons["two_stacks"] == "would read all leaves of a window from the state, not 2·log2 n nodes"
     assert reasons["dyadic"].startswith("the same nodes")
     assert "one Python call a combine" in window.choices[2].why
+
+
+def test_windows_that_evict_by_a_delta_run_by_flatfat_over_positions():
+    window = {"type": "sliding", "evict": {"delta": {"column": "x", "by": 5}}, "trigger": {"count": 10}}
+    found = planned(window, LAST_50)
+    assert (found.command, found.way, found.why) == ("run", "positions", ())
+    assert engines_of(found.windows[0]) == dict.fromkeys(engines_of(found.windows[0]), "flatfat")
+    shape = found.windows[0].shape
+    assert (shape.slicing, shape.leaves, shape.n, shape.in_order) == ("positions", "the tuples not evicted", None, False)
+    assert shape.state.startswith("partials of the tuples that w0 holds, and nodes over them")
+    assert found.windows[0].choices[0].combines.formula.startswith("2t·log2 n for t tuples")
+    assert "where a delta evicts" in found.reads
 
 
 def test_windows_that_apply_the_same_tuples_share_their_positions():

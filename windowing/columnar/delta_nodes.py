@@ -103,7 +103,7 @@ def live_nodes(name: str, stored: pa.Table, codes: Ints, head: Ints) -> Ints:
     ordered = places.at(order)
     last = np.append((np.diff(ordered.key) != 0) | (np.diff(ordered.begin) != 0) | (np.diff(ordered.level) != 0), True)[: len(order)]
     latest = order[last]
-    return rows[latest[(live[latest] > 0) & (places.stop[latest] > head[codes[rows[latest]]])]]
+    return np.asarray(rows[latest[(live[latest] > 0) & (places.stop[latest] > head[codes[rows[latest]]])]], np.int64)
 
 
 def least_values(nodes: pa.Table, *, integers: bool) -> kernel.Values:
