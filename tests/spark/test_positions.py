@@ -110,12 +110,15 @@ def test_keys_may_be_named_like_columns_that_reading_and_compacting_the_state_us
 
 
 def test_state_shows_what_windows_hold(spark, tmp_path, capsys):
-    bench = Bench(tmp_path, {"windows": [*COUNTS, *TICKS], "aggregates": AGGREGATES, "keys": ["k"]})
+    windows = [*COUNTS, *TICKS, *DELTAS]
+    bench = Bench(tmp_path, {"windows": windows, "aggregates": AGGREGATES, "keys": ["k"]})
     run_over(bench, 9, events(35, 300), 3)
     told = state_of(bench.pipeline, ["k=a"], 4).data
     assert told["state"]["kind"] == "positions"
     assert told["state"]["entries_needed"] + told["state"]["entries_superseded"] == told["state"]["entries"]
-    assert {window["window"] for window in told["windows"]} == {window["name"] for window in (*COUNTS, *TICKS)}
+    assert {window["window"] for window in told["windows"]} == {window["name"] for window in windows}
+    band = next(window for window in told["windows"] if window["window"] == "band")
+    assert 0 < band["rows"] < band["next_position"] - band["first_position"]
     last_5 = next(window for window in told["windows"] if window["window"] == "last_5")
     assert (last_5["rows"], last_5["next_position"] - last_5["first_position"]) == (5, 5)
     assert told["leaves"][-1]["partials"]["rows"] == 1

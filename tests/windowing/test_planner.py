@@ -479,8 +479,10 @@ def test_without_source_and_sink_rows_are_in_memory_and_no_state_is_kept():
 
 def test_tuples_that_leave_from_anywhere_never_meet_a_queue():
     delta = {"delta": {"column": "x", "by": 5}}
-    found = planned({"type": "sliding", "evict": delta}, {"type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}})
-    anywhere, queue = found.windows
+    found = planned(
+        {"type": "sliding", "evict": delta}, {"type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}, {"type": "snapshot"}
+    )
+    anywhere, queue, _ = found.windows
     assert (engines_of(anywhere), engines_of(queue)) == ({"n": "flatfat"}, {"n": "two_stacks"})
     assert [other.engine for other in anywhere.choices[0].alternatives if other.allowed] == ["recompute", "dyadic"]
     assert (queue.shape.n, queue.shape.m, queue.shape.state_rows) == (50, 10, 50)
