@@ -30,6 +30,10 @@ PIPELINES: Mapping[str, Mapping[str, Any]] = {
     "live_rows": {"aggregates": _FEW, "windows": _SESSIONS},
     "sessions": {"aggregates": _FEW, "windows": _SESSIONS[:1]},
     "positions": {"aggregates": _FEW, "windows": _SESSIONS[1:]},
+    "deltas": {
+        "aggregates": _FEW,
+        "windows": [{"name": "band", "type": "sliding", "evict": {"delta": {"column": "v", "by": 30}}, "trigger": {"count": 3}}],
+    },
     "revise": {"aggregates": _FEW, "emit": "revise", "windows": [{"name": "slots", "type": "tumbling", "size": "10 minutes"}]},
     "vouched": {
         "aggregates": _FEW,

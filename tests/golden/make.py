@@ -124,7 +124,10 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 #: The cases whose tables are kept of each format: all of the first, of later ones those that it first had in this form.
-KEPT = {"1": ("slices", "nodes", "live", "revise", "integers", "open", "held"), "2": ("objects", "calendars", "sessions", "positions", "deltas")}
+KEPT = {
+    "1": ("slices", "nodes", "live", "revise", "integers", "open", "held"),
+    "2": ("objects", "calendars", "sessions", "positions", "deltas"),
+}
 #: An expectation that no batch meets: it holds the second one of the case ``held``.
 IMPOSSIBLE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": -1, "severity": "critical"}
 
