@@ -24,7 +24,7 @@ from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.slicing.policy_settings import delta_of, holds_integers, joined_values, values_at, values_of
 
-#: The first position from which nodes of level ``STRIDE`` are not told apart by :meth:`_Leaves._code`.
+#: Number of blocks of a key that :func:`_codes` tells apart.
 _BLOCKS = np.int64(1) << 40
 
 
