@@ -22,6 +22,7 @@ BENCHMARKS = {
     "small-runs": ["small_runs"],
     "cost": ["cost"],
     "positions": ["positions"],
+    "deltas": ["deltas"],
     "keeping-current": ["keeping_current"],
     "long-life": ["long_life"],
     "nodes": ["nodes"],

@@ -34,7 +34,9 @@ VERSION_ROWS = 500_000
 
 
 class Growing:
-    """A pipeline below ``folder`` over events (k, t, v, code) that follow each other evenly: v uniform in [0, 1), 20 codes.
+    """A pipeline below ``folder`` over events (k, t, v, code, level) that follow each other evenly: v uniform in [0, 1), 20 codes.
+
+    A key's level rises by about one an event, and varies by ``spread``.
 
     The share ``late`` of them comes up to ``LATENESS_MINUTES`` late, and brings revisions.
     """
@@ -48,10 +50,12 @@ class Growing:
         keys: int,
         rows_per_minute: int,
         late: float = 0.0,
+        spread: float = 0.0,
         disorder: str = "1 minute",
     ) -> None:
         self.folder, self.rng, self.rows = folder, np.random.default_rng(7), 0
-        self.keys, self.rows_per_minute, self.late = keys, rows_per_minute, late
+        self.keys, self.rows_per_minute, self.late, self.spread = keys, rows_per_minute, late, spread
+        self.levels = np.random.default_rng(8)
         time = {"column": "t", "disorder": disorder}
         self.pipeline: Pipeline = parse_pipeline(
             {
@@ -87,6 +91,7 @@ class Growing:
             t -= np.where(self.rng.random(rows) < self.late, delays, 0)
         events = {"k": self.rng.integers(0, self.keys, rows), "t": pa.array(t, pa.timestamp("us", "UTC")), "v": self.rng.random(rows)}
         events["code"] = self.rng.integers(0, 20, rows)
+        events["level"] = (self.rows + np.arange(rows)) / self.keys + self.spread * self.levels.random(rows)
         write_deltalake(self.source, pa.table(events), mode="append")
         self.rows += rows
 

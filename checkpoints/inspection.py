@@ -23,7 +23,7 @@ from windowmill.checkpoints.state.wanted import OpenSessions, open_condition
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.log import BATCH, DUE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
 from windowmill.windowing.columnar.position_nodes import POSITION
-from windowmill.windowing.columnar.positions import NODE, SEQUENCE, WAITING
+from windowmill.windowing.columnar.positions import LIVE, NODE, SEQUENCE, WAITING
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST, latest_fragments
 from windowmill.windowing.columnar.slices import CLOSED, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
@@ -189,7 +189,7 @@ class PositionsInspection(Inspection):
         return self._rows(f"SELECT * FROM ({self._needed(key)}) ORDER BY {SEQUENCE}, {POSITION}, {LEVEL}, {NUMBER_OF}")
 
     def _needed(self, key: Mapping[str, Any] | None = None) -> str:
-        return needed_rows("state", self._keys, f"{self._readable} AND {self._of(key or {})}")
+        return needed_rows("state", self._keys, f"{self._readable} AND {self._of(key or {})}", live=LIVE in self.schema.names)
 
 
 class LogInspection(Inspection):

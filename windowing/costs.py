@@ -110,6 +110,16 @@ def positions_cost(n: float | None, tuples: float | None, *, flushed: bool) -> C
     )
 
 
+def live_positions_cost(n: float | None, tuples: float | None) -> Cost:
+    """Combines per window of :func:`windowmill.windowing.columnar.position_tries.combine_totals`.
+
+    Of n live tuples, ``tuples`` enter between two windows and about as many leave. Each changes the nodes above it, log2 n at most. A batch
+    combines once what it restores: up to 16 parts of each node above a tuple that leaves.
+    """
+    value = round(2 * tuples * math.log2(n), 2) if n and tuples else None
+    return Cost("2t·log2 n for t tuples since the window before; in each batch of a key, the parts of the nodes that lose tuples", value)
+
+
 def listed_cost(n: float | None) -> Cost:
     """Combines per window of :func:`windowmill.windowing.kernels.two_stacks.add_members` and of clipped means, leaf by leaf."""
     return Cost("n", n)

@@ -60,11 +60,11 @@ class Grids:
 def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
     """Why no partials can make up the window at ``index``: the parts of the spec, each with its reason; empty if some can."""
     window, found = pipeline.windows[index], []
-    if pipeline.emit == "revise" and (window.evicts_from_front or window.joins_by_gap):
+    if pipeline.emit == "revise" and (window.follows_policies or window.joins_by_gap):
         found.append("emit: revise: of partials, only windows on grids are shown again")
     if pipeline.time.end is not None:
         found.append("time.end: an event that lasts lies in many slices at once")
-    if not window.evicts_from_front and (problem := window.partials_problem(f"windows.{index}")):
+    if not window.follows_policies and (problem := window.partials_problem(f"windows.{index}")):
         found.append(problem)
     return tuple(found)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from windowmill.windowing.columnar.log import BATCH, KIND
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.positions import SEQUENCE, PositionState
-from windowmill.windowing.costs import Cost, Shape, positions_cost
+from windowmill.windowing.costs import Cost, Shape, live_positions_cost, positions_cost
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 
@@ -18,11 +18,13 @@ from windowmill.windowing.windows.base import Window
 NODE_COLUMNS = (KIND, SEQUENCE, BATCH, LEVEL, POSITION, FIRST, ABOVE)
 READS = (
     "of the keys that new rows touch and of those that the watermark makes due: the policies' scalars, the tuples that wait, the leaves "
-    "that may leave a window in this batch, and at most 2·log2 n nodes for the rest of each window; nothing of other keys"
+    "that may leave a window in this batch, and at most 2·log2 n nodes for the rest of each window; where a delta evicts, the nodes over "
+    "the tuples, and the 16 leaves below each that may lose one; nothing of other keys"
 )
 ADDS = (
     "a leaf for each applied tuple and the nodes that it completes, about two rows a tuple; a row for each tuple that begins to wait, and "
-    "one for each key that changes; what windows have left behind goes when the table has doubled"
+    "one for each key that changes; where a delta evicts, a row for each tuple that leaves and for each node above it, a few; "
+    "what windows have left behind goes when the table has doubled"
 )
 WHY = "the state holds its nodes over positions of tuples: a batch reads few of them, whatever the length of the window"
 
@@ -38,7 +40,8 @@ def shape_of(pipeline: Pipeline, state: PositionState, window: Window, objects: 
     if len(pipeline.windows) > 1:
         named = ", ".join(other.name for other in shared)
         held = f"the tuples that {named} {'hold' if len(shared) > 1 else 'holds'}"
-    kept = f"partials of {held}, and at most as many nodes over them; tuples that wait for the watermark, and the policies' scalars"
+    nodes = "at most as many nodes" if shape.in_order else "nodes"
+    kept = f"partials of {held}, and {nodes} over them; tuples that wait for the watermark, and the policies' scalars"
     return replace(
         shape,
         slicing="positions",
@@ -50,6 +53,9 @@ def shape_of(pipeline: Pipeline, state: PositionState, window: Window, objects: 
 
 def cost_of(window: Window, shape: Shape) -> Cost:
     """Combines per window of ``window``, which has this shape."""
-    trigger = window.policies().trigger
+    policies = window.policies()
+    trigger = policies.trigger
+    if trigger is not None and policies.evict.delta is not None:
+        return live_positions_cost(shape.n, trigger.count)
     tuples = shape.n if trigger is None else trigger.count
     return positions_cost(shape.n, tuples, flushed=trigger is None)

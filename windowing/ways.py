@@ -3,8 +3,8 @@ r"""The ways in which windows are computed: by partials of slices, sessions or t
 ====================  ================================  =========================  ===============================  =====================
 \                     slices                            sessions                   positions                        live rows
 ====================  ================================  =========================  ===============================  =====================
-windows               on grids                          sessions without a         with policies that evict from    all others too
-                                                        greatest size, shown       the front, shown once
+windows               on grids                          sessions without a         with policies, shown once      all others too
+                                                        greatest size, shown
                                                         once
 aggregates            whose partials can be combined    the same                   the same                         all others too
                       in any order
@@ -13,7 +13,7 @@ kept between batches  partials of slices                bounds and partials of  
                                                                                    for the watermark                hold
 a batch reads of      the slices of the windows that    the open sessions of all   of the keys that it touches or   the rows of keys that
 them                  it completes                      keys                       that are due, the tuples that    it touches or that
-                                                                                   may leave, and 2·log2 n nodes    are due
+                                                                                   may leave, and few nodes for      are due
                                                                                    for the rest of a window
 ====================  ================================  =========================  ===============================  =====================
 
@@ -61,7 +61,7 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Positions:
-    """The windows of a pipeline that evict from the front: the pipeline with these windows alone, and the layout of their partials."""
+    """The windows of a pipeline that follow policies: the pipeline with these windows alone, and the layout of their partials."""
 
     pipeline: Pipeline
     layout: Layout
@@ -138,7 +138,7 @@ def _way_of(pipeline: Pipeline, index: int) -> Way:
     window = pipeline.windows[index]
     if why_no_partials(pipeline, index):
         return "live rows"
-    if window.evicts_from_front:
+    if window.follows_policies:
         return "positions"
     return "sessions" if window.joins_by_gap else "slices"
 

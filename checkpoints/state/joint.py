@@ -14,13 +14,13 @@ from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalak
 
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.quoting import quoted
-from windowmill.checkpoints.state.base import REWRITE, files_of, number_of_rows, order_of
+from windowmill.checkpoints.state.base import REWRITE, batches_of, files_of, number_of_rows, order_of
 from windowmill.checkpoints.state.log import latest_entries
 from windowmill.checkpoints.state.partials import Needed
 from windowmill.checkpoints.state.positions import needed_rows, rows_of_group, search_order
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.log import KIND
-from windowmill.windowing.columnar.positions import SEQUENCE
+from windowmill.windowing.columnar.positions import LIVE, SEQUENCE
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
@@ -90,7 +90,8 @@ def compact_entries(path: str, before_batch: int, ways: Collection[Way], needed:
         return 0
     schema = pa.schema(table.schema().to_arrow())
     since = "true" if first is None else f"{BATCH} >= {first}"
-    query = _kept(schema, f"{BATCH} < {before_batch} AND {since}", before_batch, ways, needed)
+    removes = first is None or all(batches_of(file)[0] >= first for file in files_of(table))
+    query = _kept(schema, f"{BATCH} < {before_batch} AND {since}", before_batch, ways, needed, removes=removes)
     group = rows_of_group(files_of(table)) if "positions" in ways else None
     before = number_of_rows(table)
     # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
@@ -106,8 +107,12 @@ def compact_entries(path: str, before_batch: int, ways: Collection[Way], needed:
     return before - number_of_rows(DeltaTable(path))
 
 
-def _kept(schema: pa.Schema, where: str, before_batch: int, ways: Collection[Way], needed: Needed | None) -> str:
-    """The SQL query for the rows for which ``where`` holds that a later batch may need, and for those of ``before_batch``."""
+def _kept(schema: pa.Schema, where: str, before_batch: int, ways: Collection[Way], needed: Needed | None, *, removes: bool) -> str:
+    """The SQL query for the rows for which ``where`` holds that a later batch may need, and for those of ``before_batch``.
+
+    ``removes`` is as for :func:`.needed_rows`.
+    """
+    live = LIVE in schema.names
     names, keys = ", ".join(map(quoted, schema.names)), schema.names[: schema.get_field_index(KIND)]
     kept = [f"SELECT {names} FROM state WHERE {BATCH} >= {before_batch}"]
     for way in ways:
@@ -115,11 +120,11 @@ def _kept(schema: pa.Schema, where: str, before_batch: int, ways: Collection[Way
         if way == "live rows":
             kept.append(f"SELECT {names} FROM ({latest_entries('state', keys, own)})")
         elif way == "positions":
-            kept.append(f"SELECT {names} FROM ({needed_rows('state', keys, own)})")
+            kept.append(f"SELECT {names} FROM ({needed_rows('state', keys, own, live=live, removes=removes)})")
         else:
             still = "true" if needed is None else f"({needed.sql})"
             kept.append(f"SELECT {names} FROM state WHERE {own} AND {still}")
-    order = search_order(keys) if "positions" in ways else []
+    order = search_order(keys, live=live) if "positions" in ways else []
     order += order_of(schema.names) if len(ways) > 1 else []
     query = " UNION ALL ".join(kept)
     return f"SELECT {names} FROM ({query}) ORDER BY {', '.join(order)}" if order else query

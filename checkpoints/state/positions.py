@@ -11,6 +11,7 @@ from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
@@ -20,12 +21,26 @@ from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
 from windowmill.checkpoints.state.base import COMPACTED_BYTES, FEW_ENTRIES, FEW_FILES, StateTable, batches_of, files_of
+from windowmill.checkpoints.state.delta_positions import greatest_column, is_needed, values, with_splits
 from windowmill.checkpoints.state.searched_files import SearchedFiles, footer, keys_of
 from windowmill.checkpoints.state.wanted import ReadLimit
+from windowmill.windowing.columnar.delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.log import BATCH, DUE, KIND
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.position_reads import Demand, alone_in
-from windowmill.windowing.columnar.positions import FRONT, HEAD, KEY_ROW, NEXT, NODE, SEQUENCE, THROUGH, WAITING, PositionStage, scalar_of
+from windowmill.windowing.columnar.positions import (
+    FRONT,
+    HEAD,
+    KEY_ROW,
+    LIVE,
+    NEXT,
+    NODE,
+    SEQUENCE,
+    THROUGH,
+    WAITING,
+    PositionStage,
+    scalar_of,
+)
 from windowmill.windowing.columnar.slices import TIME
 
 if TYPE_CHECKING:
@@ -40,7 +55,7 @@ _FEW_BOUNDS = 100_000
 #: lie in one or two row groups, and the rest of a key's nodes in few.
 NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 10, 8_192, 1 << 20
 #: Columns beside those of the state in :func:`needed_rows`, quoted.
-_AGE, _NEWEST, _LEAST, _PASSED = '"_ age"', '"_ newest"', '"_ head"', '"_ through"'
+_AGE, _NEWEST, _LEAST, _PASSED, _VERSION = '"_ age"', '"_ newest"', '"_ head"', '"_ through"', '"_ version"'
 
 
 class PositionTable(StateTable):
@@ -65,9 +80,19 @@ class PositionTable(StateTable):
             keys, codes, n_keys = keys_of([entries, rows], stage.keys)
             demand = Demand.of(stage, entries, rows, codes, n_keys)
             nodes = files.nodes(demand, keys)
-        if nodes is None:
-            return None
-        found = pa.concat_tables([entries.filter(pa.array(demand.entries)), nodes])
+            if nodes is None:
+                return None
+            parts = [entries.filter(pa.array(demand.entries)), nodes]
+            if stage.state.deltas:
+                arriving = arriving_values(stage, rows, codes[len(entries) :], n_keys)
+                node_keys = keys_of([keys, nodes], stage.keys)[1][len(keys) :] if stage.keys else np.zeros(len(nodes), np.int64)
+                of_entries = codes[: len(entries)]
+                kept, demand = split_nodes(stage, entries, of_entries, nodes, node_keys, arriving, demand.active)
+                leaves = files.nodes(demand, keys)
+                if leaves is None:
+                    return None
+                parts = [parts[0], nodes.filter(pa.array(kept)), leaves]
+        found = pa.concat_tables(parts)
         return found if len(found) <= limit.rows else None
 
     def restore(self, stage: PositionStage, touched: DataFrame | None) -> DataFrame | None:
@@ -84,8 +109,12 @@ class PositionTable(StateTable):
         known, kind = F.col(_BOUNDS), F.col(KIND)
         wanted = F.when(kind == KEY_ROW, F.col(BATCH) == known[BATCH]).when(kind == WAITING, F.col(TIME) >= known[THROUGH])
         # The checksums tell of rows that are no sound nodes.
-        wanted = F.coalesce(wanted.otherwise(_make_up(stage)), F.lit(True))
-        return stored.join(bounds, _alike(stored, bounds, keys)).where(wanted).select(*map(backquoted, self._schema.names))
+        nodes, rows = _make_up(stage), stored.join(bounds, _alike(stored, bounds, keys))
+        if stage.state.deltas:
+            rows = with_splits(stage, rows, keys)
+            nodes = nodes | is_needed(stage, known[HEAD], known[NEXT])
+        wanted = F.coalesce(wanted.otherwise(nodes), F.lit(True))
+        return rows.where(wanted).select(*map(backquoted, self._schema.names))
 
     def _few(self, bounds: DataFrame) -> DataFrame:
         """``bounds``; if they are few, such that a join sends them to the rows, and does not shuffle these."""
@@ -105,16 +134,20 @@ def _bounds(stage: PositionStage, stored: DataFrame, touched: DataFrame | None) 
     from pyspark.sql import functions as F
 
     keys = [backquoted(name) for name in (*stage.keys, SEQUENCE)]
-    latest = F.max_by(F.struct(BATCH, DUE, THROUGH, NEXT, *_fronts(stage)), F.when(F.col(KIND) == KEY_ROW, F.col(BATCH)))
+    latest = F.max_by(F.struct(BATCH, DUE, THROUGH, NEXT, HEAD, *_fronts(stage)), F.when(F.col(KIND) == KEY_ROW, F.col(BATCH)))
     # A tuple that waits still came at or after the watermark before the batch.
     ready = (F.col(KIND) == WAITING) & (F.col(TIME) >= stage.clock.since) & (F.col(TIME) < stage.clock.watermark)
     entries = stored.where(F.col(KIND).isin(KEY_ROW, WAITING))
-    known = entries.groupBy(*keys).agg(latest.alias(_BOUNDS), F.count_if(ready).alias(_APPLIED)).select(*_renamed(keys), _BOUNDS, _APPLIED)
+    waiting = [F.max(F.when(ready, value)).alias(greatest_column(name)) for name, value in values(stage, stored=True).items()]
+    known = entries.groupBy(*keys).agg(latest.alias(_BOUNDS), F.count_if(ready).alias(_APPLIED), *waiting)
+    greatest = [backquoted(greatest_column(name)) for name in sorted(stage.state.deltas)]
+    known = known.select(*_renamed(keys), _BOUNDS, _APPLIED, *greatest)
     due = F.col(f"{_BOUNDS}.{DUE}") <= stage.clock.watermark
     if touched is None:
         return known.where(due)
+    arriving = [F.max(value).alias(greatest_column(name)) for name, value in values(stage, stored=False).items()]
     new = F.count_if(F.col(TIME) < stage.clock.watermark)
-    counts = touched.groupBy(*keys[:-1]).agg(new.alias(_NEW))
+    counts = touched.groupBy(*keys[:-1]).agg(new.alias(_NEW), *arriving)
     sequences = F.explode(F.array(*map(F.lit, stage.state.sequences))).alias(SEQUENCE)
     counts = counts.select("*", sequences)
     both = known.join(counts, _alike(counts, known, keys), "full_outer").where(F.col(_NEW).isNotNull() | due)
@@ -122,7 +155,8 @@ def _bounds(stage: PositionStage, stored: DataFrame, touched: DataFrame | None) 
         F.when(F.col(_NEW).isNull(), F.col(name)).otherwise(counts[key]).alias(name) for name, key in zip(known.columns, keys, strict=False)
     ]
     applied = F.coalesce(_NEW, F.lit(0)) + F.coalesce(_APPLIED, F.lit(0))
-    return both.select(*named, _BOUNDS, applied.alias(_APPLIED))
+    found = [F.greatest(known[name], counts[name]).alias(name.strip("`")) for name in greatest]
+    return both.select(*named[: len(keys)], _BOUNDS, applied.alias(_APPLIED), *found)
 
 
 def _fronts(stage: PositionStage) -> list[str]:
@@ -151,7 +185,7 @@ def _make_up(stage: PositionStage) -> Column:
     parent_end = parent + F.expr(f"shiftleft(2L, int({LEVEL}))")
     found = []
     for name, windows in stage.state.sequences.items():
-        for window in windows:
+        for window in () if name in stage.state.deltas else windows:
             alone, front = alone_in(stage, window), F.col(f"{_BOUNDS}.{backquoted(scalar_of(stage.pipeline.windows[window].name, FRONT))}")
             leaves_alone = begin - front < F.col(_APPLIED) if alone.by_count else F.col(FIRST) < alone.before
             parents_first = parent - front < F.col(_APPLIED) if alone.by_count else F.col(ABOVE) < alone.before
@@ -241,17 +275,29 @@ def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:
     return bool(metadata.num_rows > 4 * GROUP_ROWS * metadata.num_row_groups)
 
 
-def search_order(keys: Sequence[str]) -> list[str]:
+def search_order(keys: Sequence[str], *, live: bool) -> list[str]:
     """The sort order in SQL of rows that are searched: low levels of a key by their positions, and then high levels.
 
-    Rows of other parts in the table do not take part.
+    Rows of other parts in the table do not take part. ``live`` is as for :func:`needed_rows`.
     """
     of_keys = [f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {quoted(key)} END" for key in keys]
-    return [KIND, SEQUENCE, f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {LEVEL} >= {NEAR_LEVELS} END", *of_keys, POSITION, LEVEL]
+    far = f"{LEVEL} >= {NEAR_LEVELS}"
+    if live:
+        # Of windows that evict by a delta, inner nodes are read before leaves.
+        far += f" OR ({LIVE} IS NOT NULL AND {LEVEL} > 0)"
+    return [KIND, SEQUENCE, f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {far} END", *of_keys, POSITION, LEVEL]
 
 
-def needed_rows(state: str, keys: Sequence[str], where: str) -> str:
-    """The SQL query for the rows of ``state`` that satisfy ``where`` and that a batch after them all may need."""
+def needed_rows(state: str, keys: Sequence[str], where: str, *, live: bool, removes: bool = True) -> str:
+    """The SQL query for the rows of ``state`` that satisfy ``where`` and that a batch after them all may need.
+
+    Parameters
+    ----------
+    live
+        Whether the table has windows that evict by a delta, whose nodes supersede one another.
+    removes
+        Whether no older rows are left that a node without live tuples supersedes, so that it is not needed.
+    """
     of_key = [*keys, SEQUENCE]
     renamed = [f'"_ key {number}"' for number in range(len(of_key))]
     named = ", ".join(f"{quoted(name)} AS {alias}" for name, alias in zip(of_key, renamed, strict=True))
@@ -260,10 +306,16 @@ def needed_rows(state: str, keys: Sequence[str], where: str) -> str:
     newest = f"SELECT * FROM ({known} WHERE {KIND} = '{KEY_ROW}' AND {where}) WHERE {_AGE} = 1"
     same = " AND ".join(f"(s.{quoted(name)} IS NOT DISTINCT FROM n.{alias})" for name, alias in zip(of_key, renamed, strict=True))
     # What of a key lacks its ``key`` row is kept, so that the next batch of the key tells of it.
+    nodes, rows = f"{POSITION} >= {_LEAST}", f"SELECT * FROM {state} WHERE {where}"
+    if live:
+        of_node = ", ".join([*map(quoted, of_key), KIND, LEVEL, POSITION])
+        rows = f"SELECT *, row_number() OVER (PARTITION BY {of_node} ORDER BY {BATCH} DESC) AS {_VERSION} FROM {state} WHERE {where}"
+        is_latest = f"{_VERSION} = 1 AND {POSITION} + (1 << {LEVEL}) > {_LEAST}" + (f" AND {LIVE} > 0" if removes else "")
+        nodes = f"CASE WHEN {LIVE} IS NULL THEN {nodes} ELSE {is_latest} END"
     kinds = {
         KEY_ROW: f"{BATCH} = {_NEWEST}",
         WAITING: f"({TIME} >= {_PASSED} OR {_PASSED} IS NULL)",
-        NODE: f"({POSITION} >= {_LEAST} OR {_LEAST} IS NULL)",
+        NODE: f"({nodes} OR {_LEAST} IS NULL)",
     }
     chosen = " OR ".join(f"({KIND} = '{kind}' AND {condition})" for kind, condition in kinds.items())
-    return f"SELECT s.* FROM (SELECT * FROM {state} WHERE {where}) AS s LEFT JOIN ({newest}) AS n ON {same} WHERE {chosen}"
+    return f"SELECT s.* FROM ({rows}) AS s LEFT JOIN ({newest}) AS n ON {same} WHERE {chosen}"

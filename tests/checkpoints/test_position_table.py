@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, STREAMS, Row
-from tests.windowing.test_positions import FRONT_WINDOWS, TYPES, Run, compare, in_order, spec_of
+from tests.windowing.test_positions import POLICY_WINDOWS, TYPES, Run, compare, in_order, spec_of
 from windowmill.checkpoints.state import positions, searched_files
 from windowmill.checkpoints.state.joint import compact_entries
 from windowmill.checkpoints.state.positions import PositionTable
@@ -82,7 +82,7 @@ def searching() -> Iterator[None]:
 @pytest.mark.parametrize("how", [nullcontext, searching])
 @shared(2, 6)
 @given(
-    windows=st.lists(st.sampled_from(sorted(FRONT_WINDOWS)), min_size=1, max_size=3),
+    windows=st.lists(st.sampled_from(sorted(POLICY_WINDOWS)), min_size=1, max_size=3),
     rows=STREAMS,
     cuts=CUTS,
     compacted=st.lists(st.integers(-1, 4), min_size=30, max_size=30),

@@ -23,14 +23,16 @@ _FEW = {name: AGGREGATES[name] for name in ("n", "total", "low", "worst", "closi
 _SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
 _VISITS = {"name": "visits", "type": "session", "gap": "9 minutes"}
 _LAST_FIVE = {"name": "last_five", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}}
-_JUMPS = {"name": "jumps", "type": "sliding", "evict": {"delta": {"column": "i", "by": 2}}, "trigger": {"count": 2}}
+_BAND = {"name": "band", "type": "sliding", "evict": {"delta": {"column": "v", "by": 30}}, "trigger": {"count": 3}}
+_SPANS = {"name": "spans", "type": "snapshot"}
 #: The changes to the harness's spec that make each pipeline.
 PIPELINES: Mapping[str, Mapping[str, Any]] = {
     "slices": {"aggregates": _FEW},
-    "live_rows": {"aggregates": _FEW, "windows": [_VISITS | {"max_size": "1 hour"}, _JUMPS]},
+    "live_rows": {"aggregates": _FEW, "windows": [_VISITS | {"max_size": "1 hour"}, _SPANS]},
     "sessions": {"aggregates": _FEW, "windows": [_VISITS]},
     "positions": {"aggregates": _FEW, "windows": [_LAST_FIVE]},
-    "mixed": {"aggregates": _FEW, "windows": [_SLOTS, _VISITS, _LAST_FIVE, _JUMPS]},
+    "deltas": {"aggregates": _FEW, "windows": [_BAND]},
+    "mixed": {"aggregates": _FEW, "windows": [_SLOTS, _VISITS, _LAST_FIVE, _BAND, _SPANS]},
     "revise": {"aggregates": _FEW, "emit": "revise", "windows": [_SLOTS]},
     "vouched": {
         "aggregates": _FEW,

@@ -19,6 +19,7 @@ _SAMPLE = {
     "live_rows": ("sink.after", "state.before"),
     "sessions": ("sink.before", "state.lost"),
     "positions": ("sink.lost", "state.after"),
+    "deltas": ("sink.lost", "state.after"),
     "mixed": ("quarantine.after", "state.lost"),
     "revise": ("state.after",),
     "vouched": ("quality.after", "commit.before"),

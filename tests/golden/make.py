@@ -113,6 +113,15 @@ CASES: dict[str, dict[str, Any]] = {
         ],
         "aggregates": OBJECTS | {"closing": {"last": "v"}},
     },
+    "deltas": {
+        "keys": ["ratio"],
+        "windows": [
+            {"name": "band", "type": "sliding", "evict": {"delta": {"column": "v", "by": 40}}, "trigger": {"count": 2}},
+            {"name": "near", "type": "sliding", "evict": {"delta": {"column": "i", "by": 4}}, "trigger": {"time": "10 minutes"}},
+            {"name": "last_5", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
+        ],
+        "aggregates": OBJECTS | {"closing": {"last": "v"}},
+    },
     "mixed": {
         "keys": ["small", "k"],
         "windows": [
@@ -128,7 +137,7 @@ CASES: dict[str, dict[str, Any]] = {
 #: The cases whose tables are kept of each format: all of the first, of later ones those that it first had in this form.
 KEPT = {
     "1": ("slices", "nodes", "live", "revise", "integers", "open", "held"),
-    "2": ("objects", "calendars", "sessions", "positions", "mixed"),
+    "2": ("objects", "calendars", "sessions", "positions", "deltas", "mixed"),
 }
 #: An expectation that no batch meets: it holds the second one of the case ``held``.
 IMPOSSIBLE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": -1, "severity": "critical"}

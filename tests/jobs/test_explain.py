@@ -90,10 +90,10 @@ def test_every_engine_is_told_of_with_its_reason():
 
 
 def test_live_rows_are_told_with_what_forbids_slices_and_what_their_state_costs():
-    windows = [{"name": "jumps", "type": "sliding", "evict": {"delta": {"column": "delay", "by": 5}}}]
+    windows = [{"name": "spans", "type": "snapshot"}]
     found = explain(parse_pipeline(SPEC | {"windows": windows}))
     assert (found.data["command"], found.data["ways"]) == ("run", ("live rows",))
-    why = "windows.0: sliding windows that evict by a delta lose tuples from anywhere, and a partial cannot be split"
+    why = "windows.0: snapshot windows are no fixed grid"
     assert found.data["why"] == (why,)
     text = " ".join(shown(windows=windows).split())
     assert "done by windowmill run, backfill: leaves are live rows, kept as an append-only log in a Delta table" in text

@@ -45,9 +45,9 @@ POLICIES: dict[str, dict[str, Any]] = {
     "last_3": {"type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}},
     "recent": {"type": "sliding", "evict": {"time": "9 minutes"}, "trigger": {"time": "4 minutes"}},
     "flush": {"type": "tumbling", "evict": {"count": 2}},
+    "jumps": {"type": "sliding", "evict": {"delta": {"column": "i", "by": 2}}, "trigger": {"count": 1}},
 }
 OTHERS: dict[str, dict[str, Any]] = {
-    "jumps": {"type": "sliding", "evict": {"delta": {"column": "i", "by": 2}}, "trigger": {"count": 1}},
     "spans": {"type": "snapshot"},
     "three": {"type": "count", "count": 3},
     "short_visit": {"type": "session", "gap": "5 minutes", "max_size": "12 minutes"},
@@ -275,7 +275,7 @@ def test_a_row_that_lies_between_windows_is_refused_by_none_of_them(tmp_path):
     assert run.refused == [(3, "too_late")]
 
 
-ALL_WAYS = ["slots", "visit", "last_3", "jumps"]
+ALL_WAYS = ["slots", "visit", "last_3", "three"]
 
 
 def test_compaction_keeps_the_rows_of_other_parts(tmp_path):
@@ -321,7 +321,7 @@ def test_a_row_of_any_part_that_is_another_is_damage(tmp_path, way):
 
 
 def test_a_column_of_the_source_may_be_named_like_a_partial():
-    spec = pipeline_of(["slots", "jumps"], {"n": {"count": "*"}, "most": {"max": "rows"}})
+    spec = pipeline_of(["slots", "three"], {"n": {"count": "*"}, "most": {"max": "rows"}})
     types = COLUMNS.arrow | {"rows": pa.string()}
     parts = divide(spec, types)
     assert parts.slices is not None

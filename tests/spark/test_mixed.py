@@ -104,8 +104,8 @@ def test_state_shows_every_part(spark, tmp_path, capsys):
     assert told["state"]["kind"] == "slices, sessions, positions and live rows"
     entries = [value for name, value in told["state"].items() if name.endswith(("entries_needed", "entries_superseded"))]
     assert sum(entries) == told["state"]["entries"]
-    assert {window["window"] for window in told["positions"]["windows"]} == {"last_5", "ticks"}
-    assert {window["window"] for window in told["live_rows"]["windows"]} == {"jumps", "spans"}
+    assert {window["window"] for window in told["positions"]["windows"]} == {"last_5", "ticks", "jumps"}
+    assert {window["window"] for window in told["live_rows"]["windows"]} == {"spans"}
     assert {window["window"] for window in told["slices"]["windows"]} <= {"slots", "gaps"}
     assert told["slices"]["entries"][-1]["partials"].keys() == told["positions"]["leaves"][-1]["partials"].keys() - {"rows"}
     assert told["live_rows"]["rows"]

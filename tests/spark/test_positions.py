@@ -36,10 +36,17 @@ TICKS = [
     {"name": "ticks", "type": "sliding", "evict": {"time": "31 minutes"}, "trigger": {"time": "10 minutes"}},
     {"name": "hours", "type": "tumbling", "evict": {"time": "1 hour"}, "timezone": "Europe/Vienna"},
 ]
+DELTAS = [
+    {"name": "band", "type": "sliding", "evict": {"delta": {"column": "v", "by": 30}}, "trigger": {"count": 3}},
+    {"name": "recent", "type": "sliding", "evict": {"delta": {"column": "t", "by": "40 minutes"}}, "trigger": {"time": "10 minutes"}},
+    {"name": "near", "type": "sliding", "evict": {"delta": {"column": "i", "by": 2}}, "trigger": {"delta": {"column": "v", "by": 20}}},
+]
 CASES: dict[str, dict[str, Any]] = {
     "counts": {"windows": COUNTS},
     "ticks": {"windows": TICKS},
     "objects": {"windows": [COUNTS[0], TICKS[0]], "aggregates": AGGREGATES},
+    "deltas": {"windows": [*DELTAS, COUNTS[0]], "aggregates": AGGREGATES},
+    "a delta without keys": {"windows": [DELTAS[0]], "keys": []},
     "no keys": {"windows": [COUNTS[1], TICKS[1]], "keys": []},
 }
 
@@ -110,12 +117,15 @@ def test_keys_may_be_named_like_columns_that_reading_and_compacting_the_state_us
 
 
 def test_state_shows_what_windows_hold(spark, tmp_path, capsys):
-    bench = Bench(tmp_path, {"windows": [*COUNTS, *TICKS], "aggregates": AGGREGATES, "keys": ["k"]})
+    windows = [*COUNTS, *TICKS, *DELTAS]
+    bench = Bench(tmp_path, {"windows": windows, "aggregates": AGGREGATES, "keys": ["k"]})
     run_over(bench, 9, events(35, 300), 3)
     told = state_of(bench.pipeline, ["k=a"], 4).data
     assert told["state"]["kind"] == "positions"
     assert told["state"]["entries_needed"] + told["state"]["entries_superseded"] == told["state"]["entries"]
-    assert {window["window"] for window in told["windows"]} == {window["name"] for window in (*COUNTS, *TICKS)}
+    assert {window["window"] for window in told["windows"]} == {window["name"] for window in windows}
+    band = next(window for window in told["windows"] if window["window"] == "band")
+    assert 0 < band["rows"] < band["next_position"] - band["first_position"]
     last_5 = next(window for window in told["windows"] if window["window"] == "last_5")
     assert (last_5["rows"], last_5["next_position"] - last_5["first_position"]) == (5, 5)
     assert told["leaves"][-1]["partials"]["rows"] == 1

@@ -361,8 +361,8 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
             ["slices", "positions"],
         ),
         (
-            {"windows": [{"name": "w", "type": "sliding", "evict": {"delta": {"column": "x", "by": 5}}}]},
-            ["windows.0: sliding windows that evict by a delta lose tuples from anywhere"],
+            {"windows": [{"name": "w", "type": "snapshot"}]},
+            ["windows.0: snapshot windows are no fixed grid"],
             [],
         ),
     ],
@@ -424,7 +424,7 @@ def test_a_key_that_is_named_like_a_column_of_sessions_is_refused(key):
 
 def test_a_live_rows_bytes_are_those_of_an_entry():
     aggregates = {"s": {"sum": "x"}, "big": {"count": "*", "where": "x > 5"}}
-    windows = [{"name": "d", "type": "sliding", "evict": {"delta": {"column": "x", "by": 5}}}, {"name": "c", "type": "count", "count": 50}]
+    windows = [{"name": "s", "type": "snapshot"}, {"name": "c", "type": "count", "count": 50}]
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"aggregates": aggregates, "windows": windows})
     found, schema = plan(pipeline), StateLog(pipeline, TYPES, ("x > 5",)).schema
     assert [window.leaf_bytes for window in found.windows] == [sum(1 if pa.types.is_boolean(kind) else 8 for kind in schema.types)] * 2
@@ -449,6 +449,18 @@ def test_windows_that_evict_from_the_front_run_by_flatfat_over_positions():
     assert reasons["recompute"] == reasons["two_stacks"] == "would read all leaves of a window from the state, not 2·log2 n nodes"
     assert reasons["dyadic"].startswith("the same nodes")
     assert "one Python call a combine" in window.choices[2].why
+
+
+def test_windows_that_evict_by_a_delta_run_by_flatfat_over_positions():
+    window = {"type": "sliding", "evict": {"delta": {"column": "x", "by": 5}}, "trigger": {"count": 10}}
+    found = planned(window, LAST_50)
+    assert (found.command, found.ways, found.why) == ("run", ("positions",), ())
+    assert engines_of(found.windows[0]) == dict.fromkeys(engines_of(found.windows[0]), "flatfat")
+    shape = found.windows[0].shape
+    assert (shape.slicing, shape.leaves, shape.n, shape.in_order) == ("positions", "the tuples not evicted", None, False)
+    assert shape.state.startswith("partials of the tuples that w0 holds, and nodes over them")
+    assert found.windows[0].choices[0].combines.formula.startswith("2t·log2 n for t tuples")
+    assert "where a delta evicts" in found.reads
 
 
 def test_windows_that_apply_the_same_tuples_share_their_positions():
@@ -493,7 +505,7 @@ def test_tuples_that_leave_from_anywhere_never_meet_a_queue():
     delta = {"delta": {"column": "x", "by": 5}}
     found = planned({"type": "sliding", "evict": delta}, {"type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}})
     anywhere, queue = found.windows
-    assert (anywhere.way, queue.way) == ("live rows", "positions")
+    assert (anywhere.way, queue.way) == ("positions", "positions")
     assert (engines_of(anywhere), engines_of(queue)) == ({"n": "flatfat"}, {"n": "flatfat"})
     assert [other.engine for other in anywhere.choices[0].alternatives if other.allowed] == ["recompute", "dyadic"]
     assert (queue.shape.n, queue.shape.m, queue.shape.state_rows) == (50, 10, 100)

@@ -16,6 +16,7 @@ from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
 from tests.windowing.test_log import place
 from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.log import DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.position_batch import advance
@@ -31,17 +32,13 @@ from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.watermark import Clock
 
 TYPES = {field.name: field.type for field in SCHEMA}
-FRONT_WINDOWS = {
-    name: window
-    for name, window in WINDOWS.items()
-    if "evict" in window and (window["type"] == "tumbling" or "delta" not in window["evict"])
-}
+POLICY_WINDOWS = {name: window for name, window in WINDOWS.items() if "evict" in window}
 #: Numbers, picked values in order, and objects.
 FEW = ("rows", "large", "total", "float_total", "greatest", "opening", "closing", "top", "everything")
 
 
 def spec_of(*windows: str, **options: Any) -> Pipeline:
-    made = [pipeline(FRONT_WINDOWS[name], **options) for name in windows]
+    made = [pipeline(POLICY_WINDOWS[name], **options) for name in windows]
     named = [spec.windows[0].model_copy(update={"name": f"w{number}"}) for number, spec in enumerate(made)]
     return made[0].model_copy(update={"aggregates": {name: made[0].aggregates[name] for name in FEW}, "windows": tuple(named)})
 
@@ -100,6 +97,11 @@ class Run:
         mask = demand.entries.copy()
         nodes = np.flatnonzero(pc.equal(stored.column(KIND), NODE).to_numpy())
         mask[nodes] = demand.holds(stored.take(nodes), codes[nodes])
+        if self.state.deltas:
+            greatest = arriving_values(stage, new, codes[len(stored) :], n_keys)
+            found, found_keys = stored.take(nodes), codes[nodes]
+            kept, leaves = split_nodes(stage, stored, codes[: len(stored)], found, found_keys, greatest, demand.active)
+            mask[nodes] = (mask[nodes] & kept) | leaves.holds(found, found_keys)
         if self.only_due:
             for name in self.state.sequences:
                 known = Known.of(name, stored, codes[: len(stored)], n_keys)
@@ -124,8 +126,8 @@ def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["window"], *place(row)
 
 
-@pytest.mark.parametrize("window", FRONT_WINDOWS)
-@shared(len(FRONT_WINDOWS), 6)
+@pytest.mark.parametrize("window", POLICY_WINDOWS)
+@shared(len(POLICY_WINDOWS), 6)
 @given(rows=STREAMS, cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 4), intervals=st.just(False), later=st.integers(1, 60))
 def test_batches_over_positions_equal_one_run(
     window: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, intervals: bool, later: int
@@ -142,7 +144,7 @@ def test_batches_over_positions_equal_one_run(
 
 @shared(1, 10)
 @given(
-    windows=st.lists(st.sampled_from(sorted(FRONT_WINDOWS)), min_size=2, max_size=4),
+    windows=st.lists(st.sampled_from(sorted(POLICY_WINDOWS)), min_size=2, max_size=4),
     rows=STREAMS,
     cuts=CUTS,
     disorder=st.integers(0, 5),

@@ -118,10 +118,10 @@ def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, f
 
 
 @pytest.mark.parametrize(("name", "form"), CASES, ids=str)
-def test_types_that_evict_from_the_front_go_by_positions(name, form):
+def test_types_with_policies_go_by_positions(name, form):
     pipeline = pipeline_of({"type": name} | form)
     found = divide(pipeline, {"k": pa.string(), "v": pa.int64(), "f": pa.float64()})
-    assert [found.positions is not None, plan(pipeline).ways == ("positions",)] == [pipeline.windows[0].evicts_from_front] * 2
+    assert [found.positions is not None, plan(pipeline).ways == ("positions",)] == [pipeline.windows[0].follows_policies] * 2
 
 
 def _engine_of(windows: Windows) -> str:

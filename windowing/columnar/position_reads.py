@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.positions import (
     FRONT,
+    HEAD,
     KEY_ROW,
     NEXT,
     NODE,
@@ -184,6 +185,51 @@ class Bounds:
     above: int
 
 
+class Wanted(Protocol):
+    """Nodes of a sequence that a batch needs."""
+
+    @property
+    def sequence(self) -> str:
+        """The sequence."""
+        ...
+
+    def only(self, keys: Ints) -> Wanted:
+        """What is wanted of the keys of these indices, which are counted from 0 in it."""
+        ...
+
+    def holds(self, nodes: pa.Table, key: Ints) -> Bools:
+        """Mask of the ``nodes`` of the sequence that the batch needs; ``key`` are their key indices."""
+        ...
+
+    def may_hold(self, bounds: Bounds) -> Bools:
+        """Whether the batch may need nodes within ``bounds`` of each key; shape (n_keys,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class InnerNodes:
+    """All inner nodes of a sequence whose tuples leave from anywhere, by which :mod:`.delta_reads` tells what else the batch needs.
+
+    Attributes
+    ----------
+    head
+        First position that the windows of each key hold; shape (n_keys,).
+    """
+
+    sequence: str
+    head: Ints
+
+    def only(self, keys: Ints) -> InnerNodes:
+        return InnerNodes(self.sequence, self.head[keys])
+
+    def holds(self, nodes: pa.Table, key: Ints) -> Bools:
+        level, begin = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION))
+        return np.asarray((level > 0) & (begin + (np.int64(1) << level) > self.head[key]), np.bool_)
+
+    def may_hold(self, bounds: Bounds) -> Bools:
+        return np.asarray((bounds.level > 0) & (bounds.high + (1 << min(bounds.level, 61)) > self.head), np.bool_)
+
+
 @dataclass(frozen=True)
 class Stretch:
     """The stretch of positions that a window holds of each key, and what of it may leave alone.
@@ -201,6 +247,10 @@ class Stretch:
     front: Ints
     stop: Ints
     applied: Ints
+
+    def only(self, keys: Ints) -> Stretch:
+        """The stretches of the keys of these indices."""
+        return replace(self, front=self.front[keys], stop=self.stop[keys], applied=self.applied[keys])
 
     def holds(self, nodes: pa.Table, key: Ints) -> Bools:
         """Mask of the ``nodes`` of the sequence that the batch needs; ``key`` are their key indices.
@@ -239,12 +289,12 @@ class Demand:
     entries
         Mask of the newest ``key`` rows and the waiting tuples of these keys among the rows that were given.
     stretches
-        One for each window of the spec.
+        What makes up windows of a sequence: one for each window of the spec that evicts from the front.
     """
 
     active: Bools
     entries: Bools
-    stretches: Sequence[Stretch]
+    stretches: Sequence[Wanted]
 
     @classmethod
     def of(cls, stage: PositionStage, entries: pa.Table, rows: pa.Table, codes: Ints, n_keys: int) -> Demand:
@@ -265,13 +315,17 @@ class Demand:
             If rows are missing.
         """
         codes, of_rows = codes[: len(entries)], codes[len(entries) :]
-        active, chosen, stretches = np.bincount(of_rows, minlength=n_keys) > 0, np.zeros(len(codes), np.bool_), []
+        active, chosen = np.bincount(of_rows, minlength=n_keys) > 0, np.zeros(len(codes), np.bool_)
+        stretches: list[Wanted] = []
         of_ready = of_rows[int64_of(rows.column(TIME).combine_chunks()) < stage.clock.watermark]
         for name, windows in stage.state.sequences.items():
             known = Known.of(name, entries, codes, n_keys)
             active = active | ((known.entry >= 0) & (known.scalar(DUE) <= stage.clock.watermark))
             chosen[known.rows] = True
             ready = int64_of(known.waiting.column(TIME).combine_chunks()) < stage.clock.watermark
+            if name in stage.state.deltas:
+                stretches.append(InnerNodes(name, known.scalar(HEAD)))
+                continue
             applied = np.bincount(np.append(of_ready, known.waiting_keys[ready]), minlength=n_keys)
             for window in windows:
                 front = known.scalar(scalar_of(stage.pipeline.windows[window].name, FRONT))
@@ -280,8 +334,7 @@ class Demand:
 
     def only(self, keys: Ints) -> Demand:
         """The demand of the keys of these indices, which are counted from 0 in it."""
-        chosen = [replace(each, front=each.front[keys], stop=each.stop[keys], applied=each.applied[keys]) for each in self.stretches]
-        return replace(self, active=self.active[keys], stretches=chosen)
+        return replace(self, active=self.active[keys], stretches=[each.only(keys) for each in self.stretches])
 
     def holds(self, nodes: pa.Table, key: Ints) -> Bools:
         """Mask of the ``nodes`` that the batch needs; ``key`` are their key indices."""

@@ -45,6 +45,9 @@ SEQUENCE = "_sequence"
 THROUGH, NEXT, HEAD, QUEUED = "_through", "_next", "_head", "_queued"
 #: Scalars of a key in a window, beside ``STATE``: the base of its delta if it is no integer, and its first position.
 BASE, FRONT = "float_base", "front"
+#: Columns that only pipelines with windows that evict by a delta have: the number of live tuples of a key, or below a node; and for a node
+#: the least value of these in the delta's column, as an integer or as a float; null if none has one.
+LIVE, LEAST, FLOAT_LEAST = "_live", "_least", "_float_least"
 _SCALARS = {**dict.fromkeys(STATE, pa.int64()), BASE: pa.float64(), FRONT: pa.int64()}
 
 
@@ -62,6 +65,8 @@ class PositionState:
         The state's column for each column of the source, and for each condition column, that waiting tuples keep.
     sequences
         Indexes of the windows of each sequence, by the sequence's name.
+    deltas
+        Names of the sequences whose windows evict by a delta, so that tuples leave from anywhere.
     schema
         Schema of the state, without checksums.
     rows
@@ -81,6 +86,7 @@ class PositionState:
         self.conditions = {condition_column(text): f"_where__{_digest(text)}" for text in texts}
         self._texts = tuple(texts)
         self.sequences = _sequences(pipeline)
+        self.deltas = frozenset(name for name, held in self.sequences.items() if settings_of(pipeline, held[0]).from_anywhere)
         fields = [*((key, types[key]) for key in pipeline.keys), (KIND, pa.string()), (SEQUENCE, pa.string()), (BATCH, pa.int64())]
         fields += [(name, pa.int64()) for name in (DUE, THROUGH, NEXT, HEAD, QUEUED, NUMBER_OF, TIME)]
         fields += [(label, types[name]) for name, label in self.live.items()]
@@ -89,6 +95,8 @@ class PositionState:
         self._scalars, self._partials = [name for name, _ in scalars], [name for name, _ in layout.stored_columns]
         fields += scalars
         fields += [(name, pa.int64()) for name in (LEVEL, POSITION, FIRST, ABOVE)]
+        if self.deltas:
+            fields += [(LIVE, pa.int64()), (LEAST, pa.int64()), (FLOAT_LEAST, pa.float64())]
         self.schema = pa.schema([*fields, *layout.stored_columns])
         twice = next((name for name, n in Counter(name.lower() for name in (*self.schema.names, SUM)).items() if n > 1), None)
         if twice is not None:
@@ -108,7 +116,7 @@ class PositionState:
     @property
     def entry_columns(self) -> list[str]:
         """Columns of the state table that may have values in ``key`` rows and in waiting tuples."""
-        own = {LEVEL, POSITION, FIRST, ABOVE, *self._partials}
+        own = {LEVEL, POSITION, FIRST, ABOVE, LEAST, FLOAT_LEAST, *self._partials}
         return [name for name in self.stored_schema.names if name not in own]
 
     @property
@@ -131,13 +139,16 @@ def scalar_of(window: str, name: str) -> str:
 def _sequences(pipeline: Pipeline) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for index in range(len(pipeline.windows)):
-        name = _digest(repr(settings_of(pipeline, index).acceptance))
+        settings = settings_of(pipeline, index)
+        # Windows that evict by a delta have nodes of their own, unless they hold the same tuples.
+        held = (settings.acceptance, settings.evict.describe()) if settings.from_anywhere else settings.acceptance
+        name = _digest(repr(held))
         found[name] = (*found.get(name, ()), index)
     return found
 
 
 def settings_of(pipeline: Pipeline, index: int) -> PolicySettings:
-    """The policies of the window at ``index``, which evicts from the front."""
+    """The policies of the window at ``index``."""
     window = pipeline.windows[index]
     return PolicySettings(window, window.policies(), pipeline)
 
@@ -205,3 +216,7 @@ class PositionStage:
     def settings(self) -> Sequence[PolicySettings]:
         """The policies of each window."""
         return [settings_of(self.pipeline, index) for index in range(len(self.pipeline.windows))]
+
+    def settings_of(self, sequence: str) -> PolicySettings:
+        """The policies of the first window of a ``sequence``."""
+        return self.settings[self.state.sequences[sequence][0]]

@@ -20,6 +20,7 @@ from windowmill.windowing.columnar.objects import combine_windows
 from windowmill.windowing.columnar.partial_bytes import decode, encode
 from windowmill.windowing.columnar.rows import plain
 from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.flatfat import COPIED_LEAF, COPIED_NODE
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.slicing.leaves import Windows
 
@@ -93,6 +94,33 @@ class StoredObjects:
         for index in range(len(self)):
             decoded[:, index] = _as_objects(list(map(_decoded, partials[:, index])))
         return decoded
+
+    def combine_work(
+        self, begun: int, ended: int, work: Ints, work_ends: Ints, roots: Ints, partials: Objects, nodes: Objects, out: Objects
+    ) -> None:
+        """As :func:`windowmill.windowing.kernels.tries.combine_work`, one Python call a combine; ``partials`` are decoded."""
+        done = 0
+        for total in range(begun, ended):
+            for node, left, right in work[done : work_ends[total]].tolist():
+                if right == COPIED_LEAF:
+                    nodes[node] = partials[left]
+                elif right == COPIED_NODE:
+                    nodes[node] = nodes[left]
+                else:
+                    for index, column in enumerate(self._columns):
+                        nodes[node, index] = column.aggregate.combine(nodes[left, index], nodes[right, index])
+            done = int(work_ends[total])
+            if roots[total] > 0:
+                out[total] = nodes[roots[total]]
+
+    def lowered(self, totals: Objects) -> dict[str, list[Any]]:
+        """The results of windows by aggregate, whose partials are ``totals``; null for an empty one."""
+        results: dict[str, list[Any]] = {}
+        for index, column in enumerate(self._columns):
+            empty = column.aggregate.identity
+            found = [empty if total is None else total for total in totals[:, index]]
+            results |= {name: [aggregate.lower(total) for total in found] for name, aggregate in column.aggregates.items()}
+        return results
 
     def compute(self, partials: Objects, windows: Windows) -> dict[str, list[Any]]:
         """The results of each window by aggregate; leaf i of ``windows`` has ``partials[i]``, which are decoded."""

@@ -88,7 +88,10 @@ def _positions() -> None:
     from windowmill.windowing.specfile import parse_pipeline
     from windowmill.windowing.watermark import Clock
 
-    windows = [{"name": "w", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}}]
+    windows = [
+        {"name": "w", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}},
+        {"name": "d", "type": "sliding", "evict": {"delta": {"column": "v", "by": 1}}, "trigger": {"count": 2}},
+    ]
     spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
     pipeline, types = parse_pipeline(spec), {"t": pa.int64(), "v": pa.float64()}
     layout = Layout.of(pipeline, types)

@@ -24,7 +24,7 @@ from windowmill.windowing.kernels import combine as op
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine_atom, copy_atom, inlined, inner, njit
 
 #: Markers in place of a right operand: copy the left operand, a leaf or a node.
-_LEAF, _NODE = -1, -2
+COPIED_LEAF, COPIED_NODE = -1, -2
 #: Capacity of the work list; greater if one window needs more.
 _LISTED = 2048
 
@@ -54,14 +54,14 @@ def tree_windows(
         most = max(most, _most_work(capacity[window], change_offsets[window + 1] - change_offsets[window]))
     full, stamps, level = np.zeros(2 * largest, np.bool_), np.full(2 * largest, -1, np.int64), np.empty(largest, np.int64)
     node_ints, node_floats = np.empty((2 * largest, ints.shape[1]), np.int64), np.empty((2 * largest, floats.shape[1]), np.float64)
-    work, work_ends, held = np.empty((most, 3), np.int64), np.empty(n, np.int64), np.empty(n, np.bool_)
-    ring, tree, listed = (capacity, fresh, change_offsets, slots, leaves), (full, stamps, level), (work, work_ends, held)
+    work, work_ends, roots = np.empty((most, 3), np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    ring, tree, listed = (capacity, fresh, change_offsets, slots, leaves), (full, stamps, level), (work, work_ends, roots)
     given, nodes, out = (ints, floats), (node_ints, node_floats), (out_ints, out_floats)
     begun = 0
     while begun < n:
         ended = _list_work(begun, ring, tree, listed)
         for line in range(len(program)):
-            _one_atom(program[line], begun, ended, listed, given, nodes, out)
+            combine_listed(program[line], begun, ended, listed, given, nodes, out)
         begun = ended
 
 
@@ -79,7 +79,7 @@ def _list_work(begun: int, ring: Any, tree: Any, out: Any) -> Any:
     """List the work of windows from ``begun`` on as (node, left, right) while there is room; returns the first window left out."""
     capacity, fresh, change_offsets, slots, leaves = ring
     full, stamps, level = tree
-    work, work_ends, held = out
+    work, work_ends, roots = out
     listed = 0
     for window in range(begun, len(capacity)):
         size, first, last = capacity[window], change_offsets[window], change_offsets[window + 1]
@@ -92,7 +92,7 @@ def _list_work(begun: int, ring: Any, tree: Any, out: Any) -> Any:
             node = size + slots[index]
             full[node] = leaves[index] >= 0
             if full[node]:
-                listed = _list(work, listed, node, leaves[index], _LEAF)
+                listed = _list(work, listed, node, leaves[index], COPIED_LEAF)
             n_level = _touch(node >> 1, window, stamps, level, n_level)
         while n_level > 0:
             n_above = 0
@@ -102,11 +102,11 @@ def _list_work(begun: int, ring: Any, tree: Any, out: Any) -> Any:
                 if full[left] and full[right]:
                     listed = _list(work, listed, node, left, right)
                 elif full[left] or full[right]:
-                    listed = _list(work, listed, node, left if full[left] else right, _NODE)
+                    listed = _list(work, listed, node, left if full[left] else right, COPIED_NODE)
                 full[node] = full[left] or full[right]
                 n_above = _touch(node >> 1, window, stamps, level, n_above)
             n_level = n_above
-        held[window] = full[1]
+        roots[window] = 1 if full[1] else 0
         work_ends[window] = listed
     return len(capacity)
 
@@ -128,8 +128,11 @@ def _touch(node: int, window: int, stamps: Ints, level: Ints, n_level: int) -> A
 
 
 @inner
-def _one_atom(line: Ints, begun: int, ended: int, listed: Any, given: Any, nodes: Any, out: Any) -> None:
-    """Execute the listed work for one atom. As in :mod:`windowmill.windowing.kernels.two_stacks`, calls with constants are specialized."""
+def combine_listed(line: Ints, begun: int, ended: int, listed: Any, given: Any, nodes: Any, out: Any) -> None:
+    """Execute the work listed for the windows begun:ended, for one atom; each window's total is the node that is its root, 0 for none.
+
+    As in :mod:`windowmill.windowing.kernels.two_stacks`, calls with constants are specialized.
+    """
     i, f = line[1], line[2]
     if line[0] == op.ADD and line[3] == 1:
         _do(op.ADD, i, f, 1, 0, begun, ended, listed, given, nodes, out)
@@ -157,7 +160,7 @@ def _do(
     nodes: Any,
     out: Any,
 ) -> None:
-    work, work_ends, held = listed
+    work, work_ends, roots = listed
     ints, floats = given
     node_ints, node_floats = nodes
     out_ints, out_floats = out
@@ -169,12 +172,12 @@ def _do(
                 combine_atom(
                     operation, i, f, n_ints, node_ints, node_floats, left, node_ints, node_floats, right, node_ints, node_floats, node
                 )
-            elif right == _LEAF:
+            elif right == COPIED_LEAF:
                 copy_atom(i, f, n_ints, n_floats, ints, floats, left, node_ints, node_floats, node)
             else:
                 copy_atom(i, f, n_ints, n_floats, node_ints, node_floats, left, node_ints, node_floats, node)
         done = work_ends[window]
-        if held[window]:
-            copy_atom(i, f, n_ints, n_floats, node_ints, node_floats, 1, out_ints, out_floats, window)
+        if roots[window] > 0:
+            copy_atom(i, f, n_ints, n_floats, node_ints, node_floats, roots[window], out_ints, out_floats, window)
         else:
             clear_atom(operation, i, f, n_ints, n_floats, out_ints, out_floats, window)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,6 +85,11 @@ class PolicySettings:
         flushes = bool(settings[kernel.TRIGGER] == kernel.NONE)
         return (*(int(settings[place]) for place in by_ticks), flushes, str(self._steps.step), str(self._steps.zone))
 
+    @property
+    def difference(self) -> float:
+        """By how much a new tuple's value exceeds those of the tuples that it evicts; 0 if no delta evicts."""
+        return _difference(self.evict.delta)
+
     def fresh(self, n_keys: int) -> Ints:
         """The states of ``n_keys`` keys without tuples; int64, shape (n_keys, 8)."""
         states = np.array([[_FRESH.get(name, 0) for name in STATE]] * n_keys, np.int64).reshape(-1, len(STATE))
@@ -137,7 +143,14 @@ class PolicySettings:
         out, removed = np.empty((8, counts[0]), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0
         apply_policies(rules, tuples, keys, progress, kernel.Noted(True, counts, out, removed))
-        return out[:, : counts[0]], removed
+        return out[:, : counts[kernel.NOTED]], removed[: counts[kernel.REMOVED]]
+
+
+def delta_of(settings: PolicySettings) -> Delta:
+    """The delta by which a window evicts."""
+    if settings.evict.delta is None:
+        raise TypeError("the window does not evict by a delta")
+    return settings.evict.delta
 
 
 def values_of(delta: Delta | None, table: pa.Table, rows: Ints) -> kernel.Values:
@@ -148,6 +161,22 @@ def values_of(delta: Delta | None, table: pa.Table, rows: Ints) -> kernel.Values
     floats = float64_of(column)
     ints = int64_of(column) if holds_integers(delta, table) else np.zeros(len(column), np.int64)
     return kernel.Values(floats, ints, valid_of(column) & ~np.isnan(floats))
+
+
+def no_values(n: int) -> kernel.Values:
+    """Values of ``n`` tuples that have none."""
+    return kernel.Values(np.zeros(n), np.zeros(n, np.int64), np.zeros(n, np.bool_))
+
+
+def values_at(values: kernel.Values, chosen: Bools | Ints) -> kernel.Values:
+    """The ``values`` that ``chosen`` masks or lists."""
+    return kernel.Values(values.value[chosen], values.whole[chosen], values.known[chosen])
+
+
+def joined_values(parts: Sequence[kernel.Values]) -> kernel.Values:
+    """The values of all ``parts``, one after the other."""
+    floats, ints, known = zip(*parts, strict=True)
+    return kernel.Values(np.concatenate(floats), np.concatenate(ints), np.concatenate(known))
 
 
 def holds_integers(delta: Delta | None, table: pa.Table) -> bool:

@@ -114,8 +114,8 @@ class Window(Part):
     def partials_problem(self, where: str) -> str | None:
         """Why its windows cannot be made of partials of slices or sessions, beginning with the field's path (``where`` is the window's).
 
-        Null if they can: windows on a grid are made of partials of slices, sessions of partials of sessions. Windows that evict from the
-        front are made of partials of tuples instead.
+        Null if they can: windows on a grid are made of partials of slices, sessions of partials of sessions. Windows that follow
+        policies are made of partials of tuples instead.
         """
         return f"{where}: {self.type} windows are no fixed grid"
 
@@ -128,8 +128,8 @@ class Window(Part):
         raise UnsupportedError(f"window {self.name}: {self.type} windows join no rows by a gap")
 
     @property
-    def evicts_from_front(self) -> bool:
-        """Whether policies apply the tuples of a key one by one, and only its oldest tuples leave."""
+    def follows_policies(self) -> bool:
+        """Whether policies apply the tuples of a key one by one."""
         return False
 
     def policies(self) -> PolicyRules:

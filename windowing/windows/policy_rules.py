@@ -101,16 +101,9 @@ class PolicyRules:
     def _policies(self) -> Mapping[str, Policy]:
         return {"evict": self.evict} | ({"trigger": self.trigger} if self.trigger is not None else {})
 
-    @property
-    def evicts_from_front(self) -> bool:
-        """Whether only the oldest tuples leave: all but a sliding window that evicts by a delta."""
-        return self.trigger is None or self.evict.delta is None
-
     def partials_problem(self, window: Window, where: str) -> str:
         """Why its windows are not made of partials of slices or sessions."""
-        if self.evicts_from_front:
-            return f"{where}: {window.type} windows that evict from the front are made of partials of tuples"
-        return f"{where}: {window.type} windows that evict by a delta lose tuples from anywhere, and a partial cannot be split"
+        return f"{where}: {window.type} windows that follow policies are made of partials of tuples"
 
     def slicer(self, window: Window, pipeline: Pipeline) -> Slicer:
         from windowmill.windowing.slicing.policy_slicer import PolicySlicer

@@ -31,9 +31,8 @@ class RuledWindow(Window):
         return self.rules().reference_rows(self, events, tally, course)
 
     @property
-    def evicts_from_front(self) -> bool:
-        rules = self.rules()
-        return isinstance(rules, PolicyRules) and rules.evicts_from_front
+    def follows_policies(self) -> bool:
+        return isinstance(self.rules(), PolicyRules)
 
     def partials_problem(self, where: str) -> str | None:
         return self.rules().partials_problem(self, where)

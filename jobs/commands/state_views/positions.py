@@ -14,7 +14,7 @@ from windowmill.jobs.commands.answers import titled
 from windowmill.jobs.commands.state_views.base import View, cell, partials_told, source_types, value_of
 from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.position_nodes import FIRST, LEVEL, POSITION
-from windowmill.windowing.columnar.positions import FRONT, KEY_ROW, NEXT, NODE, SEQUENCE, WAITING, PositionState, scalar_of
+from windowmill.windowing.columnar.positions import FRONT, KEY_ROW, LIVE, NEXT, NODE, SEQUENCE, WAITING, PositionState, scalar_of
 from windowmill.windowing.columnar.slices import TIME
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.slicing.policy_settings import STATE
@@ -64,7 +64,8 @@ class PositionsView(View):
         held = [leaf for leaf in leaves if leaf[SEQUENCE] == entry[SEQUENCE] and leaf[POSITION] >= front]
         span = {place: self.instant(held[at][FIRST]) if held else None for place, at in (("oldest", 0), ("newest", -1))}
         shown = {scalar: None if value in (BEFORE, AFTER) else value_of(value) for scalar, value in scalars.items()}
-        return {"window": name, "scalars": shown, "first_position": front, "next_position": stop, "rows": stop - front, **span}
+        n_held = entry[LIVE] if entry[SEQUENCE] in self._state.deltas else stop - front
+        return {"window": name, "scalars": shown, "first_position": front, "next_position": stop, "rows": n_held, **span}
 
     def _leaf(self, row: Mapping[str, Any]) -> dict[str, Any]:
         partials = {name: row[name] for name, _ in self._layout.stored_columns}

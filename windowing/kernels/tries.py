@@ -1,0 +1,307 @@
+"""FlatFAT over positions whose tuples leave from anywhere: one binary trie over the partials that a key's window begins with or takes in.
+
+::
+
+    position   0   1   2   3   4   5   6   7        the partial of [0, 4) is one item, tuples 5 and 7 are others
+    item      [      a      ]      b       c
+    trie               (a ⊕ (b ⊕ c))                the node of [0, 8) holds that of [0, 4) ⊕ that of [4, 8); an empty side costs no combine
+
+A node stands for an aligned stretch [i · 2^l, (i + 1) · 2^l) of positions, and holds the partial of the window's tuples there. Stretches
+that hold the same items are one node. So the order of combining follows from the positions of the window's tuples alone, whatever stretches
+were given as one item.
+
+References
+----------
+Tangwongsan, Hirzel, Schneider and Wu (2015), General incremental sliding-window aggregation, PVLDB 8(7), sections 4 and 5 (FlatFAT).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints, inlined, inner, njit
+from windowmill.windowing.kernels.flatfat import COPIED_LEAF, COPIED_NODE, combine_listed
+
+#: The level of a stretch that holds all positions.
+WHOLE = 63
+
+
+class Items(NamedTuple):
+    """Partials of disjoint stretches of positions, of all keys; sorted by key and position.
+
+    Attributes
+    ----------
+    offsets
+        Key k's items are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
+    begin
+        First position of each item; shape (n_items,).
+    """
+
+    offsets: Ints
+    begin: Ints
+
+
+class Totals(NamedTuple):
+    """Stretches to combine, in the order of keys; each first enters its changes into its key's trie.
+
+    Attributes
+    ----------
+    key, begin, level
+        The stretch of 2^level positions from ``begin`` of the key, or all its positions for level ``WHOLE``; shapes (n_totals,).
+    change_offsets, items, present
+        Total t changes ``items[change_offsets[t]:change_offsets[t + 1]]``: whether each is ``present`` from then on. Before the first total
+        of a key, none is.
+    """
+
+    key: Ints
+    begin: Ints
+    level: Ints
+    change_offsets: Ints
+    items: Ints
+    present: Bools
+
+
+class Trie(NamedTuple):
+    """The trie of the key at work; nodes are numbered from 1, children before parents, and 0 stands for none.
+
+    Attributes
+    ----------
+    left, right, parent, level
+        Children and parent of each node, and the level of its stretch; an item's node has no children.
+    node_of
+        Node of each of the key's items.
+    full, stamps, touched
+        Whether a node holds anything; the last total that touched it; scratch.
+    """
+
+    left: Ints
+    right: Ints
+    parent: Ints
+    level: Ints
+    node_of: Ints
+    full: Bools
+    stamps: Ints
+    touched: Ints
+
+    @classmethod
+    def roomy(cls, most_items: int) -> Trie:
+        """A trie with room for so many items."""
+        n = 2 * most_items + 1
+        left, right, parent, level, stamps, touched = (np.zeros(n, np.int64) for _ in range(6))
+        return cls(left, right, parent, level, np.zeros(most_items + 1, np.int64), np.zeros(n, np.bool_), stamps, touched)
+
+
+@njit
+def list_work(begun: int, items: Items, totals: Totals, trie: Trie, work: Ints, work_ends: Ints, roots: Ints) -> Any:
+    """List the work of the totals from ``begun`` on while there is room in ``work``; O(log n) combines for each change.
+
+    Parameters
+    ----------
+    trie
+        As the totals before ``begun`` left it.
+
+    Returns
+    -------
+    int
+        The first total left out. For each total before it, ``work_ends`` has the end of its work, lines (node, left, right) as
+        :func:`windowmill.windowing.kernels.flatfat.combine_listed` takes them, and ``roots`` the node of its stretch; 0 if it is empty.
+    """
+    listed = 0
+    for total in range(begun, len(totals.key)):
+        key = totals.key[total]
+        first, stop = items.offsets[key], items.offsets[key + 1]
+        if total == 0 or totals.key[total - 1] != key:
+            _build(items.begin, first, stop, trie)
+        changes = totals.change_offsets[total + 1] - totals.change_offsets[total]
+        if listed + min(changes * (WHOLE + 1), changes + stop - first) > len(work) and listed > 0:
+            return total
+        n_touched = 0
+        for change in range(totals.change_offsets[total], totals.change_offsets[total + 1]):
+            item = totals.items[change]
+            node = trie.node_of[item - first]
+            trie.full[node] = totals.present[change]
+            if totals.present[change]:
+                listed = _list(work, listed, node, item, COPIED_LEAF)
+            n_touched = _touch(trie.parent[node], total + 1, trie, n_touched)
+        trie.touched[:n_touched].sort()
+        for index in range(n_touched):
+            node = trie.touched[index]
+            left, right = trie.left[node], trie.right[node]
+            if trie.full[left] and trie.full[right]:
+                listed = _list(work, listed, node, left, right)
+            elif trie.full[left] or trie.full[right]:
+                listed = _list(work, listed, node, left if trie.full[left] else right, COPIED_NODE)
+            trie.full[node] = trie.full[left] or trie.full[right]
+        root = _root(items.begin, first, stop, trie, totals.begin[total], totals.level[total])
+        roots[total] = root if trie.full[root] else 0
+        work_ends[total] = listed
+    return len(totals.key)
+
+
+@njit
+def most_work(items: Items, totals: Totals) -> Any:
+    """The greatest number of lines of work of one total."""
+    most = 1
+    for total in range(len(totals.key)):
+        key, changes = totals.key[total], totals.change_offsets[total + 1] - totals.change_offsets[total]
+        most = max(most, min(changes * (WHOLE + 1), changes + items.offsets[key + 1] - items.offsets[key]))
+    return most
+
+
+@njit
+def combine_work(
+    program: Ints,
+    begun: int,
+    ended: int,
+    work: Ints,
+    work_ends: Ints,
+    roots: Ints,
+    ints: Ints,
+    floats: Floats,
+    node_ints: Ints,
+    node_floats: Floats,
+    out_ints: Ints,
+    out_floats: Floats,
+) -> None:
+    """Do the ``work`` of :func:`list_work` for the totals begun:ended; their partials go to ``out_ints`` and ``out_floats``.
+
+    Parameters
+    ----------
+    ints, floats
+        Partials of the items.
+    node_ints, node_floats
+        Partials of the trie's nodes, kept from call to call.
+    """
+    listed, given, nodes, out = (work, work_ends, roots), (ints, floats), (node_ints, node_floats), (out_ints, out_floats)
+    for line in range(len(program)):
+        combine_listed(program[line], begun, ended, listed, given, nodes, out)
+
+
+@inlined
+def _list(work: Ints, listed: int, node: int, left: int, right: int) -> Any:
+    work[listed, 0], work[listed, 1], work[listed, 2] = node, left, right
+    return listed + 1
+
+
+@inlined
+def _touch(node: int, stamp: int, trie: Trie, n_touched: int) -> Any:
+    """List ``node`` and the nodes above it, unless they are listed."""
+    while node > 0 and trie.stamps[node] != stamp:
+        trie.stamps[node] = stamp
+        trie.touched[n_touched] = node
+        n_touched += 1
+        node = trie.parent[node]
+    return n_touched
+
+
+@inlined
+def _fork(left: int, right: int) -> Any:
+    """The level of the least aligned stretch that holds both positions; −1 if they are the same."""
+    differing, level = left ^ right, -1
+    while differing > 0:
+        differing >>= 1
+        level += 1
+    return level + 1 if level >= 0 else -1
+
+
+@inner
+def _build(begin: Ints, first: int, stop: int, trie: Trie) -> None:
+    """Build the empty trie of the items first:stop; O(n).
+
+    Between neighbours stands the node of the least stretch that holds both. Nodes whose right part is still growing form a stack with
+    descending levels, which is threaded through their parents.
+    """
+    n_nodes, top = 0, 0
+    for item in range(first, stop):
+        n_nodes += 1
+        # Numbers of nodes ascend as nodes become whole; those that grow get theirs when they do.
+        node = n_nodes
+        trie.left[node] = trie.right[node] = 0
+        trie.level[node] = 0
+        trie.node_of[item - first] = node
+        level = WHOLE + 1 if item + 1 == stop else _fork(begin[item], begin[item + 1])
+        # `touched` and `stamps` hold the stack while the trie is built: the left part of each growing node, and its level.
+        while top > 0 and trie.stamps[top] < level:
+            n_nodes += 1
+            left = trie.touched[top]
+            trie.left[n_nodes], trie.right[n_nodes], trie.level[n_nodes] = left, node, trie.stamps[top]
+            trie.parent[left] = trie.parent[node] = n_nodes
+            node = n_nodes
+            top -= 1
+        if item + 1 < stop:
+            top += 1
+            trie.touched[top], trie.stamps[top] = node, level
+        else:
+            trie.parent[node] = 0
+    trie.full[: n_nodes + 1] = False
+    trie.stamps[: n_nodes + 1] = 0
+
+
+@inner
+def _root(begin: Ints, first: int, stop: int, trie: Trie, low: int, level: int) -> Any:
+    """The node of the stretch of 2^level positions from ``low``; 0 if it holds no item. O(log n)."""
+    if level >= WHOLE:
+        return 2 * (stop - first) - 1 if stop > first else 0
+    left, right = first, stop
+    while left < right:
+        middle = (left + right) >> 1
+        if begin[middle] < low:
+            left = middle + 1
+        else:
+            right = middle
+    if left == stop or begin[left] >> level != low >> level:
+        return 0
+    node = trie.node_of[left - first]
+    while trie.parent[node] > 0 and trie.level[trie.parent[node]] <= level:
+        node = trie.parent[node]
+    return node
+
+
+@njit
+def window_changes(offsets: Ints, keys: Ints, hi: Ints, gone_to: Ints, removed: Ints, alive: Bools) -> Any:
+    """The changes of each window's items, key by key, and at last those that leave just the items ``alive`` after the batch.
+
+    Parameters
+    ----------
+    offsets
+        Key k's items are ``offsets[k]:offsets[k + 1]``.
+    keys, hi, gone_to
+        For each window, in the order of keys: its key; it has taken in its key's items before ``hi``, and lost ``removed[:gone_to]``.
+
+    Returns
+    -------
+    tuple
+        Offsets of the changes of each total: of each key its windows and one more; items; and whether each is present.
+    """
+    n_keys = len(offsets) - 1
+    change_offsets = np.zeros(len(keys) + n_keys + 1, np.int64)
+    items, present = np.empty(len(alive) + len(removed), np.int64), np.empty(len(alive) + len(removed), np.bool_)
+    count = total = window = left = 0
+    for key in range(n_keys):
+        met, stop = offsets[key], offsets[key + 1]
+        while left < len(removed) and removed[left] < met:
+            left += 1
+        while window < len(keys) and keys[window] == key:
+            for item in range(met, hi[window]):
+                items[count], present[count] = item, True
+                count += 1
+            met = max(met, hi[window])
+            while left < gone_to[window]:
+                items[count], present[count] = removed[left], False
+                count, left = count + 1, left + 1
+            window, total = window + 1, total + 1
+            change_offsets[total] = count
+        while left < len(removed) and removed[left] < stop:
+            if removed[left] < met:
+                items[count], present[count] = removed[left], False
+                count += 1
+            left += 1
+        for item in range(met, stop):
+            if alive[item]:
+                items[count], present[count] = item, True
+                count += 1
+        total += 1
+        change_offsets[total] = count
+    return change_offsets, items[:count].copy(), present[:count].copy()
