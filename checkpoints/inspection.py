@@ -19,9 +19,9 @@ from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import number_of_rows
 from windowmill.checkpoints.state.log import latest_entries
 from windowmill.checkpoints.state.positions import needed_rows
-from windowmill.checkpoints.state.wanted import OpenSessions, open_condition
+from windowmill.checkpoints.state.wanted import OpenSessions, open_condition, span_condition
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.known_spans import columns_of, first_of, last_of
 from windowmill.windowing.columnar.log import BATCH, DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE, WAITING
@@ -30,8 +30,8 @@ from windowmill.windowing.columnar.slices import CLOSED, LEVEL, SLICE
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints
 
-#: Columns of slices and sessions other than keys and partials.
-_OWN = (LEVEL, SLICE, CLOSED, GAP, FIRST, LAST, BATCH, SUM)
+#: What the names of the columns of slices and sessions begin with, other than those of keys and partials.
+_OWN = "_"
 
 
 class Inspection:
@@ -92,16 +92,20 @@ class _PartialsInspection(Inspection):
 
     def _told(self, row: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
         """Tell ``row``: the columns of ``own`` by its names, ``batch``, ``rows``, and ``partials`` by column."""
-        partials = {name: row[name] for name in self.schema.names if name not in (*self._keys, *_OWN, self._n_rows)}
+        partials = {name: row[name] for name in self.schema.names if not name.startswith(_OWN) and name not in (*self._keys, self._n_rows)}
         columns = {**own, "batch": BATCH, "rows": self._n_rows}
         return {name: row[column] for name, column in columns.items()} | {"partials": partials}
 
 
 class SlicesInspection(_PartialsInspection):
-    """The slices of a table. No run reads slices that start before ``needed_from`` again; null means that all are needed."""
+    """The slices of a table. No run reads slices that start before ``needed_from`` again; null means that all are needed.
 
-    def __init__(self, path: str, keys: Sequence[str], before_batch: int, needed_from: int | None) -> None:
+    ``known`` are the windows of which the table has the keys' spans.
+    """
+
+    def __init__(self, path: str, keys: Sequence[str], before_batch: int, needed_from: int | None, known: Sequence[str] = ()) -> None:
         super().__init__(path, keys, before_batch)
+        self._known = known
         # Nodes repeat the content of slices.
         self._slices = f"{LEVEL} = 0" if LEVEL in self.schema.names else f"{SLICE} IS NOT NULL"
         self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"
@@ -118,6 +122,9 @@ class SlicesInspection(_PartialsInspection):
         facts = {"keys": self._number_of_keys(), "entries_needed": counts["entries_needed"], "entries_superseded": superseded}
         if LEVEL in self.schema.names:
             facts["entries_of_nodes"] = counts["nodes"]
+        if self._known:
+            spans = f"SELECT count(*) AS n FROM state WHERE {span_condition(columns_of(self._known))}"
+            facts["entries_of_spans"] = self._one(spans)["n"]
         return facts | {"entries_unfinished": counts["unfinished"], "oldest": counts["oldest"], "newest": counts["newest"]}
 
     def slices_of(self, key: Mapping[str, Any]) -> tuple[Ints, Ints, int]:
@@ -135,6 +142,13 @@ class SlicesInspection(_PartialsInspection):
             f"ORDER BY {SLICE} DESC, {BATCH} DESC, {CLOSED} DESC LIMIT {limit}"
         )
         return [self._told(row, {"slice": SLICE, "closed": CLOSED}) for row in reversed(entries)]
+
+    def spans_of(self, key: Mapping[str, Any]) -> dict[str, tuple[int | None, int | None]]:
+        """By window, the starts of the first and last slice in which it has counted an event of ``key``; null if it has counted none."""
+        names = columns_of(self._known)
+        bounds = ", ".join(f"{('min', 'max')[place % 2]}({name}) AS {name}" for place, name in enumerate(names))
+        found = self._one(f"SELECT {bounds} FROM state WHERE {self._readable} AND {span_condition(names)} AND {self._of(key)}")
+        return {window: (found[first_of(window)], found[last_of(window)]) for window in self._known}
 
 
 class SessionsInspection(_PartialsInspection):

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Grids:
-    """The named grids of a pipeline, sharing slices."""
+    """The named grids of a pipeline, sharing slices; ``known`` are the names of those that show empty windows."""
 
     named: tuple[tuple[str, WindowGrid], ...]
+    known: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Grids:
@@ -32,7 +33,7 @@ class Grids:
             if why := window.partials_problem(f"windows.{i}"):
                 raise UnsupportedError(f"pipeline {pipeline.pipeline}: {why}; such windows have no slices")
             named.append((window.name, window.grid()))
-        return cls(tuple(named))
+        return cls(tuple(named), tuple(window.name for window in pipeline.windows if window.fills_gaps))
 
     @property
     def grids(self) -> Sequence[WindowGrid]:
@@ -69,6 +70,9 @@ def why_no_partials(pipeline: Pipeline, *, positions: bool) -> tuple[str, ...]:
         found.append("time.end: an event that lasts lies in many slices at once")
     if positions:
         return tuple(found)
+    if pipeline.emit == "revise":
+        why = "with emit: revise, whether an empty window was shown before its first late row depends on the order of single rows"
+        found += [f"windows.{i}.empty: {why}" for i, window in enumerate(pipeline.windows) if window.fills_gaps]
     return (*found, *(reason for i, window in enumerate(pipeline.windows) if (reason := window.partials_problem(f"windows.{i}"))))
 
 

@@ -45,6 +45,11 @@ _REVISIONS = (
     "; where rows came late, also those of the windows that they revise",
     "; late rows of a slice have rows of their own",
 )
+#: What empty windows add to them.
+_SPANS = (
+    "; the spans of all keys, from the first event to the last, as empty windows between these have rows",
+    "; a row for each key whose span changes",
+)
 _READS: Mapping[str, str] = {
     "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
     "nodes": "the nodes and slices that windows now complete are made of, of all keys; none in a batch that completes neither",
@@ -213,6 +218,8 @@ class _Planner:
         reads, adds = ("; ".join(told[part] for part in kept) for told in (_READS, _ADDS))
         if self._slices and self._revises:
             reads, adds = (told + more for told, more in zip((reads, adds), _REVISIONS, strict=True))
+        if self._slices and self._slices.grids.known:
+            reads, adds = (told + more for told, more in zip((reads, adds), _SPANS, strict=True))
         return Plan(name, "run", (), self._way(), self._why, reads, adds, leaf_bytes, aggregates, windows)
 
     def _way(self) -> Way:
@@ -236,7 +243,8 @@ class _Planner:
             if self._positions:
                 own = len(stored_positions.NODE_COLUMNS)
             else:
-                own = _SESSIONS_OWN if not self._slices else _SLICES_OWN + (self._nodes is not None)
+                known = self._slices.grids.known if self._slices else ()
+                own = _SESSIONS_OWN if not self._slices else _SLICES_OWN + (self._nodes is not None) + 2 * len(known)
             return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in self._layout.stored_columns)
         if self._refusal:
             own = CELL_BYTES * (_ROWS_OWN + len(self._pipeline.keys))

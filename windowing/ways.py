@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
 from windowmill.windowing.columnar.slices import ARRIVAL, BATCH, CLOSED, GRID, LEVEL, SLICE
@@ -80,7 +81,7 @@ def partials_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Partial
     layout, grids = Layout.of(pipeline, types), Grids.of(pipeline)
     gaps = tuple((window.name, window.session_gap()) for window in pipeline.windows if window.joins_by_gap)
     slices, sessions = Slices(grids, layout) if grids.named else None, Sessions(gaps, layout) if gaps else None
-    own = (SLICE, LEVEL, CLOSED, ARRIVAL, GRID, PLACE, ROWS, LATE_ROWS, BLOCK) if slices else ()
+    own = (SLICE, LEVEL, CLOSED, ARRIVAL, GRID, PLACE, ROWS, LATE_ROWS, BLOCK, *columns_of(grids.known)) if slices else ()
     taken = {BATCH, SUM, *own, *((GAP, FIRST, LAST) if sessions else ()), *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:
@@ -123,8 +124,9 @@ def strict_problem(why: Sequence[str]) -> str | None:
 def named_by_order(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> bool:
     """Whether earlier releases named columns of this pipeline's state by the order of its aggregates: a swap of two exchanged them."""
     found = partials_of(pipeline, types)
-    # Earlier releases had logs where there are sessions or revisions.
-    by_slices = found is not None and found.sessions is None and pipeline.emit == "final"
+    # Earlier releases had logs where there are sessions, revisions or empty windows.
+    others = pipeline.emit == "revise" or any(window.joins_by_gap or window.fills_gaps for window in pipeline.windows)
+    by_slices = found is not None and not others
     return found.layout.labels_by_order if found is not None and by_slices else len(pipeline.conditions()) > 1
 
 

@@ -27,6 +27,7 @@ from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.answers import Answer
 from windowmill.jobs.spark import staging
 from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.columnar.known_spans import last_of
 from windowmill.windowing.errors import SinkError, StateError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
@@ -104,7 +105,10 @@ def _needed(pipeline: Pipeline, ledger: Ledger, path: str) -> Needed | None:
         return None
     emitted, needed = last.outcome.emitted, []
     if holds_slices(path):
-        needed.append(Needed.slices_from(Grids.of(pipeline).first_slice_after(emitted)))
+        grids = Grids.of(pipeline)
+        needed.append(Needed.slices_from(grids.first_slice_after(emitted)))
+        if grids.known:
+            needed.append(Needed.spans(pipeline.keys, tuple(map(last_of, grids.known)), ledger.next_commit))
     if holds_sessions(path):
         gaps = tuple(window.session_gap() for window in pipeline.windows if window.joins_by_gap)
         needed.append(Needed.sessions(OpenSessions(gaps, emitted)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from itertools import accumulate, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness_in_process import seen_after
 from windowmill.jobs.ways.slice_stages import Slicing
-from windowmill.jobs.ways.slices_in_process import InProcess, LoadedInProcess, _fits
+from windowmill.jobs.ways.slices_in_process import InProcess, LoadedInProcess
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
 from windowmill.windowing.columnar.slices import CLOSED, SLICE
@@ -102,11 +103,10 @@ class Run:
         slicing, emission = Slicing(batch, self.slices, self.nodes), Emission(self.seen, through, before, through)
         place, stage = InProcess(None, slicing, new), slicing.window_stage(emission)  # type: ignore[arg-type]
         wanted = slicing.wanted(emission, place.revised_after)
-        stored = None if wanted is None or self.state is None else self.restored(self.state.filter(self.holding(wanted)), stage)
-        self.read = 0 if stored is None else len(stored)
-        judged = place._judged
-        assert _fits(None if judged is None else judged.table, stored, stage)
-        done = LoadedInProcess(judged, stored, stage, True).compute()
+        loaded = place.load_few(self.table(stage), wanted, stage)
+        assert loaded is not None
+        self.read = 0 if loaded.stored is None else len(loaded.stored)
+        done = loaded.compute()
         refused = [] if done.judged is None else [(first + row[ROW], row[REASON]) for row in done.judged.to_pylist()]
         assert done.rows_applied + len(refused) == len(rows or [])
         self.refused += refused
@@ -116,12 +116,28 @@ class Run:
         if done.state is not None:
             assert len(done.state) <= done.new_state
             self.state = done.state if self.state is None else pa.concat_tables([self.state, done.state])
-        if self.state is not None:  # as maintenance does
-            self.state = self.state.filter(pc.greater_equal(self.state[SLICE], self.slices.grids.first_slice_after(through)))
+        if self.state is not None:
+            self.maintain(through)
         self.batch, self.emitted = self.batch + 1, through
+
+    def maintain(self, through: int) -> None:
+        """Drop what no window that ends after ``through`` needs."""
+        assert self.state is not None
+        self.state = self.state.filter(pc.greater_equal(self.state[SLICE], self.slices.grids.first_slice_after(through)))
 
     def holding(self, wanted: Any) -> pc.Expression:
         return condition(wanted, before_batch=self.batch).expression
+
+    def table(self, stage: Any) -> Any:
+        """The state as a table that a batch reads."""
+
+        def read(wanted: Any, *, before_batch: int, limit: Any) -> pa.Table:
+            assert before_batch == self.batch
+            if self.state is None:
+                return stage.slices.schema.empty_table()
+            return self.restored(self.state.filter(self.holding(wanted)), stage)
+
+        return SimpleNamespace(read=read)
 
     def restored(self, found: pa.Table, stage: Any) -> pa.Table:
         """``found`` rows of the state after they were written to a file and read back."""

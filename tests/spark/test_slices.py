@@ -41,6 +41,12 @@ CALENDARS = [
     {"name": "slots", "type": "tumbling", "size": "10 minutes"},
 ]
 STEPS = [{"name": "steps", "type": "cumulative", "size": "1 hour", "step": "15 minutes"}]
+#: Windows that show empty ones, beside one that does not; short ones have many between two events.
+EMPTY = [
+    {"name": "slots", "type": "tumbling", "size": "2 minutes", "empty": "emit"},
+    {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "20 minutes", "empty": "emit"},
+    {"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"},
+]
 SESSIONS = [{"name": "visits", "type": "session", "gap": "9 minutes"}, {"name": "stays", "type": "session", "gap": "40 minutes"}]
 #: What differs from the bench's own pipeline.
 CASES: dict[str, dict[str, Any]] = {
@@ -54,6 +60,9 @@ CASES: dict[str, dict[str, Any]] = {
     "sessions beside calendars": {"windows": [CALENDARS[0], *SESSIONS]},
     "objects over sessions": {"aggregates": OBJECTS, "windows": SESSIONS[:1]},
     "revisions": {"emit": "revise"},
+    "empty windows": {"windows": EMPTY},
+    "empty windows of objects in nodes": {"aggregates": OBJECTS, "windows": [LONG[0] | {"empty": "emit"}, EMPTY[0]]},
+    "empty windows of calendars beside sessions": {"windows": [CALENDARS[0] | {"empty": "emit"}, SESSIONS[0]], "keys": ["k"]},
     "revisions of objects": {"aggregates": OBJECTS, "windows": [*GRIDS, *CALENDARS[1:3]], "emit": "revise"},
 }
 

@@ -47,16 +47,16 @@ class Partials:
         return Partials(self.keys[chosen], self.starts[chosen], self.closed[chosen], ints, floats, objects)
 
 
-def windows_of(numbering: Numbering, partials: Partials, offsets: Ints, after: int, through: int) -> Windows:
-    """Every window of a grid with end in (``after``, ``through``] that holds a slice; key k's are ``offsets[k]:offsets[k + 1]``.
+def windows_of(numbering: Numbering, partials: Partials, offsets: Ints, after: int, through: int) -> tuple[Windows, Ints]:
+    """Every window of a grid with end in (``after``, ``through``] that holds a slice, and its number; O(number of slices and windows).
 
-    O(number of slices and windows).
+    Key k's partials are ``offsets[k]:offsets[k + 1]``.
     """
     regular = partials.closed <= after
     rows = Rows(offsets, partials.starts, partials.starts + 1, np.arange(len(partials.starts)))
     key, number, lo, hi, member_offsets, members = grid_windows(numbering.grid, rows, False, regular, partials.closed, after, through)
     sequence = np.flatnonzero(regular).astype(np.int64)
-    return Windows.of(key, *numbering.bounds(number), ranges=(sequence, lo, hi), members=(member_offsets, members))
+    return Windows.of(key, *numbering.bounds(number), ranges=(sequence, lo, hi), members=(member_offsets, members)), number
 
 
 def combine_numbers(layout: Layout, ints: Ints, floats: Floats, windows: Windows) -> tuple[Ints, Floats]:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import Packing
 from windowmill.windowing.columnar.rows import as_key, key_codes
 from windowmill.windowing.columnar.stored_objects import StoredObjects
@@ -98,6 +99,8 @@ class SliceStage:
         Verifies slices read from the state; none if there is no state.
     revises
         Whether late rows bring revisions. If so, each of them is lifted into a partial of its own, with its ``ARRIVAL``.
+    known
+        Names of the windows that show empty ones. The schema has the columns of their :mod:`.known_spans`.
     """
 
     keys: tuple[str, ...]
@@ -108,6 +111,7 @@ class SliceStage:
     schema: pa.Schema
     check: RowCheck | None = None
     revises: bool = False
+    known: tuple[str, ...] = ()
 
     @cached_property
     def lifted_schema(self) -> pa.Schema:
@@ -191,6 +195,8 @@ class WindowStage:
         Nodes that the state keeps beside slices; null for none.
     revising
         How late rows revise windows that end at or before ``through``; null if they revise none.
+    goes_on
+        Whether earlier batches have shown the windows that end at or before ``after``; otherwise nobody has to.
     """
 
     slices: SliceStage
@@ -201,11 +207,18 @@ class WindowStage:
     schema: pa.Schema
     nodes: NodeStage | None = None
     revising: Revising | None = None
+    goes_on: bool = False
 
     @cached_property
     def hopping(self) -> Sequence[Grid] | None:
         """The grids, if the windows of each have one length; otherwise null."""
         return all_hopping(grid for _, grid in self.grids)
+
+    @cached_property
+    def known_grids(self) -> Sequence[WindowGrid]:
+        """The grids of the windows that show empty ones, in the order of ``slices.known``."""
+        grids = dict(self.grids)
+        return [grids[name] for name in self.slices.known]
 
     @cached_property
     def bare_schema(self) -> pa.Schema:
@@ -268,6 +281,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     columns = lifted_groups(stage, rows, order, bounds)
     columns |= {SLICE: pa.array(starts[bounds[:-1]]), CLOSED: nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
     columns[LEVEL] = pa.repeat(0, len(bounds) - 1)
+    columns |= dict.fromkeys(columns_of(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
     columns[ARRIVAL] = pa.array(arrivals[bounds[:-1]], mask=arrivals[bounds[:-1]] == IN_TIME)
     table = pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
     return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)
