@@ -7,7 +7,7 @@ table. Each batch also adds one row for each open session of a key that it touch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
-from windowmill.checkpoints.state.base import REWRITE, StateTable, files_of, number_of_rows
+from windowmill.checkpoints.state.base import COMPACTED_BYTES, FEW_FILES, REWRITE, StateTable, files_of, number_of_rows
 from windowmill.checkpoints.state.wanted import (
     Condition,
     OpenSessions,
@@ -84,6 +84,11 @@ class PartialTable(StateTable):
             if limit.is_exceeded(wanted, [file for file in files if may_hold(file, wanted)]):
                 return None
             return self._read(table, files, condition(wanted, before_batch=before_batch), limit.rows)
+
+    def is_scattered(self) -> bool:
+        """Whether it has so many files that a batch which looks for rows in all of them should merge them. Reads only the Delta log."""
+        files = files_of(newest(self._path)) if self._exists else []
+        return len(files) > FEW_FILES and sum(file["size_bytes"] for file in files) <= COMPACTED_BYTES
 
     def files_with(self, wanted: Wanted) -> list[dict[str, Any]]:
         """The log's entry of each file that may hold ``wanted`` rows."""
@@ -153,6 +158,11 @@ class Needed:
         settled = f"{span} AND {BATCH} < {before_batch}"
         by = ", ".join([*map(quoted, keys), f"({settled}) IS TRUE"])
         return cls(span, {}, f"(({settled}) IS TRUE AND row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) > 1)")
+
+    @classmethod
+    def all_but_old_spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> Needed:
+        """Everything except the spans that :meth:`spans` tells to be superseded."""
+        return replace(cls.spans(keys, columns, before_batch), sql="true")
 
     def __or__(self, other: Needed) -> Needed:
         """The rows that either needs."""

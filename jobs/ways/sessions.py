@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from windowmill.checkpoints.state.partials import PartialTable
+from windowmill.checkpoints.state.partials import PartialTable, compact_partials
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.ways import limits, slices_in_process, slices_on_spark
 from windowmill.jobs.ways.balance import settle
@@ -43,7 +43,7 @@ class SessionWay:
     """Computes a batch by sessions, and by slices if the pipeline also has windows on grids."""
 
     def __init__(self, spark: SparkSession, batch: TableInput, sessions: Sessions, slices: Slices | None, state: str) -> None:
-        self._spark, self._batch = spark, batch
+        self._spark, self._batch, self._state = spark, batch, state
         self._stage = stage_of(batch, sessions)
         # One table: sessions and slices are read by their own columns, and appended together with the columns of both.
         own = self._stage.schema.append(pa.field(SUM, pa.int64()))
@@ -111,11 +111,12 @@ class SessionWay:
         return self._table.remember(rows, count, app_id=app_id, batch=self._batch.batch, metadata=metadata)
 
     def is_overgrown(self) -> bool:
-        """Never: ``windowmill maintain`` merges the files of sessions."""
-        return False
+        """Whether the spans that batches look for lie in many files; otherwise ``windowmill maintain`` merges the files of sessions."""
+        return self._slicing is not None and bool(self._slicing.slices.grids.known) and self._table.is_scattered()
 
     def compact(self) -> None:
-        """Nothing to do: see :meth:`is_overgrown`."""
+        if self._slicing is not None:
+            compact_partials(self._state, self._slicing.all_but_old_spans())
 
 
 def joint_schema(slices: pa.Schema, sessions: pa.Schema) -> pa.Schema:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.state.partials import has_nodes, slice_schema
+from windowmill.checkpoints.state.partials import Needed, has_nodes, slice_schema
 from windowmill.checkpoints.state.wanted import WithSpans
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
@@ -77,6 +77,10 @@ class Slicing:
         if not grids.any_end(after, through):
             return None
         return Span(grids.first_slice_after(after), through)
+
+    def all_but_old_spans(self) -> Needed:
+        """The rows of the state that a merge of its files after this batch keeps."""
+        return Needed.all_but_old_spans(self.batch.pipeline.keys, tuple(map(last_of, self.slices.grids.known)), self.batch.batch + 1)
 
     def _shown(self, emission: Emission) -> tuple[int, int]:
         """The batch shows the windows for the first time that end after the one instant and at or before the other."""

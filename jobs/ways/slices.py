@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from windowmill.checkpoints.state.partials import PartialTable
+from windowmill.checkpoints.state.partials import PartialTable, compact_partials
 from windowmill.checkpoints.state.wanted import Wanted
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.balance import settle
@@ -70,7 +70,7 @@ class SliceWay:
     """A batch by slices."""
 
     def __init__(self, spark: SparkSession, batch: TableInput, slices: Slices, state: str) -> None:
-        self._spark, self._batch = spark, batch
+        self._spark, self._batch, self._state = spark, batch, state
         self._slicing = Slicing.over(batch, slices, state)
         self._table = PartialTable(spark, state, self._slicing.stage.storing.schema, batch.check)
 
@@ -101,8 +101,8 @@ class SliceWay:
         return self._table.remember(rows, count, app_id=app_id, batch=self._batch.batch, metadata=metadata)
 
     def is_overgrown(self) -> bool:
-        """Never: ``windowmill maintain`` merges the files of slices."""
-        return False
+        """Whether the spans that batches look for lie in many files; otherwise ``windowmill maintain`` merges the files of slices."""
+        return bool(self._slicing.slices.grids.known) and self._table.is_scattered()
 
     def compact(self) -> None:
-        """Nothing to do: see :meth:`is_overgrown`."""
+        compact_partials(self._state, self._slicing.all_but_old_spans())
