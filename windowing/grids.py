@@ -70,9 +70,6 @@ def why_no_partials(pipeline: Pipeline, *, positions: bool) -> tuple[str, ...]:
         found.append("time.end: an event that lasts lies in many slices at once")
     if positions:
         return tuple(found)
-    if pipeline.emit == "revise":
-        why = "with emit: revise, whether an empty window was shown before its first late row depends on the order of single rows"
-        found += [f"windows.{i}.empty: {why}" for i, window in enumerate(pipeline.windows) if window.fills_gaps]
     return (*found, *(reason for i, window in enumerate(pipeline.windows) if (reason := window.partials_problem(f"windows.{i}"))))
 
 

@@ -29,7 +29,7 @@ from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
-from windowmill.windowing.columnar.slices import ARRIVAL, BATCH, CLOSED, GRID, LEVEL, SLICE
+from windowmill.windowing.columnar.slices import ARRIVAL, BATCH, CLOSED, GRID, LEVEL, ORDER, SLICE
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
 from windowmill.windowing.kernels.layout import Layout, why_unmergeable
@@ -81,7 +81,7 @@ def partials_of(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Partial
     layout, grids = Layout.of(pipeline, types), Grids.of(pipeline)
     gaps = tuple((window.name, window.session_gap()) for window in pipeline.windows if window.joins_by_gap)
     slices, sessions = Slices(grids, layout) if grids.named else None, Sessions(gaps, layout) if gaps else None
-    own = (SLICE, LEVEL, CLOSED, ARRIVAL, GRID, PLACE, ROWS, LATE_ROWS, BLOCK, *columns_of(grids.known)) if slices else ()
+    own = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER, GRID, PLACE, ROWS, LATE_ROWS, BLOCK, *columns_of(grids.known)) if slices else ()
     taken = {BATCH, SUM, *own, *((GAP, FIRST, LAST) if sessions else ()), *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:

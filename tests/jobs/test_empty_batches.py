@@ -40,11 +40,12 @@ def sparse_streams(draw: st.DrawFn) -> list[dict[str, Any]]:
     return [{"t": at - draw(DELAYS), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
 
 
-def pipeline_of(windows: dict[str, dict[str, Any]], aggregates: dict[str, Any], skipping: tuple[str, ...] = (), **time: Any) -> Pipeline:
+def pipeline_of(
+    windows: dict[str, dict[str, Any]], aggregates: dict[str, Any], skipping: tuple[str, ...] = (), emit: str = "final", **time: Any
+) -> Pipeline:
     named = [{"name": name, **window, "empty": "skip" if name in skipping else "emit"} for name, window in windows.items()]
-    return Pipeline.model_validate(
-        {"pipeline": "p", "keys": ["k"], "time": {"column": "t", **time}, "windows": named, "aggregates": aggregates}
-    )
+    spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", **time}, "windows": named, "aggregates": aggregates, "emit": emit}
+    return Pipeline.model_validate(spec)
 
 
 class FilledRun(Run):
@@ -88,6 +89,7 @@ def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, fi
     cuts=st.lists(st.integers(1, 20), max_size=10),
     disorder=st.sampled_from(["0 seconds", "2 minutes", "1 day"]),
     lateness=LENGTHS,
+    emit=st.sampled_from(["final", "revise"]),
     final=st.booleans(),
 )
 def test_empty_windows_are_those_of_the_oracle(
@@ -98,11 +100,12 @@ def test_empty_windows_are_those_of_the_oracle(
     cuts: list[int],
     disorder: str,
     lateness: str,
+    emit: str,
     final: bool,
 ):
     without = tuple(name for index, name in enumerate(windows) if index in skipping)
     time = {"tie_break": ["x"], "disorder": disorder, "lateness": lateness}
-    check(pipeline_of({name: GRIDS[name] for name in windows}, aggregates, without, **time), rows, cuts, final=final)
+    check(pipeline_of({name: GRIDS[name] for name in windows}, aggregates, without, emit, **time), rows, cuts, final=final)
 
 
 @pytest.mark.covers("I7")

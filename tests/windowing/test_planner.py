@@ -344,14 +344,7 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
             {"aggregates": {"n": {"count": "*"}, "d": {"use": "tests.windowing.test_planner:Newest", "args": ["x"]}}},
             ["aggregates.d: tests.windowing.test_planner:Newest is not declared commutative"],
         ),
-        (
-            {"emit": "revise", "windows": [GRID, {"name": "w", "type": "tumbling", "size": "1 month", "empty": "emit"}]},
-            ["windows.1.empty: with emit: revise, "],
-        ),
-        (
-            {"windows": [GRID | {"empty": "emit"}, {"name": "w", "type": "session", "gap": "1 hour", "max_size": "1 day"}]},
-            ["windows.1.max_size"],
-        ),
+        ({"windows": [GRID | {"empty": "emit"}, {"name": "w", "type": "snapshot"}]}, ["windows.1: snapshot windows are no fixed grid"]),
         (
             {"windows": [GRID, {"name": "w", "type": "tumbling", "evict": {"count": 3}}]},
             ["windows.1: tumbling windows that evict from the front go by positions, but not beside windows of another kind"],

@@ -29,11 +29,13 @@ from windowmill.windowing.columnar.rows import key_codes
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.columns import int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.grid_ranges import empty_windows
+from windowmill.windowing.kernels.grid_ranges import empty_windows, known_span
+from windowmill.windowing.kernels.rows import Rows
+from windowmill.windowing.kernels.sliced import NEVER_CLOSED
 from windowmill.windowing.slicing.numbering import Numbering
 
 #: ``first`` and ``last`` of a key of which a window has counted nothing.
-_NO_FIRST, _NO_LAST = AXIS_END, AXIS_BEGIN
+NO_SPAN = _NO_FIRST, _NO_LAST = AXIS_END, AXIS_BEGIN
 
 
 def first_of(window: str) -> str:
@@ -84,15 +86,32 @@ class Spans:
         """These spans with those of ``partials``, of which each grid counts those that one of its windows takes."""
         first, last = self.first.copy(), self.last.copy()
         for window, grid in enumerate(grids):
-            counted = _counted(grid, partials)
+            counted = _counted(grid, partials, 0)
             np.minimum.at(first[window], partials.keys[counted], partials.starts[counted])
             np.maximum.at(last[window], partials.keys[counted], partials.starts[counted])
         return Spans(first, last)
 
+    def arriving(
+        self, grids: Sequence[WindowGrid], partials: Partials, offsets: Ints, own: Bools, orders: Ints, lateness: int
+    ) -> tuple[Spans, Ints]:
+        """As :meth:`counting` of the ``own`` partials, one after another by ``orders``; and ``before`` of each partial.
+
+        Windows take rows until ``lateness`` after they are shown.
+        """
+        first, last, before = self.first.copy(), self.last.copy(), partials.before.copy()
+        rows = Rows(offsets, partials.starts, partials.starts + 1, orders)
+        for window, grid in enumerate(grids):
+            counted = own & _counted(grid, partials, lateness)
+            stops = last[window] + 1
+            firsts, lasts = known_span(rows, counted, first[window], stops)
+            last[window] = stops - 1
+            before[counted, 2 * window], before[counted, 2 * window + 1] = firsts[counted], lasts[counted] - 1
+        return Spans(first, last), before
+
     def check(self, grids: Sequence[WindowGrid], stored: Partials) -> None:
         """Raise ``StateCorruptError`` if a ``stored`` slice lies past its key's span: the batch that added it also stored the span."""
         for window, grid in enumerate(grids):
-            counted = _counted(grid, stored)
+            counted = _counted(grid, stored, 0)
             past = stored.starts[counted] > self.last[window][stored.keys[counted]]
             if past.any():
                 raise StateCorruptError("state: rows that tell since when keys are known are missing; rebuild it from the source")
@@ -108,9 +127,45 @@ class Spans:
         return keys.astype(np.int64), columns
 
 
-def _counted(grid: WindowGrid, partials: Partials) -> Bools:
-    """Whether a window of ``grid`` takes each slice."""
-    return np.asarray(grid.last_end_holding(partials.starts) > np.maximum(partials.starts, partials.closed), np.bool_)
+def _counted(grid: WindowGrid, partials: Partials, lateness: int) -> Bools:
+    """Whether a window of ``grid`` takes each slice, if those take rows that end ``lateness`` before its mark."""
+    closed = np.where(partials.closed == NEVER_CLOSED, NEVER_CLOSED, partials.closed - lateness)
+    return np.asarray(grid.last_end_holding(partials.starts) > np.maximum(partials.starts, closed), np.bool_)
+
+
+def spans_before(windows: Sequence[str], slices: pa.Table) -> Ints:
+    """``before`` of each of the ``slices`` of the state."""
+    before = np.empty((len(slices), 2 * len(windows)), np.int64)
+    for place, name in enumerate(columns_of(windows)):
+        before[:, place] = pc.fill_null(slices.column(name).combine_chunks(), NO_SPAN[place % 2]).to_numpy()
+    return before
+
+
+def spans_stored(windows: Sequence[str], before: Ints) -> dict[str, pa.Array]:
+    """The inverse of :func:`spans_before`, as columns by name."""
+    firsts, lasts = before[:, ::2], before[:, 1::2]
+    columns = {}
+    for window, name in enumerate(windows):
+        missing = firsts[:, window] > lasts[:, window]
+        columns[first_of(name)] = pa.array(firsts[:, window], mask=missing)
+        columns[last_of(name)] = pa.array(lasts[:, window], mask=missing)
+    return columns
+
+
+def bounds_before(before: Ints, window: int | None) -> tuple[Ints, Ints]:
+    """The first and last slices of ``before`` of the ``window`` of this index; null for a window that does not show empty ones."""
+    if window is None:
+        return np.full(len(before), _NO_FIRST, np.int64), np.full(len(before), _NO_LAST, np.int64)
+    return before[:, 2 * window].copy(), before[:, 2 * window + 1].copy()
+
+
+def least_spans(before: Ints, begins: Ints) -> Ints:
+    """The least of the spans ``before`` in each run of rows, that of the row that arrived first; runs start at the rows ``begins``."""
+    least = np.empty((len(begins), before.shape[1]), np.int64)
+    if before.size and len(begins):
+        least[:, ::2] = np.maximum.reduceat(before[:, ::2], begins)
+        least[:, 1::2] = np.minimum.reduceat(before[:, 1::2], begins)
+    return least
 
 
 def split(windows: Sequence[str], slices: pa.Table, offsets: Ints, slice_column: str) -> tuple[pa.Table, Ints, Spans]:
@@ -224,6 +279,9 @@ class Stored:
 
     def _codes(self, others: pa.Table) -> tuple[Ints, Ints, int]:
         """Key indices of these rows and of ``others``, and the number of keys."""
-        columns = [pa.chunked_array([*self.rows.column(key).chunks, *others.column(key).chunks]) for key in self.keys]
+        columns = []
+        for key in self.keys:
+            column = self.rows.column(key)
+            columns.append(pa.chunked_array([*column.chunks, *others.column(key).chunks], column.type))
         codes, n_keys = key_codes(columns, len(self.rows) + len(others))
         return codes[: len(self.rows)], codes[len(self.rows) :], n_keys

@@ -7,7 +7,7 @@ Where all windows are hopping ones of fixed length over numbers alone, :mod:`win
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,7 +19,16 @@ from windowmill.windowing.axis import Grid, WindowGrid
 from windowmill.windowing.bounds import check_share, count_ends
 from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.grid_partials import Partials, combine_numbers, concatenate, windows_of
-from windowmill.windowing.columnar.known_spans import Filled, Spans, columns_of, split
+from windowmill.windowing.columnar.known_spans import (
+    NO_SPAN,
+    Filled,
+    Spans,
+    bounds_before,
+    least_spans,
+    spans_before,
+    spans_stored,
+    split,
+)
 from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, count_slices
 from windowmill.windowing.columnar.slice_revisions import marked_by_edge, merged_late, revisions_of
@@ -38,6 +47,7 @@ from windowmill.windowing.columnar.slices import (
     arrivals_of,
     closed_of,
     nulled,
+    orders_of,
 )
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.kernels.columns import arenas, int64_of, key_offsets, stored
@@ -47,7 +57,7 @@ from windowmill.windowing.kernels.sliced import NEVER_CLOSED, hopping_windows
 from windowmill.windowing.kernels.slices import along_axis, combine_runs, runs
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.leaves import runs as equal_runs
-from windowmill.windowing.slicing.numbering import pairs_among
+from windowmill.windowing.slicing.numbering import Numbering, pairs_among
 
 
 @dataclass(frozen=True)
@@ -81,10 +91,8 @@ def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 def _combine(stage: WindowStage, table: pa.Table) -> Combined:
     merged = _merged(stage.slices, table)
-    spans = _with_new(stage, merged)
+    spans, merged = _with_new(stage, merged)
     windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
-    if stage.revising is not None:
-        windows += [bare for number in range(len(stage.grids)) if (bare := _revised(stage, stage.revising, number, merged)) is not None]
     own = merged.turns >= stage.slices.batch
     kept, kept_offsets, n_nodes = None, np.zeros(1, np.int64), 0
     if stage.keep_from is not None:
@@ -119,6 +127,8 @@ class _Merged:
         Combines the partials that are Python objects.
     spans
         The keys' spans before this batch, in the windows that show empty ones.
+    orders
+        Ascends in order of arrival of the first row of each of the batch's own slices, if there are late rows; shape (n_slices,).
     """
 
     of_key: Mapping[str, pa.Array]
@@ -128,6 +138,7 @@ class _Merged:
     table: pa.Table
     columns: StoredObjects
     spans: Spans
+    orders: Ints
 
     @cached_property
     def objects(self) -> Objects:
@@ -146,21 +157,23 @@ def _merged(stage: SliceStage, table: pa.Table) -> _Merged:
     if len(moved := along_axis(offsets, starts, closed, turns)):
         slices, starts, closed, turns = slices.take(pa.array(moved)).combine_chunks(), starts[moved], closed[moved], turns[moved]
     ints, floats = arenas(layout, slices)
-    objects = stage.objects.read(slices)
+    objects, before, orders = stage.objects.read(slices), spans_before(stage.known, slices), orders_of(slices)
     bounds = runs(offsets, starts, closed, turns)
     if len(bounds) <= len(starts):
         ints, floats = combine_runs(layout.program(), bounds, ints, floats)
         objects = stage.objects.fold(objects, bounds)
         firsts = bounds[:-1]
         starts, closed, turns = starts[firsts], closed[firsts], turns[firsts]
+        before, orders = least_spans(before, firsts), np.minimum.reduceat(orders, firsts) if len(firsts) else orders
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
     of_key = {column: table.column(column).combine_chunks().take(pa.array(first_of_key[:-1])) for column in keys}
     index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    return _Merged(of_key, offsets, Partials(index, starts, closed, ints, floats, objects), turns, slices, stage.objects, spans)
+    partials = Partials(index, starts, closed, ints, floats, objects, before)
+    return _Merged(of_key, offsets, partials, turns, slices, stage.objects, spans, orders)
 
 
-def _with_new(stage: WindowStage, merged: _Merged) -> Spans:
-    """The keys' spans with this batch.
+def _with_new(stage: WindowStage, merged: _Merged) -> tuple[Spans, _Merged]:
+    """The keys' spans with this batch, and ``merged`` with the spans before each late row.
 
     Raises
     ------
@@ -169,8 +182,13 @@ def _with_new(stage: WindowStage, merged: _Merged) -> Spans:
     """
     grids, own = stage.known_grids, merged.turns >= stage.slices.batch
     if stage.nodes is None:  # a node may start where no window is
-        merged.spans.check(grids, merged.partials.at(~own))
-    return merged.spans.counting(grids, merged.partials.at(own))
+        # For which windows stored late rows came late, but not too late, their marks do not tell.
+        stored = ~own & (merged.partials.closed == NEVER_CLOSED) if stage.slices.revises else ~own
+        merged.spans.check(grids, merged.partials.at(stored))
+    if stage.revising is None or not grids:
+        return merged.spans.counting(grids, merged.partials.at(own)), merged
+    spans, before = merged.spans.arriving(grids, merged.partials, merged.offsets, own, merged.orders, stage.revising.lateness)
+    return spans, replace(merged, partials=replace(merged.partials, before=before))
 
 
 def _windows(stage: WindowStage, number: int, merged: _Merged, spans: Spans) -> Iterator[pa.Table]:
@@ -186,6 +204,10 @@ def _windows(stage: WindowStage, number: int, merged: _Merged, spans: Spans) -> 
             yield _lowered(stage, number, merged, windows)
     else:
         yield from _hopping(stage, stage.hopping[number], number, merged)
+    if stage.revising is not None and window not in stage.slices.known:
+        versions, _ = _revised(stage, stage.revising, number, merged, grid.numbered(partials.starts, partials.starts + 1))
+        if len(versions):
+            yield _lowered(stage, number, merged, versions)
 
 
 def _with_empty(stage: WindowStage, number: int, merged: _Merged, spans: Spans) -> Iterator[pa.Table]:
@@ -200,6 +222,12 @@ def _with_empty(stage: WindowStage, number: int, merged: _Merged, spans: Spans) 
         yield _lowered(stage, number, merged, windows)
     key, every = filled.windows(numbering, stage.after, stage.through)
     empty = ~pairs_among(key, every, windows.key, numbers)
+    if stage.revising is not None:
+        versions, of = _revised(stage, stage.revising, number, merged, numbering)
+        if len(versions):
+            yield _lowered(stage, number, merged, versions)
+        begun = versions.revision == 0
+        empty &= ~pairs_among(key, every, versions.key[begun], of[begun])
     if empty.any():
         yield _lowered(stage, number, merged, Windows.of(key[empty], *numbering.bounds(every[empty])))
 
@@ -225,20 +253,16 @@ def _hopping(stage: WindowStage, fixed: Grid, number: int, merged: _Merged) -> I
         yield _bare(stage, number, merged, key, columns | {"window_end": pa.array(ends)})
 
 
-def _revised(stage: WindowStage, revising: Revising, number: int, merged: _Merged) -> pa.Table | None:
-    """Bare result rows of one window of the spec, one for each of its windows and each late row that revises it; none if none does."""
-    window, grid = stage.grids[number]
-    late = merged.turns > stage.slices.batch
+def _revised(stage: WindowStage, revising: Revising, number: int, merged: _Merged, numbering: Numbering) -> tuple[Windows, Ints]:
+    """The versions of one window of the spec, one for each of its windows and each late row that revises it, and their numbers."""
+    (window, grid), known = stage.grids[number], stage.slices.known
+    late, partials = merged.turns > stage.slices.batch, merged.partials
     if not late.any():
-        return None
-    partials = merged.partials
+        return Windows.none(), np.empty(0, np.int64)
     check_share(window, int(late.sum()) * grid.most_ends(min(grid.longest, revising.lateness)))
-    numbering, rows = (
-        grid.numbered(partials.starts, partials.starts + 1),
-        np.ascontiguousarray(partials.ints[:, stage.slices.layout.program()[0][1]]),
-    )
-    windows = revisions_of(numbering, partials, merged.offsets, merged.turns, rows, stage.slices.batch, revising, stage.through)
-    return _lowered(stage, number, merged, windows) if len(windows) else None
+    rows = np.ascontiguousarray(partials.ints[:, stage.slices.layout.program()[0][1]])
+    before = bounds_before(partials.before, known.index(window) if window in known else None)
+    return revisions_of(numbering, partials, merged.offsets, merged.turns, rows, before, stage.slices.batch, revising, stage.through)
 
 
 def _lowered(stage: WindowStage, number: int, merged: _Merged, windows: Windows) -> pa.Table:
@@ -292,7 +316,8 @@ def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: Partials, own: n
             ints, floats = combine_runs(stage.slices.layout.program(), bounds, level_below.ints, level_below.floats)
             objects = stage.slices.objects.fold(level_below.objects, bounds)
             never = np.full(len(number), NEVER_CLOSED, np.int64)
-            level_below = Partials(keys[bounds[:-1]], wanted.nodes.starts(number), never, ints, floats, objects)
+            spans = least_spans(level_below.before, bounds[:-1])
+            level_below = Partials(keys[bounds[:-1]], wanted.nodes.starts(number), never, ints, floats, objects, spans)
             now_whole = np.ones(len(number), np.bool_) if whole is None else number + (1 << level) > whole
             nodes.append((level, level_below.at(now_whole)))
     return nodes
@@ -314,7 +339,8 @@ def _kept(
     fields = stored(stage.layout, partials.ints, partials.floats, merged.table) | stage.objects.write(partials.objects)
     fields |= {SLICE: pa.array(partials.starts), LEVEL: pa.array(levels), CLOSED: nulled(partials.closed), BATCH: pa.repeat(stage.batch, n)}
     fields |= {column: values.take(pa.array(partials.keys)) for column, values in merged.of_key.items()}
-    fields |= dict.fromkeys(columns_of(stage.known), pa.nulls(n, pa.int64()))
+    in_time = partials.closed == NEVER_CLOSED
+    fields |= spans_stored(stage.known, np.where(in_time[:, None], NO_SPAN * len(stage.known), partials.before))
     rows = pa.table([fields[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
     if not len(span_keys):
         return with_checksums(rows), equal_runs(partials.keys)

@@ -39,6 +39,8 @@ from windowmill.windowing.nodes import Nodes
 TIME, CLOSED, LATE = "_time", "_closed", "_late"
 #: Position of a row in the order of arrival of its batch, if it brings revisions, else null; also of its partial, until that is stored.
 ARRIVAL = "_arrival"
+#: Position of every row in that order; of a partial, that of its first row, until it is stored. Only where revisions show empty windows.
+ORDER = "_order"
 #: Columns of a slice beside the keys, ``CLOSED`` and the partials: its start, and its batch.
 SLICE, BATCH = "_slice", "_batch"
 #: Level of a node, 0 for a slice; only where nodes are stored.
@@ -116,7 +118,8 @@ class SliceStage:
     @cached_property
     def lifted_schema(self) -> pa.Schema:
         """Columns of a slice until it is stored."""
-        return self.schema.append(pa.field(ARRIVAL, pa.int64())) if self.revises else self.schema
+        own = [ARRIVAL, *([ORDER] if self.known else [])] if self.revises else []
+        return pa.schema([*self.schema, *((name, pa.int64()) for name in own)])
 
     @property
     def source_columns(self) -> Sequence[str]:
@@ -248,8 +251,8 @@ def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: in
         codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
         order, offsets = by_key(codes, n_keys)
         rows = table.select(stage.schema.names).take(pa.array(order))
-        if stage.revises:
-            rows = rows.append_column(ARRIVAL, pa.nulls(rows.num_rows, pa.int64()))
+        for name in stage.lifted_schema.names[len(stage.schema) :]:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, pa.int64()))
         yield stage.packing.pack(rows, offsets, place, None, 0)
 
 
@@ -282,6 +285,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     columns |= {SLICE: pa.array(starts[bounds[:-1]]), CLOSED: nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
     columns[LEVEL] = pa.repeat(0, len(bounds) - 1)
     columns |= dict.fromkeys(columns_of(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
+    columns[ORDER] = pa.array(np.minimum.reduceat(orders_of(rows)[order], bounds[:-1]) if len(order) else arrivals)
     columns[ARRIVAL] = pa.array(arrivals[bounds[:-1]], mask=arrivals[bounds[:-1]] == IN_TIME)
     table = pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
     return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)
@@ -326,6 +330,11 @@ def arrivals_of(table: pa.Table) -> Ints:
     if ARRIVAL not in table.column_names:
         return np.full(table.num_rows, IN_TIME, np.int64)
     return np.array(pc.fill_null(table.column(ARRIVAL).combine_chunks(), IN_TIME).to_numpy(zero_copy_only=False), np.int64)
+
+
+def orders_of(table: pa.Table) -> Ints:
+    """``ORDER`` of each row, 0 where it makes no difference; int64, shape (n_rows,)."""
+    return int64_of(table.column(ORDER).combine_chunks()) if ORDER in table.column_names else np.zeros(table.num_rows, np.int64)
 
 
 def nulled(closed: Ints) -> pa.Array:
