@@ -8,11 +8,11 @@ windows               on grids                          sessions without a      
                                                         once                       no others
 aggregates            whose partials can be combined    the same                   the same                         all others too
                       in any order
-kept between batches  partials of slices                bounds and partials of     partials of tuples, and nodes    rows that windows
-                                                        open sessions              over them; tuples that wait      still to come may
+kept between batches  partials of slices; with          bounds and partials of     partials of tuples, and nodes    rows that windows
+                      ``empty: emit`` spans of keys     open sessions              over them; tuples that wait      still to come may
                                                                                    for the watermark                hold
 a batch reads of      the slices of the windows that    the open sessions of all   of the keys that it touches or   the rows of keys that
-them                  it completes                      keys                       that are due, the tuples that    it touches or that
+them                  it completes; all spans           keys                       that are due, the tuples that    it touches or that
                                                                                    may leave, and 2·log2 n nodes    are due
                                                                                    for the rest of a window
 ====================  ================================  =========================  ===============================  =====================

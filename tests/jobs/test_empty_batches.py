@@ -150,6 +150,21 @@ def test_a_late_row_makes_a_key_known_earlier():
     assert shown(run) == [(40, 0), (50, 0), (60, 2), (70, 1)]
 
 
+@pytest.mark.parametrize("cuts", [[], [1], [2], [3], [1, 2, 3]], ids=str)
+def test_a_window_that_was_shown_empty_is_revised(cuts: list[int]):
+    pipeline = pipeline_of(SLOTS, COUNTS, emit="revise", lateness="1 hour")
+    known = [row(1), row(31), row(12), row(13)]
+    run = check(pipeline, known, cuts, final=False)
+    assert [(found["revision"], found["n"]) for found in sorted(run.rows, key=revised.place) if found["window_start"] == 10 * MINUTE] == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+    ]
+    unknown = [row(1), row(31, k="b"), row(12), row(33)]
+    run = check(pipeline, unknown, cuts, final=False)
+    assert [(found["revision"], found["n"]) for found in run.rows if found["window_start"] == 10 * MINUTE] == [(0, 1)]
+
+
 def test_a_batch_stores_a_span_for_each_key_that_grew_and_reads_those_that_it_needs():
     run = FilledRun(pipeline_of(SLOTS, COUNTS))
     run.step([row(1), row(2, k="b"), row(3, k="c")])

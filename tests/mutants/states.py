@@ -199,4 +199,25 @@ MUTANTS = (
         "before = merged.spans",
         ("tests/jobs/test_empty_batches.py::test_a_backfill_shows_the_empty_windows_of_its_range_alone",),
     ),
+    Mutant(
+        "spans-of-the-latest-late-row-stored",
+        "windowing/columnar/known_spans.py",
+        "        least[:, ::2] = np.maximum.reduceat(before[:, ::2], begins)\n",
+        "        least[:, ::2] = np.minimum.reduceat(before[:, ::2], begins)\n",
+        ("tests/jobs/test_empty_batches.py::test_empty_windows_are_those_of_the_oracle",),
+    ),
+    Mutant(
+        "revisions-of-empty-windows-counted-from-zero",
+        "windowing/kernels/slice_revisions.py",
+        "n_late + (1 if shown or between else 0)",
+        "n_late + (1 if shown else 0)",
+        ("tests/jobs/test_empty_batches.py::test_a_window_that_was_shown_empty_is_revised",),
+    ),
+    Mutant(
+        "empty-windows-shown-after-their-first-late-row",
+        "windowing/columnar/slice_windows.py",
+        "        empty &= ~pairs_among(key, every, versions.key[begun], of[begun])\n",
+        "",
+        ("tests/jobs/test_empty_batches.py::test_a_window_that_was_shown_empty_is_revised",),
+    ),
 )

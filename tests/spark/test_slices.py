@@ -61,6 +61,7 @@ CASES: dict[str, dict[str, Any]] = {
     "objects over sessions": {"aggregates": OBJECTS, "windows": SESSIONS[:1]},
     "revisions": {"emit": "revise"},
     "empty windows": {"windows": EMPTY},
+    "empty windows revised": {"windows": EMPTY, "emit": "revise", "keys": ["k"]},
     "empty windows of objects in nodes": {"aggregates": OBJECTS, "windows": [LONG[0] | {"empty": "emit"}, EMPTY[0]]},
     "empty windows of calendars beside sessions": {"windows": [CALENDARS[0] | {"empty": "emit"}, SESSIONS[0]], "keys": ["k"]},
     "revisions of objects": {"aggregates": OBJECTS, "windows": [*GRIDS, *CALENDARS[1:3]], "emit": "revise"},
@@ -79,7 +80,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
     assert not is_log(str(tmp_path / "sink.windowmill" / "state"))
 
 
-@pytest.mark.parametrize("windows", [GRIDS, LONG], ids=["slices", "nodes"])
+@pytest.mark.parametrize("windows", [GRIDS, LONG, EMPTY], ids=["slices", "nodes", "empty"])
 @pytest.mark.parametrize("place", ["process", "Spark"])
 def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch, place, windows):
     if place == "Spark":
