@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from tests.jobs import test_revised_batches as revised
 from tests.jobs.test_calendar_batches import NUMBERS, VALUES
-from tests.jobs.test_revised_batches import MINUTE, OBJECTS, Run, arrived, compare, row, some
+from tests.jobs.test_revised_batches import MINUTE, OBJECTS, Run, arrived, row, some
 from tests.windowing.calendar_cases import WINDOWS
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import InProcess
-from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.known_spans import columns_of, last_of
 from windowmill.windowing.columnar.slices import BATCH, SLICE
 from windowmill.windowing.errors import LimitExceededError, StateCorruptError
@@ -70,14 +69,8 @@ class FilledRun(Run):
         return self.state.filter(pc.is_null(self.state[SLICE])).to_pylist()
 
 
-def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, nodes: bool = False) -> FilledRun:
-    run = FilledRun(pipeline, nodes=nodes)
-    for first, last in pairwise(sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})):
-        run.step(rows[first:last], first)
-    if final:
-        run.step(None, closed=AXIS_END)
-    compare(run, pipeline, rows, final=final)
-    return run
+def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, nodes: bool = False) -> Run:
+    return revised.check(pipeline, rows, cuts, final=final, nodes=nodes, kind=FilledRun)
 
 
 @pytest.mark.covers("I7")
@@ -163,6 +156,14 @@ def test_a_window_that_was_shown_empty_is_revised(cuts: list[int]):
     unknown = [row(1), row(31, k="b"), row(12), row(33)]
     run = check(pipeline, unknown, cuts, final=False)
     assert [(found["revision"], found["n"]) for found in run.rows if found["window_start"] == 10 * MINUTE] == [(0, 1)]
+
+
+def test_late_rows_of_one_batch_are_stored_with_the_span_before_the_first_of_them():
+    pipeline = pipeline_of(SLOTS, COUNTS, emit="revise", lateness="2 hours")
+    rows = [row(61, k="b"), row(31), row(12), row(5), row(13), row(14)]
+    run = check(pipeline, rows, [5], final=False)
+    versions = [(found["revision"], found["n"]) for found in run.rows if found["window_start"] == 10 * MINUTE]
+    assert versions == [(0, 1), (1, 2), (2, 3)], "when the first came nothing lay before the window"
 
 
 def test_a_batch_stores_a_span_for_each_key_that_grew_and_reads_those_that_it_needs():

@@ -152,8 +152,10 @@ def place(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["k"], row["window"], row["window_end"], row["window_start"], row["revision"]
 
 
-def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, nodes: bool = False) -> Run:
-    run = Run(pipeline, nodes=nodes)
+def check(
+    pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, nodes: bool = False, kind: type[Run] = Run
+) -> Run:
+    run = kind(pipeline, nodes=nodes)
     for first, last in pairwise(sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})):
         run.step(rows[first:last], first)
     if final:

@@ -204,7 +204,7 @@ MUTANTS = (
         "windowing/columnar/known_spans.py",
         "        least[:, ::2] = np.maximum.reduceat(before[:, ::2], begins)\n",
         "        least[:, ::2] = np.minimum.reduceat(before[:, ::2], begins)\n",
-        ("tests/jobs/test_empty_batches.py::test_empty_windows_are_those_of_the_oracle",),
+        ("tests/jobs/test_empty_batches.py::test_late_rows_of_one_batch_are_stored_with_the_span_before_the_first_of_them",),
     ),
     Mutant(
         "revisions-of-empty-windows-counted-from-zero",
