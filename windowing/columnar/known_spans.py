@@ -82,11 +82,11 @@ class Spans:
         """Whether anything has been counted; shape (n_windows, n_keys)."""
         return np.asarray(self.first <= self.last, np.bool_)
 
-    def counting(self, grids: Sequence[WindowGrid], partials: Partials) -> Spans:
-        """These spans with those of ``partials``, of which each grid counts those that one of its windows takes."""
+    def counting(self, grids: Sequence[WindowGrid], partials: Partials, own: Bools) -> Spans:
+        """These spans with those of the ``own`` partials, of which each grid counts those that one of its windows takes."""
         first, last = self.first.copy(), self.last.copy()
         for window, grid in enumerate(grids):
-            counted = _counted(grid, partials, 0)
+            counted = own & _counted(grid, partials, 0)
             np.minimum.at(first[window], partials.keys[counted], partials.starts[counted])
             np.maximum.at(last[window], partials.keys[counted], partials.starts[counted])
         return Spans(first, last)
@@ -108,11 +108,10 @@ class Spans:
             before[counted, 2 * window], before[counted, 2 * window + 1] = firsts[counted], lasts[counted] - 1
         return Spans(first, last), before
 
-    def check(self, grids: Sequence[WindowGrid], stored: Partials) -> None:
+    def check(self, grids: Sequence[WindowGrid], partials: Partials, stored: Bools) -> None:
         """Raise ``StateCorruptError`` if a ``stored`` slice lies past its key's span: the batch that added it also stored the span."""
         for window, grid in enumerate(grids):
-            counted = _counted(grid, stored, 0)
-            past = stored.starts[counted] > self.last[window][stored.keys[counted]]
+            past = stored & _counted(grid, partials, 0) & (partials.starts > self.last[window][partials.keys])
             if past.any():
                 raise StateCorruptError("state: rows that tell since when keys are known are missing; rebuild it from the source")
 

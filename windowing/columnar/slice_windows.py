@@ -180,13 +180,15 @@ def _with_new(stage: WindowStage, merged: _Merged) -> tuple[Spans, _Merged]:
     StateCorruptError
         If stored spans are missing.
     """
+    if not stage.slices.known:
+        return merged.spans, merged
     grids, own = stage.known_grids, merged.turns >= stage.slices.batch
     if stage.nodes is None:  # a node may start where no window is
         # For which windows stored late rows came late, but not too late, their marks do not tell.
         stored = ~own & (merged.partials.closed == NEVER_CLOSED) if stage.slices.revises else ~own
-        merged.spans.check(grids, merged.partials.at(stored))
-    if stage.revising is None or not grids:
-        return merged.spans.counting(grids, merged.partials.at(own)), merged
+        merged.spans.check(grids, merged.partials, stored)
+    if stage.revising is None:
+        return merged.spans.counting(grids, merged.partials, own), merged
     spans, before = merged.spans.arriving(grids, merged.partials, merged.offsets, own, merged.orders, stage.revising.lateness)
     return spans, replace(merged, partials=replace(merged.partials, before=before))
 
