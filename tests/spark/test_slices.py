@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
 from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.state import partials
 from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
@@ -93,6 +95,18 @@ def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_afte
     loop.backfill(bench.pipeline, quiet(), begin=0, end=times[150])
     run_over(bench, 11, rows[300:], 3)
     assert max(row["revision"] for row in bench.rows()) > 0
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+def test_spans_lie_in_few_files(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(partials, "FEW_FILES", 2)
+    bench, rows = Bench(tmp_path, {"windows": EMPTY, "keys": ["k"]}), events(35, 200)
+    run_over(bench, 12, rows, 4)
+    state = DeltaTable(str(tmp_path / "sink.windowmill" / "state"))
+    assert len(state.file_uris()) <= 2
+    spans = state.to_pyarrow_table(columns=["k", "_slice"]).to_pylist()
+    of_spans = [row["k"] for row in spans if row["_slice"] is None]
+    assert 4 <= len(of_spans) < 12, "those that later batches have superseded are gone"
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    slices     [a]         [b]                  [c]      the key's span: from slice a to slice c
+    slices     [a]     [b]                  [c]          the key's span: from slice a to slice c
     windows    [--1--)[--2--)[--3--)[--4--)[--5--)       3 and 4 hold nothing, and are shown all the same
 
 A window overlaps the time from the first to the last event if and only if it overlaps the slices that hold these two, as no edge of a
