@@ -31,6 +31,10 @@ class RuledWindow(Window):
         return self.rules().reference_rows(self, events, tally, course)
 
     @property
+    def fills_gaps(self) -> bool:
+        return self.empty == "emit" and isinstance(self.rules(), GridRules)
+
+    @property
     def evicts_from_front(self) -> bool:
         rules = self.rules()
         return isinstance(rules, PolicyRules) and rules.evicts_from_front
