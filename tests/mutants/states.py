@@ -175,7 +175,7 @@ MUTANTS = (
         "spans-dropped-beside-other-parts",
         "checkpoints/state/joint.py",
         'if way == "slices" and spans:\n        return',
-        'if False:\n        return',
+        "if False:\n        return",
         ("tests/jobs/test_mixed_batches.py::test_spans_are_kept_and_found_beside_the_rows_of_other_parts",),
     ),
     Mutant(
