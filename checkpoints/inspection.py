@@ -19,8 +19,9 @@ from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import number_of_rows
 from windowmill.checkpoints.state.log import latest_entries
 from windowmill.checkpoints.state.positions import needed_rows
-from windowmill.checkpoints.state.wanted import OpenSessions, open_condition
+from windowmill.checkpoints.state.wanted import OpenSessions, open_condition, span_condition
 from windowmill.windowing.axis import to_us
+from windowmill.windowing.columnar.known_spans import columns_of, first_of, last_of
 from windowmill.windowing.columnar.log import BATCH, DUE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import LIVE, NODE, SEQUENCE, WAITING
@@ -94,10 +95,22 @@ class _PartialsInspection(Inspection):
 
 
 class SlicesInspection(_PartialsInspection):
-    """The slices of a table. No run reads slices that start before ``needed_from`` again; null means that all are needed."""
+    """The slices of a table. No run reads slices that start before ``needed_from`` again; null means that all are needed.
 
-    def __init__(self, path: str, keys: Sequence[str], before_batch: int, partials: Sequence[str], needed_from: int | None) -> None:
+    ``known`` are the windows of which the table has the keys' spans.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        keys: Sequence[str],
+        before_batch: int,
+        partials: Sequence[str],
+        needed_from: int | None,
+        known: Sequence[str] = (),
+    ) -> None:
         super().__init__(path, keys, before_batch, partials)
+        self._known = known
         # Nodes repeat the content of slices. The level may be a column of positions alone.
         self._slices = f"{SLICE} IS NOT NULL" + (f" AND coalesce({LEVEL}, 0) = 0" if LEVEL in self.schema.names else "")
         self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"
@@ -114,6 +127,9 @@ class SlicesInspection(_PartialsInspection):
         facts = {"keys": self._number_of_keys(), "entries_needed": counts["entries_needed"], "entries_superseded": superseded}
         if LEVEL in self.schema.names and (counts["nodes"] or SEQUENCE not in self.schema.names):
             facts["entries_of_nodes"] = counts["nodes"]
+        if self._known:
+            spans = f"SELECT count(*) AS n FROM state WHERE {span_condition(columns_of(self._known))}"
+            facts["entries_of_spans"] = self._one(spans)["n"]
         return facts | {"entries_unfinished": counts["unfinished"], "oldest": counts["oldest"], "newest": counts["newest"]}
 
     def slices_of(self, key: Mapping[str, Any]) -> tuple[Ints, Ints, int]:
@@ -131,6 +147,13 @@ class SlicesInspection(_PartialsInspection):
             f"ORDER BY {SLICE} DESC, {BATCH} DESC, {CLOSED} DESC LIMIT {limit}"
         )
         return [self._told(row, {"slice": SLICE, "closed": CLOSED}) for row in reversed(entries)]
+
+    def spans_of(self, key: Mapping[str, Any]) -> dict[str, tuple[int | None, int | None]]:
+        """By window, the starts of the first and last slice in which it has counted an event of ``key``; null if it has counted none."""
+        names = columns_of(self._known)
+        bounds = ", ".join(f"{('min', 'max')[place % 2]}({name}) AS {name}" for place, name in enumerate(names))
+        found = self._one(f"SELECT {bounds} FROM state WHERE {self._readable} AND {span_condition(names)} AND {self._of(key)}")
+        return {window: (found[first_of(window)], found[last_of(window)]) for window in self._known}
 
 
 class SessionsInspection(_PartialsInspection):

@@ -92,9 +92,14 @@ def check_lasting(window: Window, lasting: int) -> None:
 
 def check_key(window: Window, count: int) -> None:
     """Raise ``LimitExceededError`` if one key has too many windows or ticks in a batch."""
+    check_ends_of_key(window.name, count)
+
+
+def check_ends_of_key(window: str, count: int) -> None:
+    """As :func:`check_key`, given the name of the window."""
     if count > MOST_ROWS_OF_KEY:
         raise LimitExceededError(
-            f"window {window.name}: one key would have {count:,} windows or ticks in this batch, more than {MOST_ROWS_OF_KEY:,}; look for "
+            f"window {window}: one key would have {count:,} windows or ticks in this batch, more than {MOST_ROWS_OF_KEY:,}; look for "
             "a row whose time is far from the others, limit future times by time.max_future_skew, or make the window's hop or tick longer"
         )
 

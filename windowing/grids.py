@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Grids:
-    """The named grids of a pipeline, sharing slices."""
+    """The named grids of a pipeline, sharing slices; ``known`` are the names of those that show empty windows."""
 
     named: tuple[tuple[str, WindowGrid], ...]
+    known: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Grids:
@@ -32,7 +33,7 @@ class Grids:
             if why := window.partials_problem(f"windows.{i}"):
                 raise UnsupportedError(f"pipeline {pipeline.pipeline}: {why}; such windows have no slices")
             named.append((window.name, window.grid()))
-        return cls(tuple(named))
+        return cls(tuple(named), tuple(window.name for window in pipeline.windows if window.fills_gaps))
 
     @property
     def grids(self) -> Sequence[WindowGrid]:
@@ -67,14 +68,6 @@ def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
     if not window.follows_policies and (problem := window.partials_problem(f"windows.{index}")):
         found.append(problem)
     return tuple(found)
-
-
-def on_grids(pipeline: Pipeline) -> Sequence[WindowGrid]:
-    """The grid of each window; none if one is not on a grid. Windows that are shown empty have grids, too."""
-    try:
-        return [window.grid() for window in pipeline.windows]
-    except UnsupportedError:
-        return []
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,11 @@ _REVISIONS = (
     "; where rows came late, also those of the windows that they revise",
     "; late rows of a slice have rows of their own",
 )
+#: What empty windows add to them.
+_SPANS = (
+    "; the spans of all keys, from the first event to the last, as empty windows between these have rows",
+    "; a row for each key whose span changes",
+)
 _READS: Mapping[str, str] = {
     "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
     "nodes": "the nodes and slices that windows now complete are made of, of all keys; none in a batch that completes neither",
@@ -204,6 +209,8 @@ class _Planner:
         reads, adds = ("; ".join(told["nodes" if way == "slices" and self._nodes else way] for way in ways) for told in (_READS, _ADDS))
         if self._parts.slices and self._revises:
             reads, adds = (told + more for told, more in zip((reads, adds), _REVISIONS, strict=True))
+        if self._parts.slices and self._parts.slices.grids.known:
+            reads, adds = (told + more for told, more in zip((reads, adds), _SPANS, strict=True))
         return Plan(name, "run", (), ways, self._why, reads, adds, aggregates, windows)
 
     def _partials_of_bytes(self) -> str:
@@ -218,7 +225,8 @@ class _Planner:
     def _leaf_bytes(self, way: Way) -> int:
         if way != "live rows":
             assert self._layout is not None
-            slices_own = _SLICES_OWN + (self._nodes is not None)
+            known = self._parts.slices.grids.known if self._parts.slices else ()
+            slices_own = _SLICES_OWN + (self._nodes is not None) + 2 * len(known)
             own = {"slices": slices_own, "sessions": _SESSIONS_OWN, "positions": len(stored_positions.NODE_COLUMNS)}[way]
             return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in self._layout.stored_columns)
         if self._refusal:

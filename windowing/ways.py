@@ -8,12 +8,12 @@ windows               on grids                          sessions without a      
                                                         once
 aggregates            whose partials can be combined    the same                   the same                         all others too
                       in any order
-kept between batches  partials of slices                bounds and partials of     partials of tuples, and nodes    rows that windows
-                                                        open sessions              over them; tuples that wait      still to come may
+kept between batches  partials of slices; with          bounds and partials of     partials of tuples, and nodes    rows that windows
+                      ``empty: emit`` spans of keys     open sessions              over them; tuples that wait      still to come may
                                                                                    for the watermark                hold
 a batch reads of      the slices of the windows that    the open sessions of all   of the keys that it touches or   the rows of keys that
-them                  it completes                      keys                       that are due, the tuples that    it touches or that
-                                                                                   may leave, and few nodes for      are due
+them                  it completes; all spans           keys                       that are due, the tuples that    it touches or that
+                                                                                   may leave, and few nodes for     are due
                                                                                    for the rest of a window
 ====================  ================================  =========================  ===============================  =====================
 
@@ -29,9 +29,10 @@ from typing import Literal
 import pyarrow as pa
 
 from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
-from windowmill.windowing.columnar.slices import ARRIVAL, BATCH, CLOSED, GRID, LEVEL, SLICE
+from windowmill.windowing.columnar.slices import ARRIVAL, BATCH, CLOSED, GRID, LEVEL, ORDER, SLICE
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
 from windowmill.windowing.kernels.layout import Layout, why_unmergeable
@@ -147,7 +148,10 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
     """Refuse keys with the name of a column that the partials of slices and sessions need."""
     if slices is None and sessions is None:
         return
-    own = (SLICE, LEVEL, CLOSED, ARRIVAL, GRID, PLACE, ROWS, LATE_ROWS, BLOCK) if slices else ()
+    own: tuple[str, ...] = ()
+    if slices:
+        spans = map(str.lower, columns_of(slices.grids.known))
+        own = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER, GRID, PLACE, ROWS, LATE_ROWS, BLOCK, *spans)
     taken = {BATCH, SUM, *own, *((GAP, FIRST, LAST) if sessions else ()), *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:
@@ -182,8 +186,9 @@ def strict_problem(why: Sequence[str]) -> str | None:
 def named_by_order(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> bool:
     """Whether earlier releases named columns of this pipeline's state by the order of its aggregates: a swap of two exchanged them."""
     parts = divide(pipeline, types)
-    # Earlier releases had logs where there are sessions or revisions.
-    by_slices = parts.ways == ("slices",) and pipeline.emit == "final"
+    # Earlier releases had logs where there are sessions, revisions or empty windows.
+    fills = any(window.fills_gaps for window in pipeline.windows)
+    by_slices = parts.ways == ("slices",) and pipeline.emit == "final" and not fills
     return parts.layout.labels_by_order if parts.layout is not None and by_slices else len(pipeline.conditions()) > 1
 
 

@@ -138,3 +138,9 @@ def is_overgrown(path: str) -> bool:
     left = sum(file["num_records"] for file, (low, high) in zip(files, spans, strict=True) if low == first or low != high)
     total = sum(file["num_records"] for file in files)
     return (total - left > left + FEW_ENTRIES or len(files) > FEW_FILES) and sum(file["size_bytes"] for file in files) <= COMPACTED_BYTES
+
+
+def is_scattered(path: str) -> bool:
+    """Whether a batch that looks for rows in all files of the table at ``path`` should merge them. Reads only the Delta log."""
+    files = files_of(DeltaTable(path))
+    return len(files) > FEW_FILES and sum(file["size_bytes"] for file in files) <= COMPACTED_BYTES

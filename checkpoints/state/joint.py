@@ -18,7 +18,9 @@ from windowmill.checkpoints.state.base import REWRITE, batches_of, files_of, num
 from windowmill.checkpoints.state.log import latest_entries
 from windowmill.checkpoints.state.partials import Needed
 from windowmill.checkpoints.state.positions import needed_rows, rows_of_group, search_order
+from windowmill.checkpoints.state.wanted import span_condition
 from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.log import KIND
 from windowmill.windowing.columnar.positions import LIVE, SEQUENCE
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
@@ -34,7 +36,7 @@ _LEADING = (KIND, SEQUENCE, SLICE, LEVEL, CLOSED, GAP, FIRST, LAST, BATCH)
 
 
 def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
-    """Schema of the state table of a pipeline's ``parts``: that of a single part, else keys, leading columns, other columns, checksum.
+    """Schema of the state table of a pipeline's ``parts``: that of a single part, else keys, leading columns, spans, others, checksum.
 
     Raises
     ------
@@ -44,9 +46,11 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
     if len(parts) == 1:
         return parts[0]
     found: dict[str, pa.Field] = {}
+    spans = columns_of([window.name for window in pipeline.windows if window.fills_gaps])
     for field in (field for schema in parts for field in schema):
         same = found.setdefault(field.name.lower(), field)
-        if (same.name, same.type) != (field.name, field.type):
+        # A column of the source that live rows store may be named like one of spans.
+        if (same.name, same.type) != (field.name, field.type) or (same is not field and field.name in spans):
             raise SpecError(
                 f"pipeline {pipeline.pipeline}: two columns of the state would be named {field.name!r}; rename a window, or a column in a "
                 "view of the source"
@@ -56,32 +60,47 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
         raise SpecError(
             f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source or by a view"
         )
-    first = [name for name in (*map(str.lower, pipeline.keys), *_LEADING) if name in found]
+    first = [name for name in (*map(str.lower, pipeline.keys), *_LEADING, *map(str.lower, spans)) if name in found]
     rest = [name for name in found if name not in (*first, SUM)]
     return pa.schema([found[name] for name in (*first, *rest, SUM)])
 
 
-def own_rows(way: Way, ways: Collection[Way]) -> str:
-    """The SQL condition for the rows of the part that goes ``way``, in a table of parts that go these ``ways``."""
+def own_rows(way: Way, ways: Collection[Way], spans: Sequence[str] = ()) -> str:
+    """The SQL condition for the rows of the part that goes ``way``, in a table of parts that go these ``ways``.
+
+    Rows of spans belong to the slices; each has a value in one of the columns ``spans``.
+    """
     if len(ways) == 1:
         return "true"
     marks = {"slices": SLICE, "sessions": GAP, "positions": SEQUENCE, "live rows": KIND}
+    if way == "slices" and spans:
+        return f"({SLICE} IS NOT NULL OR {span_condition(spans)})"
     others = f" AND {SEQUENCE} IS NULL" if way == "live rows" and "positions" in ways else ""
     return f"{marks[way]} IS NOT NULL{others}"
 
 
-def compact_entries(path: str, before_batch: int, ways: Collection[Way], needed: Needed | None = None, *, first: int | None = None) -> int:
+def compact_entries(
+    path: str,
+    before_batch: int,
+    ways: Collection[Way],
+    needed: Needed | None = None,
+    *,
+    spans: Sequence[str] = (),
+    first: int | None = None,
+) -> int:
     """Rewrite the table at ``path`` without rows that no later batch needs, in one commit; returns the number of rows removed. No JVM.
 
     These are superseded entries of the log of live rows; superseded rows of keys, applied tuples, and nodes over positions that begin
-    before all windows. Partials of slices and sessions stay, or those that are ``needed``, if given. Rows of ``before_batch`` itself,
-    which a failed attempt may have left, stay. Nodes over positions are sorted, and cut into row groups, as they are searched. A table
-    with features that delta-rs cannot write is left as it is.
+    before all windows; superseded spans. Partials of slices and sessions stay, or those that are ``needed``, if given. Rows of
+    ``before_batch`` itself, which a failed attempt may have left, stay. Nodes over positions are sorted, and cut into row groups, as
+    they are searched. A table with features that delta-rs cannot write is left as it is.
 
     Parameters
     ----------
     ways
         The ways of the parts whose rows are in the table.
+    spans
+        Columns of which each row of spans has a value in one.
     first
         The first batch whose rows are rewritten, and no older ones; null for all. Only where all windows go over positions.
     """
@@ -91,7 +110,7 @@ def compact_entries(path: str, before_batch: int, ways: Collection[Way], needed:
     schema = pa.schema(table.schema().to_arrow())
     since = "true" if first is None else f"{BATCH} >= {first}"
     removes = first is None or all(batches_of(file)[0] >= first for file in files_of(table))
-    query = _kept(schema, f"{BATCH} < {before_batch} AND {since}", before_batch, ways, needed, removes=removes)
+    query = _kept(schema, f"{BATCH} < {before_batch} AND {since}", before_batch, ways, needed, spans, removes=removes)
     group = rows_of_group(files_of(table)) if "positions" in ways else None
     before = number_of_rows(table)
     # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
@@ -107,7 +126,9 @@ def compact_entries(path: str, before_batch: int, ways: Collection[Way], needed:
     return before - number_of_rows(DeltaTable(path))
 
 
-def _kept(schema: pa.Schema, where: str, before_batch: int, ways: Collection[Way], needed: Needed | None, *, removes: bool) -> str:
+def _kept(
+    schema: pa.Schema, where: str, before_batch: int, ways: Collection[Way], needed: Needed | None, spans: Sequence[str], *, removes: bool
+) -> str:
     """The SQL query for the rows for which ``where`` holds that a later batch may need, and for those of ``before_batch``.
 
     ``removes`` is as for :func:`.needed_rows`.
@@ -116,14 +137,17 @@ def _kept(schema: pa.Schema, where: str, before_batch: int, ways: Collection[Way
     names, keys = ", ".join(map(quoted, schema.names)), schema.names[: schema.get_field_index(KIND)]
     kept = [f"SELECT {names} FROM state WHERE {BATCH} >= {before_batch}"]
     for way in ways:
-        own = f"{where} AND {own_rows(way, ways)}"
+        own = f"{where} AND {own_rows(way, ways, spans)}"
         if way == "live rows":
             kept.append(f"SELECT {names} FROM ({latest_entries('state', keys, own)})")
         elif way == "positions":
             kept.append(f"SELECT {names} FROM ({needed_rows('state', keys, own, live=live, removes=removes)})")
         else:
             still = "true" if needed is None else f"({needed.sql})"
-            kept.append(f"SELECT {names} FROM state WHERE {own} AND {still}")
+            rows = f"state WHERE {own}"
+            if way == "slices" and spans:
+                rows = Needed.all_but_old_spans(keys, spans, before_batch).latest_of(rows)
+            kept.append(f"SELECT {names} FROM {rows} AND {still}")
     order = search_order(keys, live=live) if "positions" in ways else []
     order += order_of(schema.names) if len(ways) > 1 else []
     query = " UNION ALL ".join(kept)

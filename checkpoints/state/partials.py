@@ -7,7 +7,7 @@ table. Each batch also adds one row for each open session of a key that it touch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,8 +19,18 @@ from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
 from windowmill.checkpoints.state.base import REWRITE, StateTable, batches_of, files_of, number_of_rows
-from windowmill.checkpoints.state.wanted import Condition, OpenSessions, ReadLimit, Wanted, condition, may_hold, open_condition
+from windowmill.checkpoints.state.wanted import (
+    Condition,
+    OpenSessions,
+    ReadLimit,
+    Wanted,
+    condition,
+    may_hold,
+    open_condition,
+    span_condition,
+)
 from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.session_partials import LAST
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.kernels.layout import Layout
@@ -30,16 +40,18 @@ if TYPE_CHECKING:
 
 #: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.
 SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
+#: Column of a merge beside those of the state, quoted: whether a later batch has superseded the row.
+_SUPERSEDED = '"_ superseded"'
 
 
-def slice_schema(keys: dict[str, pa.DataType], layout: Layout, *, nodes: bool = False) -> pa.Schema:
+def slice_schema(keys: dict[str, pa.DataType], layout: Layout, *, nodes: bool = False, known: Sequence[str] = ()) -> pa.Schema:
     """Schema of slices: keys, start of the slice, ``_closed``, batch, partials.
 
     Only windows that end after ``_closed`` count the slice; null means all. ``nodes`` adds ``_level``, which is 0 for slices; other rows
-    are nodes, see :mod:`windowmill.windowing.nodes`.
+    are nodes, see :mod:`windowmill.windowing.nodes`. ``known`` adds the spans of the windows of these names, in rows of their own.
     """
-    own = [(SLICE, pa.int64()), *([(LEVEL, pa.int64())] if nodes else []), (CLOSED, pa.int64()), (BATCH, pa.int64())]
-    return pa.schema([*keys.items(), *own, *layout.stored_columns])
+    own = [SLICE, *([LEVEL] if nodes else []), CLOSED, *columns_of(known), BATCH]
+    return pa.schema([*keys.items(), *((name, pa.int64()) for name in own), *layout.stored_columns])
 
 
 class PartialTable(StateTable):
@@ -101,10 +113,13 @@ class Needed:
         The condition that selects them.
     low
         For each column, a value from which on all rows are needed.
+    superseded
+        The SQL expression that finds, of the rows that ``sql`` selects, those that later batches have superseded.
     """
 
     sql: str
     low: Mapping[str, int]
+    superseded: str = "false"
 
     @classmethod
     def slices_from(cls, start: int) -> Needed:
@@ -116,9 +131,27 @@ class Needed:
         """Fragments of open sessions."""
         return cls(open_condition(wanted), {LAST: max(map(wanted.last_after, wanted.gaps)) + 1})
 
+    @classmethod
+    def spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> Needed:
+        """For each key the latest spans of the batches before ``before_batch``; those of that batch, which may have failed, stay too."""
+        span = span_condition(columns)
+        settled = f"{span} AND {BATCH} < {before_batch}"
+        by = ", ".join([*map(quoted, keys), f"({settled}) IS TRUE"])
+        return cls(span, {}, f"(({settled}) IS TRUE AND row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) > 1)")
+
+    @classmethod
+    def all_but_old_spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> Needed:
+        """Everything except the spans that :meth:`spans` tells to be superseded."""
+        return replace(cls.spans(keys, columns, before_batch), sql="true")
+
     def __or__(self, other: Needed) -> Needed:
         """The rows that either needs."""
-        return Needed(f"{self.sql} OR {other.sql}", {**self.low, **other.low})
+        superseded = f"{self.superseded} OR {other.superseded}"
+        return Needed(f"{self.sql} OR {other.sql}", {**self.low, **other.low}, superseded)
+
+    def latest_of(self, rows: str) -> str:
+        """What follows FROM in a query, up to a condition, for the ``rows`` (a table and a condition) that are not superseded."""
+        return f"(SELECT *, {self.superseded} AS {_SUPERSEDED} FROM {rows}) WHERE NOT {_SUPERSEDED}"
 
     def others_in(self, file: Mapping[str, Any]) -> bool:
         """Whether the statistics of ``file`` allow rows that are not needed."""
@@ -146,11 +179,13 @@ def compact_partials(path: str, needed: Needed | None) -> int:
                 table.delete(f"{within} AND ({needed.sql}) IS NOT TRUE", commit_properties=REWRITE)
         elif expired or len(files) > 1:
             columns = pa.schema(table.schema().to_arrow()).names
-            kept = within if needed is None else f"{within} AND ({needed.sql})"
-            query = f"SELECT {', '.join(map(quoted, columns))} FROM state WHERE {kept} ORDER BY {', '.join(_reading_order(columns))}"
-            rows = QueryBuilder().register("state", table).execute(query)
+            rows = f"state WHERE {within}"
+            if needed is not None:
+                rows = f"{needed.latest_of(rows)} AND ({needed.sql})"
+            query = f"SELECT {', '.join(map(quoted, columns))} FROM {rows} ORDER BY {', '.join(_reading_order(columns))}"
+            merged = QueryBuilder().register("state", table).execute(query)
             # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
-            write_deltalake(table, rows, mode="overwrite", predicate=within, commit_properties=REWRITE)
+            write_deltalake(table, merged, mode="overwrite", predicate=within, commit_properties=REWRITE)
     return rows_before - number_of_rows(DeltaTable(path))
 
 

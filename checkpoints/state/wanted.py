@@ -32,7 +32,15 @@ class OpenSessions:
         return max(self.closed - gap, AXIS_BEGIN) - 1
 
 
-Wanted = Span | Selection | OpenSessions
+@dataclass(frozen=True, slots=True)
+class WithSpans:
+    """Stored slices and nodes, null for none, and the spans of all keys; a row of spans has at least one of ``columns``."""
+
+    slices: Span | Selection | None
+    columns: tuple[str, ...]
+
+
+Wanted = Span | Selection | OpenSessions | WithSpans
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,11 @@ class ReadLimit:
     def is_exceeded(self, wanted: Wanted, files: Sequence[Mapping[str, Any]]) -> bool:
         """Whether ``files``, which are all files that may hold ``wanted`` rows, exceed the limits."""
         size = sum(int(file["size_bytes"]) for file in files)
+        if isinstance(wanted, WithSpans):
+            # The spans of a file lie together: a read takes little of it besides.
+            slices = wanted.slices
+            few = slices is None or not self.is_exceeded(slices, [file for file in files if may_hold(file, slices)])
+            return size > self.searched_bytes or not few
         if isinstance(wanted, Selection):
             return size > self.searched_bytes
         return size > self.span_bytes or sum(int(file["num_records"]) for file in files) > self.rows
@@ -72,14 +85,30 @@ class ReadLimit:
 
 def condition(wanted: Wanted, *, before_batch: int) -> Condition:
     """The condition for the ``wanted`` rows of the batches before ``before_batch``."""
-    match wanted:
-        case OpenSessions():
-            within = _open(wanted)
-        case Selection():
-            within = _selected(wanted)
-        case Span():
-            within = _starting_in(wanted)
+    within = _within(wanted)
     return Condition(f"{BATCH} < {before_batch} AND {within.sql}", (pc.field(BATCH) < before_batch) & within.expression)
+
+
+def _within(wanted: Wanted) -> Condition:
+    match wanted:
+        case WithSpans():
+            own = reduce(or_, (pc.field(column).is_valid() for column in wanted.columns)) & pc.field(SLICE).is_null()
+            sql = span_condition(wanted.columns)
+            if wanted.slices is None:
+                return Condition(sql, own)
+            slices = _within(wanted.slices)
+            return Condition(f"({slices.sql} OR {sql})", slices.expression | own)
+        case OpenSessions():
+            return _open(wanted)
+        case Selection():
+            return _selected(wanted)
+        case Span():
+            return _starting_in(wanted)
+
+
+def span_condition(columns: Sequence[str]) -> str:
+    """The SQL condition for rows that hold spans, of which each has at least one of ``columns``."""
+    return f"({SLICE} IS NULL AND ({' OR '.join(f'{column} IS NOT NULL' for column in columns)}))"
 
 
 def _open(wanted: OpenSessions) -> Condition:
@@ -118,6 +147,9 @@ def condition_of(wanted: Selection) -> str:
 
 def may_hold(file: Mapping[str, Any], wanted: Wanted) -> bool:
     """Whether the statistics of ``file`` allow ``wanted`` rows in it."""
+    if isinstance(wanted, WithSpans):
+        spans = any(file.get(f"null_count.{column}") != file["num_records"] for column in wanted.columns)
+        return spans or (wanted.slices is not None and may_hold(file, wanted.slices))
     mark = GAP if isinstance(wanted, OpenSessions) else SLICE
     if file.get(f"null_count.{mark}") == file["num_records"]:
         return False  # all rows are of other parts

@@ -27,6 +27,7 @@ from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.answers import Answer
 from windowmill.jobs.spark import staging
 from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.errors import SinkError, StateError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
@@ -94,7 +95,8 @@ def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
         parts = windows_by_way(pipeline)
         needed = _needed(parts, ledger)
         if {"positions", "live rows"} & set(parts):
-            removed = compact_entries(path, ledger.next_commit, list(parts), needed)
+            known = Grids.of(parts["slices"]).known if "slices" in parts else ()
+            removed = compact_entries(path, ledger.next_commit, list(parts), needed, spans=marks_of(known))
             # Another rewrite would undo the order and the row groups in which nodes over positions are searched.
             return removed if "positions" in parts else removed + _compact(path)
         return compact_partials(path, needed)
@@ -109,7 +111,10 @@ def _needed(parts: Mapping[Way, Pipeline], ledger: Ledger) -> Needed | None:
         return None
     emitted, needed = last.outcome.emitted, []
     if "slices" in parts:
-        needed.append(Needed.slices_from(Grids.of(parts["slices"]).first_slice_after(emitted)))
+        grids = Grids.of(parts["slices"])
+        needed.append(Needed.slices_from(grids.first_slice_after(emitted)))
+        if grids.known:
+            needed.append(Needed.spans(parts["slices"].keys, marks_of(grids.known), ledger.next_commit))
     if "sessions" in parts:
         gaps = tuple(window.session_gap() for window in parts["sessions"].windows)
         needed.append(Needed.sessions(OpenSessions(gaps, emitted)))

@@ -126,6 +126,11 @@ class Part(Protocol):
         ...
 
     @property
+    def spans(self) -> Sequence[str]:
+        """Columns of the state that tell its rows of spans of keys: each has a value in one of them. None if it has no such rows."""
+        ...
+
+    @property
     def by_arrival(self) -> bool:
         """Whether rows may have met windows that end after the range of a backfill, because the watermark at their arrival judges them."""
         ...

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.sources.columns import FILE, REASON
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
-from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, TIME
+from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, ORDER, TIME
 from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:
@@ -115,4 +115,7 @@ def _close(rows: pa.Table, closed: Ints, watermark: Ints, grids: Sequence[Window
     reason = pc.if_else(pa.array(too_late), "too_late", rows.column(REASON))
     judged = rows.set_column(rows.schema.get_field_index(REASON), REASON, reason)
     judged = judged.append_column(LATE, pa.array(late)).append_column(CLOSED, pa.array(edges, mask=~shut))
-    return judged.append_column(ARRIVAL, pa.array(np.arange(len(times)), mask=~shut)) if revises else judged
+    if not revises:
+        return judged
+    order = np.arange(len(times))
+    return judged.append_column(ARRIVAL, pa.array(order, mask=~shut)).append_column(ORDER, pa.array(order))

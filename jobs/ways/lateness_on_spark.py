@@ -23,7 +23,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.columnar.log import NUMBER_OF, WATERMARK_OF
-from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, TIME
+from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, ORDER, TIME
 from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def judged(rows: DataFrame, surveyed: Survey, batch: Input, grids: Sequence[Wind
     arrival. Otherwise it is a slice edge, and the row counts in the windows of ``grids`` that end after it.
 
     Where late rows bring revisions, ``_closed`` is null if no window that contains the row had been shown at its arrival. Otherwise it is
-    the watermark then, and ``_arrival`` is the row's number.
+    the watermark then, and ``_arrival`` is the row's number. ``_order`` is the number of every row.
     """
     number = _number(surveyed) if batch.revises else None
     if batch.closed_by_file is not None:
@@ -118,7 +118,7 @@ def judged(rows: DataFrame, surveyed: Survey, batch: Input, grids: Sequence[Wind
     orderly, behind = _by_blocks(rows, surveyed)
     orderly = orderly.withColumn(LATE, F.lit(False)).withColumn(CLOSED, F.lit(None).cast("long"))
     if batch.revises:
-        orderly = orderly.withColumn(ARRIVAL, F.lit(None).cast("long"))
+        orderly = orderly.withColumns({ARRIVAL: F.lit(None).cast("long"), ORDER: _number(surveyed)})
     seen = F.greatest(F.col("_before"), F.max(F.when(F.col(REASON).isNull(), F.col(TIME))).over(_so_far()))
     behind = behind.withColumn("_seen", seen)
     watermark = F.col("_seen") - F.lit(batch.disorder)
@@ -193,7 +193,7 @@ def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[W
     marks = {LATE: late, CLOSED: F.when(usable & (first_end <= closed), edge)}
     if number is not None:
         missed = usable & (first_end <= watermark)
-        marks |= {CLOSED: F.when(missed, watermark), ARRIVAL: F.when(missed, number)}
+        marks |= {CLOSED: F.when(missed, watermark), ARRIVAL: F.when(missed, number), ORDER: number}
     return rows.withColumns({**marks, REASON: F.when(too_late, F.lit("too_late")).otherwise(F.col(REASON))}).drop(_CLOSING)
 
 

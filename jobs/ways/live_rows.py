@@ -18,7 +18,6 @@ from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.pass_output import computed
-from windowmill.windowing.grids import on_grids
 from windowmill.windowing.ways import Parts, Rows, Way
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ class LiveRowPart:
 
     way: Way = "live rows"
     reading = None
+    grids: Sequence[WindowGrid] = ()
+    spans: Sequence[str] = ()
     by_arrival = True
 
     def __init__(self, spark: SparkSession, batch: TableInput, rows: Rows, parts: Parts, state: str) -> None:
@@ -43,15 +44,10 @@ class LiveRowPart:
         whole = any(window.reads_whole_rows for window in rows.pipeline.windows)
         may_lack = log.columns_of_rows if whole else ()
         self._table = LogTable(spark, state, log.schema, batch.check, may_lack=may_lack, own=own_rows(self.way, parts.ways))
-        self._beside = rows.beside
 
     @property
     def schema(self) -> pa.Schema:
         return self._rows.log.schema
-
-    @property
-    def grids(self) -> Sequence[WindowGrid]:
-        return on_grids(self._batch.pipeline) if self._beside else ()
 
     def few(self, new: NewRows | None, emission: Emission) -> None:  # noqa: ARG002 - only Spark computes live rows
         return None

@@ -29,6 +29,7 @@ class PositionPart:
 
     way: Way = "positions"
     grids: Sequence[WindowGrid] = ()
+    spans: Sequence[str] = ()
     by_arrival = True
 
     def __init__(self, spark: SparkSession, batch: TableInput, positions: Positions, state: str) -> None:

@@ -33,6 +33,7 @@ class SessionPart:
 
     way: Way = "sessions"
     grids: Sequence[WindowGrid] = ()
+    spans: Sequence[str] = ()
     by_arrival = True
 
     def __init__(self, spark: SparkSession, batch: TableInput, sessions: Sessions, state: str) -> None:

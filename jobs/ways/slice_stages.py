@@ -8,9 +8,11 @@ from functools import cached_property
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.state.partials import has_nodes, slice_schema
+from windowmill.checkpoints.state.wanted import WithSpans
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.columnar.slices import NodeStage, Revising, SliceStage, WindowStage
 from windowmill.windowing.nodes import Nodes, Selection, Span
 from windowmill.windowing.ways import Slices
@@ -43,16 +45,21 @@ class Slicing:
     def stage(self) -> SliceStage:
         """Settings for lifting rows into slices."""
         batch, layout = self.batch, self.slices.layout
-        schema = slice_schema(batch.keys, layout, nodes=self.nodes is not None)
-        pipeline = batch.pipeline
-        edges = self.slices.grids.edges
-        return SliceStage(pipeline.keys, pipeline.time.tie_break, layout, edges, batch.batch, schema, batch.check, batch.revises)
+        pipeline, grids = batch.pipeline, self.slices.grids
+        schema = slice_schema(batch.keys, layout, nodes=self.nodes is not None, known=grids.known)
+        ties = pipeline.time.tie_break
+        return SliceStage(pipeline.keys, ties, layout, grids.edges, batch.batch, schema, batch.check, batch.revises, grids.known)
 
-    def wanted(self, emission: Emission, revised_after: int | None = None) -> Span | Selection | None:
-        """The slices and nodes of the state that the batch needs; null if it needs none.
+    def wanted(self, emission: Emission, revised_after: int | None = None) -> Span | Selection | WithSpans | None:
+        """The rows of the state that the batch needs; null if it needs none.
 
         ``revised_after`` is an instant after which all windows end that late rows of the batch revise; null if they revise none.
         """
+        slices, known = self._wanted_slices(emission, revised_after), self.slices.grids.known
+        # Also a batch that completes no window may make keys known through windows that are complete.
+        return WithSpans(slices, marks_of(known)) if known and self.batch.restores else slices
+
+    def _wanted_slices(self, emission: Emission, revised_after: int | None) -> Span | Selection | None:
         batch, nodes, grids = self.batch, self.nodes, self.slices.grids
         if not batch.restores:
             return None
@@ -92,4 +99,4 @@ class Slicing:
                 before, now = AXIS_BEGIN if batch.emitted is None else batch.emitted, emission.emitted
                 ahead = batch.lateness if batch.revises else 0
                 nodes = NodeStage(self.nodes, before + ahead, now + ahead, closed_before=before, closed_through=now)
-        return WindowStage(self.stage, grids.named, after, through, keep_from, batch.sink_schema, nodes, revising)
+        return WindowStage(self.stage, grids.named, after, through, keep_from, batch.sink_schema, nodes, revising, batch.restores)

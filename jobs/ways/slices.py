@@ -15,6 +15,7 @@ from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_on_spark import LoadedOnSpark, load
+from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.ways import Slices, Way
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ class SlicePart:
     @property
     def grids(self) -> Sequence[WindowGrid]:
         return self._slicing.slices.grids.grids
+
+    @property
+    def spans(self) -> Sequence[str]:
+        return marks_of(self._slicing.slices.grids.known)
 
     @property
     def by_arrival(self) -> bool:

@@ -16,7 +16,7 @@ from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.new_rows import NewRows, counted
-from windowmill.windowing.columnar import slice_windows, slices
+from windowmill.windowing.columnar import known_spans, slice_windows, slices
 from windowmill.windowing.columnar.rows import key_codes
 from windowmill.windowing.columnar.slice_windows import Combined, result_rows
 from windowmill.windowing.columnar.slices import ARRIVAL, SLICE, TIME, Revising, WindowStage
@@ -38,8 +38,10 @@ def revised_after(judged: NewRows | None, slicing: Slicing) -> int | None:
 
 def load(judged: NewRows | None, stored: pa.Table | None, slicing: Slicing, emission: Emission) -> LoadedInProcess | None:
     """Judged rows and restored slices, of which either may be null; null if their windows are too many for this process."""
-    stage = slicing.window_stage(emission)
-    if not _fits(None if judged is None else judged.table, stored, stage):
+    stage, rows = slicing.window_stage(emission), None if judged is None else judged.table
+    if stored is not None and stage.slices.known:
+        stored = _without_idle_spans(stored, rows, stage)
+    if not _fits(rows, stored, stage):
         return None
     return LoadedInProcess(judged, stored, stage, slicing.batch.builds_state)
 
@@ -85,12 +87,31 @@ def work(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> 
     yield from slice_windows.combined(stage, ordered.to_batches())
 
 
+def _without_idle_spans(stored: pa.Table, rows: pa.Table | None, stage: WindowStage) -> pa.Table:
+    """``stored`` without the spans of keys of which the batch shows no windows."""
+    slices, keys = stored.filter(pc.is_valid(stored.column(SLICE))), list(stage.slices.keys)
+    touched = slices.select(keys) if rows is None else pa.concat_tables([slices.select(keys), _usable(rows).select(keys)])
+    # Without key columns a table of keys would have no rows.
+    needed = _spans(stored, stage).needed(touched, stage.after) if keys else stored.filter(pc.is_null(stored.column(SLICE)))
+    return pa.concat_tables([slices, needed])
+
+
+def _spans(stored: pa.Table, stage: WindowStage) -> known_spans.Stored:
+    own = stage.slices
+    return known_spans.Stored(own.known, stage.known_grids, own.keys, stored.filter(pc.is_null(stored.column(SLICE))))
+
+
+def _usable(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.is_null(rows.column(REASON)))
+
+
 def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> bool:
     """Whether the windows of these rows and slices are few enough for this process."""
     tables = [table for table in (rows, stored) if table is not None and table.num_rows]
     if not tables:
         return True
-    times = [pc.min_max(table.column(name)) for table, name in ((rows, TIME), (stored, SLICE)) if table is not None and table.num_rows]
+    instants = [(rows, TIME), (stored, SLICE), *((stored, name) for name in known_spans.columns_of(stage.slices.known))]
+    times = [pc.min_max(table.column(name)) for table, name in instants if table is not None and table.num_rows]
     lows = [low for span in times if (low := span["min"].as_py()) is not None]
     highs = [high for span in times if (high := span["max"].as_py()) is not None]
     if not lows:
@@ -99,7 +120,10 @@ def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) ->
     _, n_keys = key_codes(keys, sum(table.num_rows for table in tables))
     ends = sum(_ends(grid, max(stage.after, min(lows)), stage.through, max(highs)) for _, grid in stage.grids)
     revised = 0 if rows is None or stage.revising is None else _revised(rows, stage.revising, stage)
-    return n_keys * ends + revised <= limits.rows_within(limits.MOST_RESULTS, stage.slices.layout)
+    later = 0
+    if rows is not None and stored is not None and stage.slices.known:
+        later = _spans(stored, stage).most_shown_later(_usable(rows), TIME, stage.after)
+    return n_keys * ends + revised + later <= limits.rows_within(limits.MOST_RESULTS, stage.slices.layout)
 
 
 def _revised(rows: pa.Table, revising: Revising, stage: WindowStage) -> int:

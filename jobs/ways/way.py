@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.state.base import StateTable, is_overgrown
+from windowmill.checkpoints.state.base import StateTable, is_overgrown, is_scattered
 from windowmill.checkpoints.state.joint import compact_entries, joint_schema
+from windowmill.checkpoints.state.partials import Needed, compact_partials
 from windowmill.checkpoints.state.positions import overgrown_from
 from windowmill.jobs.ways.balance import settle
 from windowmill.jobs.ways.base import Applied, Loaded, Part
@@ -43,7 +44,7 @@ class Way:
 
     def __init__(self, spark: SparkSession, batch: TableInput, parts: Sequence[Part], state: str) -> None:
         self._spark, self._batch, self._parts, self._path = spark, batch, parts, state
-        self._ways = [part.way for part in parts]
+        self._ways, self._spans = [part.way for part in parts], [name for part in parts for name in part.spans]
         # Whether a small batch could not be computed in this process, because of its state or its results.
         self._is_beyond_process = False
         # A user's function sees all columns of the source, and the source may gain columns.
@@ -87,15 +88,24 @@ class Way:
     def is_overgrown(self) -> bool:
         """Whether the state has grown enough to be compacted. Reads only its Delta log, and footers of large files.
 
-        Slices and sessions alone never have: ``windowmill maintain`` merges their files.
+        Of slices and sessions alone only spans have, which batches look for in all files: else ``windowmill maintain`` merges these.
         """
-        if not {"positions", "live rows"} & set(self._ways) or not DeltaTable.is_deltatable(self._path):
+        if not (self._has_entries or self._spans) or not DeltaTable.is_deltatable(self._path):
             return False
-        return self._merged_from() is not None
+        return self._merged_from() is not None if self._has_entries else is_scattered(self._path)
 
     def compact(self) -> None:
         """Compact the state, after the commit."""
-        compact_entries(self._path, self._batch.batch + 1, self._ways, first=self._merged_from() or None)
+        before = self._batch.batch + 1
+        if self._has_entries:
+            compact_entries(self._path, before, self._ways, spans=self._spans, first=self._merged_from() or None)
+        else:
+            compact_partials(self._path, Needed.all_but_old_spans(self._batch.pipeline.keys, self._spans, before))
+
+    @property
+    def _has_entries(self) -> bool:
+        """Whether the state has rows that are compacted together with all others."""
+        return bool({"positions", "live rows"} & set(self._ways))
 
     def _merged_from(self) -> int | None:
         """The first batch whose rows are worth merging with those of all later ones, 0 for all; null for none."""

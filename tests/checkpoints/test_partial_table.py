@@ -143,3 +143,20 @@ def test_rows_of_a_batch_are_asked_for_once_they_are_written(tmp_path, monkeypat
     monkeypatch.setattr(base, "append_once", lambda *_, **__: None)
     with pytest.raises(StateError, match="the commit of batch 1 did not land"):
         table.remember(few, 1, app_id="app", batch=1, metadata="{}")
+
+
+def test_of_a_keys_spans_the_latest_committed_row_stays(tmp_path):
+    schema = pa.schema([("the key", pa.string()), *((name, pa.int64()) for name in ("_slice", "_w__first", "_w__last", "_batch"))])
+    for batch in range(4):
+        rows_ = [("a", None, 0, batch, batch), (None, None, 0, batch, batch), ("a", batch, None, None, batch)]
+        rows_ += [("b", None, 3, 3, batch)] if batch == 1 else []
+        table = pa.table([list(column) for column in zip(*rows_, strict=True)], schema=schema)
+        write_deltalake(tmp_path, table, mode="append")
+    of_spans = ["the key"], ["_w__last"], 3
+    assert compact_partials(str(tmp_path), Needed.all_but_old_spans(*of_spans)) == 4
+    found = DeltaTable(tmp_path).to_pyarrow_table().to_pylist()
+    spans = sorted((str(row["the key"]), row["_batch"]) for row in found if row["_slice"] is None)
+    assert spans == [("None", 2), ("None", 3), ("a", 2), ("a", 3), ("b", 1)], "batch 3 may have failed"
+    assert sorted(row["_slice"] for row in found if row["_slice"] is not None) == [0, 1, 2, 3]
+    assert compact_partials(str(tmp_path), Needed.slices_from(9) | Needed.spans(*of_spans)) == 4
+    assert sorted((str(row["the key"]), row["_batch"]) for row in DeltaTable(tmp_path).to_pyarrow_table().to_pylist()) == spans

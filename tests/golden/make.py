@@ -133,11 +133,20 @@ CASES: dict[str, dict[str, Any]] = {
         ],
         "aggregates": OBJECTS,
     },
+    "empty": {
+        "keys": ["flag"],
+        "windows": [
+            {"name": "slots", "type": "tumbling", "size": "2 minutes", "empty": "emit"},
+            {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "20 minutes", "empty": "emit"},
+            {"name": "w", "type": "tumbling", "size": "1 hour"},
+        ],
+        "emit": "revise",
+    },
 }
 #: The cases whose tables are kept of each format: all of the first, of later ones those that it first had in this form.
 KEPT = {
     "1": ("slices", "nodes", "live", "revise", "integers", "open", "held"),
-    "2": ("objects", "calendars", "sessions", "positions", "deltas", "mixed"),
+    "2": ("objects", "calendars", "sessions", "positions", "deltas", "mixed", "empty"),
 }
 #: An expectation that no batch meets: it holds the second one of the case ``held``.
 IMPOSSIBLE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": -1, "severity": "critical"}

@@ -17,8 +17,8 @@ from tests.jobs.test_session_batches import ALLOWED, GAPS, GRIDS, MINUTE, Collec
 from tests.strategies import shared
 from windowmill.checkpoints.state.base import StateTable
 from windowmill.checkpoints.state.joint import compact_entries, joint_schema, own_rows
-from windowmill.checkpoints.state.partials import slice_schema
-from windowmill.checkpoints.state.wanted import OpenSessions, may_hold
+from windowmill.checkpoints.state.partials import Needed, compact_partials, slice_schema
+from windowmill.checkpoints.state.wanted import OpenSessions, WithSpans, may_hold
 from windowmill.jobs.sources.columns import REASON, ROW, Columns
 from windowmill.jobs.ways.base import Computed, Part
 from windowmill.jobs.ways.emission import Emission
@@ -32,6 +32,7 @@ from windowmill.jobs.ways.sessions import SessionPart
 from windowmill.jobs.ways.slices import SlicePart
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.columnar.log import NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
 from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
@@ -51,12 +52,14 @@ OTHERS: dict[str, dict[str, Any]] = {
     "spans": {"type": "snapshot"},
     "three": {"type": "count", "count": 3},
     "short_visit": {"type": "session", "gap": "5 minutes", "max_size": "12 minutes"},
-    "known": {"type": "tumbling", "size": "10 minutes", "empty": "emit"},
-    "known_gaps": {"type": "hopping", "size": "3 minutes", "hop": "20 minutes", "empty": "emit"},
     "triples": {"type": "custom", "function": "tests.jobs.test_mixed_batches:triples"},
 }
+FILLED: dict[str, dict[str, Any]] = {
+    "known": {"type": "tumbling", "size": "10 minutes", "empty": "emit"},
+    "known_gaps": {"type": "hopping", "size": "3 minutes", "hop": "20 minutes", "empty": "emit"},
+}
 VISITS = {name: {"type": "session", "gap": gap} for name, gap in GAPS.items()}
-WINDOWS = GRIDS | VISITS | POLICIES | OTHERS
+WINDOWS = GRIDS | FILLED | VISITS | POLICIES | OTHERS
 COLUMNS = Columns.of(Schema.from_arrow(SOURCE).to_json())
 
 
@@ -140,6 +143,10 @@ class Run:
         self.refused: list[tuple[int, str]] = []
         self.late = 0
 
+    @property
+    def spans(self) -> tuple[str, ...]:
+        return () if self.divided.slices is None else marks_of(self.divided.slices.grids.known)
+
     def parts(self, batch: Any) -> list[Part]:
         divided, spark, path, parts = self.divided, None, self.path, list[Any]()
         for kind, part in ((SlicePart, divided.slices), (SessionPart, divided.sessions), (PositionPart, divided.positions)):
@@ -196,7 +203,7 @@ def check(run: Run, rows: list[dict[str, Any]], cuts: list[int], compacted: list
         run.step(rows[first:last], first)
         if compacted[run.batch] >= 0 and set(run.divided.ways) & {"positions", "live rows"} and DeltaTable.is_deltatable(run.path):
             # Also as if the last batch were still open.
-            compact_entries(run.path, run.batch - compacted[run.batch], run.divided.ways)
+            compact_entries(run.path, run.batch - compacted[run.batch], run.divided.ways, spans=run.spans)
     compare(run, rows)
 
 
@@ -213,7 +220,11 @@ def inputs(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]], list[
 @pytest.mark.covers("I7")
 @shared(1, 60)
 @given(
-    grids=some(list(GRIDS), 2), visits=some(list(VISITS), 1), policies=some(list(POLICIES), 2), others=some(list(OTHERS), 2), given=inputs()
+    grids=some([*GRIDS, *FILLED], 2),
+    visits=some(list(VISITS), 1),
+    policies=some(list(POLICIES), 2),
+    others=some(list(OTHERS), 2),
+    given=inputs(),
 )
 def test_windows_of_all_ways_share_rows_and_state(tmp_path_factory, grids, visits, policies, others, given):
     spec, rows, cuts, compacted = given
@@ -231,7 +242,7 @@ def test_any_windows_go_beside_one_another(tmp_path_factory, windows, given):
 
 @pytest.mark.covers("I7")
 @shared(1, 30)
-@given(grids=some(list(GRIDS), 2), others=some([*VISITS, *POLICIES, "short_visit"], 2), given=inputs())
+@given(grids=some([*GRIDS, *FILLED], 2), others=some([*VISITS, *POLICIES, "short_visit"], 2), given=inputs())
 def test_revisions_by_slices_beside_live_rows(tmp_path_factory, grids, others, given):
     spec, rows, cuts, compacted = given
     run = Run(pipeline_of([*grids, *others], emit="revise", **spec), str(tmp_path_factory.mktemp("mixed") / "state"))
@@ -269,7 +280,7 @@ def test_a_row_that_a_grid_still_counts_is_not_too_late(tmp_path):
 
 def test_a_row_that_lies_between_windows_is_refused_by_none_of_them(tmp_path):
     run = Run(pipeline_of(["gappy", "known_gaps"], {"n": {"count": "*"}}), str(tmp_path / "state"))
-    assert run.divided.ways == ("slices", "live rows")
+    assert run.divided.ways == ("slices",)
     run.step([at(0), at(60)], 0)
     run.step([at(-10), at(1)], 2)
     assert run.refused == [(3, "too_late")]
@@ -294,18 +305,52 @@ def test_compaction_keeps_the_rows_of_other_parts(tmp_path):
     compare(run, rows)
 
 
+@pytest.mark.parametrize("others", [("visit",), ("last_3",), ("jumps",), ("visit", "last_3", "jumps")])
+def test_spans_are_kept_and_found_beside_the_rows_of_other_parts(tmp_path, others):
+    run = Run(pipeline_of(["known", *others], {"n": {"count": "*"}}), str(tmp_path / "state"))
+    rows = [at(0), at(1, k="b"), at(12), at(24), at(200, k="b"), at(900), at(901, k="b"), at(999, k="c"), at(1000, k="b")]
+    for number, row in enumerate(rows[:-2]):
+        run.step([row], number)
+    before = kept_by_part(run)
+    if {"positions", "live rows"} & set(run.divided.ways):
+        # Slices that no window needs go, spans stay. Those of the last batch, were it open, do not supersede others.
+        needed = Needed.slices_from(900 * MINUTE) | Needed.spans(["k"], run.spans, run.batch)
+        if run.divided.sessions is not None:
+            needed |= Needed.sessions(OpenSessions(tuple(gap for _, gap in run.divided.sessions.gaps), 0))
+        compact_entries(run.path, run.batch - 1, run.divided.ways, needed, spans=run.spans)
+        assert spans_of(run) == [("a", 5), ("b", 4), ("b", 6)]
+        compact_entries(run.path, run.batch, run.divided.ways, needed, spans=run.spans)
+    else:
+        removed = compact_partials(run.path, Needed.all_but_old_spans(["k"], run.spans, run.batch))
+        assert removed == sum(before.values()) - sum(kept_by_part(run).values())
+    assert spans_of(run) == [("a", 5), ("b", 6)]
+    for number, row in enumerate(rows[-2:], len(rows) - 2):
+        run.step([row], number)
+    compare(run, rows)
+    # Of a, and of b around 200 and 900.
+    assert sum(row["n"] == 0 for row in run.rows) == 87 + (19 + 69 + 9)
+
+
+def spans_of(run: Run) -> list[tuple[str, int]]:
+    """The key and batch of each row of spans."""
+    query = "SELECT * FROM state WHERE _slice IS NULL AND _known__last IS NOT NULL"
+    rows = rows_of(run.path, query, pa.schema([("k", pa.string()), ("_batch", pa.int64())])).to_pylist()
+    return sorted((row["k"], row["_batch"]) for row in rows)
+
+
 def kept_by_part(run: Run) -> dict[str, int]:
     ways = run.divided.ways
     schema = pa.schema([("n", pa.int64())])
-    counts = {way: f"SELECT count(*) AS n FROM state WHERE {own_rows(way, ways)}" for way in ways}
+    counts = {way: f"SELECT count(*) AS n FROM state WHERE {own_rows(way, ways, run.spans)}" for way in ways}
     return {way: rows_of(run.path, query, schema)["n"][0].as_py() for way, query in counts.items()}
 
 
 def test_rows_are_found_by_the_statistics_of_the_first_columns(tmp_path):
-    run = Run(pipeline_of(ALL_WAYS, NUMBERS), str(tmp_path / "state"))
+    run = Run(pipeline_of([*ALL_WAYS, "known"], NUMBERS), str(tmp_path / "state"))
     run.step([at(0), at(1)], 0)
     names = DeltaTable(run.path).schema().to_arrow().names
-    assert names[:9] == ["k", "_kind", "_sequence", "_slice", "_level", "_closed", "_gap", "_first", "_last"]
+    leading = ["k", "_kind", "_sequence", "_slice", "_level", "_closed", "_gap", "_first", "_last", "_batch"]
+    assert names[:12] == [*leading, "_known__first", "_known__last"]
 
 
 @pytest.mark.covers("D3")
@@ -346,8 +391,21 @@ def test_columns_that_would_stand_for_two_things_are_refused():
             joint_schema(spec, [whole, pa.schema([field])])
 
 
+def test_a_column_of_live_rows_that_is_named_like_one_of_spans_is_refused():
+    spec = pipeline_of(["known", "jumps"], {"n": {"count": "*"}})
+    windows = [window.model_copy(update={"name": {"known": "row"}.get(window.name, window.name)}) for window in spec.windows]
+    spans = pa.schema([("_row__last", pa.int64())])
+    with pytest.raises(SpecError, match="two columns of the state would be named '_row__last'; rename a window"):
+        joint_schema(spec.model_copy(update={"windows": tuple(windows)}), [spans, spans])
+
+
 def test_files_of_other_parts_are_not_read():
     others: dict[str, Any] = {"num_records": 3, "null_count._slice": 3, "null_count._gap": 3}
+    known = WithSpans(Span(0, 10), ("_known__last",))
+    assert not may_hold(others | {"null_count._known__last": 3}, known)
+    assert may_hold(others | {"null_count._known__last": 1}, known)
+    assert may_hold(others | {"null_count._known__last": 3, "null_count._slice": 2}, known)
+    assert may_hold(others, known)
     for wanted in (Span(0, 10), OpenSessions((5,), 0)):
         assert not may_hold(others, wanted)
         assert may_hold(others | {"null_count._slice": 2, "null_count._gap": 2}, wanted)

@@ -102,12 +102,12 @@ class Run:
         before = AXIS_BEGIN if self.emitted is None else self.emitted
         through = max(before, complete)
         slicing, emission = Slicing(batch, self.slices, self.nodes), Emission(self.seen, through, before, through)
-        stage, judged = slicing.window_stage(emission), None if new is None else judged_rows(new, slicing)
+        judged = None if new is None else judged_rows(new, slicing)
         wanted = slicing.wanted(emission, revised_after(judged, slicing))
-        stored = None if wanted is None or self.state is None else self.restored(self.state.filter(self.holding(wanted)), stage)
-        self.read = 0 if stored is None else len(stored)
+        stored = None if wanted is None or self.state is None else self.restored(self.state.filter(self.holding(wanted)), slicing)
         loaded = load(judged, stored, slicing, emission)
         assert loaded is not None
+        self.read = 0 if loaded.stored is None else len(loaded.stored)
         part: Any = SimpleNamespace(way="slices", grids=self.slices.grids.grids)
         done = joined(new, [part], [loaded], batch, slicing.stage.storing.schema)
         refused = [] if done.judged is None else [(first + row[ROW], row[REASON]) for row in done.judged.to_pylist()]
@@ -119,17 +119,22 @@ class Run:
         if done.state is not None:
             assert len(done.state) <= done.new_state
             self.state = done.state if self.state is None else pa.concat_tables([self.state, done.state])
-        if self.state is not None:  # as maintenance does
-            self.state = self.state.filter(pc.greater_equal(self.state[SLICE], self.slices.grids.first_slice_after(through)))
+        if self.state is not None:
+            self.maintain(through)
         self.batch, self.emitted = self.batch + 1, through
+
+    def maintain(self, through: int) -> None:
+        """Drop what no window that ends after ``through`` needs."""
+        assert self.state is not None
+        self.state = self.state.filter(pc.greater_equal(self.state[SLICE], self.slices.grids.first_slice_after(through)))
 
     def holding(self, wanted: Any) -> pc.Expression:
         return condition(wanted, before_batch=self.batch).expression
 
-    def restored(self, found: pa.Table, stage: Any) -> pa.Table:
+    def restored(self, found: pa.Table, slicing: Slicing) -> pa.Table:
         """``found`` rows of the state after they were written to a file and read back."""
         file = io.BytesIO()
-        pq.write_table(found.select(stage.slices.storing.schema.names), file)
+        pq.write_table(found.select(slicing.stage.storing.schema.names), file)
         read = pq.read_table(file)
         RowCheck("state").verify(read)
         return read.drop_columns([SUM])
@@ -139,8 +144,10 @@ def place(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["k"], row["window"], row["window_end"], row["window_start"], row["revision"]
 
 
-def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, nodes: bool = False) -> Run:
-    run = Run(pipeline, nodes=nodes)
+def check(
+    pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, nodes: bool = False, kind: type[Run] = Run
+) -> Run:
+    run = kind(pipeline, nodes=nodes)
     for first, last in pairwise(sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})):
         run.step(rows[first:last], first)
     if final:

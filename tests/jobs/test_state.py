@@ -390,3 +390,21 @@ def test_open_sessions_are_shown_beside_slices(tmp_path, capsys):
     spec.write_text(yaml.safe_dump(golden.spec()))
     assert main(["state", str(spec), "--key", "flag=true"]) == 0
     assert "open sessions, ending so if no row joins them" in " ".join(capsys.readouterr().out.split())
+
+
+def test_since_when_a_key_is_known_is_shown_beside_its_slices(tmp_path, capsys):
+    golden = Golden(Path(shutil.copytree(HERE / "format-2" / "empty", tmp_path / "tables")))
+    pipeline = Pipeline.model_validate(golden.spec())
+    summary = state_of(pipeline, [], 5).data["state"]
+    assert summary["entries_of_spans"] == 6, "of three keys in two batches"
+    found = state_of(pipeline, ["flag=true"], 5).data
+    events = evaluate(pipeline, list(map(Record, landed(golden.folder / "source")))).rows
+    slots = sorted(row["window_start"] for row in events if row["window"] == "slots" and row["flag"] is True)
+    assert [told["window"] for told in found["known"]] == ["slots", "gaps"]
+    assert found["known"][0]["first_slice"] == bound(slots[0], True)
+    assert found["known"][0]["last_slice"] == bound(slots[-1], True)
+    assert all(not name.startswith("_") for entry in found["entries"] for name in entry["partials"])
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump(golden.spec()))
+    assert main(["state", str(spec), "--key", "flag=true"]) == 0
+    assert "known, so that empty windows between have rows: 2" in " ".join(capsys.readouterr().out.split())

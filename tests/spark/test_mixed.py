@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
     "partials": {"windows": [LONG, GAPS, VISITS, LAST, FLUSH], "aggregates": AGGREGATES},
     "gaps and policies": {"windows": [GAPS, LAST]},
     "revised": {"windows": [SLOTS, GAPS, VISITS, LIMITED | {"name": "short"}], "emit": "revise"},
-    "empty windows": {"windows": [SLOTS | {"empty": "emit"}, GAPS, LAST]},
+    "empty windows": {"windows": [SLOTS | {"empty": "emit"}, GAPS, VISITS, LAST, SPANS]},
     "no keys": {"windows": [SLOTS, LAST, THREE], "keys": []},
 }
 

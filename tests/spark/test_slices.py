@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
 from tests.spark.test_live import AGGREGATES, POLICIES
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.state import base
 from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
@@ -42,6 +44,12 @@ CALENDARS = [
     {"name": "slots", "type": "tumbling", "size": "10 minutes"},
 ]
 STEPS = [{"name": "steps", "type": "cumulative", "size": "1 hour", "step": "15 minutes"}]
+#: Windows that show empty ones, beside one that does not; short ones have many between two events.
+EMPTY = [
+    {"name": "slots", "type": "tumbling", "size": "2 minutes", "empty": "emit"},
+    {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "20 minutes", "empty": "emit"},
+    {"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"},
+]
 SESSIONS = [{"name": "visits", "type": "session", "gap": "9 minutes"}, {"name": "stays", "type": "session", "gap": "40 minutes"}]
 #: What differs from the bench's own pipeline.
 CASES: dict[str, dict[str, Any]] = {
@@ -55,6 +63,10 @@ CASES: dict[str, dict[str, Any]] = {
     "sessions beside calendars": {"windows": [CALENDARS[0], *SESSIONS]},
     "objects over sessions": {"aggregates": OBJECTS, "windows": SESSIONS[:1]},
     "revisions": {"emit": "revise"},
+    "empty windows": {"windows": EMPTY},
+    "empty windows revised": {"windows": EMPTY, "emit": "revise", "keys": ["k"]},
+    "empty windows of objects in nodes": {"aggregates": OBJECTS, "windows": [LONG[0] | {"empty": "emit"}, EMPTY[0]]},
+    "empty windows of calendars beside sessions": {"windows": [CALENDARS[0] | {"empty": "emit"}, SESSIONS[0]], "keys": ["k"]},
     "revisions of objects": {"aggregates": OBJECTS, "windows": [*GRIDS, *CALENDARS[1:3]], "emit": "revise"},
 }
 
@@ -71,7 +83,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
     assert not is_log(str(tmp_path / "sink.windowmill" / "state"))
 
 
-@pytest.mark.parametrize("windows", [GRIDS, LONG], ids=["slices", "nodes"])
+@pytest.mark.parametrize("windows", [GRIDS, LONG, EMPTY], ids=["slices", "nodes", "empty"])
 @pytest.mark.parametrize("place", ["process", "Spark"])
 def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch, place, windows):
     if place == "Spark":
@@ -84,6 +96,18 @@ def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_afte
     loop.backfill(bench.pipeline, quiet(), begin=0, end=times[150])
     run_over(bench, 11, rows[300:], 3)
     assert max(row["revision"] for row in bench.rows()) > 0
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+def test_spans_lie_in_few_files(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "FEW_FILES", 2)
+    bench, rows = Bench(tmp_path, {"windows": EMPTY, "keys": ["k"]}), events(35, 200)
+    run_over(bench, 12, rows, 4)
+    state = DeltaTable(str(tmp_path / "sink.windowmill" / "state"))
+    assert len(state.file_uris()) <= 2
+    spans = state.to_pyarrow_table(columns=["k", "_slice"]).to_pylist()
+    of_spans = [row["k"] for row in spans if row["_slice"] is None]
+    assert 4 <= len(of_spans) < 12, "those that later batches have superseded are gone"
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
 
 

@@ -32,6 +32,9 @@ class Partials:
         Key index; start of the slice or node; the instant after which windows must end to count it. int64, shapes (n,).
     ints, floats, objects
         Shapes (n, number of columns).
+    before
+        Of late rows that revise windows, the spans of their key before the first of them arrived: for each window that shows empty ones the
+        starts of the first and last slice. The first is after the last where nothing was counted before. int64, shape (n, 2 · n_windows).
     """
 
     keys: Ints
@@ -40,23 +43,24 @@ class Partials:
     ints: Ints
     floats: Floats
     objects: Objects
+    before: Ints
 
     def at(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Partials:
         """The partials that ``chosen`` masks or lists."""
         ints, floats, objects = self.ints[chosen], self.floats[chosen], self.objects[chosen]
-        return Partials(self.keys[chosen], self.starts[chosen], self.closed[chosen], ints, floats, objects)
+        return Partials(self.keys[chosen], self.starts[chosen], self.closed[chosen], ints, floats, objects, self.before[chosen])
 
 
-def windows_of(numbering: Numbering, partials: Partials, offsets: Ints, after: int, through: int) -> Windows:
-    """Every window of a grid with end in (``after``, ``through``] that holds a slice; key k's are ``offsets[k]:offsets[k + 1]``.
+def windows_of(numbering: Numbering, partials: Partials, offsets: Ints, after: int, through: int) -> tuple[Windows, Ints]:
+    """Every window of a grid with end in (``after``, ``through``] that holds a slice, and its number; O(number of slices and windows).
 
-    O(number of slices and windows).
+    Key k's partials are ``offsets[k]:offsets[k + 1]``.
     """
     regular = partials.closed <= after
     rows = Rows(offsets, partials.starts, partials.starts + 1, np.arange(len(partials.starts)))
     key, number, lo, hi, member_offsets, members = grid_windows(numbering.grid, rows, False, regular, partials.closed, after, through)
     sequence = np.flatnonzero(regular).astype(np.int64)
-    return Windows.of(key, *numbering.bounds(number), ranges=(sequence, lo, hi), members=(member_offsets, members))
+    return Windows.of(key, *numbering.bounds(number), ranges=(sequence, lo, hi), members=(member_offsets, members)), number
 
 
 def combine_numbers(layout: Layout, ints: Ints, floats: Floats, windows: Windows) -> tuple[Ints, Floats]:
@@ -72,6 +76,6 @@ def combine_numbers(layout: Layout, ints: Ints, floats: Floats, windows: Windows
 
 def concatenate(parts: list[Partials]) -> Partials:
     """All partials of ``parts``, one after the other."""
-    names = ("keys", "starts", "closed", "ints", "floats", "objects")
+    names = ("keys", "starts", "closed", "ints", "floats", "objects", "before")
     whole: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     return Partials(**whole)

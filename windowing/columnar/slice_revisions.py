@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from windowmill.windowing.columnar.grid_partials import Partials
+from windowmill.windowing.columnar.known_spans import least_spans
 from windowmill.windowing.columnar.slices import Revising, SliceStage
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.slice_revisions import Arrived, late_windows, versions
@@ -18,9 +19,17 @@ from windowmill.windowing.slicing.numbering import Numbering
 
 
 def revisions_of(
-    numbering: Numbering, partials: Partials, offsets: Ints, turns: Ints, rows: Ints, batch: int, revising: Revising, through: int
-) -> Windows:
-    """A window for each late row of ``batch`` and each window of a grid that it revises, with what has arrived until then.
+    numbering: Numbering,
+    partials: Partials,
+    offsets: Ints,
+    turns: Ints,
+    rows: Ints,
+    before: tuple[Ints, Ints],
+    batch: int,
+    revising: Revising,
+    through: int,
+) -> tuple[Windows, Ints]:
+    """A window for each late row of ``batch`` and each window of a grid that it revises, with what has arrived until then; their numbers.
 
     O(n log n) in such pairs, besides the slices of the windows and the late rows among them, once for each window.
 
@@ -32,17 +41,19 @@ def revisions_of(
         Those greater than ``batch`` are late rows of the batch, and ascend in order of arrival.
     rows
         Number of rows in each partial.
+    before
+        ``first`` and ``last`` of :class:`Arrived`.
     through
         The instant through which windows are shown.
     """
-    arrived = Arrived(offsets, partials.starts, rows, partials.closed, turns)
+    arrived = Arrived(offsets, partials.starts, rows, partials.closed, turns, *before)
     key, number, late = late_windows(numbering.grid, arrived, batch, revising.lateness, revising.after, through)
     order = np.lexsort((turns[late], number, key))
     key, number, late = key[order], number[order], late[order]
     continues = np.append(False, (key[1:] == key[:-1]) & (number[1:] == number[:-1]))[: len(key)]
     revision, sequence, lo, hi, member_offsets, members = versions(numbering.grid, arrived, batch, key, number, late, continues)
     ranges, held = (sequence, lo, hi), (member_offsets, members)
-    return Windows.of(key, *numbering.bounds(number), revision=revision, ranges=ranges, members=held, continues=continues)
+    return Windows.of(key, *numbering.bounds(number), revision=revision, ranges=ranges, members=held, continues=continues), number
 
 
 def marked_by_edge(stage: SliceStage, partials: Partials) -> Partials:
@@ -59,4 +70,5 @@ def merged_late(stage: SliceStage, partials: Partials) -> Partials:
     firsts = bounds[:-1]
     ints, floats = combine_runs(stage.layout.program(), bounds, partials.ints, partials.floats)
     objects = stage.objects.fold(partials.objects, bounds)
-    return Partials(partials.keys[firsts], partials.starts[firsts], partials.closed[firsts], ints, floats, objects)
+    before = least_spans(partials.before, firsts)
+    return Partials(partials.keys[firsts], partials.starts[firsts], partials.closed[firsts], ints, floats, objects, before)

@@ -7,7 +7,7 @@ Where all windows are hopping ones of fixed length over numbers alone, :mod:`win
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,10 +15,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.axis import WindowGrid
+from windowmill.windowing.axis import Grid, WindowGrid
 from windowmill.windowing.bounds import check_share, count_ends
 from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.grid_partials import Partials, combine_numbers, concatenate, windows_of
+from windowmill.windowing.columnar.known_spans import (
+    NO_SPAN,
+    Filled,
+    Spans,
+    bounds_before,
+    least_spans,
+    spans_before,
+    spans_stored,
+    split,
+)
 from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, count_slices
 from windowmill.windowing.columnar.slice_revisions import marked_by_edge, merged_late, revisions_of
@@ -37,6 +47,7 @@ from windowmill.windowing.columnar.slices import (
     arrivals_of,
     closed_of,
     nulled,
+    orders_of,
 )
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.kernels.columns import arenas, int64_of, key_offsets, stored
@@ -46,6 +57,7 @@ from windowmill.windowing.kernels.sliced import NEVER_CLOSED, hopping_windows
 from windowmill.windowing.kernels.slices import along_axis, combine_runs, runs
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.leaves import runs as equal_runs
+from windowmill.windowing.slicing.numbering import Numbering, pairs_among
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,7 @@ class Combined:
         The batch's slices and nodes for the state, with checksums, grouped by key; key k's are ``offsets[k]:offsets[k + 1]``. None if the
         state keeps none.
     rows, late_rows, n_slices
-        Numbers of lifted rows, of late rows among them, and of the batch's slices and new nodes.
+        Numbers of lifted rows, of late rows among them, and of the batch's slices, new nodes and spans.
     """
 
     windows: list[pa.Table]
@@ -79,9 +91,8 @@ def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 def _combine(stage: WindowStage, table: pa.Table) -> Combined:
     merged = _merged(stage.slices, table)
-    windows = [bare for number in range(len(stage.grids)) if (bare := _windows(stage, number, merged)) is not None]
-    if stage.revising is not None:
-        windows += [bare for number in range(len(stage.grids)) if (bare := _revised(stage, stage.revising, number, merged)) is not None]
+    spans, merged = _with_new(stage, merged)
+    windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
     own = merged.turns >= stage.slices.batch
     kept, kept_offsets, n_nodes = None, np.zeros(1, np.int64), 0
     if stage.keep_from is not None:
@@ -90,8 +101,9 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
         stored_rows = [(0, merged_late(stage.slices, new) if stage.slices.revises else new)]
         if stage.nodes is not None:
             stored_rows += _whole_nodes(stage, stage.nodes, partials, own)
-        kept, kept_offsets = _kept(stage.slices, merged, stored_rows)
-        n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:])
+        keys, columns = spans.rows_of(stage.slices.known, merged.spans)
+        kept, kept_offsets = _kept(stage.slices, merged, stored_rows, keys, columns)
+        n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:]) + len(keys)
     rows, late_rows = (pc.sum(table.column(name)).as_py() for name in (ROWS, LATE_ROWS))
     return Combined(windows, kept, kept_offsets, rows, late_rows, int(own.sum()) + n_nodes)
 
@@ -113,6 +125,10 @@ class _Merged:
         The rows that partials point into.
     columns
         Combines the partials that are Python objects.
+    spans
+        The keys' spans before this batch, in the windows that show empty ones.
+    orders
+        Ascends in order of arrival of the first row of each of the batch's own slices, if there are late rows; shape (n_slices,).
     """
 
     of_key: Mapping[str, pa.Array]
@@ -121,6 +137,8 @@ class _Merged:
     turns: Ints
     table: pa.Table
     columns: StoredObjects
+    spans: Spans
+    orders: Ints
 
     @cached_property
     def objects(self) -> Objects:
@@ -133,37 +151,95 @@ def _merged(stage: SliceStage, table: pa.Table) -> _Merged:
     slices, lengths = stage.packing.unpack(table)
     rows_before = np.append(0, np.cumsum(lengths)).astype(np.int64)
     first_of_key = key_offsets(table, keys)
-    offsets = rows_before[first_of_key]
-    starts, closed = int64_of(slices.column(SLICE).chunk(0)), closed_of(slices)
-    turns = int64_of(slices.column(BATCH).chunk(0)) + 1 + arrivals_of(slices)
+    slices, offsets, spans = split(stage.known, slices, rows_before[first_of_key], SLICE)
+    starts, closed = int64_of(slices.column(SLICE).combine_chunks()), closed_of(slices)
+    turns = int64_of(slices.column(BATCH).combine_chunks()) + 1 + arrivals_of(slices)
     if len(moved := along_axis(offsets, starts, closed, turns)):
         slices, starts, closed, turns = slices.take(pa.array(moved)).combine_chunks(), starts[moved], closed[moved], turns[moved]
     ints, floats = arenas(layout, slices)
-    objects = stage.objects.read(slices)
+    objects, before, orders = stage.objects.read(slices), spans_before(stage.known, slices), orders_of(slices)
     bounds = runs(offsets, starts, closed, turns)
     if len(bounds) <= len(starts):
         ints, floats = combine_runs(layout.program(), bounds, ints, floats)
         objects = stage.objects.fold(objects, bounds)
         firsts = bounds[:-1]
         starts, closed, turns = starts[firsts], closed[firsts], turns[firsts]
+        before, orders = least_spans(before, firsts), np.minimum.reduceat(orders, firsts) if len(firsts) else orders
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
     of_key = {column: table.column(column).combine_chunks().take(pa.array(first_of_key[:-1])) for column in keys}
     index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    return _Merged(of_key, offsets, Partials(index, starts, closed, ints, floats, objects), turns, slices, stage.objects)
+    partials = Partials(index, starts, closed, ints, floats, objects, before)
+    return _Merged(of_key, offsets, partials, turns, slices, stage.objects, spans, orders)
 
 
-def _windows(stage: WindowStage, number: int, merged: _Merged) -> pa.Table | None:
-    """Bare result rows of one window of the spec, of the rows that came in time; none if no window of it is complete."""
+def _with_new(stage: WindowStage, merged: _Merged) -> tuple[Spans, _Merged]:
+    """The keys' spans with this batch, and ``merged`` with the spans before each late row.
+
+    Raises
+    ------
+    StateCorruptError
+        If stored spans are missing.
+    """
+    if not stage.slices.known:
+        return merged.spans, merged
+    grids, own = stage.known_grids, merged.turns >= stage.slices.batch
+    if stage.nodes is None:  # a node may start where no window is
+        # For which windows stored late rows came late, but not too late, their marks do not tell.
+        stored = ~own & (merged.partials.closed == NEVER_CLOSED) if stage.slices.revises else ~own
+        merged.spans.check(grids, merged.partials, stored)
+    if stage.revising is None:
+        return merged.spans.counting(grids, merged.partials, own), merged
+    spans, before = merged.spans.arriving(grids, merged.partials, merged.offsets, own, merged.orders, stage.revising.lateness)
+    return spans, replace(merged, partials=replace(merged.partials, before=before))
+
+
+def _windows(stage: WindowStage, number: int, merged: _Merged, spans: Spans) -> Iterator[pa.Table]:
+    """Bare result rows of one window of the spec, of the rows that came in time; nothing if no window of it is complete."""
     window, grid = stage.grids[number]
     partials, offsets, layout = merged.partials, merged.offsets, stage.slices.layout
     _check_number(stage, window, grid, merged)
-    if layout.objects or stage.hopping is None:
-        windows = windows_of(grid.numbered(partials.starts, partials.starts + 1), partials, offsets, stage.after, stage.through)
-        return _lowered(stage, number, merged, windows) if len(windows) else None
-    fixed = stage.hopping[number]
+    if window in stage.slices.known:
+        yield from _with_empty(stage, number, merged, spans)
+    elif layout.objects or stage.hopping is None:
+        windows, _ = windows_of(grid.numbered(partials.starts, partials.starts + 1), partials, offsets, stage.after, stage.through)
+        if len(windows):
+            yield _lowered(stage, number, merged, windows)
+    else:
+        yield from _hopping(stage, stage.hopping[number], number, merged)
+    if stage.revising is not None and window not in stage.slices.known:
+        versions, _ = _revised(stage, stage.revising, number, merged, grid.numbered(partials.starts, partials.starts + 1))
+        if len(versions):
+            yield _lowered(stage, number, merged, versions)
+
+
+def _with_empty(stage: WindowStage, number: int, merged: _Merged, spans: Spans) -> Iterator[pa.Table]:
+    """As :func:`_windows`, with the windows that hold nothing and lie between events of their key."""
+    (window, grid), partials = stage.grids[number], merged.partials
+    before = merged.spans if stage.goes_on else None
+    filled = Filled.of(spans, before, stage.slices.known.index(window), stage.after, stage.through)
+    filled.check(window, grid, stage.through)
+    numbering = grid.numbered(np.append(partials.starts, filled.begin), np.append(partials.starts + 1, filled.stop))
+    windows, numbers = windows_of(numbering, partials, merged.offsets, stage.after, stage.through)
+    if len(windows):
+        yield _lowered(stage, number, merged, windows)
+    key, every = filled.windows(numbering, stage.after, stage.through)
+    empty = ~pairs_among(key, every, windows.key, numbers)
+    if stage.revising is not None:
+        versions, of = _revised(stage, stage.revising, number, merged, numbering)
+        if len(versions):
+            yield _lowered(stage, number, merged, versions)
+        begun = versions.revision == 0
+        empty &= ~pairs_among(key, every, versions.key[begun], of[begun])
+    if empty.any():
+        yield _lowered(stage, number, merged, Windows.of(key[empty], *numbering.bounds(every[empty])))
+
+
+def _hopping(stage: WindowStage, fixed: Grid, number: int, merged: _Merged) -> Iterator[pa.Table]:
+    """As :func:`_windows`, of windows of fixed length over numbers alone."""
+    layout, partials = stage.slices.layout, merged.partials
     key, ends, ints, floats = hopping_windows(
         layout.program(),
-        offsets,
+        merged.offsets,
         partials.starts,
         partials.closed,
         partials.ints,
@@ -174,24 +250,21 @@ def _windows(stage: WindowStage, number: int, merged: _Merged) -> pa.Table | Non
         stage.after,
         stage.through,
     )
-    columns = lower(layout, ints, floats, merged.table) | {"revision": pa.repeat(0, len(key))}
-    return _bare(stage, number, merged, key, columns | {"window_end": pa.array(ends)}) if len(key) else None
+    if len(key):
+        columns = lower(layout, ints, floats, merged.table) | {"revision": pa.repeat(0, len(key))}
+        yield _bare(stage, number, merged, key, columns | {"window_end": pa.array(ends)})
 
 
-def _revised(stage: WindowStage, revising: Revising, number: int, merged: _Merged) -> pa.Table | None:
-    """Bare result rows of one window of the spec, one for each of its windows and each late row that revises it; none if none does."""
-    window, grid = stage.grids[number]
-    late = merged.turns > stage.slices.batch
+def _revised(stage: WindowStage, revising: Revising, number: int, merged: _Merged, numbering: Numbering) -> tuple[Windows, Ints]:
+    """The versions of one window of the spec, one for each of its windows and each late row that revises it, and their numbers."""
+    (window, grid), known = stage.grids[number], stage.slices.known
+    late, partials = merged.turns > stage.slices.batch, merged.partials
     if not late.any():
-        return None
-    partials = merged.partials
+        return Windows.none(), np.empty(0, np.int64)
     check_share(window, int(late.sum()) * grid.most_ends(min(grid.longest, revising.lateness)))
-    numbering, rows = (
-        grid.numbered(partials.starts, partials.starts + 1),
-        np.ascontiguousarray(partials.ints[:, stage.slices.layout.program()[0][1]]),
-    )
-    windows = revisions_of(numbering, partials, merged.offsets, merged.turns, rows, stage.slices.batch, revising, stage.through)
-    return _lowered(stage, number, merged, windows) if len(windows) else None
+    rows = np.ascontiguousarray(partials.ints[:, stage.slices.layout.program()[0][1]])
+    before = bounds_before(partials.before, known.index(window) if window in known else None)
+    return revisions_of(numbering, partials, merged.offsets, merged.turns, rows, before, stage.slices.batch, revising, stage.through)
 
 
 def _lowered(stage: WindowStage, number: int, merged: _Merged, windows: Windows) -> pa.Table:
@@ -245,14 +318,20 @@ def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: Partials, own: n
             ints, floats = combine_runs(stage.slices.layout.program(), bounds, level_below.ints, level_below.floats)
             objects = stage.slices.objects.fold(level_below.objects, bounds)
             never = np.full(len(number), NEVER_CLOSED, np.int64)
-            level_below = Partials(keys[bounds[:-1]], wanted.nodes.starts(number), never, ints, floats, objects)
+            spans = least_spans(level_below.before, bounds[:-1])
+            level_below = Partials(keys[bounds[:-1]], wanted.nodes.starts(number), never, ints, floats, objects, spans)
             now_whole = np.ones(len(number), np.bool_) if whole is None else number + (1 << level) > whole
             nodes.append((level, level_below.at(now_whole)))
     return nodes
 
 
-def _kept(stage: SliceStage, merged: _Merged, stored_rows: Sequence[tuple[int, Partials]]) -> tuple[pa.Table, Ints]:
-    """Slices and nodes with the state's columns, grouped by key, and each key's offset; ``stored_rows`` are partials by level."""
+def _kept(
+    stage: SliceStage, merged: _Merged, stored_rows: Sequence[tuple[int, Partials]], span_keys: Ints, spans: Mapping[str, pa.Array]
+) -> tuple[pa.Table, Ints]:
+    """Slices, nodes and spans with the state's columns, grouped by key, and each key's offset.
+
+    ``stored_rows`` are partials by level; ``span_keys`` are the keys of the rows of ``spans``.
+    """
     partials = concatenate([part for _, part in stored_rows])
     levels = np.repeat([level for level, _ in stored_rows], [len(part.starts) for _, part in stored_rows])
     if len(stored_rows) > 1:
@@ -262,8 +341,20 @@ def _kept(stage: SliceStage, merged: _Merged, stored_rows: Sequence[tuple[int, P
     fields = stored(stage.layout, partials.ints, partials.floats, merged.table) | stage.objects.write(partials.objects)
     fields |= {SLICE: pa.array(partials.starts), LEVEL: pa.array(levels), CLOSED: nulled(partials.closed), BATCH: pa.repeat(stage.batch, n)}
     fields |= {column: values.take(pa.array(partials.keys)) for column, values in merged.of_key.items()}
+    in_time = partials.closed == NEVER_CLOSED
+    fields |= spans_stored(stage.known, np.where(in_time[:, None], NO_SPAN * len(stage.known), partials.before))
     rows = pa.table([fields[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
-    return with_checksums(rows), equal_runs(partials.keys)
+    if not len(span_keys):
+        return with_checksums(rows), equal_runs(partials.keys)
+    of_keys = {column: values.take(pa.array(span_keys)) for column, values in merged.of_key.items()}
+    given = {**spans, **of_keys, BATCH: pa.repeat(stage.batch, len(span_keys))}
+    columns = [
+        given[field.name].cast(field.type) if field.name in given else pa.nulls(len(span_keys), field.type) for field in stage.schema
+    ]
+    keys = np.append(partials.keys, span_keys)
+    order = np.argsort(keys, kind="stable")
+    whole = pa.concat_tables([rows, pa.table(columns, schema=stage.schema)]).take(pa.array(order)).combine_chunks()
+    return with_checksums(whole), equal_runs(keys[order])
 
 
 def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import Packing
 from windowmill.windowing.columnar.rows import as_key, key_codes
 from windowmill.windowing.columnar.stored_objects import StoredObjects
@@ -38,6 +39,8 @@ from windowmill.windowing.nodes import Nodes
 TIME, CLOSED, LATE = "_time", "_closed", "_late"
 #: Position of a row in the order of arrival of its batch, if it brings revisions, else null; also of its partial, until that is stored.
 ARRIVAL = "_arrival"
+#: Position of every row in that order; of a partial, that of its first row, until it is stored. Only where revisions show empty windows.
+ORDER = "_order"
 #: Columns of a slice beside the keys, ``CLOSED`` and the partials: its start, and its batch.
 SLICE, BATCH = "_slice", "_batch"
 #: Level of a node, 0 for a slice; only where nodes are stored.
@@ -98,6 +101,8 @@ class SliceStage:
         Verifies slices read from the state; none if there is no state.
     revises
         Whether late rows bring revisions. If so, each of them is lifted into a partial of its own, with its ``ARRIVAL``.
+    known
+        Names of the windows that show empty ones. The schema has the columns of their :mod:`.known_spans`.
     """
 
     keys: tuple[str, ...]
@@ -108,11 +113,13 @@ class SliceStage:
     schema: pa.Schema
     check: RowCheck | None = None
     revises: bool = False
+    known: tuple[str, ...] = ()
 
     @cached_property
     def lifted_schema(self) -> pa.Schema:
         """Columns of a slice until it is stored."""
-        return self.schema.append(pa.field(ARRIVAL, pa.int64())) if self.revises else self.schema
+        own = [ARRIVAL, *([ORDER] if self.known else [])] if self.revises else []
+        return pa.schema([*self.schema, *((name, pa.int64()) for name in own)])
 
     @property
     def source_columns(self) -> Sequence[str]:
@@ -191,6 +198,8 @@ class WindowStage:
         Nodes that the state keeps beside slices; null for none.
     revising
         How late rows revise windows that end at or before ``through``; null if they revise none.
+    goes_on
+        Whether earlier batches have shown the windows that end at or before ``after``; otherwise nobody has to.
     """
 
     slices: SliceStage
@@ -201,11 +210,18 @@ class WindowStage:
     schema: pa.Schema
     nodes: NodeStage | None = None
     revising: Revising | None = None
+    goes_on: bool = False
 
     @cached_property
     def hopping(self) -> Sequence[Grid] | None:
         """The grids, if the windows of each have one length; otherwise null."""
         return all_hopping(grid for _, grid in self.grids)
+
+    @cached_property
+    def known_grids(self) -> Sequence[WindowGrid]:
+        """The grids of the windows that show empty ones, in the order of ``slices.known``."""
+        grids = dict(self.grids)
+        return [grids[name] for name in self.slices.known]
 
     @cached_property
     def bare_schema(self) -> pa.Schema:
@@ -235,8 +251,8 @@ def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: in
         codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
         order, offsets = by_key(codes, n_keys)
         rows = table.select(stage.schema.names).take(pa.array(order))
-        if stage.revises:
-            rows = rows.append_column(ARRIVAL, pa.nulls(rows.num_rows, pa.int64()))
+        for name in stage.lifted_schema.names[len(stage.schema) :]:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, pa.int64()))
         yield stage.packing.pack(rows, offsets, place, None, 0)
 
 
@@ -268,6 +284,8 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     columns = lifted_groups(stage, rows, order, bounds)
     columns |= {SLICE: pa.array(starts[bounds[:-1]]), CLOSED: nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
     columns[LEVEL] = pa.repeat(0, len(bounds) - 1)
+    columns |= dict.fromkeys(columns_of(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
+    columns[ORDER] = pa.array(np.minimum.reduceat(orders_of(rows)[order], bounds[:-1]) if len(order) else arrivals)
     columns[ARRIVAL] = pa.array(arrivals[bounds[:-1]], mask=arrivals[bounds[:-1]] == IN_TIME)
     table = pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
     return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)
@@ -312,6 +330,11 @@ def arrivals_of(table: pa.Table) -> Ints:
     if ARRIVAL not in table.column_names:
         return np.full(table.num_rows, IN_TIME, np.int64)
     return np.array(pc.fill_null(table.column(ARRIVAL).combine_chunks(), IN_TIME).to_numpy(zero_copy_only=False), np.int64)
+
+
+def orders_of(table: pa.Table) -> Ints:
+    """``ORDER`` of each row, 0 where it makes no difference; int64, shape (n_rows,)."""
+    return int64_of(table.column(ORDER).combine_chunks()) if ORDER in table.column_names else np.zeros(table.num_rows, np.int64)
 
 
 def nulled(closed: Ints) -> pa.Array:

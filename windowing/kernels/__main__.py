@@ -59,24 +59,27 @@ def _run(windows: list[dict[str, Any]], emit: str) -> None:
 def _slice(*, revises: bool) -> None:
     """The kernels of runs on Spark, over slices that come in order and not, with and without late rows."""
     from windowmill.windowing.columnar import slice_windows, slices
+    from windowmill.windowing.columnar.known_spans import columns_of
     from windowmill.windowing.grids import Grids
     from windowmill.windowing.kernels.layout import Layout
     from windowmill.windowing.specfile import parse_pipeline
 
-    windows = [{"name": "w", "type": "hopping", "size": 5, "hop": 2}]
+    windows: list[dict[str, Any]] = [{"name": "w", "type": "hopping", "size": 5, "hop": 2}]
+    windows += [] if revises else [{"name": "e", "type": "tumbling", "size": 1, "empty": "emit"}]
     spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
     pipeline = parse_pipeline(spec)
     layout, grids = Layout.of(pipeline, {"t": pa.int64(), "v": pa.float64()}), Grids.of(pipeline)
-    own = [(name, pa.int64()) for name in (slices.SLICE, slices.CLOSED, slices.BATCH)]
-    stage = slices.SliceStage((), (), layout, grids.edges, 0, pa.schema([*own, *layout.stored_columns]), revises=revises)
+    own = [(name, pa.int64()) for name in (slices.SLICE, slices.CLOSED, *columns_of(grids.known), slices.BATCH)]
+    schema = pa.schema([*own, *layout.stored_columns])
+    stage = slices.SliceStage((), (), layout, grids.edges, 0, schema, revises=revises, known=grids.known)
     rows = pa.table({slices.TIME: [3, 1, 3], slices.CLOSED: pa.array([None, None, 5], pa.int64()), "v": [1.0, 2.0, 3.0]})
     if revises:
         rows = rows.append_column(slices.ARRIVAL, pa.array([None, None, 2], pa.int64()))
     packed = [batch for table in slices.lifted(stage, rows.to_batches(), 0) for batch in table.to_batches()]
     names = ("window", "window_start", "window_end", "trigger", "revision", "mean", "batch")
-    schema = pa.schema(list(zip(names, (pa.string(), *[pa.int64()] * 4, pa.float64(), pa.int64()), strict=True)))
+    results = pa.schema(list(zip(names, (pa.string(), *[pa.int64()] * 4, pa.float64(), pa.int64()), strict=True)))
     revising = slices.Revising(2, -9) if revises else None
-    list(slice_windows.combined(slices.WindowStage(stage, grids.named, -9, 9, -9, schema, revising=revising), packed * 2))
+    list(slice_windows.combined(slices.WindowStage(stage, grids.named, -9, 9, -9, results, revising=revising), packed * 2))
 
 
 def _positions() -> None:

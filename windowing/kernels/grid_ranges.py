@@ -173,17 +173,20 @@ def empty_windows(grid: Grid, first: Ints, last: Ints, old_first: Ints, old_last
             if last[key] <= first[key]:
                 continue
             window = first_after(grid, first[key])
-            if first[key] == old_first[key] and grid.rule[0] != LISTED and after > BEFORE:
-                window = max(window, min(first_after(grid, after), first_from(grid, old_last[key])))
             while not is_listed_past(grid, window):
                 start, end = start_of(grid, window), end_of(grid, window)
                 if start >= last[key] or end > through or end < start:
                     break
-                if not (end <= after and start < old_last[key] and end > old_first[key]):
+                if end > after or start >= old_last[key] or end <= old_first[key]:
                     if write:
                         out_key[n], out_number[n] = key, window
                     n += 1
-                window += 1
+                    window += 1
+                elif grid.rule[0] == LISTED:
+                    window += 1
+                else:
+                    # All windows up to there have been listed, too.
+                    window = max(window + 1, min(first_after(grid, after), first_from(grid, old_last[key])))
         if not write:
             out_key, out_number = np.empty(n, np.int64), np.empty(n, np.int64)
     return out_key, out_number

@@ -35,6 +35,9 @@ class Arrived(NamedTuple):
         Rows of the slice came late for windows that end at or before this instant; ``NEVER_CLOSED``: for none.
     turns
         Ascends in order of arrival among the slices with a mark; greater than that of all others for late rows of the batch.
+    first, last
+        Of slices with a mark, the span of the key before their first row arrived: starts of the first and last slice that are counted.
+        ``first`` is after ``last`` where nothing was counted before, or windows that hold nothing are not shown.
     """
 
     offsets: Ints
@@ -42,6 +45,8 @@ class Arrived(NamedTuple):
     rows: Ints
     marks: Ints
     turns: Ints
+    first: Ints
+    last: Ints
 
 
 @njit
@@ -122,6 +127,8 @@ def versions(grid: Grid, arrived: Arrived, batch: int, keys: Ints, windows: Ints
                 low, high = _between(starts, arrived.offsets[keys[version]], arrived.offsets[keys[version] + 1], start, end)
                 lo[version], hi[version] = np.searchsorted(sequence, low), np.searchsorted(sequence, high)
                 shown, n_late = np.searchsorted(in_time, low) < np.searchsorted(in_time, high), 0
+                # Spans grow: that of the first late row lies within those of all others.
+                first, last = arrived.first[slices[version]], arrived.last[slices[version]]
                 for place in range(np.searchsorted(marked, low), np.searchsorted(marked, high)):
                     other = marked[place]
                     if marks[other] < end:
@@ -132,7 +139,9 @@ def versions(grid: Grid, arrived: Arrived, batch: int, keys: Ints, windows: Ints
                             n_members += 1
                     elif turns[other] <= batch:
                         n_late += rows[other]
-                revision[version] = n_late + (1 if shown else 0)
+                        first, last = max(first, arrived.first[other]), min(last, arrived.last[other])
+                between = first <= last and first < end and last >= start
+                revision[version] = n_late + (1 if shown or between else 0)
             if write:
                 members[n_members] = slices[version]
             n_members += 1

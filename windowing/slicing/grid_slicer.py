@@ -20,7 +20,7 @@ from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows, known_span, places_of
 from windowmill.windowing.kernels.grid_revisions import first_late, late_revisions
 from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
-from windowmill.windowing.slicing.numbering import Numbering
+from windowmill.windowing.slicing.numbering import Numbering, pairs_among
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
 if TYPE_CHECKING:
@@ -29,15 +29,6 @@ if TYPE_CHECKING:
     from windowmill.windowing.windows.grid_rules import GridRules
 
 _NONE = np.empty(0, np.int64)
-
-
-def _pairs_among(key: Ints, number: Ints, other_key: Ints, other_number: Ints) -> Bools:
-    """Mask of the pairs (key, number) that occur among the other pairs."""
-    if not len(key) or not len(other_key):
-        return np.zeros(len(key), np.bool_)
-    base = min(int(number.min()), int(other_number.min()))
-    span = max(int(number.max()), int(other_number.max())) - base + 1
-    return np.isin(key * span + (number - base), other_key * span + (other_number - base))
 
 
 class GridSlicer:
@@ -77,7 +68,7 @@ class GridSlicer:
             parts.append(self._revisions(numbering, leaves, closed, before))
         if self._empty:
             key, number = empty_windows(numbering.grid, self._first, self._last, old_first, old_last, since, through)
-            taken = _pairs_among(key, number, parts[0].key, self._numbers)
+            taken = pairs_among(key, number, parts[0].key, self._numbers)
             if self._revise:
                 taken |= self._late_before_known(numbering, leaves, closed, before, key, number)
             parts.append(Windows.of(key[~taken], *numbering.bounds(number[~taken])))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from windowmill.windowing.kernels import grid_arithmetic as kernel
-from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.watermark import AFTER, BEFORE
 
 _NONE = np.empty(0, np.int64)
@@ -53,3 +53,12 @@ class Numbering:
             start = origin + numbers // steps * size
             return start, start + (numbers % steps + 1) * step
         return origin + numbers * hop, origin + numbers * hop + size
+
+
+def pairs_among(key: Ints, number: Ints, other_key: Ints, other_number: Ints) -> Bools:
+    """Mask of the pairs (key, number) that occur among the other pairs."""
+    if not len(key) or not len(other_key):
+        return np.zeros(len(key), np.bool_)
+    base = min(int(number.min()), int(other_number.min()))
+    span = max(int(number.max()), int(other_number.max())) - base + 1
+    return np.isin(key * span + (number - base), other_key * span + (other_number - base))

@@ -128,6 +128,11 @@ class Window(Part):
         raise UnsupportedError(f"window {self.name}: {self.type} windows join no rows by a gap")
 
     @property
+    def fills_gaps(self) -> bool:
+        """Whether its windows are on a grid, and those that hold nothing have a row where they lie between events of their key."""
+        return False
+
+    @property
     def follows_policies(self) -> bool:
         """Whether policies apply the tuples of a key one by one."""
         return False

@@ -31,6 +31,10 @@ class RuledWindow(Window):
         return self.rules().reference_rows(self, events, tally, course)
 
     @property
+    def fills_gaps(self) -> bool:
+        return self.empty == "emit" and isinstance(self.rules(), GridRules)
+
+    @property
     def follows_policies(self) -> bool:
         return isinstance(self.rules(), PolicyRules)
 

@@ -34,7 +34,7 @@ class SlicesView(View):
         layout = Layout.of(pipeline, source_types(ledger, path))
         self._objects = {held.name for held in layout.objects}
         partials = [column for column, _ in layout.stored_columns]
-        self.inspection = SlicesInspection(path, pipeline.keys, self.next_batch, partials, self._needed_from)
+        self.inspection = SlicesInspection(path, pipeline.keys, self.next_batch, partials, self._needed_from, self._grids.known)
 
     def summary(self) -> dict[str, Any]:
         facts = self.inspection.summary()
@@ -50,11 +50,16 @@ class SlicesView(View):
             entry |= {"slice": self.instant(entry["slice"]), "closed": self.instant(entry["closed"])}
             entry["partials"] = partials_told(entry["partials"], self._objects)
         windows = list(self._windows(starts, n_rows))
+        spans = self.inspection.spans_of(key) if self._grids.known else {}
+        known = [
+            {"window": name, "first_slice": self.instant(first), "last_slice": self.instant(last)} for name, (first, last) in spans.items()
+        ]
         return {
             "restored": {"slices": len(starts), "entries": entries, "rows": int(n_rows.sum())},
             "windows": sorted(windows, key=lambda window: window.pop("order"))[: self.limit],
             "windows_in_all": sum(len(self._to_come(grid, starts)[0]) for _, grid in self._grids.named),
             "entries": listed,
+            "known": known,
         }
 
     def _windows(self, starts: Ints, n_rows: Ints) -> Iterator[dict[str, Any]]:
@@ -95,4 +100,6 @@ class SlicesView(View):
         )
         yield from self.show_list("windows to come that hold them", data["windows"], data["windows_in_all"], ", the next to end")
         entries = [{name: entry[name] for name in ("slice", "closed", "batch", "rows")} for entry in data["entries"]]
+        if data["known"]:
+            yield from self.show_list("known, so that empty windows between have rows", data["known"], len(data["known"]))
         yield from self.show_list("entries", entries, restored["entries"], ", the latest slices (--json has their partials)")

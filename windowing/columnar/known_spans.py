@@ -1,0 +1,291 @@
+"""The span of a key, and the empty windows that it gives: those of a window with ``empty: emit`` that lie between events of the key.
+
+::
+
+    slices     [a]     [b]                  [c]          the key's span: from slice a to slice c
+    windows    [--1--)[--2--)[--3--)[--4--)[--5--)       3 and 4 hold nothing, and are shown all the same
+
+A window overlaps the time from the first to the last event if and only if it overlaps the slices that hold these two, as no edge of a
+window lies between an event and the start of its slice. So a span is two starts of slices. It outlives the slices: of a key that was idle
+for a year, the next event brings the empty windows of that year.
+
+A row of the state that holds spans has no ``_slice``. It tells all that is known of its key; rows of earlier batches may stay beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
+from windowmill.windowing.bounds import check_ends_of_key, check_share
+from windowmill.windowing.columnar.grid_partials import Partials
+from windowmill.windowing.columnar.rows import key_codes
+from windowmill.windowing.errors import StateCorruptError
+from windowmill.windowing.kernels.columns import int64_of, valid_of
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.grid_ranges import empty_windows, known_span
+from windowmill.windowing.kernels.rows import Rows
+from windowmill.windowing.kernels.sliced import NEVER_CLOSED
+from windowmill.windowing.slicing.numbering import Numbering
+
+#: ``first`` and ``last`` of a key of which a window has counted nothing.
+NO_SPAN = _NO_FIRST, _NO_LAST = AXIS_END, AXIS_BEGIN
+
+
+def first_of(window: str) -> str:
+    """The state's column of the first slice in which ``window`` has counted an event of the key."""
+    return f"_{window}__first"
+
+
+def last_of(window: str) -> str:
+    """The state's column of the last slice in which ``window`` has counted an event of the key."""
+    return f"_{window}__last"
+
+
+def columns_of(windows: Sequence[str]) -> list[str]:
+    """The state's columns of the spans in ``windows``."""
+    return [name for window in windows for name in (first_of(window), last_of(window))]
+
+
+def marks_of(windows: Sequence[str]) -> tuple[str, ...]:
+    """Columns of the state that tell rows of spans in ``windows``: each has a value in one of them, and no slice."""
+    return tuple(map(last_of, windows))
+
+
+@dataclass(frozen=True)
+class Spans:
+    """For each window that shows empty ones, and each key, the starts of the first and last slice in which it has counted an event.
+
+    Attributes
+    ----------
+    first, last
+        int64, shapes (n_windows, n_keys); ``first`` is after ``last`` where nothing has been counted.
+    """
+
+    first: Ints
+    last: Ints
+
+    @classmethod
+    def of(cls, windows: Sequence[str], rows: pa.Table, keys: Ints, n_keys: int) -> Self:
+        """The spans that ``rows`` of the state hold; ``keys`` are the rows' key indices."""
+        first, last = np.full((len(windows), n_keys), _NO_FIRST, np.int64), np.full((len(windows), n_keys), _NO_LAST, np.int64)
+        for window, name in enumerate(windows):
+            firsts, lasts = (rows.column(column).combine_chunks() for column in (first_of(name), last_of(name)))
+            known = valid_of(lasts)
+            np.minimum.at(first[window], keys[known], int64_of(firsts)[known])
+            np.maximum.at(last[window], keys[known], int64_of(lasts)[known])
+        return cls(first, last)
+
+    @property
+    def known(self) -> Bools:
+        """Whether anything has been counted; shape (n_windows, n_keys)."""
+        return np.asarray(self.first <= self.last, np.bool_)
+
+    def counting(self, grids: Sequence[WindowGrid], partials: Partials, own: Bools) -> Spans:
+        """These spans with those of the ``own`` partials, of which each grid counts those that one of its windows takes."""
+        first, last = self.first.copy(), self.last.copy()
+        for window, grid in enumerate(grids):
+            counted = own & _counted(grid, partials, 0)
+            np.minimum.at(first[window], partials.keys[counted], partials.starts[counted])
+            np.maximum.at(last[window], partials.keys[counted], partials.starts[counted])
+        return Spans(first, last)
+
+    def arriving(
+        self, grids: Sequence[WindowGrid], partials: Partials, offsets: Ints, own: Bools, orders: Ints, lateness: int
+    ) -> tuple[Spans, Ints]:
+        """As :meth:`counting` of the ``own`` partials, one after another by ``orders``; and ``before`` of each partial.
+
+        Windows take rows until ``lateness`` after they are shown.
+        """
+        first, last, before = self.first.copy(), self.last.copy(), partials.before.copy()
+        rows = Rows(offsets, partials.starts, partials.starts + 1, orders)
+        for window, grid in enumerate(grids):
+            counted = own & _counted(grid, partials, lateness)
+            stops = last[window] + 1
+            firsts, lasts = known_span(rows, counted, first[window], stops)
+            last[window] = stops - 1
+            before[counted, 2 * window], before[counted, 2 * window + 1] = firsts[counted], lasts[counted] - 1
+        return Spans(first, last), before
+
+    def check(self, grids: Sequence[WindowGrid], partials: Partials, stored: Bools) -> None:
+        """Raise ``StateCorruptError`` if a ``stored`` slice lies past its key's span: the batch that added it also stored the span."""
+        for window, grid in enumerate(grids):
+            past = stored & _counted(grid, partials, 0) & (partials.starts > self.last[window][partials.keys])
+            if past.any():
+                raise StateCorruptError("state: rows that tell since when keys are known are missing; rebuild it from the source")
+
+    def rows_of(self, windows: Sequence[str], before: Spans) -> tuple[Ints, dict[str, pa.Array]]:
+        """The keys whose spans differ from those ``before``, and the columns of their rows."""
+        keys = np.flatnonzero(((self.first != before.first) | (self.last != before.last)).any(axis=0))
+        columns = {}
+        for window, name in enumerate(windows):
+            missing = ~self.known[window][keys]
+            columns[first_of(name)] = pa.array(self.first[window][keys], mask=missing)
+            columns[last_of(name)] = pa.array(self.last[window][keys], mask=missing)
+        return keys.astype(np.int64), columns
+
+
+def _counted(grid: WindowGrid, partials: Partials, lateness: int) -> Bools:
+    """Whether a window of ``grid`` takes each slice, if those take rows that end ``lateness`` before its mark."""
+    closed = np.where(partials.closed == NEVER_CLOSED, NEVER_CLOSED, partials.closed - lateness)
+    return np.asarray(grid.last_end_holding(partials.starts) > np.maximum(partials.starts, closed), np.bool_)
+
+
+def spans_before(windows: Sequence[str], slices: pa.Table) -> Ints:
+    """``before`` of each of the ``slices`` of the state."""
+    before = np.empty((len(slices), 2 * len(windows)), np.int64)
+    for place, name in enumerate(columns_of(windows)):
+        before[:, place] = pc.fill_null(slices.column(name).combine_chunks(), NO_SPAN[place % 2]).to_numpy()
+    return before
+
+
+def spans_stored(windows: Sequence[str], before: Ints) -> dict[str, pa.Array]:
+    """The inverse of :func:`spans_before`, as columns by name."""
+    firsts, lasts = before[:, ::2], before[:, 1::2]
+    columns = {}
+    for window, name in enumerate(windows):
+        missing = firsts[:, window] > lasts[:, window]
+        columns[first_of(name)] = pa.array(firsts[:, window], mask=missing)
+        columns[last_of(name)] = pa.array(lasts[:, window], mask=missing)
+    return columns
+
+
+def bounds_before(before: Ints, window: int | None) -> tuple[Ints, Ints]:
+    """The first and last slices of ``before`` of the ``window`` of this index; null for a window that does not show empty ones."""
+    if window is None:
+        return np.full(len(before), _NO_FIRST, np.int64), np.full(len(before), _NO_LAST, np.int64)
+    return before[:, 2 * window].copy(), before[:, 2 * window + 1].copy()
+
+
+def least_spans(before: Ints, begins: Ints) -> Ints:
+    """The least of the spans ``before`` in each run of rows, that of the row that arrived first; runs start at the rows ``begins``."""
+    least = np.empty((len(begins), before.shape[1]), np.int64)
+    if before.size and len(begins):
+        least[:, ::2] = np.maximum.reduceat(before[:, ::2], begins)
+        least[:, 1::2] = np.minimum.reduceat(before[:, 1::2], begins)
+    return least
+
+
+def split(windows: Sequence[str], slices: pa.Table, offsets: Ints, slice_column: str) -> tuple[pa.Table, Ints, Spans]:
+    """``slices`` without the rows of spans, the offsets of their keys, and the spans; key k's are ``offsets[k]:offsets[k + 1]``."""
+    if not windows:
+        return slices, offsets, Spans.of((), slices, np.empty(0, np.int64), len(offsets) - 1)
+    of_span = slices.column(slice_column).is_null().combine_chunks().to_numpy(zero_copy_only=False)
+    keys = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    spans = Spans.of(windows, slices.filter(pa.array(of_span)), keys[of_span], len(offsets) - 1)
+    before = np.append(0, np.cumsum(~of_span)).astype(np.int64)
+    return slices.filter(pa.array(~of_span)).combine_chunks(), before[offsets], spans
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The stretches of the axis where a batch may show empty windows of one window of the spec.
+
+    Attributes
+    ----------
+    keys
+        Indices of the keys with such a stretch, ascending.
+    first, last, old_first, old_last
+        The spans of these keys with this batch and before it, as half-open intervals.
+    begin, stop
+        The windows overlap [begin, stop).
+    """
+
+    keys: Ints
+    first: Ints
+    last: Ints
+    old_first: Ints
+    old_last: Ints
+    begin: Ints
+    stop: Ints
+
+    @classmethod
+    def of(cls, now: Spans, before: Spans | None, window: int, after: int, through: int) -> Self:
+        """The stretches of the ``window`` of this index.
+
+        Earlier batches have shown the windows that end at or before ``after`` as far as the spans ``before`` went; null if they need
+        not be shown at all. The batch shows those that end at or before ``through``.
+        """
+        first, last = now.first[window], now.last[window] + 1
+        if before is None:
+            old_first, old_last = np.full_like(first, AXIS_BEGIN), np.full_like(last, AXIS_END)
+            begin = np.maximum(first, after)
+        else:
+            old_first, old_last = before.first[window], before.last[window] + 1
+            begin = np.where(first < old_first, first, np.maximum(first, np.minimum(after, old_last)))
+        stop = np.minimum(last, through)
+        keys = np.flatnonzero(now.known[window] & (begin < stop)).astype(np.int64)
+        return cls(keys, *(column[keys] for column in (first, last, old_first, old_last, begin, stop)))
+
+    def check(self, name: str, grid: WindowGrid, through: int) -> None:
+        """Raise ``LimitExceededError`` if the windows of one key, or of all, are too many."""
+        if not len(self.keys):
+            return
+        counts = grid.most_ends(np.minimum(self.stop + grid.longest, through) - self.begin)
+        check_ends_of_key(name, int(counts.max()))
+        check_share(name, int(counts.sum(dtype=np.float64)))
+
+    def windows(self, numbering: Numbering, after: int, through: int) -> tuple[Ints, Ints]:
+        """Key index and number of each window to show, those that hold something included."""
+        key, number = empty_windows(numbering.grid, self.first, self.last, self.old_first, self.old_last, after, through)
+        return self.keys[key], number
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Rows of spans that were read from the state.
+
+    Attributes
+    ----------
+    windows, grids
+        Those that show empty windows.
+    keys
+        Names of the key columns.
+    """
+
+    windows: Sequence[str]
+    grids: Sequence[WindowGrid]
+    keys: Sequence[str]
+    rows: pa.Table
+
+    def needed(self, touched: pa.Table, after: int) -> pa.Table:
+        """The rows of keys that occur among those ``touched``, and of those that may have windows that end after ``after``."""
+        codes, of_touched, n_keys = self._codes(touched)
+        needed = np.zeros(n_keys, np.bool_)
+        needed[of_touched] = True
+        for name, grid in zip(self.windows, self.grids, strict=True):
+            last = pc.fill_null(self.rows.column(last_of(name)), _NO_LAST).to_numpy()
+            needed[codes[last >= grid.first_start_after(after)]] = True
+        return self.rows.filter(pa.array(needed[codes]))
+
+    def most_shown_later(self, new: pa.Table, time: str, after: int) -> int:
+        """Upper bound on the empty windows that end at or before ``after``, and that ``new`` rows show as they make keys known there."""
+        codes, of_new, n_keys = self._codes(new)
+        times = int64_of(new.column(time).combine_chunks())
+        first, last = np.full(n_keys, _NO_FIRST, np.int64), np.full(n_keys, _NO_LAST, np.int64)
+        np.minimum.at(first, of_new, times)
+        np.maximum.at(last, of_new, times)
+        found = Spans.of(self.windows, self.rows, codes, n_keys)
+        most, arrived = 0, first <= last
+        for window, grid in enumerate(self.grids):
+            beyond, ahead = np.minimum(last, after) - found.last[window], after - first
+            at_end = arrived & found.known[window] & (beyond > 0)
+            at_begin = arrived & (first < found.first[window]) & (ahead > 0)
+            for length in (beyond[at_end], ahead[at_begin]):
+                most += int(grid.most_ends(length + grid.longest).sum(dtype=np.float64))
+        return most
+
+    def _codes(self, others: pa.Table) -> tuple[Ints, Ints, int]:
+        """Key indices of these rows and of ``others``, and the number of keys."""
+        columns = []
+        for key in self.keys:
+            column = self.rows.column(key)
+            columns.append(pa.chunked_array([*column.chunks, *others.column(key).chunks], column.type))
+        codes, n_keys = key_codes(columns, len(self.rows) + len(others))
+        return codes[: len(self.rows)], codes[len(self.rows) :], n_keys
