@@ -1,4 +1,4 @@
-"""The part that goes by positions: the state keeps a FlatFAT over each key's tuples, for windows that evict from the front."""
+"""The part that goes by positions: the state keeps a FlatFAT over each key's tuples, for windows with policies."""
 
 from __future__ import annotations
 

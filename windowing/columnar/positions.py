@@ -1,4 +1,4 @@
-"""Windows that evict from the front, over the positions of a key's tuples: applies new tuples to restored nodes of a FlatFAT.
+"""Windows with policies, over the positions of a key's tuples: applies new tuples to restored nodes of a FlatFAT.
 
 The state of a key holds, in rows of three kinds:
 
