@@ -91,19 +91,21 @@ def test_a_backfill_builds_the_state_that_runs_leave(spark, tmp_path):
 
 def test_a_run_compacts_a_table_of_all_ways(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(base, "FEW_FILES", 1)
-    bench, rows = Bench(tmp_path, CASES["all ways"]), events(36, 200)
+    bench, rows = Bench(tmp_path, CASES["empty windows"]), events(36, 200)
     run_over(bench, 10, rows, 3)
     assert len(DeltaTable(f"{bench.sink}.windowmill/state").file_uris()) <= 2
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
 
 
 def test_state_shows_every_part(spark, tmp_path, capsys):
-    bench = Bench(tmp_path, CASES["all ways"] | {"keys": ["k"]})
+    windows = [SLOTS | {"empty": "emit"}, *CASES["all ways"]["windows"][1:]]
+    bench = Bench(tmp_path, CASES["all ways"] | {"keys": ["k"], "windows": windows})
     run_over(bench, 9, events(35, 200), 2)
     told = state_of(bench.pipeline, ["k=a"], 4).data
     assert told["state"]["kind"] == "slices, sessions, positions and live rows"
-    entries = [value for name, value in told["state"].items() if name.endswith(("entries_needed", "entries_superseded"))]
+    entries = [value for name, value in told["state"].items() if name.endswith(("entries_needed", "entries_superseded", "of_spans"))]
     assert sum(entries) == told["state"]["entries"]
+    assert [known["window"] for known in told["slices"]["known"]] == ["slots"]
     assert {window["window"] for window in told["positions"]["windows"]} == {"last_5", "ticks", "jumps"}
     assert {window["window"] for window in told["live_rows"]["windows"]} == {"spans"}
     assert {window["window"] for window in told["slices"]["windows"]} <= {"slots", "gaps"}
@@ -113,7 +115,7 @@ def test_state_shows_every_part(spark, tmp_path, capsys):
     spec.write_text(json.dumps(bench.spec))
     assert main(["state", str(spec), "--key", "k=a"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for what in ("windows to come that hold them", "open sessions, ending so", "leaves, ", "live rows: "):
+    for what in ("windows to come that hold them", "known, so that empty windows", "open sessions, ending so", "leaves, ", "live rows: "):
         assert what in shown
 
 
