@@ -18,7 +18,7 @@ from windowmill.windowing.columnar.delta_nodes import STRIDE
 from windowmill.windowing.columnar.log import BATCH, KIND
 from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
 from windowmill.windowing.columnar.positions import FLOAT_LEAST, LEAST, LIVE, NODE, SEQUENCE, PositionStage
-from windowmill.windowing.slicing.policy_settings import delta_of
+from windowmill.windowing.slicing.policy_settings import compares_as_float, delta_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -39,8 +39,9 @@ def values(stage: PositionStage, *, stored: bool) -> dict[str, Column]:
     for name in sorted(stage.state.deltas):
         column = delta_of(stage.settings_of(name)).column
         value, kind = F.col(backquoted(stage.state.live[column] if stored else column)), _type_of(stage, name)
-        if pa.types.is_floating(kind):
-            found[name] = F.when(~F.isnan(value), value.cast("double"))
+        if compares_as_float(kind):
+            value = value.cast("double")
+            found[name] = F.when(~F.isnan(value), value)
         elif pa.types.is_timestamp(kind):
             found[name] = F.unix_micros(value.cast("timestamp"))
         else:
@@ -65,7 +66,7 @@ def _may_leave(stage: PositionStage, least: Mapping[str, Column]) -> Column:
     found = []
     for name in sorted(stage.state.deltas):
         settings, greatest = stage.settings_of(name), F.col(backquoted(greatest_column(name)))
-        if pa.types.is_floating(_type_of(stage, name)):
+        if compares_as_float(_type_of(stage, name)):
             exceeds = greatest - least[FLOAT_LEAST] > settings.difference
         else:
             whole = "decimal(20,0)"

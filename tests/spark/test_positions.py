@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -61,6 +62,22 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
     done = check_runs_backfill_and_upkeep(bench, events(31, 400))
     assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
     assert SEQUENCE in DeltaTable(tmp_path / "sink.windowmill" / "state").schema().to_arrow().names
+
+
+@pytest.mark.parametrize("place", ["process", "Spark"])
+def test_deltas_may_be_of_decimals(spark, tmp_path, monkeypatch, place):
+    if place == "Spark":
+        monkeypatch.setattr(limits, "MOST_ROWS", 0)
+    window = {"name": "near", "type": "sliding", "evict": {"delta": {"column": "price", "by": 5.5}}, "trigger": {"count": 1}}
+    bench = Bench(tmp_path, {"windows": [window], "aggregates": {"n": {"count": "*"}}, "keys": ["k"]})
+    prices = [Decimal(text) if text else None for text in ("1.50", "9.99", "3.10", "12.00", "8.61", "", "6.50", "20.00")]
+    rows = [{"k": "a", "t": BASE + number * 30 * MINUTE, "id": str(number), "price": price} for number, price in enumerate(prices)]
+    for part in (rows[:4], rows[4:]):
+        write_deltalake(bench.source, pa.Table.from_pylist(part, SCHEMA.append(pa.field("price", pa.decimal128(10, 2)))), mode="append")
+        bench.run()
+    held = [row["n"] for row in sorted(bench.rows(), key=lambda row: row["window_end"])]
+    assert held == [1, 1, 2, 2, 3, 4, 5, 2][: len(held)]
+    assert len(held) >= 7
 
 
 def test_a_backfill_builds_the_state_that_runs_leave(spark, tmp_path):
