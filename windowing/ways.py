@@ -17,7 +17,8 @@ them                  it completes; all spans           keys                    
                                                                                    for the rest of a window
 ====================  ================================  =========================  ===============================  =====================
 
-The windows of a pipeline that go one way are a *part* of it. An aggregate whose partials cannot be combined sends all by live rows.
+The windows of a pipeline that go one way are a *part* of it. An aggregate whose partials cannot be combined in any order sends all windows
+by live rows, and so do interval events.
 """
 
 from __future__ import annotations
@@ -116,14 +117,14 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
     if set(found) <= {"live rows"}:
         return Parts(rows=Rows(pipeline))
     layout = Layout.of(pipeline, types)
-    on_grids, joined, evicting, others = (found.get(way) for way in _WAYS)
+    on_grids, joined, by_policies, others = (found.get(way) for way in _WAYS)
     slices = sessions = None
     if on_grids is not None:
         slices = Slices(on_grids, Grids.of(on_grids), layout)
     if joined is not None:
         sessions = Sessions(joined, tuple((window.name, window.session_gap()) for window in joined.windows), layout)
     _check_keys(pipeline, slices, sessions, layout)
-    positions = None if evicting is None else Positions(evicting, layout)
+    positions = None if by_policies is None else Positions(by_policies, layout)
     return Parts(slices, sessions, positions, None if others is None else Rows(others, beside=True))
 
 

@@ -278,9 +278,10 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a batch needs of the state: ``entries`` of the ``active`` keys, and of their nodes those that make up ``stretches``.
+    """What a batch needs of the state: ``entries`` of the ``active`` keys, and of their nodes those that are ``wanted``.
 
-    Of a window with n tuples, these are the leaves that may leave it in the batch, and at most 2·log2(n) nodes for the rest.
+    Of a window with n tuples that evicts from the front, these are the leaves that may leave it in the batch, and at most 2·log2(n) nodes
+    for the rest. Of windows that evict by a delta, they are the inner nodes, or the leaves that these call for.
 
     Attributes
     ----------
@@ -288,13 +289,13 @@ class Demand:
         Mask of the keys that have new rows, or work by the watermark; shape (n_keys,).
     entries
         Mask of the newest ``key`` rows and the waiting tuples of these keys among the rows that were given.
-    stretches
-        What makes up windows of a sequence: one for each window of the spec that evicts from the front.
+    wanted
+        One for each window of the spec that evicts from the front, and for each sequence that evicts by a delta.
     """
 
     active: Bools
     entries: Bools
-    stretches: Sequence[Wanted]
+    wanted: Sequence[Wanted]
 
     @classmethod
     def of(cls, stage: PositionStage, entries: pa.Table, rows: pa.Table, codes: Ints, n_keys: int) -> Demand:
@@ -316,7 +317,7 @@ class Demand:
         """
         codes, of_rows = codes[: len(entries)], codes[len(entries) :]
         active, chosen = np.bincount(of_rows, minlength=n_keys) > 0, np.zeros(len(codes), np.bool_)
-        stretches: list[Wanted] = []
+        wanted: list[Wanted] = []
         of_ready = of_rows[int64_of(rows.column(TIME).combine_chunks()) < stage.clock.watermark]
         for name, windows in stage.state.sequences.items():
             known = Known.of(name, entries, codes, n_keys)
@@ -324,32 +325,32 @@ class Demand:
             chosen[known.rows] = True
             ready = int64_of(known.waiting.column(TIME).combine_chunks()) < stage.clock.watermark
             if name in stage.state.deltas:
-                stretches.append(InnerNodes(name, known.scalar(HEAD)))
+                wanted.append(InnerNodes(name, known.scalar(HEAD)))
                 continue
             applied = np.bincount(np.append(of_ready, known.waiting_keys[ready]), minlength=n_keys)
             for window in windows:
                 front = known.scalar(scalar_of(stage.pipeline.windows[window].name, FRONT))
-                stretches.append(Stretch(name, alone_in(stage, window), front, known.scalar(NEXT), applied))
-        return cls(np.asarray(active, np.bool_), np.asarray(chosen & active[codes], np.bool_), stretches)
+                wanted.append(Stretch(name, alone_in(stage, window), front, known.scalar(NEXT), applied))
+        return cls(np.asarray(active, np.bool_), np.asarray(chosen & active[codes], np.bool_), wanted)
 
     def only(self, keys: Ints) -> Demand:
         """The demand of the keys of these indices, which are counted from 0 in it."""
-        return replace(self, active=self.active[keys], stretches=[each.only(keys) for each in self.stretches])
+        return replace(self, active=self.active[keys], wanted=[each.only(keys) for each in self.wanted])
 
     def holds(self, nodes: pa.Table, key: Ints) -> Bools:
         """Mask of the ``nodes`` that the batch needs; ``key`` are their key indices."""
         found = np.zeros(len(key), np.bool_)
-        for name in dict.fromkeys(stretch.sequence for stretch in self.stretches):
+        for name in dict.fromkeys(each.sequence for each in self.wanted):
             at = np.flatnonzero(pc.equal(nodes.column(SEQUENCE), name).to_numpy())
             of_sequence = nodes.select([LEVEL, POSITION, FIRST, ABOVE]).take(pa.array(at))
-            for stretch in self.stretches:
-                if stretch.sequence == name:
-                    found[at] |= stretch.holds(of_sequence, key[at])
+            for each in self.wanted:
+                if each.sequence == name:
+                    found[at] |= each.holds(of_sequence, key[at])
         return np.asarray(found & self.active[key], np.bool_)
 
     def may_hold(self, bounds: Bounds) -> Bools:
         """Whether the batch may need nodes within ``bounds`` of each key; shape (n_keys,)."""
         found = np.zeros(len(self.active), np.bool_)
-        for stretch in self.stretches:
-            found |= stretch.may_hold(bounds)
+        for each in self.wanted:
+            found |= each.may_hold(bounds)
         return np.asarray(found & self.active, np.bool_)
