@@ -32,7 +32,7 @@ Command = Literal["run", "kernel"]
 #: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level), of a stored session (gap, first and last
 #: event time, batch), and of a row in memory (key, number, start, end, watermark).
 _SLICES_OWN, _SESSIONS_OWN, _ROWS_OWN = 3, 4, 5
-#: What revisions add to ``_READS`` and ``_ADDS``.
+#: What revisions add to ``_READS`` and ``_ADDS`` of slices.
 _REVISIONS = (
     "; where rows came late, also those of the windows that they revise",
     "; late rows of a slice have rows of their own",
@@ -206,12 +206,18 @@ class _Planner:
         name, ways = self._pipeline.pipeline, self._parts.ways
         if self._refusal:
             return Plan(name, "kernel", (("run", self._refusal),), ways, self._why, "", "", aggregates, windows)
-        reads, adds = ("; ".join(told["nodes" if way == "slices" and self._nodes else way] for way in ways) for told in (_READS, _ADDS))
-        if self._parts.slices and self._revises:
-            reads, adds = (told + more for told, more in zip((reads, adds), _REVISIONS, strict=True))
-        if self._parts.slices and self._parts.slices.grids.known:
-            reads, adds = (told + more for told, more in zip((reads, adds), _SPANS, strict=True))
+        reads, adds = ("; ".join(told) for told in zip(*map(self._reads_and_adds, ways), strict=True))
         return Plan(name, "run", (), ways, self._why, reads, adds, aggregates, windows)
+
+    def _reads_and_adds(self, way: Way) -> tuple[str, str]:
+        """Which state a batch reads for the windows that go ``way``, and what it adds to it."""
+        kind, slices = "nodes" if way == "slices" and self._nodes else way, self._parts.slices
+        reads, adds = [_READS[kind]], [_ADDS[kind]]
+        if way == "slices" and slices is not None:
+            for (read, added), applies in ((_REVISIONS, self._revises), (_SPANS, bool(slices.grids.known))):
+                reads += [read] if applies else []
+                adds += [added] if applies else []
+        return "".join(reads), "".join(adds)
 
     def _partials_of_bytes(self) -> str:
         """The columns of partials whose size the types do not tell, to follow what the state holds; nothing if there are none."""
