@@ -13,7 +13,7 @@ from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowmill.windowing.kernels.combine import Bools, Ints
+    from windowmill.windowing.kernels.combine import Ints
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,6 @@ class Grids:
     def any_end(self, after: int, through: int) -> bool:
         """Whether any window ends in (``after``, ``through``]."""
         return any(grid.count_ends(after, through) for grid in self.grids)
-
-    def any_open(self, time: Ints, closed: Ints) -> Bools:
-        """Whether any window that contains each ``time`` was still open when windows had been closed through ``closed``."""
-        if not self.named:
-            return np.zeros(len(time), np.bool_)
-        return closing_of(self.grids, time, closed).last_end > np.maximum(time, closed)
 
 
 def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
