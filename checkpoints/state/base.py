@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 #: Commit properties of a rewrite of existing rows.
 REWRITE = ours("maintenance")
-
-
 #: A batch may read a table whole; up to this many superseded rows, or this many files, that is cheap.
 FEW_ENTRIES, FEW_FILES = 100_000, 64
 #: Size of the files in bytes up to which a table is compacted in memory without a request.
@@ -117,6 +116,37 @@ def batches_of(file: Mapping[str, Any]) -> tuple[int, int]:
     """First and last batch with rows in ``file``; the whole range if there are no statistics."""
     low, high = file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")
     return (0, (1 << 63) - 1) if low is None or high is None else (low, high)
+
+
+@dataclass(frozen=True)
+class BatchFiles:
+    """Successive batches, from ``first`` through ``last``, and the files that hold their rows."""
+
+    first: int
+    last: int
+    files: Sequence[Mapping[str, Any]]
+
+    def __add__(self, other: BatchFiles) -> BatchFiles:
+        return BatchFiles(min(self.first, other.first), max(self.last, other.last), [*self.files, *other.files])
+
+    @property
+    def rows(self) -> int:
+        return sum(int(file["num_records"]) for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(int(file["size_bytes"]) for file in self.files)
+
+
+def by_batches(files: Sequence[Mapping[str, Any]]) -> list[BatchFiles]:
+    """``files`` in groups of successive batches, oldest first; no batch has files in two groups."""
+    groups: list[BatchFiles] = []
+    for each in sorted((BatchFiles(*batches_of(file), [file]) for file in files), key=lambda group: (group.first, group.last)):
+        if groups and each.first <= groups[-1].last:
+            groups[-1] += each
+        else:
+            groups.append(each)
+    return groups
 
 
 def number_of_rows(table: DeltaTable) -> int:

@@ -18,7 +18,7 @@ from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
-from windowmill.checkpoints.state.base import REWRITE, StateTable, batches_of, files_of, number_of_rows
+from windowmill.checkpoints.state.base import REWRITE, BatchFiles, StateTable, by_batches, files_of, number_of_rows
 from windowmill.checkpoints.state.wanted import (
     Condition,
     OpenSessions,
@@ -170,14 +170,14 @@ def compact_partials(path: str, needed: Needed | None) -> int:
     if not delta_rs_can_write(path):
         return 0
     rows_before = number_of_rows(DeltaTable(path))
-    for first, last, files in _spans_of_batches(files_of(DeltaTable(path))):
+    for group in _merged(files_of(DeltaTable(path))):
         table = DeltaTable(path)
-        within = f"{BATCH} >= {first} AND {BATCH} <= {last}"
-        expired = needed is not None and any(map(needed.others_in, files))
-        if not _fit(files):
+        within = f"{BATCH} >= {group.first} AND {BATCH} <= {group.last}"
+        expired = needed is not None and any(map(needed.others_in, group.files))
+        if not _fit(group):
             if needed is not None and expired:
                 table.delete(f"{within} AND ({needed.sql}) IS NOT TRUE", commit_properties=REWRITE)
-        elif expired or len(files) > 1:
+        elif expired or len(group.files) > 1:
             columns = pa.schema(table.schema().to_arrow()).names
             rows = f"state WHERE {within}"
             if needed is not None:
@@ -195,22 +195,16 @@ def _least(file: Mapping[str, Any], column: str) -> int:
     return -(1 << 63) if low is None else int(low)
 
 
-def _spans_of_batches(files: Sequence[dict[str, Any]]) -> list[tuple[int, int, list[dict[str, Any]]]]:
-    """Group ``files`` into spans of batches (first batch, last batch, files) that share no file; merges spans that fit into one file."""
-    spans = [(*batches_of(file), [file]) for file in files]
-    spans.sort(key=lambda span: span[:2])
-    for joins in (lambda span, other: other[0] <= span[1], lambda span, other: _fit([*span[2], *other[2]])):
-        merged = spans[:1]
-        for other in spans[1:]:
-            first, last, together = merged[-1]
-            if joins(merged[-1], other):
-                merged[-1] = (first, max(last, other[1]), [*together, *other[2]])
-            else:
-                merged.append(other)
-        spans = merged
-    return spans
+def _merged(files: Sequence[Mapping[str, Any]]) -> list[BatchFiles]:
+    """``files`` in groups of successive batches, as many of them in a group as fit into one file."""
+    merged: list[BatchFiles] = []
+    for each in by_batches(files):
+        if merged and _fit(merged[-1] + each):
+            merged[-1] += each
+        else:
+            merged.append(each)
+    return merged
 
 
-def _fit(files: Sequence[Mapping[str, Any]]) -> bool:
-    rows, size = (sum(int(file[name]) for file in files) for name in ("num_records", "size_bytes"))
-    return rows <= SORTED_ROWS and size <= SORTED_BYTES
+def _fit(group: BatchFiles) -> bool:
+    return group.rows <= SORTED_ROWS and group.bytes <= SORTED_BYTES

@@ -6,7 +6,6 @@ See :mod:`windowmill.windowing.columnar.positions` for the kinds of rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Any
@@ -20,9 +19,18 @@ from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
-from windowmill.checkpoints.state.base import COMPACTED_BYTES, FEW_ENTRIES, FEW_FILES, StateTable, batches_of, files_of
+from windowmill.checkpoints.state.base import (
+    COMPACTED_BYTES,
+    FEW_ENTRIES,
+    FEW_FILES,
+    BatchFiles,
+    StateTable,
+    batches_of,
+    by_batches,
+    files_of,
+)
 from windowmill.checkpoints.state.delta_positions import greatest_column, is_needed, values, with_splits
-from windowmill.checkpoints.state.searched_files import SearchedFiles, footer, keys_of
+from windowmill.checkpoints.state.searched_files import SearchedFiles, footer
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.log import BATCH, DUE, KIND
@@ -41,6 +49,7 @@ from windowmill.windowing.columnar.positions import (
     PositionStage,
     scalar_of,
 )
+from windowmill.windowing.columnar.rows import keys_of
 from windowmill.windowing.columnar.slices import TIME
 
 if TYPE_CHECKING:
@@ -211,21 +220,21 @@ def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
         Whether also a large file of one batch is to be rewritten in the order in which it is searched.
     """
     table = DeltaTable(path)
-    spans = _spans(files_of(table))
-    many = sum(len(span.files) for span in spans) > FEW_FILES
-    first, taken = len(spans), _Span(0, 0, [])
-    while first and (taken + spans[first - 1]).bytes <= COMPACTED_BYTES:
-        outside = sum(len(span.files) for span in spans[:first])
-        if taken.files and spans[first - 1].rows > 2 * taken.rows and not (many and outside > FEW_FILES // 2):
+    groups = by_batches(files_of(table))
+    many = sum(len(group.files) for group in groups) > FEW_FILES
+    first, taken = len(groups), BatchFiles(0, 0, [])
+    while first and (taken + groups[first - 1]).bytes <= COMPACTED_BYTES:
+        outside = sum(len(group.files) for group in groups[:first])
+        if taken.files and groups[first - 1].rows > 2 * taken.rows and not (many and outside > FEW_FILES // 2):
             break
-        first, taken = first - 1, taken + spans[first - 1]
-    if len(taken.files) > 1 and (many or taken.rows > 2 * spans[first].rows + FEW_ENTRIES):
-        return spans[first].first
+        first, taken = first - 1, taken + groups[first - 1]
+    if len(taken.files) > 1 and (many or taken.rows > 2 * groups[first].rows + FEW_ENTRIES):
+        return groups[first].first
     if lay_out:
-        unsorted = (number for number, span in enumerate(spans) if any(_is_unsorted(table, file) for file in span.files))
-        from_here = next(unsorted, len(spans))
-        if from_here < len(spans) and sum(span.bytes for span in spans[from_here:]) <= COMPACTED_BYTES:
-            return spans[from_here].first
+        unsorted = (number for number, group in enumerate(groups) if any(_is_unsorted(table, file) for file in group.files))
+        from_here = next(unsorted, len(groups))
+        if from_here < len(groups) and sum(group.bytes for group in groups[from_here:]) <= COMPACTED_BYTES:
+            return groups[from_here].first
     return None
 
 
@@ -233,37 +242,6 @@ def rows_of_group(files: Sequence[Mapping[str, Any]]) -> int:
     """Rows of a row group in a table of ``files``: fewer if they are wide, but not so few that footers are long."""
     rows, size = (sum(int(file[name]) for file in files) for name in ("num_records", "size_bytes"))
     return min(GROUP_ROWS, max(GROUP_ROWS // 16, GROUP_BYTES * rows // max(1, size), 1))
-
-
-@dataclass(frozen=True)
-class _Span:
-    """Successive batches, from ``first`` through ``last``, and the files that hold their rows."""
-
-    first: int
-    last: int
-    files: Sequence[Mapping[str, Any]]
-
-    def __add__(self, other: _Span) -> _Span:
-        return _Span(min(self.first, other.first), max(self.last, other.last), [*self.files, *other.files])
-
-    @property
-    def rows(self) -> int:
-        return sum(int(file["num_records"]) for file in self.files)
-
-    @property
-    def bytes(self) -> int:
-        return sum(int(file["size_bytes"]) for file in self.files)
-
-
-def _spans(files: Sequence[Mapping[str, Any]]) -> list[_Span]:
-    """Spans of batches that share no file, oldest first."""
-    spans: list[_Span] = []
-    for each in sorted((_Span(*batches_of(file), [file]) for file in files), key=lambda span: (span.first, span.last)):
-        if spans and each.first <= spans[-1].last:
-            spans[-1] += each
-        else:
-            spans.append(each)
-    return spans
 
 
 def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:

@@ -26,7 +26,7 @@ from windowmill.windowing.columnar.log import BATCH, KIND
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.position_reads import Bounds, Demand
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE, PositionStage
-from windowmill.windowing.columnar.rows import as_key, key_codes
+from windowmill.windowing.columnar.rows import key_codes
 from windowmill.windowing.kernels.combine import Bools, Ints
 
 #: Size of a file that is read whole; choosing among its few row groups would save nothing.
@@ -228,13 +228,3 @@ def _needed(rows: pa.Table, demand: Demand, keys: pa.Table) -> Ints:
     at = np.flatnonzero(pc.equal(rows.column(KIND), NODE).to_numpy() & (codes < n_keys))
     nodes = rows.select([SEQUENCE, LEVEL, POSITION, FIRST, ABOVE]).take(pa.array(at))
     return np.asarray(at[demand.holds(nodes, codes[at])], np.int64)
-
-
-def keys_of(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[pa.Table, Ints, int]:
-    """One row for each key of ``tables``, the key index of each of their rows, and the number of keys."""
-    n_rows = sum(map(len, tables))
-    columns = [pa.chunked_array([chunk for table in tables for chunk in table.column(name).chunks]) for name in names]
-    codes, n_keys = key_codes(columns, n_rows)
-    firsts = pa.array(np.unique(codes, return_index=True)[1])
-    keys = pa.table({name: as_key(column.combine_chunks().take(firsts)) for name, column in zip(names, columns, strict=True)})
-    return keys, codes, n_keys

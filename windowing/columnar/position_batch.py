@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.columnar.advanced import Advanced
@@ -14,7 +13,7 @@ from windowmill.windowing.columnar.position_fronts import FrontSequence
 from windowmill.windowing.columnar.position_reads import Known, nodes_of, tuples_of
 from windowmill.windowing.columnar.position_sequence import PositionSequence
 from windowmill.windowing.columnar.positions import PositionStage
-from windowmill.windowing.columnar.rows import as_key, key_codes
+from windowmill.windowing.columnar.rows import keys_of
 from windowmill.windowing.columnar.slices import LATE
 from windowmill.windowing.kernels.columns import int64_of
 
@@ -33,10 +32,7 @@ def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     if stage.check is not None and SUM in stored.column_names:
         stage.check.verify(stored)
     rows = rows.sort_by(NUMBER_OF)
-    columns = [pa.chunked_array([*stored.column(key).chunks, *rows.column(key).chunks]) for key in stage.keys]
-    codes, n_keys = key_codes(columns, len(stored) + len(rows))
-    firsts = pa.array(np.unique(codes, return_index=True)[1])
-    keys = pa.table({key: as_key(column.combine_chunks().take(firsts)) for key, column in zip(stage.keys, columns, strict=True)})
+    keys, codes, n_keys = keys_of([stored, rows], stage.keys)
     results, parts, refused = [], [], []
     for name in stage.state.sequences:
         known = Known.of(name, stored, codes[: len(stored)], n_keys)

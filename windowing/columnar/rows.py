@@ -51,6 +51,16 @@ def key_codes(columns: Sequence[pa.ChunkedArray | pa.Array], n_rows: int) -> tup
     return codes, int(codes.max()) + 1 if n_rows else 0
 
 
+def keys_of(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[pa.Table, Ints, int]:
+    """One row for each key of ``tables``, the key index of each of their rows, and the number of keys."""
+    n_rows = sum(map(len, tables))
+    columns = [pa.chunked_array([chunk for table in tables for chunk in table.column(name).chunks]) for name in names]
+    codes, n_keys = key_codes(columns, n_rows)
+    firsts = pa.array(np.unique(codes, return_index=True)[1])
+    keys = pa.table({name: as_key(column.combine_chunks().take(firsts)) for name, column in zip(names, columns, strict=True)})
+    return keys, codes, n_keys
+
+
 def as_key(column: pa.Array) -> pa.Array:
     """Normalize a key column so that equal keys have equal bits: −0.0 becomes 0.0, and every NaN the same one."""
     if not pa.types.is_floating(column.type):
