@@ -102,10 +102,16 @@ def with_splits(stage: PositionStage, bounded: DataFrame, keys: Sequence[str]) -
         F.col(POSITION).alias(_PLACE[1]),
         F.lit(True).alias(SPLIT),
     )
-    parent = F.expr(f"shiftleft(shiftright({POSITION}, int({LEVEL} + {STRIDE})), int({LEVEL} + {STRIDE}))")
     of_key = [F.col(key).eqNullSafe(F.col(f"`{name}`")) for key, name in zip(keys, renamed, strict=True)]
-    below = reduce(and_, of_key) & (F.col(LEVEL) + STRIDE == F.col(f"`{_PLACE[0]}`")) & (parent == F.col(f"`{_PLACE[1]}`"))
+    below = reduce(and_, of_key) & (F.col(LEVEL) + STRIDE == F.col(f"`{_PLACE[0]}`")) & (_parent() == F.col(f"`{_PLACE[1]}`"))
     return bounded.join(F.broadcast(split), below, "left")
+
+
+def _parent() -> Column:
+    """First position of the stored node that a node is a part of."""
+    from pyspark.sql import functions as F
+
+    return F.expr(f"shiftleft(shiftright({POSITION}, int({LEVEL} + {STRIDE})), int({LEVEL} + {STRIDE}))")
 
 
 def is_needed(stage: PositionStage, head: Column, following: Column) -> Column:
@@ -118,7 +124,6 @@ def is_needed(stage: PositionStage, head: Column, following: Column) -> Column:
     """
     from pyspark.sql import functions as F
 
-    parent = F.expr(f"shiftleft(shiftright({POSITION}, int({LEVEL} + {STRIDE})), int({LEVEL} + {STRIDE}))")
-    on_top = parent + F.expr(f"shiftleft(1L, int({LEVEL} + {STRIDE}))") > following
+    on_top = _parent() + F.expr(f"shiftleft(1L, int({LEVEL} + {STRIDE}))") > following
     ends = F.col(POSITION) + F.expr(f"shiftleft(1L, int({LEVEL}))")
     return F.col(SEQUENCE).isin(*stage.state.deltas) & (ends > head) & (on_top | F.col(f"`{SPLIT}`").isNotNull())
