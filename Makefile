@@ -74,6 +74,7 @@ bench-cost: setup ## Time runs over 1,000 new rows by kind of window and aggrega
 
 bench-current: setup ## Time runs beside Structured Streaming and beside Spark recomputing (about 20 minutes)
 	$(PY) -m benchmarks.keeping_current
+
 bench-positions: setup ## Time runs over long windows of positions, and count what they restore (about 10 minutes)
 	$(PY) -m benchmarks.positions
 

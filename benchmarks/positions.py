@@ -113,14 +113,7 @@ class Kind:
 def _by_count(folder: Path, trigger: str, length: int, keys: int) -> Kind:
     name = f"the last {length:,}, {trigger}"
     window = {"name": "last", "type": "sliding", "evict": {"count": length}, "trigger": TRIGGERS[trigger]}
-    pipeline = Growing(
-        folder / f"last_{length}_{trigger.replace(' ', '_')}",
-        [window],
-        AGGREGATES,
-        keys=keys,
-        rows_per_minute=60 * keys,
-        disorder="0 minutes",
-    )
+    pipeline = _growing(folder / f"last_{length}_{trigger.replace(' ', '_')}", window, keys)
     return Kind(name, trigger, length, pipeline, keys * (length + length // 10), Result(name), [])
 
 

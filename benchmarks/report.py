@@ -20,6 +20,7 @@ ORDER = (
     "small_runs",
     "cost",
     "positions",
+    "deltas",
     "keeping_current",
     "long_life",
     "nodes",

@@ -31,6 +31,8 @@ class Rival(ABC):
 
     Attributes
     ----------
+    label
+        Name of the kind of window, and of Spark's way after a colon.
     window
         The window as the spec has it.
     aggregates
@@ -39,6 +41,8 @@ class Rival(ABC):
         Minutes of events in a batch.
     compared
         Columns in which its rows and windowmill's are equal but for rounding.
+    least
+        How many times as long as windowmill it takes at least.
     """
 
     label: ClassVar[str]
@@ -46,7 +50,6 @@ class Rival(ABC):
     aggregates: ClassVar[dict[str, Any]] = COUNTS
     minutes: ClassVar[int] = 20
     compared: ClassVar[tuple[str, ...]] = ("mean",)
-    #: How many times as long as windowmill it takes at least.
     least: ClassVar[float] = 1
 
     def __init__(self, pipeline: Growing) -> None:
@@ -137,7 +140,6 @@ class Recomputing(Rival):
     """Spark recomputing the windows that a run completed, from the events that they hold; the history's windows are not its business."""
 
     least = 5
-    size_us: ClassVar[int]
 
     def take(self, done: Done | None) -> None:
         if done is None:
@@ -161,12 +163,11 @@ class RecomputedWeeks(Recomputing):
     label = "p95 of the last 7 days, every 10 minutes: Spark recomputing"
     window: ClassVar[dict[str, Any]] = {"name": "w", "type": "hopping", "size": "7 days", "hop": "10 minutes"}
     aggregates: ClassVar[dict[str, Any]] = COUNTS | {"p95": {"quantile": {"column": "v", "q": 0.95}}}
-    size_us = 7 * DAY_US
 
     def windows(self, after: int, through: int) -> DataFrame:
         window = F.window("t", "7 days", "10 minutes")
         p95 = "percentile_disc(0.95) WITHIN GROUP (ORDER BY v) AS p95"
-        rows = self.events(after - self.size_us, through).groupBy("k", window.alias("window")).agg(*map(F.expr, (*SPARK_COUNTS, p95)))
+        rows = self.events(after - 7 * DAY_US, through).groupBy("k", window.alias("window")).agg(*map(F.expr, (*SPARK_COUNTS, p95)))
         ended = rows.withColumn("window_end", F.unix_micros("window.end")).drop("window")
         return ended.where((F.col("window_end") > after) & (F.col("window_end") <= through))
 
