@@ -391,6 +391,14 @@ def test_each_window_goes_its_own_way():
     assert len({window.leaf_bytes for window in found.windows}) == 4
 
 
+def test_what_revisions_read_is_told_of_the_slices_beside_other_ways():
+    windows = [GRID, {"name": "visits", "type": "session", "gap": "1 hour"}]
+    found = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": windows, "emit": "revise"}))
+    assert found.ways == ("slices", "live rows")
+    for told, of_slices in ((found.reads, "those of the windows that they revise"), (found.adds, "late rows of a slice")):
+        assert -1 < told.find(of_slices) < told.find("entr")
+
+
 def test_revisions_of_windows_on_grids_go_by_slices_or_nodes_and_what_they_read_is_told():
     long = {"name": "w", "type": "hopping", "size": "1 day", "hop": "5 minutes"}
     for window, kept in ((GRID, "slices"), (long, "nodes")):
