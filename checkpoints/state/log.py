@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: Greatest number of keys, by the rows that may name them, for which Spark sends the keys to the log's rows. By its own estimate, which
 #: counts the log's bytes, it would shuffle a log of 10 MB for the join, and once more for the windows: a fifth of a run's time.
 _MOST_SENT_KEYS = 1_000_000
+#: Column beside those of the state in :func:`latest_entries`, quoted; no key column has such a name.
+_AGE = '"_ age"'
 
 
 class LogTable(StateTable):
@@ -107,5 +109,5 @@ def latest_entries(log: str, keys: Sequence[str], where: str) -> str:
     """The SQL query for the entries of ``log`` that satisfy ``where`` and hold something that no later ones that do have superseded."""
     # Row numbers identify rows, and key columns identify keys: each partition of the window holds the entries of one row or key.
     by = ", ".join([f"CASE WHEN {KIND} = '{KEY_ENTRY}' THEN -1 ELSE {NUMBER_OF} END", *map(quoted, keys)])
-    ages = f"SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) AS age FROM {log} WHERE {where}"
-    return f"SELECT * FROM ({ages}) WHERE age = 1 AND {KIND} <> '{GONE}'"
+    ages = f"SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) AS {_AGE} FROM {log} WHERE {where}"
+    return f"SELECT * FROM ({ages}) WHERE {_AGE} = 1 AND {KIND} <> '{GONE}'"

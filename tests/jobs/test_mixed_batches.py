@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -329,6 +330,20 @@ def test_spans_are_kept_and_found_beside_the_rows_of_other_parts(tmp_path, other
     compare(run, rows)
     # Of a, and of b around 200 and 900.
     assert sum(row["n"] == 0 for row in run.rows) == 87 + (19 + 69 + 9)
+
+
+def test_a_key_may_be_named_as_anything_that_compacting_live_rows_computes(tmp_path, monkeypatch):
+    source = pa.schema([pa.field("age", pa.string()), *(field for field in SOURCE if field.name != "k")])
+    for module in (test_calendar_batches, sys.modules[__name__]):
+        monkeypatch.setattr(module, "SOURCE", source)
+    monkeypatch.setattr(sys.modules[__name__], "COLUMNS", Columns.of(Schema.from_arrow(source).to_json()))
+    spec = pipeline_of(["slots", "three"], {"n": {"count": "*"}}).model_copy(update={"keys": ("age",)})
+    run, found = Run(spec, str(tmp_path / "state")), []
+    for minute in (0, 1, 2, 3):
+        run.step([at(minute, age="a")], minute)
+        found.append(compact_entries(run.path, run.batch, run.divided.ways))
+    assert sum(found) > 0
+    assert [row["n"] for row in run.rows if row["window"] == "three"] == [3]
 
 
 def spans_of(run: Run) -> list[tuple[str, int]]:

@@ -152,3 +152,17 @@ def test_waiting_tuples_may_evict():
         run.feed([row])
     assert pc.sum(pc.equal(run.stored.column(KIND), WAITING)).as_py()
     compare(run, rows, final=False)
+
+
+@pytest.mark.parametrize("greatest", [2**53, 2**63 - 1])
+@pytest.mark.parametrize("trigger", [{"count": 1}, {"delta": {"column": "v", "by": 2**53}}], ids=["count", "delta"])
+def test_integers_may_differ_by_more_than_an_integer_holds(greatest: int, trigger: dict[str, Any]):
+    spec = spec_of(
+        {"type": "sliding", "evict": {"delta": {"column": "v", "by": 2**53}}, "trigger": trigger}, time={"column": "t", "unit": "none"}
+    )
+    rows = [Row("a", time, time, value, 0.5, "x", True) for time, value in enumerate((-(2**63), greatest, greatest, -(2**63)))]
+    for cuts in ([], [1], [1, 2, 3]):
+        run = fed(spec, rows, cuts)
+        run.feed([], final=True)
+        # A tuple evicts after a delta has fired, and before a count does.
+        assert [row["rows"] for row in run.rows()] == ([1, 1, 2, 3] if "count" in trigger else [1])

@@ -88,9 +88,11 @@ def _exceeds(rules: Rules, which: int, values: Values, place: int, base: float, 
     if not rules.wholes[which]:
         return values.value[place] - base > rules.deltas[which]
     v, by = values.whole[place], rules.floors[which]
+    # Differences may exceed int64, whose overflow compiled code takes to be impossible.
+    ahead, behind = np.uint64(v) - np.uint64(base_int), np.uint64(base_int) - np.uint64(v)
     if by >= 0:
-        return v > base_int and (v - base_int < 0 or v - base_int > by)
-    return v >= base_int or (base_int - v >= 0 and base_int - v < -by)
+        return v > base_int and ahead > np.uint64(by)
+    return v >= base_int or behind < np.uint64(-by)
 
 
 @inner
