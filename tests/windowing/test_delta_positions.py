@@ -166,3 +166,12 @@ def test_integers_may_differ_by_more_than_an_integer_holds(greatest: int, trigge
         run.feed([], final=True)
         # A tuple evicts after a delta has fired, and before a count does.
         assert [row["rows"] for row in run.rows()] == ([1, 1, 2, 3] if "count" in trigger else [1])
+
+
+@pytest.mark.parametrize(("column", "held"), [("v", 2), ("f", 1)])
+def test_a_delta_may_exceed_all_differences(column: str, held: int):
+    window = {"type": "sliding", "evict": {"delta": {"column": column, "by": 1e20}}, "trigger": {"count": 1}}
+    run = Run(spec_of(window, time={"column": "t", "unit": "none"}))
+    run.feed([Row("a", time, time, value, float(value) * 1e3, "x", True) for time, value in enumerate((-(2**63), 2**63 - 1))])
+    run.feed([], final=True)
+    assert [row["rows"] for row in run.rows()] == [1, held]

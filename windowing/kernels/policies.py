@@ -87,12 +87,9 @@ def _exceeds(rules: Rules, which: int, values: Values, place: int, base: float, 
     """Whether the value at ``place`` exceeds the base by more than the delta; integers are compared without rounding."""
     if not rules.wholes[which]:
         return values.value[place] - base > rules.deltas[which]
-    v, by = values.whole[place], rules.floors[which]
-    # Differences may exceed int64, whose overflow compiled code takes to be impossible.
-    ahead, behind = np.uint64(v) - np.uint64(base_int), np.uint64(base_int) - np.uint64(v)
-    if by >= 0:
-        return v > base_int and ahead > np.uint64(by)
-    return v >= base_int or behind < np.uint64(-by)
+    # A difference may exceed int64, whose overflow compiled code takes to be impossible.
+    whole = values.whole[place]
+    return whole > base_int and np.uint64(whole) - np.uint64(base_int) > rules.floors[which]
 
 
 @inner

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints, inner
 
@@ -40,7 +41,7 @@ class Rules(NamedTuple):
     settings: Ints
     listed: Ints
     deltas: Floats
-    floors: Ints
+    floors: npt.NDArray[np.uint64]
     wholes: Bools
 
 
