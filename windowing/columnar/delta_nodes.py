@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 #: Levels from a stored node to its parts. A tuple that leaves changes one node on each level, whose 16 parts are read. More parts would be
 #: more rows to read, more levels more rows to write.
 STRIDE = 4
-_MOST_GAP = np.iinfo(np.uint64).max
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def may_leave(settings: PolicySettings, greatest: kernel.Values, least: kernel.V
         with np.errstate(invalid="ignore", over="ignore"):
             return np.asarray(both & (greatest.value - least.value > settings.difference), np.bool_)
     gap = greatest.whole.view(np.uint64) - least.whole.view(np.uint64)
-    by = np.uint64(min(int(settings.difference), int(_MOST_GAP)))
+    by = np.uint64(min(int(settings.difference), kernel.MOST_GAP))
     return np.asarray(both & (greatest.whole > least.whole) & (gap > by), np.bool_)
 
 

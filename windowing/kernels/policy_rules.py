@@ -18,6 +18,8 @@ EVICT, TRIGGER, EVICT_COUNT, AGE, TRIGGER_COUNT, PARTIAL, EMPTY, IDLE, TICKS, OR
 #: whether the window has been full, whether the delta trigger has a base, and the base if it is an integer.
 LAST, TICKED, TICK, FIRED, INSERTED, FULL, HAS_BASE, BASE = range(8)
 BEFORE, AFTER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+#: Greatest difference between two integers.
+MOST_GAP = (1 << 64) - 1
 #: Elements of the counts: recorded triggers, recorded removed tuples, removed tuples at the last trigger, due ticks of the key. The kernel
 #: stops if the last exceeds ``MOST_ROWS_OF_KEY``.
 NOTED, REMOVED, KNOWN, DUE = 0, 1, 2, 3

@@ -29,8 +29,6 @@ STATE = ("last", "ticked", "tick", "fired", "inserted", "full", "has_base", "bas
 _FRESH = {"last": BEFORE, "ticked": BEFORE, "tick": AFTER}
 _KINDS = {"count": kernel.COUNT, "time": kernel.TIME, "delta": kernel.DELTA, "punctuation": kernel.PUNCTUATION}
 _NONE = np.empty(0, np.int64)
-#: Greatest difference between two integers.
-_MOST_GAP = (1 << 64) - 1
 
 
 class PolicySettings:
@@ -131,7 +129,13 @@ class PolicySettings:
             If a key has too many due ticks, or the batch too many triggers.
         """
         by = [_difference(policy.delta if policy is not None else None) for policy in (self.evict, self.trigger)]
-        rules = kernel.Rules(self.array, listed, np.array(by, np.float64), np.array([min(math.floor(each), _MOST_GAP) for each in by], np.uint64), np.array(whole))
+        rules = kernel.Rules(
+            self.array,
+            listed,
+            np.array(by, np.float64),
+            np.array([min(math.floor(each), kernel.MOST_GAP) for each in by], np.uint64),
+            np.array(whole),
+        )
         progress = kernel.Progress(clock.watermark, clock.ended, clock.seen)
         counts = np.zeros(4, np.int64)
         if self._steps is None:
