@@ -23,7 +23,7 @@ from windowmill.windowing.costs import Cost, Shape, engine_cost, listed_cost, ra
 from windowmill.windowing.engines import ENGINES, Setting, admissible
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import Parts, Rows, Way, divide, why_rows
+from windowmill.windowing.ways import Parts, Rows, WayName, divide, why_rows
 from windowmill.windowing.windows.base import Window
 from windowmill.windowing.windows.wording import kept_before
 
@@ -123,7 +123,7 @@ class WindowPlan:
 
     name: str
     what: str
-    way: Way
+    way: WayName
     shape: Shape
     choices: tuple[Choice, ...]
     leaf_bytes: int
@@ -151,7 +151,7 @@ class Plan:
     pipeline: str
     command: Command
     refused: tuple[tuple[Command, str], ...]
-    ways: tuple[Way, ...]
+    ways: tuple[WayName, ...]
     why: tuple[str, ...]
     reads: str
     adds: str
@@ -194,7 +194,7 @@ class _Planner:
         self._nodes = Nodes.of(parts.slices.grids.grids) if parts.slices else None
         self._nodes_from = None if parts.slices and all_hopping(parts.slices.grids.grids) is None else MANY_SLICES
         going = {"slices": parts.slices, "sessions": parts.sessions, "positions": parts.positions, "live rows": parts.rows}
-        self._way_of: dict[str, Way] = {
+        self._way_of: dict[str, WayName] = {
             window.name: way for way in parts.ways if (part := going[way]) is not None for window in part.pipeline.windows
         }
         for window in pipeline.windows:  # a function that cannot be found is told of here
@@ -209,7 +209,7 @@ class _Planner:
         reads, adds = ("; ".join(told) for told in zip(*map(self._reads_and_adds, ways), strict=True))
         return Plan(name, "run", (), ways, self._why, reads, adds, aggregates, windows)
 
-    def _reads_and_adds(self, way: Way) -> tuple[str, str]:
+    def _reads_and_adds(self, way: WayName) -> tuple[str, str]:
         """Which state a batch reads for the windows that go ``way``, and what it adds to it."""
         kind, slices = "nodes" if way == "slices" and self._nodes else way, self._parts.slices
         reads, adds = [_READS[kind]], [_ADDS[kind]]
@@ -228,7 +228,7 @@ class _Planner:
         parts = [f"{', '.join(names)} {size}" for size, names in named.items() if names]
         return f" (not counted: partials as bytes, {'; '.join(parts)})" if parts else ""
 
-    def _leaf_bytes(self, way: Way) -> int:
+    def _leaf_bytes(self, way: WayName) -> int:
         if way != "live rows":
             assert self._layout is not None
             known = self._parts.slices.grids.known if self._parts.slices else ()
@@ -293,7 +293,7 @@ class _Planner:
         others = tuple(self._alternative(other, aggregate, shape, way) for other in ENGINES if other != engine)
         return Choice(name, engine, why, combines, others)
 
-    def _alternative(self, engine: str, aggregate: Aggregate[Any], shape: Shape, way: Way) -> Alternative:
+    def _alternative(self, engine: str, aggregate: Aggregate[Any], shape: Shape, way: WayName) -> Alternative:
         combines, allowed = engine_cost(engine, shape.n, shape.m), engine in admissible(aggregate)
         if not allowed and not aggregate.exact:
             why_not = "floating point is never deducted: rounding, infinity or NaN of what left would stay behind"

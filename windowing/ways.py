@@ -40,7 +40,7 @@ from windowmill.windowing.kernels.layout import Layout, why_unmergeable
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 
-Way = Literal["slices", "sessions", "positions", "live rows"]
+WayName = Literal["slices", "sessions", "positions", "live rows"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Parts:
     rows: Rows | None = None
 
     @property
-    def ways(self) -> tuple[Way, ...]:
+    def ways(self) -> tuple[WayName, ...]:
         """The ways that windows go."""
         there = [getattr(self, field.name) is not None for field in fields(self)]
         return tuple(way for way, is_there in zip(_WAYS, there, strict=True) if is_there)
@@ -102,7 +102,7 @@ class Parts:
         return None if part is None else part.layout
 
 
-_WAYS: tuple[Way, ...] = ("slices", "sessions", "positions", "live rows")
+_WAYS: tuple[WayName, ...] = ("slices", "sessions", "positions", "live rows")
 
 
 def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
@@ -128,15 +128,15 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
     return Parts(slices, sessions, positions, None if others is None else Rows(others, beside=True))
 
 
-def windows_by_way(pipeline: Pipeline) -> dict[Way, Pipeline]:
+def windows_by_way(pipeline: Pipeline) -> dict[WayName, Pipeline]:
     """The ways that the windows of a pipeline go whose aggregates' partials can be combined; for each, the pipeline with its windows."""
-    going: dict[Way, list[Window]] = {way: [] for way in _WAYS}
+    going: dict[WayName, list[Window]] = {way: [] for way in _WAYS}
     for index, window in enumerate(pipeline.windows):
         going[_way_of(pipeline, index)].append(window)
     return {way: pipeline.model_copy(update={"windows": tuple(windows)}) for way, windows in going.items() if windows}
 
 
-def _way_of(pipeline: Pipeline, index: int) -> Way:
+def _way_of(pipeline: Pipeline, index: int) -> WayName:
     window = pipeline.windows[index]
     if why_no_partials(pipeline, index):
         return "live rows"
@@ -161,7 +161,7 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
         )
 
 
-def told_of(ways: Sequence[Way]) -> str:
+def told_of(ways: Sequence[WayName]) -> str:
     """The names of ``ways`` as a list in a sentence.
 
     >>> told_of(["slices", "sessions", "live rows"])

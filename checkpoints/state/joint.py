@@ -29,7 +29,7 @@ from windowmill.windowing.errors import SpecError
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
-    from windowmill.windowing.ways import Way
+    from windowmill.windowing.ways import WayName
 
 #: Columns that tell whose a row is, or by which rows are read: they come first, because Delta keeps statistics of the first columns only.
 _LEADING = (KIND, SEQUENCE, SLICE, LEVEL, CLOSED, GAP, FIRST, LAST, BATCH)
@@ -65,7 +65,7 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
     return pa.schema([found[name] for name in (*first, *rest, SUM)])
 
 
-def own_rows(way: Way, ways: Collection[Way], spans: Sequence[str] = ()) -> str:
+def own_rows(way: WayName, ways: Collection[WayName], spans: Sequence[str] = ()) -> str:
     """The SQL condition for the rows of the part that goes ``way``, in a table of parts that go these ``ways``.
 
     Rows of spans belong to the slices; each has a value in one of the columns ``spans``.
@@ -82,7 +82,7 @@ def own_rows(way: Way, ways: Collection[Way], spans: Sequence[str] = ()) -> str:
 def compact_entries(
     path: str,
     before_batch: int,
-    ways: Collection[Way],
+    ways: Collection[WayName],
     needed: Needed | None = None,
     *,
     spans: Sequence[str] = (),
@@ -127,7 +127,14 @@ def compact_entries(
 
 
 def _kept(
-    schema: pa.Schema, where: str, before_batch: int, ways: Collection[Way], needed: Needed | None, spans: Sequence[str], *, removes: bool
+    schema: pa.Schema,
+    where: str,
+    before_batch: int,
+    ways: Collection[WayName],
+    needed: Needed | None,
+    spans: Sequence[str],
+    *,
+    removes: bool,
 ) -> str:
     """The SQL query for the rows for which ``where`` holds that a later batch may need, and for those of ``before_batch``.
 

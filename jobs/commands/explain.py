@@ -19,9 +19,9 @@ from windowmill.windowing.engines import ENGINES
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.planner import Plan, plan
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import Way
+from windowmill.windowing.ways import WayName
 
-_LEAVES: Mapping[Way, str] = {
+_LEAVES: Mapping[WayName, str] = {
     "slices": "slices",
     "sessions": "open sessions",
     "positions": "tuples by position, with FlatFAT's nodes",

@@ -31,7 +31,7 @@ from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.errors import SinkError, StateError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import Way, windows_by_way
+from windowmill.windowing.ways import WayName, windows_by_way
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
     return compact
 
 
-def _needed(parts: Mapping[Way, Pipeline], ledger: Ledger) -> Needed | None:
+def _needed(parts: Mapping[WayName, Pipeline], ledger: Ledger) -> Needed | None:
     """The partials of slices and sessions that a future window can contain; null if nothing has been emitted, so that all are needed."""
     last = ledger.last_commit
     if last is None or last.outcome is None or last.outcome.emitted is None:

@@ -24,7 +24,7 @@ from windowmill.jobs.commands.state_views.slices import SlicesView
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import SpecError, StateMissingError
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import Way, divide
+from windowmill.windowing.ways import WayName, divide
 
 
 def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
@@ -59,7 +59,7 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
 def _view(pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> View:
     if is_log(path):
         return LiveRowsView(pipeline, ledger, path, limit)
-    parts, views = divide(pipeline, source_types(ledger, path)), dict[Way, View]()
+    parts, views = divide(pipeline, source_types(ledger, path)), dict[WayName, View]()
     if parts.slices is not None:
         views["slices"] = SlicesView(parts.slices.pipeline, ledger, path, limit)
     if parts.sessions is not None:

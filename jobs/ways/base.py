@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.kernels.combine import Ints
-    from windowmill.windowing.ways import Way as WayName
+    from windowmill.windowing.ways import WayName
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.pass_output import computed
-from windowmill.windowing.ways import Parts, Rows, Way
+from windowmill.windowing.ways import Parts, Rows, WayName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class LiveRowPart:
     """Computes a batch by live rows; ``parts`` are all parts of the pipeline."""
 
-    way: Way = "live rows"
+    way: WayName = "live rows"
     reading = None
     grids: Sequence[WindowGrid] = ()
     spans: Sequence[str] = ()

@@ -15,7 +15,7 @@ from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.positions_in_process import LoadedInProcess
 from windowmill.jobs.ways.positions_on_spark import LoadedOnSpark
 from windowmill.windowing.columnar.positions import PositionStage, PositionState
-from windowmill.windowing.ways import Positions, Way
+from windowmill.windowing.ways import Positions, WayName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class PositionPart:
     """Computes a batch over positions."""
 
-    way: Way = "positions"
+    way: WayName = "positions"
     grids: Sequence[WindowGrid] = ()
     spans: Sequence[str] = ()
     by_arrival = True

@@ -20,7 +20,7 @@ from windowmill.jobs.ways.sessions_on_spark import LoadedOnSpark
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.session_partials import SessionStage, fragment_schema, row_schema
-from windowmill.windowing.ways import Sessions, Way
+from windowmill.windowing.ways import Sessions, WayName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class SessionPart:
     """Computes a batch by sessions."""
 
-    way: Way = "sessions"
+    way: WayName = "sessions"
     grids: Sequence[WindowGrid] = ()
     spans: Sequence[str] = ()
     by_arrival = True

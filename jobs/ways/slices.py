@@ -16,7 +16,7 @@ from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_on_spark import LoadedOnSpark, load
 from windowmill.windowing.columnar.known_spans import marks_of
-from windowmill.windowing.ways import Slices, Way
+from windowmill.windowing.ways import Slices, WayName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class SlicePart:
     """Computes a batch by slices."""
 
-    way: Way = "slices"
+    way: WayName = "slices"
 
     def __init__(self, spark: SparkSession, batch: TableInput, slices: Slices, state: str) -> None:
         self._spark, self._batch = spark, replace(batch, pipeline=slices.pipeline)

@@ -17,7 +17,7 @@ from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
-from windowmill.windowing.ways import Way
+from windowmill.windowing.ways import WayName
 
 
 class LiveRowsView(View):
@@ -25,7 +25,7 @@ class LiveRowsView(View):
 
     inspection: LogInspection
 
-    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int, ways: Sequence[Way] = ()) -> None:
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int, ways: Sequence[WayName] = ()) -> None:
         super().__init__(pipeline, ledger, limit)
         log = StateLog(pipeline, source_types(ledger, path), conditions_of(pipeline), beside=len(ways) > 1)
         own = own_rows("live rows", ways or ["live rows"])

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.commands.state_views.base import View
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import Way, told_of
+from windowmill.windowing.ways import WayName, told_of
 
 #: Facts about the whole table, which are the same in all views.
 _SHARED = ("next_batch", "version", "files", "bytes", "entries", "keys", "emitted_through")
@@ -19,7 +19,7 @@ _SHARED = ("next_batch", "version", "files", "bytes", "entries", "keys", "emitte
 class MixedView(View):
     """State of several parts: what the view of each shows."""
 
-    def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int, views: Mapping[Way, View]) -> None:
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int, views: Mapping[WayName, View]) -> None:
         super().__init__(pipeline, ledger, limit)
         self._views = {way.replace(" ", "_"): view for way, view in views.items()}
         self._kind = told_of(list(views))
