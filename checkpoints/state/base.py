@@ -43,7 +43,8 @@ class StateTable:
 
     def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None, *, widens: bool = False) -> None:
         self._spark, self._path, self._schema, self._widens = spark, path, schema, widens
-        self._order = order_of(schema.names)
+        # Batches read all rows alike of a table without kinds and levels.
+        self._order = order_of(schema.names) if {KIND, LEVEL} & set(schema.names) else []
         self._check = RowCheck(path) if check is None else check
         self._exists = DeltaTable.is_deltatable(path)
 
@@ -100,11 +101,11 @@ class StateTable:
 
 
 def order_of(columns: Sequence[str]) -> list[str]:
-    """The columns by which rows of a table with these ``columns`` are sorted when they are written; none if batches read all alike.
+    """The columns by which rows of a table with these ``columns`` are sorted.
 
     Rows that are read together then stand together, so statistics exclude most files and pages from a read of few rows.
     """
-    return [name for name in (KIND, LEVEL, SLICE, LAST) if name in columns] if {KIND, LEVEL} & set(columns) else []
+    return [name for name in (KIND, LEVEL, SLICE, LAST) if name in columns]
 
 
 def files_of(table: DeltaTable) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
-from windowmill.checkpoints.state.base import REWRITE, BatchFiles, StateTable, by_batches, files_of, number_of_rows
+from windowmill.checkpoints.state.base import REWRITE, BatchFiles, StateTable, by_batches, files_of, number_of_rows, order_of
 from windowmill.checkpoints.state.wanted import (
     Condition,
     OpenSessions,
@@ -96,11 +96,6 @@ class PartialTable(StateTable):
 def has_nodes(path: str) -> bool:
     """Whether the state table at ``path`` also holds nodes; this is fixed when the table is created."""
     return LEVEL in DeltaTable(path).schema().to_arrow().names
-
-
-def _reading_order(columns: Sequence[str]) -> list[str]:
-    """The sort order of merged rows: with it, statistics exclude most pages of a file from a read of few rows."""
-    return [name for name in (LEVEL, SLICE, LAST) if name in columns]
 
 
 @dataclass(frozen=True)
@@ -182,7 +177,7 @@ def compact_partials(path: str, needed: Needed | None) -> int:
             rows = f"state WHERE {within}"
             if needed is not None:
                 rows = f"{needed.latest_of(rows)} AND ({needed.sql})"
-            query = f"SELECT {', '.join(map(quoted, columns))} FROM {rows} ORDER BY {', '.join(_reading_order(columns))}"
+            query = f"SELECT {', '.join(map(quoted, columns))} FROM {rows} ORDER BY {', '.join(order_of(columns))}"
             merged = QueryBuilder().register("state", table).execute(query)
             # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
             write_deltalake(table, merged, mode="overwrite", predicate=within, commit_properties=REWRITE)

@@ -17,7 +17,7 @@ from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.new_rows import NewRows, counted
 from windowmill.windowing.columnar import known_spans, slice_windows, slices
-from windowmill.windowing.columnar.rows import key_codes
+from windowmill.windowing.columnar.rows import codes_of, key_codes
 from windowmill.windowing.columnar.slice_windows import Combined, result_rows
 from windowmill.windowing.columnar.slices import ARRIVAL, SLICE, TIME, Revising, WindowStage
 
@@ -116,8 +116,7 @@ def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) ->
     highs = [high for span in times if (high := span["max"].as_py()) is not None]
     if not lows:
         return True
-    keys = [pa.chunked_array([chunk for table in tables for chunk in table.column(key).chunks]) for key in stage.slices.keys]
-    _, n_keys = key_codes(keys, sum(table.num_rows for table in tables))
+    _, n_keys = codes_of(tables, stage.slices.keys)
     ends = sum(_ends(grid, max(stage.after, min(lows)), stage.through, max(highs)) for _, grid in stage.grids)
     revised = 0 if rows is None or stage.revising is None else _revised(rows, stage.revising, stage)
     later = 0

@@ -68,9 +68,11 @@ class Way:
 
     def _few(self, new: NewRows | None, emission: Emission) -> list[Loaded] | None:
         """Load a small batch in this process; null if one part cannot."""
+        if any(part.reading is None for part in self._parts):
+            return None  # known before any state is read
         loaded: list[Loaded] = []
         for part in self._parts:
-            each = None if part.reading is None else part.few(new, emission)
+            each = part.few(new, emission)
             if each is None:
                 return None
             loaded.append(each)

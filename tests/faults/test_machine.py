@@ -15,10 +15,14 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.faults.machine import Machine
 from windowmill.checkpoints import upkeep
-from windowmill.checkpoints.state import base
+from windowmill.checkpoints.state import base, positions
 from windowmill.jobs.batch import steps
 
+#: Number of steps; a few where it is not given.
+_WANTED = os.environ.get("WINDOWMILL_STEPS")
 pytestmark = [pytest.mark.spark, pytest.mark.covers("P1", "P10", "P11", "S5", "I2", "I11", "I12", "Q1")]
+if _WANTED:
+    pytestmark.append(pytest.mark.timeout(0))
 _STEPS_OF_AN_EXAMPLE, _EXAMPLES_OF_A_SEED = 50, 10
 
 
@@ -29,6 +33,7 @@ def machine(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(Machine, "_prepared", {})
     Machine.done.clear()
     monkeypatch.setattr(base, "FEW_FILES", 6)
+    monkeypatch.setattr(positions, "FEW_FILES", 6)
     monkeypatch.setattr(upkeep, "FEW_FILES", 6)
     monkeypatch.setattr(steps, "MERGED_EVERY", 4)
     yield Machine
@@ -49,16 +54,18 @@ def _take(machine: type[Machine], number: int, examples: int, steps: int) -> Non
     run_state_machine_as_test(seed(number)(machine), settings=chosen)
 
 
-@pytest.mark.skipif("WINDOWMILL_STEPS" in os.environ, reason="the long run takes the same steps and more")
-def test_a_few_steps(machine):
-    _take(machine, 3, examples=2, steps=15)
-    assert machine.done.total() >= 22
+def test_steps_in_any_order(machine):
+    if not _WANTED:
+        _take(machine, 3, examples=2, steps=15)
+        assert machine.done.total() >= 22
+        return
+    failed = _failed_seeds(machine, int(_WANTED), int(os.environ.get("WINDOWMILL_SEED", "0")))
+    assert failed == [], f"seeds that failed: {failed}; run one by WINDOWMILL_SEED=n WINDOWMILL_STEPS=1"
 
 
-@pytest.mark.skipif("WINDOWMILL_STEPS" not in os.environ, reason="thousands of steps are for `make machine`")
-@pytest.mark.timeout(0)
-def test_thousands_of_steps(machine):
-    wanted, number, failed = int(os.environ["WINDOWMILL_STEPS"]), int(os.environ.get("WINDOWMILL_SEED", "0")), []
+def _failed_seeds(machine: type[Machine], wanted: int, number: int) -> list[int]:
+    """Take the ``wanted`` steps, seed by seed from ``number`` on."""
+    failed = []
     machine.told_every = 50
     while machine.done.total() < wanted:
         before = machine.done.total()
@@ -69,4 +76,4 @@ def test_thousands_of_steps(machine):
             print(f"seed {number} failed: {type(err).__name__}: {err}\n" + "\n".join(getattr(err, "__notes__", [])), flush=True)
         print(f"seed {number}: {machine.done.total() - before} steps, {machine.done.total()} of {wanted}", flush=True)
         number += 1
-    assert failed == [], f"seeds that failed: {failed}; run one by WINDOWMILL_SEED=n WINDOWMILL_STEPS=1"
+    return failed

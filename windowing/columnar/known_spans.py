@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
 from windowmill.windowing.bounds import check_ends_of_key, check_share
 from windowmill.windowing.columnar.grid_partials import Partials
-from windowmill.windowing.columnar.rows import key_codes
+from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.columns import int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Ints
@@ -283,9 +283,5 @@ class Stored:
 
     def _codes(self, others: pa.Table) -> tuple[Ints, Ints, int]:
         """Key indices of these rows and of ``others``, and the number of keys."""
-        columns = []
-        for key in self.keys:
-            column = self.rows.column(key)
-            columns.append(pa.chunked_array([*column.chunks, *others.column(key).chunks], column.type))
-        codes, n_keys = key_codes(columns, len(self.rows) + len(others))
+        codes, n_keys = codes_of([self.rows, others], self.keys)
         return codes[: len(self.rows)], codes[len(self.rows) :], n_keys

@@ -133,12 +133,20 @@ class DeltaSequence(PositionSequence):
     @cached_property
     def _held(self) -> Held:
         """The nodes of the cover, in the order of positions; only single tuples have values."""
-        used = self._in_order
-        places, table = self._restored_places.at(used), self._nodes.take(pa.array(used))
-        least = least_values(table, integers=self._integers)
+        used, table, least = self._in_order, self._held_nodes, self._held_values
+        places = self._restored_places.at(used)
         values = kernel.Values(least.value, least.whole, least.known & (places.level == 0))
         offsets = np.searchsorted(places.key, np.arange(self._tuples.n_keys + 1)).astype(np.int64)
         return Held(offsets, places.begin, self._live[used], int64_of(table.column(FIRST).combine_chunks()), values)
+
+    @cached_property
+    def _held_nodes(self) -> pa.Table:
+        return self._nodes.take(pa.array(self._in_order))
+
+    @cached_property
+    def _held_values(self) -> kernel.Values:
+        """The least value below each of the nodes that are held."""
+        return least_values(self._held_nodes, integers=self._integers)
 
     @cached_property
     def _in_order(self) -> Ints:
@@ -159,10 +167,7 @@ class DeltaSequence(PositionSequence):
         applied, keys = entered.tuples, entered.keys
         out, removed = self._stage.settings[window].run(self._listed, applied, keys, self._stage.clock, entered.integers)
         key, start, end, number, _, hi, _, gone_to = out
-        chosen = np.ones(len(key), np.bool_)
-        if self._stage.ends is not None:
-            first_end, last_end = self._stage.ends
-            chosen = (end > first_end) & (end <= last_end)
+        chosen = self._shows(end)
         changes = window_changes(applied.offsets, key, hi, gone_to, removed, keys.alive)
         windows = Windows.of(*(column[chosen] for column in (key, start, end)), trigger=number[chosen])
         front = self._after.copy()
@@ -182,7 +187,7 @@ class DeltaSequence(PositionSequence):
         _, _, entered = self._applied[self._windows[0]]
         applied, is_new = entered.tuples, entered.is_fed
         new, _ = self._leaves
-        held = self._nodes.take(pa.array(self._in_order)).select(new.column_names).cast(new.schema)
+        held = self._held_nodes.select(new.column_names).cast(new.schema)
         # Of partials that tie, the one in the earlier row counts as the older.
         table = pa.concat_tables([held, new]).combine_chunks()
         at = np.empty(len(is_new), np.int64)
@@ -190,8 +195,7 @@ class DeltaSequence(PositionSequence):
         partials = Combined(*arenas(self._stage.layout, table), self._stage.objects.decode(self._stage.objects.read(table))).at(at)
         level = int64_of(table.column(LEVEL).combine_chunks())[at]
         places = Places(self._key_of(applied), level, entered.begin)
-        least = least_values(self._nodes.take(pa.array(self._in_order)), integers=self._integers)
-        values = values_at(joined_values((least, self._fed_values)), at)
+        values = values_at(joined_values((self._held_values, self._fed_values)), at)
         return _Items(table, applied.offsets, places, applied.time, applied.weight, values, is_new, entered.keys.alive, partials)
 
     def _combined(self, shown: _Shown, nodes: Places) -> tuple[Combined, Ints]:
@@ -251,9 +255,9 @@ class DeltaSequence(PositionSequence):
             np.concatenate([each.first for each in found]),
             joined_values([each.values for each in found]),
         )
-        before = self._restored_places.at(np.append(self._cover.split, self._cover.used))
-        at = joined.places.among(before)
-        known = np.where(at >= 0, np.append(self._live[np.append(self._cover.split, self._cover.used)], 0)[at], 0)
+        before = np.append(self._cover.split, self._cover.used)
+        at = joined.places.among(self._restored_places.at(before))
+        known = np.where(at >= 0, np.append(self._live[before], 0)[at], 0)
         whole = (joined.places.stop <= self._after[joined.places.key]) & (joined.places.stop > head[joined.places.key])
         chosen = np.flatnonzero(whole & (known != joined.live))
         chosen = chosen[np.argsort(joined.places.key[chosen], kind="stable")]

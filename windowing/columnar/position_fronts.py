@@ -58,8 +58,7 @@ class FrontSequence(PositionSequence):
         out, _ = settings.run(self._listed, applied, keys, self._stage.clock, entered.integers)
         key, start, end, number, lo, hi, _, _ = out
         if self._stage.ends is not None:
-            first_end, last_end = self._stage.ends
-            chosen = (end > first_end) & (end <= last_end)
+            chosen = self._shows(end)
             key, start, end, number, lo, hi = (column[chosen] for column in (key, start, end, number, lo, hi))
         filled, last = hi > lo, np.maximum(hi - 1, 0)
         ends = np.append(begin + applied.weight, 0)

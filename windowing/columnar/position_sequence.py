@@ -217,6 +217,13 @@ class PositionSequence(ABC):
     def _new_nodes(self) -> tuple[Ints, dict[str, pa.Array]]:
         """Key index and columns of the rows of nodes that the batch adds to the state, none of which end at or before :attr:`_head`."""
 
+    def _shows(self, end: Ints) -> Bools:
+        """Mask of the windows that the batch shows, by where they ``end``."""
+        if self._stage.ends is None:
+            return np.ones(len(end), np.bool_)
+        first, last = self._stage.ends
+        return np.asarray((end > first) & (end <= last), np.bool_)
+
     def _own_scalars(self) -> dict[str, Ints]:
         """Further scalars of each key."""
         return {}

@@ -51,14 +51,21 @@ def key_codes(columns: Sequence[pa.ChunkedArray | pa.Array], n_rows: int) -> tup
     return codes, int(codes.max()) + 1 if n_rows else 0
 
 
+def codes_of(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[Ints, int]:
+    """As :func:`key_codes`, for the rows of all ``tables``, one table after the other; ``names`` are those of the key columns."""
+    return key_codes([_column_of(tables, name) for name in names], sum(map(len, tables)))
+
+
 def keys_of(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[pa.Table, Ints, int]:
     """One row for each key of ``tables``, the key index of each of their rows, and the number of keys."""
-    n_rows = sum(map(len, tables))
-    columns = [pa.chunked_array([chunk for table in tables for chunk in table.column(name).chunks]) for name in names]
-    codes, n_keys = key_codes(columns, n_rows)
+    codes, n_keys = codes_of(tables, names)
     firsts = pa.array(np.unique(codes, return_index=True)[1])
-    keys = pa.table({name: as_key(column.combine_chunks().take(firsts)) for name, column in zip(names, columns, strict=True)})
+    keys = pa.table({name: as_key(_column_of(tables, name).combine_chunks().take(firsts)) for name in names})
     return keys, codes, n_keys
+
+
+def _column_of(tables: Sequence[pa.Table], name: str) -> pa.ChunkedArray:
+    return pa.chunked_array([chunk for table in tables for chunk in table.column(name).chunks], tables[0].column(name).type)
 
 
 def as_key(column: pa.Array) -> pa.Array:

@@ -21,7 +21,7 @@ from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.checksums import SUM, RowCheck
 from windowmill.windowing.columnar.log import NUMBER_OF
 from windowmill.windowing.columnar.output import gives_json, typed
-from windowmill.windowing.columnar.rows import key_codes
+from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slices import BATCH, CLOSED, LATE, TIME, by_time, lifted_groups
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.kernels import sessions as kernel
@@ -158,8 +158,7 @@ class _Arrived:
     def of(cls, stage: SessionStage, rows: pa.Table, fragments: pa.Table) -> _Arrived:
         rows = rows.sort_by(NUMBER_OF)
         rows = rows.take(pa.array(by_time(rows, stage.ties if stage.layout.ordered else ()))).combine_chunks()
-        keys = [pa.chunked_array([*fragments.column(key).chunks, *rows.column(key).chunks]) for key in stage.keys]
-        codes, n_keys = key_codes(keys, len(fragments) + len(rows))
+        codes, n_keys = codes_of([fragments, rows], stage.keys)
         order, offsets = by_key(codes[len(fragments) :], n_keys)
         return cls(rows, order, offsets, fragments.select(stage.schema.names), codes[: len(fragments)])
 
