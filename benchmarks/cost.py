@@ -14,16 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
-
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
-from benchmarks.pipelines import Growing
+from benchmarks.pipelines import Growing, take_turns
 from benchmarks.processes import timed
-from benchmarks.race import Result, ratios
-from benchmarks.small_runs import AGGREGATES, KEYS, ROWS_PER_MINUTE, WARM_ROUNDS, WINDOWS
+from benchmarks.race import ratios
+from benchmarks.small_runs import AGGREGATES, KEYS, ROWS_PER_MINUTE, WINDOWS
 from benchmarks.spark_ways import session
-from windowmill.checkpoints.places import Places
 
 BASE = "fixed grids, numbers"
 
@@ -89,28 +86,14 @@ def main(arguments: list[str] | None = None) -> Measurement:
             spec = {"windows": WINDOWS, "aggregates": AGGREGATES} | changes
             pipelines[name] = Growing(Path(scratch).absolute() / f"kind_{number}", **spec, keys=KEYS, rows_per_minute=ROWS_PER_MINUTE)
             _, seconds, _ = timed(partial(pipelines[name].land_history, given.history))
-            console.print(f"{name}: {given.history:,} rows of history in {seconds:.0f} s, state {_state_bytes(pipelines[name]):,} bytes")
-        results = {name: Result(name) for name in pipelines}
-        for round_ in range(-WARM_ROUNDS, given.repetitions):
-            taken = []
-            for name, pipeline in pipelines.items():
-                pipeline.land(given.rows)
-                (seconds, _, _), _, cpu = timed(pipeline.run)
-                taken.append(f"{name} {seconds:.2f} s")
-                if round_ >= 0:
-                    results[name].take(round_, seconds, cpu)
-            console.print(f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: {'; '.join(taken)}")
-        measured.notes += [f"{name}: state {_state_bytes(pipeline):,} bytes" for name, pipeline in pipelines.items()]
+            console.print(f"{name}: {given.history:,} rows of history in {seconds:.0f} s, {pipelines[name].state}")
+        results = take_turns(pipelines, given.rows, given.repetitions, console.print)
+        measured.notes += [f"{name}: {pipeline.state}" for name, pipeline in pipelines.items()]
     measured.take(list(results.values()))
     measured.figures = [Figure(f"{name} / {BASE}", ratios(results[BASE], results[name]), most=2) for name in results if name != BASE]
     measured.notes.append(f"{BASE}: {statistics.median(results[BASE].seconds):.2f} s a run")
     measured.finish(console, given.results)
     return measured
-
-
-def _state_bytes(pipeline: Growing) -> int:
-    table = DeltaTable(Places.of(pipeline.pipeline).state)
-    return sum(size for size in table.get_add_actions(flatten=True)["size_bytes"].to_pylist() if size)
 
 
 if __name__ == "__main__":

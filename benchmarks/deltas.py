@@ -12,19 +12,15 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from deltalake import DeltaTable
-
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
-from benchmarks.pipelines import Growing
+from benchmarks.pipelines import Growing, take_turns
 from benchmarks.processes import timed
-from benchmarks.race import Result, ratios
+from benchmarks.race import ratios
 from benchmarks.spark_ways import session
-from windowmill.checkpoints.places import Places
 
 BY_COUNT, BY_DELTA = "the last tuples", "tuples that a delta evicts"
 AGGREGATES = {"rows": {"count": "*"}, "total": {"sum": "v"}, "mean": {"mean": "v"}, "greatest": {"max": "code"}}
-WARM_ROUNDS = 2
 
 
 def main(arguments: list[str] | None = None) -> Measurement:
@@ -49,30 +45,15 @@ def main(arguments: list[str] | None = None) -> Measurement:
             folder = Path(scratch).absolute() / f"evicts_{number}"
             pipeline = Growing(folder, [window], AGGREGATES, keys=given.keys, rows_per_minute=700, spread=float(by))
             _, seconds, _ = timed(partial(pipeline.land_history, history))
-            console.print(f"{name}: {history:,} rows of history in {seconds:.0f} s, state {_told(pipeline)}")
+            console.print(f"{name}: {history:,} rows of history in {seconds:.0f} s, {pipeline.state}")
             pipelines[name] = pipeline
-        results = {name: Result(name) for name in pipelines}
-        for round_ in range(-WARM_ROUNDS, given.repetitions):
-            taken = []
-            for name, pipeline in pipelines.items():
-                pipeline.land(given.rows)
-                (seconds, _, _), _, cpu = timed(pipeline.run)
-                taken.append(f"{name} {seconds:.2f} s, {cpu:.2f} s of processor time")
-                if round_ >= 0:
-                    results[name].take(round_, seconds, cpu)
-            console.print(f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: {'; '.join(taken)}")
-        measured.notes += [f"{name}: state {_told(pipeline)}" for name, pipeline in pipelines.items()]
+        results = take_turns(pipelines, given.rows, given.repetitions, console.print)
+        measured.notes += [f"{name}: {pipeline.state}" for name, pipeline in pipelines.items()]
     measured.take(list(results.values()))
     measured.figures = [Figure(f"{BY_DELTA} / {BY_COUNT}", ratios(results[BY_COUNT], results[BY_DELTA]), most=3)]
     measured.notes.append(f"{BY_COUNT}: {statistics.median(results[BY_COUNT].seconds):.2f} s a run")
     measured.finish(console, given.results)
     return measured
-
-
-def _told(pipeline: Growing) -> str:
-    files = DeltaTable(Places.of(pipeline.pipeline).state).get_add_actions(flatten=True)
-    rows, size = (sum(files[name].to_pylist()) for name in ("num_records", "size_bytes"))
-    return f"{rows:,} rows, {size:,} bytes"
 
 
 if __name__ == "__main__":

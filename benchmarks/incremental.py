@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
-from benchmarks.pipelines import MINUTE_US, Growing
+from benchmarks.pipelines import MINUTE_US, WARM_ROUNDS, Growing
 from benchmarks.processes import timed
 from benchmarks.race import Result, ratios
 from benchmarks.rows import compare
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RECOMPUTE, STREAM = "Spark recomputing", "Structured Streaming"
-WARM_ROUNDS = 2
 
 
 def main(arguments: list[str] | None = None) -> Measurement:

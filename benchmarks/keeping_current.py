@@ -17,14 +17,12 @@ from pyspark.sql import functions as F
 
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
-from benchmarks.pipelines import Growing
+from benchmarks.pipelines import WARM_ROUNDS, Growing
 from benchmarks.processes import timed
 from benchmarks.race import Result
 from benchmarks.rivals import RIVALS, Rival
 from benchmarks.rows import compare
 from benchmarks.spark_ways import session
-
-WARM_ROUNDS = 2
 
 
 def main(arguments: list[str] | None = None) -> Measurement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from rich.console import Console
 
+from benchmarks.processes import timed
+from benchmarks.race import Result
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.wanted import condition_of
 from windowmill.jobs.batch import loop
@@ -27,6 +29,8 @@ from windowmill.windowing.specfile import parse_pipeline
 
 MINUTE_US = 60_000_000
 START_US = 1_700_000_040_000_000
+#: Rounds that are not counted.
+WARM_ROUNDS = 2
 #: Allowed lateness of a pipeline with late rows.
 LATENESS_MINUTES = 120
 #: Most rows of one landed version; a history lands in many, as it would have.
@@ -116,6 +120,13 @@ class Growing:
         seconds = time.perf_counter() - begun
         return seconds, done, sum(DeltaTable(path).version() - version for path, version in zip(tables, before, strict=True))
 
+    @property
+    def state(self) -> str:
+        """Rows and bytes of its state table."""
+        files = DeltaTable(Places.of(self.pipeline).state).get_add_actions(flatten=True)
+        rows, size = (sum(files[name].to_pylist()) for name in ("num_records", "size_bytes"))
+        return f"state {rows:,} rows, {size:,} bytes"
+
     def restored_rows(self, done: Done) -> int:
         """State rows that the run ``done`` read: earlier batches' slices, or nodes, of the windows that it completed."""
         assert done.plan.emitted is not None
@@ -129,6 +140,21 @@ class Growing:
         query = QueryBuilder().register("state", DeltaTable(Places.of(self.pipeline).state))
         counted = query.execute(f"SELECT count(*) AS n FROM state WHERE {BATCH} < {done.plan.batch} AND ({condition})").read_all()
         return int(pa.table(counted).column("n")[0].as_py())
+
+
+def take_turns(pipelines: Mapping[str, Growing], rows: int, repetitions: int, say: Callable[[str], None]) -> dict[str, Result]:
+    """Runs over ``rows`` new rows of one pipeline after the other, round by round; the first ``WARM_ROUNDS`` are not counted."""
+    results = {name: Result(name) for name in pipelines}
+    for round_ in range(-WARM_ROUNDS, repetitions):
+        taken = []
+        for name, pipeline in pipelines.items():
+            pipeline.land(rows)
+            (seconds, _, _), _, cpu = timed(pipeline.run)
+            taken.append(f"{name} {seconds:.2f} s, {cpu:.2f} s of processor time")
+            if round_ >= 0:
+                results[name].take(round_, seconds, cpu)
+        say(f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: {'; '.join(taken)}")
+    return results
 
 
 def quiet() -> Progress:

@@ -25,11 +25,10 @@ from deltalake import DeltaTable
 
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
-from benchmarks.pipelines import Growing
+from benchmarks.pipelines import WARM_ROUNDS, Growing
 from benchmarks.position_counts import table
 from benchmarks.processes import timed
 from benchmarks.race import Result, ratios
-from benchmarks.small_runs import WARM_ROUNDS
 from benchmarks.spark_ways import session
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.positions import PositionTable

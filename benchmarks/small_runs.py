@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
-from benchmarks.pipelines import Growing
+from benchmarks.pipelines import WARM_ROUNDS, Growing
 from benchmarks.race import Result, ratios
 from benchmarks.spark_ways import session
 
@@ -24,7 +24,6 @@ WINDOWS = (
 AGGREGATES = {"n": {"count": "*"}, "mean": {"mean": "v"}, "top": {"max": "v"}, "spread": {"stddev_samp": "v"}}
 KEYS, ROWS_PER_MINUTE = 100, 50
 COUNTED_STEPS = ("survey", "restore", "apply", "validate", "publish", "remember", "commit")
-WARM_ROUNDS = 2
 
 
 def main(arguments: list[str] | None = None) -> Measurement:
