@@ -25,13 +25,17 @@ from windowmill.windowing.errors import StateCorruptError
 WHOLE_BYTES = 16 << 20
 
 
-def read_whole(table: DeltaTable, files: Sequence[Mapping[str, Any]], schema: pa.Schema, where: pc.Expression) -> pa.Table:
+def read_whole(
+    table: DeltaTable, files: Sequence[Mapping[str, Any]], schema: pa.Schema, where: pc.Expression, *, may_lack: Collection[str] = ()
+) -> pa.Table:
     """The rows of ``files`` for which ``where`` holds, with the columns of ``schema``.
 
     Parameters
     ----------
     files
         Rows of ``DeltaTable.get_add_actions(flatten=True)``.
+    may_lack
+        Columns that are null in files without them.
 
     Raises
     ------
@@ -41,7 +45,7 @@ def read_whole(table: DeltaTable, files: Sequence[Mapping[str, Any]], schema: pa
         If a file cannot be read.
     """
     store = pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri))
-    parts = [_rows_of(store, table.table_uri, file, schema).filter(where) for file in files]
+    parts = [_rows_of(store, table.table_uri, file, schema, {*may_lack, SUM}).filter(where) for file in files]
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
@@ -55,15 +59,16 @@ def open_file(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any]) -> pq.
     return parquet
 
 
-def _rows_of(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+def _rows_of(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any], schema: pa.Schema, may_lack: Collection[str]) -> pa.Table:
     parquet = open_file(store, uri, file)
     try:
         stored = parquet.schema_arrow.names
         # Files of format 1 have no checksums. ``RowCheck`` decides whether a row may lack one.
-        require_columns(uri, [*stored, SUM], schema.names)
+        require_columns(uri, [*stored, *may_lack], schema.names)
         rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)
-        if SUM in schema.names and SUM not in stored:
-            rows = rows.append_column(SUM, pa.nulls(rows.num_rows, pa.int64()))
+        for field in schema:
+            if field.name not in stored:
+                rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
         rows = rows.select(schema.names).cast(schema)
     finally:
         parquet.close(force=True)

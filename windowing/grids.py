@@ -52,6 +52,12 @@ class Grids:
         return any(grid.count_ends(after, through) for grid in self.grids)
 
 
+def grids_among(pipeline: Pipeline) -> list[WindowGrid]:
+    """The grids of those windows that are on one, in the order of the spec."""
+    on_grid = (window for window in pipeline.windows if not window.joins_by_gap and window.partials_problem("") is None)
+    return [window.grid() for window in on_grid]
+
+
 def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
     """Why no partials can make up the window at ``index``: the parts of the spec, each with its reason; empty if some can."""
     window, found = pipeline.windows[index], []

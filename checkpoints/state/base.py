@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,18 +72,37 @@ class StateTable:
             raise StateError(f"state {self._path}: the commit of batch {batch} did not land; run again")
         return version
 
-    def _rows(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], wanted: Condition, most_rows: int) -> pa.Table | None:
-        """The ``wanted`` rows, read by this process; none if there are more than ``most_rows``. ``files`` are all files of the table."""
+    def _rows(
+        self,
+        table: DeltaTable,
+        files: Sequence[Mapping[str, Any]],
+        schema: pa.Schema,
+        wanted: Condition,
+        most_rows: int,
+        may_lack: Collection[str] = (),
+    ) -> pa.Table | None:
+        """The ``wanted`` rows, read by this process; none if there are more than ``most_rows``.
+
+        Parameters
+        ----------
+        files
+            All files of the table.
+        schema
+            The columns to read.
+        may_lack
+            Columns that are null where the table lacks them.
+        """
         if sum(file["size_bytes"] for file in files) <= WHOLE_BYTES:
-            rows = read_whole(table, files, self._schema, wanted.expression)
+            rows = read_whole(table, files, schema, wanted.expression, may_lack=may_lack)
         else:
-            rows = self._queried(table, wanted.sql, most_rows)
+            rows = self._queried(table, schema, wanted.sql, most_rows, may_lack)
         return None if rows.num_rows > most_rows else rows
 
-    def _queried(self, table: DeltaTable, where: str, most_rows: int) -> pa.Table:
+    def _queried(self, table: DeltaTable, schema: pa.Schema, where: str, most_rows: int, may_lack: Collection[str]) -> pa.Table:
         """The rows for which the SQL condition ``where`` holds; stops soon after ``most_rows`` rows."""
-        require_columns(self._path, pa.schema(table.schema().to_arrow()).names, self._schema.names)
-        names = ", ".join(map(quoted, self._schema.names))
+        there = pa.schema(table.schema().to_arrow()).names
+        require_columns(self._path, [*there, *may_lack], schema.names)
+        names = ", ".join(quoted(name) if name in there else f"NULL AS {quoted(name)}" for name in schema.names)
         reader = pa.RecordBatchReader.from_stream(
             QueryBuilder().register("state", table).execute(f"SELECT {names} FROM state WHERE {where}")
         )
@@ -93,7 +112,7 @@ class StateTable:
             rows += batch.num_rows
             if rows > most_rows:
                 break
-        return pa.Table.from_batches(batches, reader.schema).cast(self._schema)
+        return pa.Table.from_batches(batches, reader.schema).cast(schema)
 
     def _on_spark(self) -> DataFrame:
         """The table as a DataFrame; Spark's reader verifies page checksums and reports damaged pages."""

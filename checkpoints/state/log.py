@@ -7,17 +7,24 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
-from windowmill.checkpoints.state.base import StateTable, number_of_rows
+from windowmill.checkpoints.state.base import StateTable, files_of, number_of_rows
+from windowmill.checkpoints.state.wanted import Condition, ReadLimit
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF
 from windowmill.windowing.columnar.positions import SEQUENCE
+from windowmill.windowing.columnar.rows import KEY, codes_of
 from windowmill.windowing.columnar.session_partials import GAP
 from windowmill.windowing.columnar.slices import BATCH, SLICE
+from windowmill.windowing.watermark import AFTER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,8 +44,6 @@ class LogTable(StateTable):
     ----------
     may_lack
         Columns that the table lacks until a batch adds them.
-    own
-        The SQL condition for the rows of the table that are entries of the log.
     """
 
     def __init__(
@@ -49,10 +54,9 @@ class LogTable(StateTable):
         check: RowCheck | None = None,
         *,
         may_lack: Collection[str] = (),
-        own: str = "true",
     ) -> None:
         super().__init__(spark, path, schema, check)
-        self._may_lack, self._own = may_lack, own
+        self._may_lack = may_lack
 
     def restore(
         self, touched: DataFrame | None, keys: Mapping[str, str], *, n_touched: int, before_batch: int, watermark: int
@@ -75,7 +79,8 @@ class LogTable(StateTable):
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        stored = self._on_spark().where(F.col(BATCH) < before_batch).where(self._own)
+        stored = self._on_spark()
+        stored = stored.where(_entries(stored.columns, before_batch).sql)
         require_columns(self._path, [*stored.columns, *self._may_lack], self._schema.names)
         types = {field.name: field.dataType for field in from_arrow_schema(self._schema)}
         log = stored.select(
@@ -92,6 +97,53 @@ class LogTable(StateTable):
             wanted = F.broadcast(wanted)
         alike = [log[backquoted(label)].eqNullSafe(wanted[backquoted(label)]) for label in keys.values()]
         return log.join(wanted, reduce(and_, alike), "left_semi")
+
+    def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:
+        """As :meth:`restore`, but this process reads and verifies the entries; none if the log exceeds ``limit``.
+
+        Parameters
+        ----------
+        touched
+            New rows, with the log's columns.
+        """
+        if not self._exists:
+            return self._schema.empty_table()
+        with reporting_damage(self._path):
+            table = newest(self._path)
+            files, names = files_of(table), pa.schema(table.schema().to_arrow()).names
+            # Files of other parts have only nulls in the log's columns.
+            if limit.is_exceeded_by([file for file in files if file.get(f"null_count.{KIND}") != file["num_records"]]):
+                return None
+            # Entries beside positions are told apart by a column that is not theirs.
+            schema = self._schema.append(pa.field(SEQUENCE, pa.string())) if SEQUENCE in names else self._schema
+            log = self._rows(table, files, schema, _entries(names, before_batch), limit.rows, self._may_lack)
+            if log is None:
+                return None
+            entries = _of_keys(log.select(self._schema.names), touched, list(keys.values()), watermark)
+            self._check.verify(entries)
+            return entries
+
+
+def _entries(columns: Collection[str], before_batch: int) -> Condition:
+    """The condition for entries of the log of the batches before ``before_batch``, in a table with these ``columns``."""
+    own = Condition(f"{BATCH} < {before_batch} AND {KIND} IS NOT NULL", (pc.field(BATCH) < before_batch) & pc.field(KIND).is_valid())
+    if SEQUENCE not in columns:
+        return own
+    return Condition(f"{own.sql} AND {SEQUENCE} IS NULL", own.expression & pc.field(SEQUENCE).is_null())
+
+
+def _of_keys(log: pa.Table, touched: pa.Table, keys: Sequence[str], watermark: int) -> pa.Table:
+    """The entries of the keys that are in ``touched`` or due by ``watermark``; O(n) in entries and rows."""
+    if not keys:
+        return log
+    codes, n_keys = codes_of([log, touched], keys)
+    marks = log.append_column(KEY, pa.array(codes[: log.num_rows])).filter(pc.equal(log.column(KIND), KEY_ENTRY)).sort_by(BATCH)
+    due = np.full(n_keys, AFTER, np.int64)
+    # The last value assigned counts: that of a key's latest entry.
+    due[marks.column(KEY).to_numpy()] = marks.column(DUE).to_numpy()
+    wanted = due <= watermark
+    wanted[codes[log.num_rows :]] = True
+    return log.filter(pa.array(wanted[codes[: log.num_rows]]))
 
 
 def keeps_log(path: str) -> bool:

@@ -86,7 +86,7 @@ class PartialTable(StateTable):
 
     def _read(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], wanted: Condition, most_rows: int) -> pa.Table | None:
         """The ``wanted`` rows, verified; none if there are more than ``most_rows``. ``files`` are all files of the table."""
-        rows = self._rows(table, files, wanted, most_rows)
+        rows = self._rows(table, files, self._schema, wanted, most_rows)
         if rows is None or SUM not in self._schema.names:
             return rows
         self._check.verify(rows)

@@ -58,12 +58,12 @@ class ReadLimit:
     Attributes
     ----------
     span_bytes
-        Size of the files that may hold a span of slices, or open sessions; a read takes most of them.
+        Size of the files that may hold a span of slices, open sessions, or live rows; a read takes most of them.
     searched_bytes
         Size of the files that are searched for nodes; a read takes little of them, because a level's rows are stored together. Of windows
         over positions: size of the row groups that are searched, before compression.
     rows
-        Number of rows read, or of rows in the files that may hold a span or open sessions, or in a row group that is searched.
+        Number of rows read, or of rows in the files that may hold a span, open sessions or live rows, or in a row group that is searched.
     """
 
     span_bytes: int
@@ -80,6 +80,11 @@ class ReadLimit:
             return size > self.searched_bytes or not few
         if isinstance(wanted, Selection):
             return size > self.searched_bytes
+        return self.is_exceeded_by(files)
+
+    def is_exceeded_by(self, files: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether ``files`` are too large for this process to read most of them."""
+        size = sum(int(file["size_bytes"]) for file in files)
         return size > self.span_bytes or sum(int(file["num_records"]) for file in files) > self.rows
 
 

@@ -116,8 +116,8 @@ class Part(Protocol):
         ...
 
     @property
-    def reading(self) -> Reading | None:
-        """What this process reads of the new rows; null if only Spark computes them."""
+    def reading(self) -> Reading:
+        """What this process reads of the new rows of a small batch."""
         ...
 
     @property

@@ -33,5 +33,5 @@ def way_of(spark: SparkSession, batch: TableInput, state: str) -> Way:
     if divided.positions is not None:
         parts.append(PositionPart(spark, batch, divided.positions, state))
     if divided.rows is not None:
-        parts.append(LiveRowPart(spark, batch, divided.rows, divided, state))
+        parts.append(LiveRowPart(spark, batch, divided.rows, state))
     return Way(spark, batch, parts, state)

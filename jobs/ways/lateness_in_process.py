@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.sources.columns import FILE, REASON
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
+from windowmill.windowing.columnar.log import WATERMARK_OF
 from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, ORDER, TIME
 from windowmill.windowing.grids import closing_of
 
@@ -52,13 +53,17 @@ def revised_after(judged: pa.Table, lateness: int) -> int | None:
 
 
 def marked(rows: pa.Table, batch: Input) -> pa.Table:
-    """Add ``_late`` and ``_closed``, the instant through which windows were closed at arrival, to rows in order of arrival; O(n)."""
+    """Add to rows in order of arrival the watermark at arrival, ``_closed`` (through which windows were closed), and ``_late``; O(n)."""
     if batch.closed_by_file is not None:
-        closed = _closed_by_file(rows, batch.closed_by_file)
+        watermark = _closed_by_file(rows, batch.closed_by_file) + batch.lateness
     else:
-        closed = _greatest_so_far(rows, batch.seen, batch.settled) - (batch.disorder + batch.lateness)
-    late = pc.less(pc.fill_null(_usable_times(rows), AXIS_END), pa.array(closed + batch.lateness))
-    return rows.append_column(LATE, late).append_column(CLOSED, pa.array(closed))
+        before, _ = _before_and_through(rows, batch.seen, batch.settled)
+        watermark = before - batch.disorder
+    late = pc.less(pc.fill_null(_usable_times(rows), AXIS_END), pa.array(watermark))
+    own = {LATE: late, CLOSED: pa.array(watermark - batch.lateness), WATERMARK_OF: pa.array(watermark)}
+    for name, column in own.items():
+        rows = rows.append_column(name, column)
+    return rows
 
 
 def judge(
@@ -72,7 +77,7 @@ def judge(
     revises: bool = False,
 ) -> pa.Table:
     """Judge rows that follow others with event times up to ``seen``; rows of the first ``settled`` files are never late."""
-    greatest = _greatest_so_far(rows, seen, settled)
+    _, greatest = _before_and_through(rows, seen, settled)
     return _close(rows, greatest - (disorder + lateness), greatest - disorder, grids, revises=revises)
 
 
@@ -81,11 +86,12 @@ def judge_by(rows: pa.Table, closed: Ints, *, lateness: int, grids: Sequence[Win
     return _close(rows, closed, closed + lateness, grids, revises=revises)
 
 
-def _greatest_so_far(rows: pa.Table, seen: int | None, settled: int) -> Ints:
-    """Greatest event time through each row; before all others in the first ``settled`` files."""
+def _before_and_through(rows: pa.Table, seen: int | None, settled: int) -> tuple[Ints, Ints]:
+    """Greatest event time before each row, and through it; before all others in the first ``settled`` files."""
     times = pc.fill_null(_usable_times(rows), AXIS_BEGIN).to_numpy()
-    greatest = np.maximum.accumulate(np.append(AXIS_BEGIN if seen is None else seen, times))[1:]
-    return np.asarray(np.where(rows.column(FILE).to_numpy() < settled, AXIS_BEGIN, greatest), np.int64)
+    greatest = np.maximum.accumulate(np.append(AXIS_BEGIN if seen is None else seen, times))
+    counts = rows.column(FILE).to_numpy() >= settled
+    return np.where(counts, greatest[:-1], AXIS_BEGIN), np.where(counts, greatest[1:], AXIS_BEGIN)
 
 
 def _closed_by_file(rows: pa.Table, by_file: Sequence[int]) -> Ints:

@@ -32,18 +32,20 @@ MOST_BYTES_OF_SHORT_RUN = 64 << 20
 MOST_VALIDATED_IN_PANDAS = 1_000_000
 
 
-def rows_within(limit: int, layout: Layout) -> int:
-    """``limit`` in rows, reduced for wide partials."""
+def rows_within(limit: int, layout: Layout | None) -> int:
+    """``limit`` in rows, reduced for wide partials; ``layout`` is null for rows that are not made partials."""
+    if layout is None:
+        return limit
     width = sum(layout.widths()) + NUMBERS_OF_OBJECT * len(layout.objects)
     return min(limit, MOST_NUMBERS // max(1, width))
 
 
-def are_few(files: Sequence[AddedFile], layout: Layout) -> bool:
+def are_few(files: Sequence[AddedFile], layout: Layout | None) -> bool:
     """Whether this process computes the rows of ``files``; false if the log does not give their number."""
     rows = sum(MOST_ROWS + 1 if file.rows is None else file.rows for file in files)
     return rows <= rows_within(MOST_ROWS, layout) and sum(file.size_bytes for file in files) <= MOST_BYTES
 
 
-def state_read(layout: Layout) -> ReadLimit:
+def state_read(layout: Layout | None) -> ReadLimit:
     """Limits on what this process reads of the state table."""
     return ReadLimit(MOST_STATE_BYTES, MOST_SEARCHED_BYTES, rows_within(MOST_STATE_ROWS, layout))

@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.jobs.sources.rows import event_end
 from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.lateness_on_spark import BATCH_SHIFT
-from windowmill.windowing.columnar.log import NUMBER_OF
+from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF
 from windowmill.windowing.columnar.slices import TIME
 
 if TYPE_CHECKING:
@@ -45,15 +46,18 @@ class NewRows:
     in_spark: DataFrame
 
     @classmethod
-    def collected(cls, rows: DataFrame, stages: Sequence[Reading]) -> NewRows:
-        """Collect the columns of ``rows`` that the ``stages`` read, in one Spark job."""
-        chosen = rows.select(FILE, ROW, REASON, TIME, *passes.inputs(rows, *stages, where=F.col(REASON).isNull()))
+    def collected(cls, rows: DataFrame, stages: Sequence[Reading], batch: Input) -> NewRows:
+        """Collect the columns of ``rows`` that the ``stages`` read, and the ends of events that last, in one Spark job."""
+        usable = F.col(REASON).isNull()
+        ends = [F.when(usable, event_end(batch.pipeline, batch.columns)).alias(UNTIL_OF)] if batch.pipeline.time.end is not None else []
+        chosen = rows.select(FILE, ROW, REASON, TIME, *ends, *passes.inputs(rows, *stages, where=usable))
         return cls(chosen.toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")]), rows)
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
         """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``."""
-        numbers = pa.array(numbers_of(len(self.table), batch.batch))
-        marked = lateness.marked(self.table, batch).append_column(NUMBER_OF, numbers)
+        marked = lateness.marked(self.table, batch).append_column(NUMBER_OF, pa.array(numbers_of(len(self.table), batch.batch)))
+        if UNTIL_OF not in marked.column_names:
+            marked = marked.append_column(UNTIL_OF, marked.column(TIME))
         return marked.filter(pc.is_null(marked.column(REASON))).select(schema.names).cast(schema)
 
     def without(self, too_late: Ints, batch: int) -> NewRows:

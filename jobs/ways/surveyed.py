@@ -35,9 +35,8 @@ class Surveyed:
             return cls(None, 0, batch.emission(batch.seen, stops_at_range=stops))
         rows = batch.read(spark)
         stages = [part.reading for part in parts]
-        known = [stage for stage in stages if stage is not None]
-        if len(known) == len(stages) and all(limits.are_few(batch.files, stage.layout) for stage in known):
-            few = NewRows.collected(rows, known)
+        if all(limits.are_few(batch.files, stage.layout) for stage in stages):
+            few = NewRows.collected(rows, stages, batch)
             seen = lateness.seen_after(few.table, batch.seen)
             return cls(few, len(few.table), batch.emission(seen, stops_at_range=stops))
         many = numbered(rows, batch, parts)

@@ -68,8 +68,6 @@ class Way:
 
     def _few(self, new: NewRows | None, emission: Emission) -> list[Loaded] | None:
         """Load a small batch in this process; null if one part cannot."""
-        if any(part.reading is None for part in self._parts):
-            return None  # known before any state is read
         loaded: list[Loaded] = []
         for part in self._parts:
             each = part.few(new, emission)

@@ -99,15 +99,21 @@ class PartitionResult:
     applied: int
     late: int
 
-    def results(self) -> Iterator[pa.Table]:
-        """Result rows, one table per chunk of windows."""
+    def results(self, ends: tuple[int, int] | None = None) -> Iterator[pa.Table]:
+        """Result rows, one table per chunk of windows; only those that end in the range (begin, end], if ``ends`` is given."""
         for chunk in self.step.chunks:
-            yield result_rows(chunk, self.task.pipeline, self.keys, self.task.schema, self.task.batch)
+            rows = result_rows(chunk, self.task.pipeline, self.keys, self.task.schema, self.task.batch)
+            yield rows if ends is None else _ending_in(rows, *ends)
 
     @property
     def refused(self) -> Ints:
         """Numbers of the fresh rows that came too late."""
         return self.step.refused
+
+
+def _ending_in(rows: pa.Table, begin: int, end: int) -> pa.Table:
+    at = rows.column("window_end").cast(pa.int64())
+    return rows.filter(pc.and_(pc.greater(at, begin), pc.less_equal(at, end)))
 
 
 def _late(rows: pa.Table) -> Bools:

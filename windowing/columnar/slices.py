@@ -79,8 +79,20 @@ class Lifting(Protocol):
     def objects(self) -> StoredObjects: ...
 
 
-class Reading(Lifting, Protocol):
-    """The settings of a stage that say which columns it reads of a row, beside keys, ``ties`` and event time."""
+class Reading(Protocol):
+    """The settings of a stage that say which columns it reads of a row, beside event time, and what it makes of them.
+
+    ``layout`` is that of the partials; null for rows that are kept as they are.
+    """
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+
+    @property
+    def ties(self) -> tuple[str, ...]: ...
+
+    @property
+    def layout(self) -> Layout | None: ...
 
     @property
     def source_columns(self) -> Sequence[str]: ...
