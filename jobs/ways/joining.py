@@ -49,7 +49,7 @@ def joined(new: NewRows | NumberedRows | None, parts: Sequence[Part], loaded: Se
         judged, refused = None, 0
         if isinstance(new, NewRows):
             too_late = refused_in_process(new, refusing, grids, batch)
-            judged, refused = new.without(too_late, batch.batch).refused(), len(too_late)
+            judged, refused = new.without(too_late, batch).refused(), len(too_late)
         elif new is not None:
             judged, refused = _judged(new.rows, refusing, grids, many=len(parts) > 1)
     except BaseException:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -21,6 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.jobs.ways import row_numbers
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.columnar.log import NUMBER_OF, WATERMARK_OF
 from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, ORDER, TIME
@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 
     from windowmill.jobs.ways.input import Input
 
-#: Smallest block in rows, and greatest number of blocks: larger batches get larger blocks, so that the driver collects little.
-BLOCK_ROWS = 4_096
-MAX_BLOCKS = 50_000
-#: Number of low bits of a row's number that count rows within a batch; the bits above hold the batch number.
-BATCH_SHIFT = 43
 #: Column of a struct of what decides in which windows a late row counts, and the struct's fields.
 _CLOSING, _VALUES = "_ closing", ("first_end", "last_end", "edge")
 
@@ -73,7 +68,7 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> Survey:
     makes the watermark at each row's arrival known.
     """
     seen = batch.seen
-    block_rows = max(BLOCK_ROWS, batch.expected_rows // MAX_BLOCKS)
+    block_rows = row_numbers.block_rows(batch)
     usable = F.when(F.col(REASON).isNull(), F.col(TIME))
     blocks = (
         rows.groupBy(FILE, F.floor(F.col(ROW) / block_rows).alias("block"))
@@ -93,10 +88,10 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> Survey:
         if late:
             lows.append(block["low"])
         seen = through
-    ends = dict.fromkeys(range(1 + max((block[FILE] for block in blocks), default=-1)), 0)
+    last: dict[int, int] = {}
     for block in blocks:
-        ends[block[FILE]] = max(ends[block[FILE]], (block["block"] + 1) * block_rows)
-    starts = (0, *accumulate(ends.values()))[:-1]
+        last[block[FILE]] = max(last.get(block[FILE], 0), block["block"])
+    starts = row_numbers.starts_of(last, block_rows)
     return Survey(sum(block["rows"] for block in blocks), seen, block_rows, tuple(behind), starts, min(lows, default=None))
 
 
@@ -146,7 +141,7 @@ def without_watermark(rows: DataFrame) -> DataFrame:
 
 def numbered(rows: DataFrame, surveyed: Survey, batch: int) -> DataFrame:
     """Add a number to each row, ascending in order of arrival over all batches."""
-    return rows.withColumn(NUMBER_OF, F.lit(batch << BATCH_SHIFT) + _number(surveyed))
+    return rows.withColumn(NUMBER_OF, F.lit(batch << row_numbers.BATCH_SHIFT) + _number(surveyed))
 
 
 def _number(surveyed: Survey) -> Column:

@@ -16,7 +16,7 @@ from windowmill.jobs.sources.rows import event_end
 from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
-from windowmill.jobs.ways.lateness_on_spark import BATCH_SHIFT
+from windowmill.jobs.ways.row_numbers import numbers_of
 from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF
 from windowmill.windowing.columnar.slices import TIME
 
@@ -55,14 +55,14 @@ class NewRows:
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
         """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``."""
-        marked = lateness.marked(self.table, batch).append_column(NUMBER_OF, pa.array(numbers_of(len(self.table), batch.batch)))
+        marked = lateness.marked(self.table, batch).append_column(NUMBER_OF, pa.array(numbers_of(self.table, batch)))
         if UNTIL_OF not in marked.column_names:
             marked = marked.append_column(UNTIL_OF, marked.column(TIME))
         return marked.filter(pc.is_null(marked.column(REASON))).select(schema.names).cast(schema)
 
-    def without(self, too_late: Ints, batch: int) -> NewRows:
+    def without(self, too_late: Ints, batch: Input) -> NewRows:
         """These rows, with the reason ``too_late`` for those of these numbers."""
-        late = np.isin(numbers_of(len(self.table), batch), too_late)
+        late = np.isin(numbers_of(self.table, batch), too_late)
         reasons = pc.if_else(pa.array(late), "too_late", self.table.column(REASON))
         return replace(self, table=self.table.set_column(self.table.schema.get_field_index(REASON), REASON, reasons))
 
@@ -72,11 +72,6 @@ class NewRows:
         if not refused.num_rows:
             return None
         return rows.drop(REASON).join(F.broadcast(rows.sparkSession.createDataFrame(refused)), [FILE, ROW])
-
-
-def numbers_of(n: int, batch: int) -> Ints:
-    """Numbers of the ``n`` rows of ``batch``, ascending in order of arrival over all batches."""
-    return np.arange(n) + (batch << BATCH_SHIFT)
 
 
 def computed(done: Advanced) -> Computed:

@@ -14,14 +14,21 @@ from pathlib import Path
 VICTIMS = ("driver", "jvm", "worker")
 #: The longest that a run may take to reach a step, or to end.
 PATIENCE_SECONDS = 240.0
+_BY_SPARK = (
+    "import sys; from windowmill.jobs import cli; from windowmill.jobs.ways import limits; limits.MOST_ROWS = 0; sys.exit(cli.main())"
+)
 
 
 @dataclass
 class Run:
-    """``windowmill run`` in a process group of its own; with ``place`` it pauses when it reaches that failpoint."""
+    """``windowmill run`` in a process group of its own; with ``place`` it pauses when it reaches that failpoint.
+
+    ``by_spark`` leaves no batch to the driver, so that there are Python workers.
+    """
 
     spec: Path
     place: str | None = None
+    by_spark: bool = False
 
     def __post_init__(self) -> None:
         self._resume = self.spec.with_name(f"{self.spec.name}.resume")
@@ -31,7 +38,7 @@ class Run:
         environment = dict(os.environ)
         if self.place is not None:
             environment |= {"WINDOWMILL_FAILPOINT": f"{self.place}:pause", "WINDOWMILL_FAILPOINT_RESUME": str(self._resume)}
-        command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(self.spec)]
+        command = [sys.executable, *(["-c", _BY_SPARK] if self.by_spark else ["-m", "windowmill.jobs.cli"]), "run", str(self.spec)]
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
         )

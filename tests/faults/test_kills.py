@@ -18,6 +18,7 @@ from tests.faults import pipelines
 from tests.faults.kills import VICTIMS, Run
 from tests.faults.pipelines import Story
 from windowmill.checkpoints.failpoints import FAILPOINTS
+from windowmill.jobs.ways import limits
 
 pytestmark = pytest.mark.spark
 _PLACES = [place for place in FAILPOINTS if place.partition(".")[0] not in ("held", "abandoned", "compact") and not place.endswith(".lost")]
@@ -31,8 +32,16 @@ def _spec(story: Story) -> Path:
     return path
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _by_spark():
+    """Spark computes every batch, however small: otherwise there would be no worker to kill."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(limits, "MOST_ROWS", 0)
+        yield
+
+
 @pytest.fixture(scope="module")
-def begun(spark, tmp_path_factory) -> tuple[Story, tuple]:
+def begun(spark, tmp_path_factory, _by_spark) -> tuple[Story, tuple]:
     """A pipeline over live rows after its first batch, and its tables after undisturbed runs over the other versions."""
     return pipelines.begun("live_rows", tmp_path_factory.mktemp("kills"))
 
@@ -43,7 +52,7 @@ def test_a_run_that_is_killed_at_a_step_is_made_good_by_the_next(begun, tmp_path
     first, clean = begun
     story = first.copied_to(tmp_path / "story")
     story.land(1)
-    run = Run(_spec(story), place)
+    run = Run(_spec(story), place, by_spark=True)
     try:
         assert run.wait_until_reached(), f"the run ended before {place}: {run.process.stderr.read()[-2000:]}"
         run.kill(victim)
@@ -69,7 +78,7 @@ def test_a_storm_of_kills(begun, tmp_path):
         round_ += 1
         story.land(1)
         for _ in range(min(6, wanted - kills)):
-            run = Run(_spec(story))
+            run = Run(_spec(story), by_spark=True)
             instant = time.monotonic() + rng.uniform(1, 15)
             while run.process.poll() is None and time.monotonic() < instant:
                 time.sleep(0.1)
