@@ -14,9 +14,15 @@ from pathlib import Path
 VICTIMS = ("driver", "jvm", "worker")
 #: The longest that a run may take to reach a step, or to end.
 PATIENCE_SECONDS = 240.0
-_BY_SPARK = (
-    "import sys; from windowmill.jobs import cli; from windowmill.jobs.ways import limits; limits.MOST_ROWS = 0; sys.exit(cli.main())"
-)
+_BY_SPARK = """
+import sys
+
+from windowmill.jobs import cli
+from windowmill.jobs.ways import limits
+
+limits.MOST_ROWS = 0
+sys.exit(cli.main())
+"""
 
 
 @dataclass
