@@ -17,6 +17,8 @@ from windowmill.jobs.ways.numbered_rows import NumberedRows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.windowing.columnar.slices import Reading
+
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
@@ -35,12 +37,17 @@ class Surveyed:
             return cls(None, 0, batch.emission(batch.seen, stops_at_range=stops))
         rows = batch.read(spark)
         stages = [part.reading for part in parts]
-        if all(limits.are_few(batch.files, stage.layout) for stage in stages):
+        if cls._is_small(batch, stages):
             few = NewRows.collected(rows, stages, batch)
             seen = lateness.seen_after(few.table, batch.seen)
             return cls(few, len(few.table), batch.emission(seen, stops_at_range=stops))
         many = numbered(rows, batch, parts)
         return cls(many, many.survey.rows, batch.emission(many.survey.seen, stops_at_range=stops))
+
+    @staticmethod
+    def _is_small(batch: TableInput, stages: Sequence[Reading]) -> bool:
+        """Whether this process takes the new rows for all ``stages``."""
+        return all(limits.are_few(batch.files, stage.layout) for stage in stages)
 
 
 def numbered(rows: DataFrame, batch: TableInput, parts: Sequence[Part]) -> NumberedRows:

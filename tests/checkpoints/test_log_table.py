@@ -13,11 +13,17 @@ from deltalake.exceptions import CommitFailedError
 from windowmill.checkpoints.state import base, joint
 from windowmill.checkpoints.state.base import is_overgrown, number_of_rows
 from windowmill.checkpoints.state.joint import compact_entries
+from windowmill.checkpoints.state.log import LogTable
+from windowmill.checkpoints.state.wanted import ReadLimit
+from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY, ROW
+from windowmill.windowing.errors import StateCorruptError
+from windowmill.windowing.watermark import AFTER
 
 SCHEMA = pa.schema([("k", pa.float64()), ("_kind", pa.string()), ("_batch", pa.int64()), ("_due", pa.int64()), ("_number", pa.int64())])
 #: Of these tables many versions are opened, each time by replaying what has come since the last checkpoint.
 CHECKPOINTED = {"delta.checkpointInterval": "10"}
+MUCH = ReadLimit(1 << 30, 0, 1 << 30)
 
 
 def append(path: Path, batch: int, *entries: tuple[float | None, str, int | None]) -> None:
@@ -93,3 +99,48 @@ def test_a_log_too_large_for_memory_is_left_to_maintenance(tmp_path, monkeypatch
     assert is_overgrown(str(tmp_path))
     monkeypatch.setattr(base, "COMPACTED_BYTES", 10)
     assert not is_overgrown(str(tmp_path))
+
+
+@pytest.fixture(params=["whole", "queried"])
+def log(request, tmp_path, monkeypatch) -> LogTable:
+    """A log of four keys, which is read whole or by a query: 1.0 is due at 100, null at 5, NaN never, 2.0 at 5 and then at 90."""
+    if request.param == "queried":
+        monkeypatch.setattr(base, "WHOLE_BYTES", 0)
+    later = [(1.0, KEY_ENTRY, 0, 100, None), (None, KEY_ENTRY, 0, 5, None), (float("nan"), KEY_ENTRY, 0, AFTER, None)]
+    later += [(2.0, KEY_ENTRY, 0, 5, None), (2.0, ROW, 0, None, 4), (None, ROW, 0, None, 5), (2.0, KEY_ENTRY, 1, 90, None)]
+    for batch in (0, 1):
+        rows = [row for row in later if row[2] == batch]
+        table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=SCHEMA)
+        write_deltalake(tmp_path, with_checksums(table), mode="append")
+    # A pipeline may come to read a column that the table does not have.
+    schema = pa.schema([*SCHEMA, ("note", pa.string()), ("_sum", pa.int64())])
+    return LogTable(None, str(tmp_path), schema, may_lack=["note"])  # type: ignore[arg-type] # only Spark's reader needs a session
+
+
+def read(log: LogTable, *touched: float | None, watermark: int, before_batch: int = 2, limit: ReadLimit = MUCH) -> list[str] | None:
+    """Key, kind and number of each entry read; as text, where NaN equals NaN."""
+    rows = pa.table({"k": pa.array(touched, pa.float64())})
+    entries = log.read(rows, {"key": "k"}, before_batch=before_batch, watermark=watermark, limit=limit)
+    return None if entries is None else sorted(repr(tuple(row[name] for name in ("k", "_kind", "_number"))) for row in entries.to_pylist())
+
+
+def test_a_batch_reads_the_entries_of_keys_that_it_touches_or_that_are_due(log):
+    of_null = ["(None, 'key', None)", "(None, 'row', 5)"]
+    assert read(log, watermark=4) == []
+    assert read(log, watermark=5) == of_null, "the latest entry of a key says when it is due"
+    assert read(log, watermark=5, before_batch=1) == sorted([*of_null, "(2.0, 'key', None)", "(2.0, 'row', 4)"])
+    assert read(log, 2.0, watermark=4) == ["(2.0, 'key', None)", "(2.0, 'key', None)", "(2.0, 'row', 4)"]
+    assert read(log, float("nan"), 7.0, watermark=4) == ["(nan, 'key', None)"]
+
+
+def test_a_log_beyond_the_limits_is_left_to_spark(log):
+    assert read(log, watermark=4, limit=ReadLimit(1 << 20, 0, 6)) is None
+    assert read(log, watermark=4, limit=ReadLimit(100, 0, 100)) is None
+
+
+def test_an_altered_entry_is_told(log, tmp_path):
+    rows = pa.table(DeltaTable(tmp_path).to_pyarrow_table())
+    altered = rows.set_column(rows.schema.get_field_index("_number"), "_number", pa.array([None] * 6 + [6], pa.int64()))
+    write_deltalake(tmp_path, altered, mode="overwrite")
+    with pytest.raises(StateCorruptError, match="rows read differ"):
+        read(log, None, 1.0, 2.0, watermark=4)

@@ -47,9 +47,10 @@ def _generation(bench: Bench) -> str:
     return Ledger.open(bench.pipeline).generation
 
 
+@pytest.mark.parametrize("most_rows", [0, limits.MOST_ROWS], ids=["Spark", "process"])
 @pytest.mark.parametrize("changes", CASES)
-def test_a_row_that_is_another_is_found_in_spark(spark, tmp_path, monkeypatch, capfd, changes):
-    monkeypatch.setattr(limits, "MOST_ROWS", 0)
+def test_a_row_that_is_another_is_found(spark, tmp_path, monkeypatch, capfd, changes, most_rows):
+    monkeypatch.setattr(limits, "MOST_ROWS", most_rows)
     bench, state = begun(tmp_path, changes)
     rows = DeltaTable(state).to_pyarrow_table()
     name = "_number" if changes in (LIVE, POSITIONS) else "rows"

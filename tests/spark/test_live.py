@@ -1,7 +1,8 @@
-"""Windows over live rows on Spark against the reference engine, however the input is cut into versions and batches."""
+"""Windows over live rows against the reference engine, on Spark and in the driver, however the input is cut into versions and batches."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, quiet, run_over
 from windowmill.jobs.batch import loop
+from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.windowing.ways import windows_by_way
 
 pytestmark = pytest.mark.spark
@@ -40,16 +43,25 @@ SHAPES = [
     {"name": "days", "type": "tumbling", "size": "1 day", "timezone": "Europe/Vienna"},
 ]
 CASES = {
-    "policies": {"windows": POLICIES},
     "shapes": {"windows": SHAPES},
     "revised": {"windows": [*SHAPES[:1], *SHAPES[3:]], "emit": "revise"},
     "no keys": {"windows": [POLICIES[0], SHAPES[0]], "keys": []},
-    "objects over grids": {"windows": [{"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"}]},
 }
 
 
+def taking_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Spark compute every second batch, whatever its size."""
+    turns = itertools.cycle([True, False])
+    monkeypatch.setattr(Surveyed, "_is_small", staticmethod(lambda *_: next(turns)))
+
+
+@pytest.mark.parametrize("place", ["process", "Spark", "turns"])
 @pytest.mark.parametrize("case", CASES)
-def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, case):
+def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, case, place):
+    if place == "Spark":
+        monkeypatch.setattr(limits, "MOST_ROWS", 0)
+    elif place == "turns":
+        taking_turns(monkeypatch)
     rows = events(11, 500)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES} | CASES[case])
     done = run_over(bench, 5, rows, 4)
@@ -61,8 +73,8 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, case):
     assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
 
 
-def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_path):
-
+def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch):
+    taking_turns(monkeypatch)
     rows = events(12, 500)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[:3]})
     run_over(bench, 6, rows[:400], 2)
@@ -75,8 +87,9 @@ def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_pa
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
 
 
-def test_a_first_batch_that_is_a_backfill_builds_the_state(spark, tmp_path):
-
+@pytest.mark.parametrize("most_rows", [0, limits.MOST_ROWS], ids=["Spark", "process"])
+def test_a_first_batch_that_is_a_backfill_builds_the_state(spark, tmp_path, monkeypatch, most_rows):
+    monkeypatch.setattr(limits, "MOST_ROWS", most_rows)
     rows = events(13, 400)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[:3]})
     bench.land(rows[:300])
@@ -114,7 +127,9 @@ def noted(begun: dict[str, Any] | None, event: dict[str, Any]) -> tuple[dict[str
     return {"windows": begun["windows"] + opens, "open": numbers}, opens, begun["open"]
 
 
-def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_path):
+@pytest.mark.parametrize("most_rows", [0, limits.MOST_ROWS], ids=["Spark", "process"])
+def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_path, monkeypatch, most_rows):
+    monkeypatch.setattr(limits, "MOST_ROWS", most_rows)
     window = {"name": "noted", "type": "custom", "function": "tests.spark.test_live:noted"}
     bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}, "windows": [window], "keys": ["k"], "time": {"column": "t"}})
     rows = [event | {"k": "a", "t": BASE + minute * MINUTE} for minute, event in enumerate(events(15, 6))]

@@ -33,8 +33,8 @@ def bench_of(folder: Path, windows: list, **changes) -> Bench:
 @pytest.mark.covers("I6")
 @pytest.mark.parametrize(
     ("windows", "here"),
-    [(HOURLY, True), (HOURLY, False), (SESSIONS, True), (SESSIONS, False), (LIVE, False)],
-    ids=["slices here", "slices", "sessions here", "sessions", "live rows"],
+    [(HOURLY, True), (HOURLY, False), (SESSIONS, True), (SESSIONS, False), (LIVE, True), (LIVE, False)],
+    ids=["slices here", "slices", "sessions here", "sessions", "live rows here", "live rows"],
 )
 def test_odd_rows_are_set_aside_and_the_batch_goes_on(spark, tmp_path, monkeypatch, windows, here):
     if not here:
