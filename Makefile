@@ -6,6 +6,8 @@ SHELL := /bin/bash
 
 PY := .venv/bin/python
 STAMPS := .venv/stamps
+# Options of pytest for tests that share no Spark session.
+PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
@@ -29,7 +31,8 @@ up: setup ## Keep the example's Airflow and its user interface running
 down: setup ## Stop the example's Airflow
 	@$(PY) -m examples.flights.demo down
 
-test: check ## Run every check and every test (under 30 minutes)
+test: lint ## Run every check and every test (under 30 minutes)
+	$(PY) -m pytest $(PARALLEL) -m "not spark and not dag and not demo"
 	$(PY) -m pytest -m "spark or dag or demo"
 
 cases: setup ## Run every case of other engines on Spark too (about 5 minutes)
@@ -85,7 +88,7 @@ bench-setup: setup ## Install the peers that bench compares with, each into an e
 	@benchmarks/setup.sh
 
 check: lint ## Run lint, types, fast tests and doctests (under 2 minutes)
-	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m "not spark and not dag and not demo"
+	$(PY) -m pytest $(PARALLEL) -m "not spark and not dag and not demo and not thorough"
 
 lint: setup ## Check style, and the types of everything but the tests; changes nothing
 	$(PY) -m ruff check .

@@ -96,6 +96,7 @@ def test_a_window_is_asked_and_its_type_is_not_looked_at():
             assert not stray, f"{path.relative_to(ROOT)} imports {sorted(stray)}"
 
 
+@pytest.mark.thorough
 def test_what_users_import():
     code = "from windowmill import *; print(Pipeline, aggregate, build_dag, load_pipeline, spark_session)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -64,6 +64,7 @@ def test_entries_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, m
     assert len(entries(tmp_path)) == 3
 
 
+@pytest.mark.thorough
 def test_a_log_is_compacted_when_as_much_has_come_as_was_left(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "FEW_ENTRIES", 10)
     written, longest, compactions, live = 0, 0, 0, 40

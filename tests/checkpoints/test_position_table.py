@@ -31,6 +31,7 @@ from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
+pytestmark = pytest.mark.thorough
 NO_LIMIT = ReadLimit(1 << 40, 1 << 40, 1 << 40)
 
 

@@ -39,6 +39,7 @@ class Fetched(HTMLParser):
         assert tag != "script"
 
 
+@pytest.mark.thorough
 def test_a_page_names_the_failed_rule_and_its_rows(tmp_path, pipeline, batch):
     index = write_docs(tmp_path, validate(batch(), pipeline(BELOW)), pipeline="delays", batch=7, at=NOON)
     page = page_of(tmp_path)

@@ -235,6 +235,7 @@ def test_rows_named_are_limited(pipeline, batch):
     assert (verdict.unmet[0].unexpected, len(verdict.unmet[0].examples)) == (3_000, engine.MAX_EXAMPLES)
 
 
+@pytest.mark.thorough
 def test_validating_uses_no_network_and_leaves_no_file(tmp_path):
     code = """if True:
         import socket, sys

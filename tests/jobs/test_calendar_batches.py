@@ -155,6 +155,7 @@ def compare(
 CUTS = st.lists(st.integers(1, 15), max_size=5)
 
 
+@pytest.mark.thorough
 @pytest.mark.covers("I7")
 @pytest.mark.parametrize("window", [*CALENDARS, "growing", "growing_shifted", "here"])
 @shared(len(CALENDARS) + 3, 12)

@@ -218,6 +218,7 @@ def inputs(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]], list[
     return {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), **time}, rows, draw(CUTS), compacted
 
 
+@pytest.mark.thorough
 @pytest.mark.covers("I7")
 @shared(1, 60)
 @given(
@@ -233,6 +234,7 @@ def test_windows_of_all_ways_share_rows_and_state(tmp_path_factory, grids, visit
     check(run, rows, cuts, compacted)
 
 
+@pytest.mark.thorough
 @pytest.mark.covers("I7")
 @shared(1, 60)
 @given(windows=some(list(WINDOWS), 3), given=inputs())
@@ -241,6 +243,7 @@ def test_any_windows_go_beside_one_another(tmp_path_factory, windows, given):
     check(Run(pipeline_of(windows, **spec), str(tmp_path_factory.mktemp("mixed") / "state")), rows, cuts, compacted)
 
 
+@pytest.mark.thorough
 @pytest.mark.covers("I7")
 @shared(1, 30)
 @given(grids=some([*GRIDS, *FILLED], 2), others=some([*VISITS, *POLICIES, "short_visit"], 2), given=inputs())

@@ -140,6 +140,7 @@ def outcome(spec: dict[str, Any], data: bytes, engine: str) -> tuple[list[Any], 
     return [repr(dict(row)) for row in found.rows], [(row.line, row.reason, row.detail, repr(row.row)) for row in found.refused]
 
 
+@pytest.mark.thorough
 @pytest.mark.covers("I1")
 @pytest.mark.covers("I3")
 @pytest.mark.covers("I4")
@@ -168,6 +169,7 @@ def test_there_are_many_of_them():
     assert len(CASES) >= 120
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["time 'now'", "whole 9223372036854775807", "text 'x'"])
 def test_the_command_says_the_same(case, tmp_path: Path):
     spec, text = CASES[case]

@@ -195,6 +195,7 @@ def test_revisions_are_those_of_the_oracle(
     check(pipeline, rows, cuts, final=final)
 
 
+@pytest.mark.thorough
 @pytest.mark.covers("I7")
 @pytest.mark.parametrize("window", [*CALENDARS, "growing_shifted"])
 @shared(len(CALENDARS) + 1, 12)
@@ -235,6 +236,7 @@ def test_revisions_of_long_windows_are_made_of_nodes(
     assert run.nodes is not None or windows == ["slots"]
 
 
+@pytest.mark.thorough
 @given(rows=late_streams())
 def test_one_row_a_batch_shows_what_one_batch_shows(rows: list[dict[str, Any]]):
     pipeline = pipeline_of(GRIDS, OBJECTS, tie_break=["x"], disorder="1 minute", lateness="30 minutes")

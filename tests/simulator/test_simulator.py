@@ -46,6 +46,7 @@ def test_undisturbed():
     assert [(b.from_version, b.to_version) for b in world.ledger().batches()] == [(-1, 1), (1, 3), (3, 4)]
 
 
+@pytest.mark.thorough
 @pytest.mark.covers("P1", "P10", "P11")
 @pytest.mark.parametrize("batch", range(3))
 def test_every_fault_and_every_pair_of_faults(batch):
@@ -68,6 +69,7 @@ def test_a_response_that_is_lost_does_not_stop_the_batch(write):
     clean(world)
 
 
+@pytest.mark.thorough
 @pytest.mark.covers("P6", "P7")
 @pytest.mark.parametrize("batch", range(3))
 def test_every_interleaving_of_two_attempts(batch):
@@ -82,6 +84,7 @@ def test_every_interleaving_of_two_attempts(batch):
         clean(world)
 
 
+@pytest.mark.thorough
 @pytest.mark.covers("P7", "P10")
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: f"{WRITES[fault.at]}-{fault.kind}")
 def test_interleavings_of_an_attempt_with_one_that_fails(fault):

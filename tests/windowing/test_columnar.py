@@ -289,6 +289,7 @@ DRAWN = {"rows": STREAMS, "cuts": CUTS, "disorder": st.integers(0, 5), "lateness
 REVISED = [name for name, window in WINDOWS.items() if "evict" not in window]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", WINDOWS)
 @shared(len(WINDOWS), 5)
 @given(**DRAWN)
@@ -296,6 +297,7 @@ def test_points_agree_with_the_oracle(window: str, rows: list[Row], cuts: list[i
     check(pipeline(WINDOWS[window], disorder=disorder, lateness=lateness), rows, cuts, final)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", WINDOWS)
 @shared(len(WINDOWS), 5)
 @given(**DRAWN)
@@ -303,6 +305,7 @@ def test_intervals_agree_with_the_oracle(window: str, rows: list[Row], cuts: lis
     check(pipeline(WINDOWS[window], intervals=True, disorder=disorder, lateness=lateness), rows, cuts, final)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("intervals", [False, True])
 @pytest.mark.parametrize("window", REVISED)
 @shared(2 * len(REVISED), 5)

@@ -26,6 +26,7 @@ from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
+pytestmark = pytest.mark.thorough
 AGGREGATES = {
     "rows": {"count": "*"},
     "total": {"sum": "f"},

@@ -94,6 +94,7 @@ def few(window: dict[str, Any], **options: Any) -> Pipeline:
     return spec.model_copy(update={"aggregates": {name: spec.aggregates[name] for name in FEW}})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("emit", ["final", "revise"])
 @pytest.mark.parametrize("window", WINDOWS)
 @shared(2 * len(WINDOWS), 3)

@@ -172,6 +172,7 @@ class Run:
         return row | {CLOSED: self.grids.edges.slice_start(closed) if shut else None}
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(WINDOWS, st.data())
 def test_results_are_those_of_slices_alone(windows, data):

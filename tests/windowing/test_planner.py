@@ -148,6 +148,7 @@ class Sum:
         return partial
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [7, 40, 400], ids="batches of {} rows".format)
 @pytest.mark.parametrize(
     ("evict", "trigger"),

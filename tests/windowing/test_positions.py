@@ -126,6 +126,7 @@ def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["window"], *place(row)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", POLICY_WINDOWS)
 @shared(len(POLICY_WINDOWS), 6)
 @given(rows=STREAMS, cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 4), intervals=st.just(False), later=st.integers(1, 60))
@@ -142,6 +143,7 @@ def test_batches_over_positions_equal_one_run(
     compare(run, rows, final=False)
 
 
+@pytest.mark.thorough
 @shared(1, 10)
 @given(
     windows=st.lists(st.sampled_from(sorted(POLICY_WINDOWS)), min_size=2, max_size=4),
@@ -172,6 +174,7 @@ def test_a_batch_reads_the_leaves_that_it_may_evict_and_few_nodes():
     compare(run, rows, final=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut", [1, 7, 40])
 def test_results_are_the_same_to_the_bit_however_rows_are_cut(cut: int):
     spec = spec_of("count_count")
@@ -186,6 +189,7 @@ def test_results_are_the_same_to_the_bit_however_rows_are_cut(cut: int):
     assert whole.rows()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut", [7, 150])
 def test_quantiles_and_moments_are_the_same_to_the_bit_however_rows_are_cut(cut: int):
     """Windows of more values than a quantile keeps, by count, time and punctuation, with late rows."""

@@ -129,6 +129,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], error: type[Exceptio
         try_pipeline(SPEC, ROWS, **options)
 
 
+@pytest.mark.thorough
 def test_the_plugin_gives_the_fixture_and_the_guide_is_true(tmp_path: Path):
     widest, tests = re.findall("```python\n(.*?)```", section_of_the_guide(), re.DOTALL)
     (tmp_path / "shop_aggregates.py").write_text(widest)
