@@ -23,6 +23,7 @@ BENCHMARKS = {
     "cost": ["cost"],
     "positions": ["positions"],
     "deltas": ["deltas"],
+    "state-bytes": ["state_bytes"],
     "keeping-current": ["keeping_current"],
     "long-life": ["long_life"],
     "nodes": ["nodes"],

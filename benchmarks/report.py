@@ -21,6 +21,7 @@ ORDER = (
     "cost",
     "positions",
     "deltas",
+    "state_bytes",
     "keeping_current",
     "long_life",
     "nodes",
