@@ -132,8 +132,8 @@ MUTANTS = (
     Mutant(
         "snapshot-rows-late",
         "jobs/ways/lateness_in_process.py",
-        "    return np.asarray(np.where(rows.column(FILE).to_numpy() < settled, AXIS_BEGIN, greatest), np.int64)\n",
-        "    return greatest\n",
+        "    counts = rows.column(FILE).to_numpy() >= settled\n",
+        "    counts = np.True_\n",
         ("tests/jobs/test_arrival.py::test_rows_of_a_snapshot_are_never_late",),
     ),
     Mutant(

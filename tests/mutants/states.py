@@ -35,6 +35,27 @@ MUTANTS = (
         ("tests/checkpoints/test_opening.py::test_a_row_that_is_another_is_damage_however_it_is_read",),
     ),
     Mutant(
+        "live-rows-of-due-keys-not-read",
+        "checkpoints/state/log.py",
+        "    wanted = due <= watermark\n",
+        "    wanted = due < watermark\n",
+        ("tests/checkpoints/test_log_table.py::test_a_batch_reads_the_entries_of_keys_that_it_touches_or_that_are_due",),
+    ),
+    Mutant(
+        "key-due-by-its-first-entry",
+        "checkpoints/state/log.py",
+        ".sort_by(BATCH)\n",
+        '.sort_by([(BATCH, "descending")])\n',
+        ("tests/checkpoints/test_log_table.py::test_a_batch_reads_the_entries_of_keys_that_it_touches_or_that_are_due",),
+    ),
+    Mutant(
+        "live-rows-in-the-driver-not-verified",
+        "checkpoints/state/log.py",
+        "            self._check.verify(entries)\n",
+        "",
+        ("tests/checkpoints/test_log_table.py::test_an_altered_entry_is_told",),
+    ),
+    Mutant(
         "newer-format-accepted",
         "checkpoints/formats.py",
         "    if not 1 <= found <= FORMATS[kind]:",
@@ -45,14 +66,11 @@ MUTANTS = (
         "missing-state-column-null",
         "checkpoints/reading.py",
         (
-            "        require_columns(uri, [*stored, SUM], schema.names)\n"
+            "        require_columns(uri, [*stored, *may_lack], schema.names)\n"
             "        rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)\n"
         ),
         (
             "        rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)\n"
-            "        for field in schema:\n"
-            "            if field.name not in stored and field.name != SUM:\n"
-            "                rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))\n"
         ),
         ("tests/checkpoints/test_opening.py::test_a_missing_column_is_damage",),
     ),
