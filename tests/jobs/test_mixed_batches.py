@@ -21,24 +21,21 @@ from windowmill.checkpoints.state.joint import compact_entries, joint_schema, ow
 from windowmill.checkpoints.state.partials import Needed, compact_partials, slice_schema
 from windowmill.checkpoints.state.wanted import OpenSessions, WithSpans, may_hold
 from windowmill.jobs.sources.columns import REASON, ROW, Columns
-from windowmill.jobs.ways.base import Computed, Part
+from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input, TableInput
 from windowmill.jobs.ways.joining import joined
 from windowmill.jobs.ways.lateness_in_process import seen_after
 from windowmill.jobs.ways.live_rows import LiveRowPart
-from windowmill.jobs.ways.new_rows import NewRows, counted
 from windowmill.jobs.ways.positions import PositionPart
 from windowmill.jobs.ways.sessions import SessionPart
 from windowmill.jobs.ways.slices import SlicePart
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.known_spans import marks_of
-from windowmill.windowing.columnar.log import NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
-from windowmill.windowing.columnar.partition_task import PartitionTask
-from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.columnar.slices import TIME
 from windowmill.windowing.errors import SpecError, StateCorruptError
-from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.nodes import Span
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import divide
@@ -78,53 +75,6 @@ class Batch(Input):
     emission_by_arrival: Any = staticmethod(lambda seen: Emission(seen, None, AXIS_BEGIN, AXIS_BEGIN))
 
 
-class LiveRowsHere(LiveRowPart):
-    """Live rows that this process computes, from all entries of the log."""
-
-    def few(self, new: NewRows | None, emission: Emission) -> Any:
-        part, batch = self, self._batch
-
-        class Loaded:
-            def compute(self) -> Computed:
-                return part.computed(new, batch.clock(emission))
-
-        return Loaded()
-
-    def computed(self, new: NewRows | None, clock: Any) -> Computed:
-        batch, log = self._batch, self._rows.log
-        stored = log.schema.empty_table()
-        if self._table._exists:
-            query = f"SELECT * FROM state WHERE _batch < {batch.batch} AND {self._table._own}"
-            stored = rows_of(self._table._path, query, log.schema)
-            RowCheck("state").verify(stored)
-        fresh = log.fresh_schema.empty_table()
-        if new is not None:
-            wanted = pa.schema([field for field in SOURCE if field.name != "t"])
-            own = [(name, pa.int64()) for name in (TIME, NUMBER_OF, CLOSED)]
-            texts = [(condition_column(text), pa.bool_()) for text in batch.pipeline.conditions()]
-            usable = new.usable(batch, pa.schema([*wanted, *own, *texts, (LATE, pa.bool_())]))
-            cells = {log.keys.get(name) or log._live.get(name): usable[name] for name in wanted.names}
-            cells |= {label: usable[column] for column, label in log.conditions.items()}
-            watermark = pa.array(usable[CLOSED].to_numpy() + batch.lateness)
-            cells |= {NUMBER_OF: usable[NUMBER_OF], TIME_OF: usable[TIME], UNTIL_OF: usable[TIME], WATERMARK_OF: watermark}
-            if "t" in log._live:
-                cells[log._live["t"]] = usable[TIME].cast(pa.timestamp("us", "UTC"))
-            fresh = pa.table({field.name: cells[field.name].cast(field.type) for field in log.fresh_schema}, schema=log.fresh_schema)
-        worked = PartitionTask(batch.pipeline, log, self._rows.schema, clock, batch.batch).work(stored, fresh)
-        tables = [table for table in worked.results() if len(table)]
-        state = worked.changes
-        return Computed(
-            rows=pa.concat_tables(tables) if tables else None,
-            state=state if state is not None and len(state) else None,
-            windows=counted(tables),
-            rows_applied=worked.applied,
-            rows_late=worked.late,
-            new_state=0 if state is None else len(state),
-            refused=worked.refused,
-            rows_refused=len(worked.refused),
-        )
-
-
 def rows_of(path: str, query: str, schema: pa.Schema) -> pa.Table:
     from deltalake import QueryBuilder
 
@@ -152,7 +102,7 @@ class Run:
         divided, spark, path, parts = self.divided, None, self.path, list[Any]()
         for kind, part in ((SlicePart, divided.slices), (SessionPart, divided.sessions), (PositionPart, divided.positions)):
             parts += [] if part is None else [kind(spark, batch, part, path)]  # type: ignore[operator, arg-type]
-        return parts + ([] if divided.rows is None else [LiveRowsHere(spark, batch, divided.rows, divided, path)])  # type: ignore[arg-type]
+        return parts + ([] if divided.rows is None else [LiveRowPart(spark, batch, divided.rows, path)])  # type: ignore[arg-type]
 
     def step(self, rows: list[dict[str, Any]], first: int = 0) -> None:
         """One batch; ``first`` numbers its rows."""
@@ -160,7 +110,10 @@ class Run:
         batch = Batch(
             pipeline=self.pipeline, columns=COLUMNS, builds_state=True, check=check, batch=self.batch, seen=self.seen, emitted=self.emitted
         )
-        new = Collected(arrived(rows), None)  # type: ignore[arg-type] - there is no Spark
+        table = arrived(rows)
+        # A user's function is told all columns as they are in the source.
+        told = table.set_column(table.schema.get_field_index("t"), "t", table.column(TIME).cast(SOURCE.field("t").type))
+        new = Collected(told, None)  # type: ignore[arg-type] - there is no Spark
         self.seen = seen_after(new.table, self.seen)
         assert self.seen is not None
         after = AXIS_BEGIN if self.emitted is None else self.emitted

@@ -69,9 +69,7 @@ MUTANTS = (
             "        require_columns(uri, [*stored, *may_lack], schema.names)\n"
             "        rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)\n"
         ),
-        (
-            "        rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)\n"
-        ),
+        ("        rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)\n"),
         ("tests/checkpoints/test_opening.py::test_a_missing_column_is_damage",),
     ),
     Mutant(
