@@ -16,7 +16,7 @@ from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.lateness_on_spark import BATCH_SHIFT
-from windowmill.windowing.columnar.log import NUMBER_OF
+from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF
 from windowmill.windowing.columnar.slices import TIME
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class NewRows:
     @classmethod
     def collected(cls, rows: DataFrame, stages: Sequence[Reading]) -> NewRows:
         """Collect the columns of ``rows`` that the ``stages`` read, in one Spark job."""
-        chosen = rows.select(FILE, ROW, REASON, TIME, *passes.inputs(rows, *stages, where=F.col(REASON).isNull()))
+        own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.columns]
+        chosen = rows.select(*own, *passes.inputs(rows, *stages, where=F.col(REASON).isNull()))
         return cls(chosen.toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")]), rows)
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
