@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Grids:
     """The named grids of a pipeline, sharing slices.
 
-    ``known`` are the names of those that show empty windows. ``lasting`` is whether events last, so that they reach into slices from before.
+    ``known`` are the names of those that show empty windows. ``lasting`` is whether events last, and may reach into slices from before.
     """
 
     named: tuple[tuple[str, WindowGrid], ...]

@@ -111,7 +111,10 @@ def _with_reaching(begun: Condition, wanted: Span | Selection) -> Condition:
     if wanted.reaching is None:
         return begun
     reaching, start = pc.field(REACHING), pc.field(SLICE)
-    parts = [f"({REACHING} = 0 AND {begun.sql})", *(f"({REACHING} = 1 AND {SLICE} >= {low} AND {SLICE} < {high})" for low, high in wanted.reaching)]
+    parts = [
+        f"({REACHING} = 0 AND {begun.sql})",
+        *(f"({REACHING} = 1 AND {SLICE} >= {low} AND {SLICE} < {high})" for low, high in wanted.reaching),
+    ]
     within = [(reaching == 1) & (start >= low) & (start < high) for low, high in wanted.reaching]
     return Condition(f"({' OR '.join(parts)})", reduce(or_, within, (reaching == 0) & begun.expression))
 

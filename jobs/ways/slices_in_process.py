@@ -111,7 +111,11 @@ def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) ->
     tables = [table for table in (rows, stored) if table is not None and table.num_rows]
     if not tables:
         return True
-    instants = [*((rows, name) for name in (TIME, UNTIL_OF) if rows is not None and name in rows.column_names), (stored, SLICE), *((stored, name) for name in known_spans.columns_of(stage.slices.known))]
+    instants = [
+        *((rows, name) for name in (TIME, UNTIL_OF) if rows is not None and name in rows.column_names),
+        (stored, SLICE),
+        *((stored, name) for name in known_spans.columns_of(stage.slices.known)),
+    ]
     times = [pc.min_max(table.column(name)) for table, name in instants if table is not None and table.num_rows]
     lows = [low for span in times if (low := span["min"].as_py()) is not None]
     highs = [high for span in times if (high := span["max"].as_py()) is not None]

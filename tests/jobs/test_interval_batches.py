@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -12,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs import test_revised_batches as revised
-from tests.jobs.test_calendar_batches import CUTS, SOURCE, VALUES
+from tests.jobs.test_calendar_batches import CUTS, SOURCE
 from tests.jobs.test_calendar_batches import arrived as as_points
 from tests.jobs.test_calendar_batches import streams as over_calendars
-from tests.jobs.test_revised_batches import ADVANCES, DELAYS, DISORDERS, GRIDS, LATENESSES, LONG, MINUTE, OBJECTS, Run, some
+from tests.jobs.test_revised_batches import DISORDERS, GRIDS, LATENESSES, LONG, MINUTE, OBJECTS, Run, some
 from tests.strategies import shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, WINDOWS
 from windowmill.jobs.sources.columns import Columns
 from windowmill.windowing.columnar.log import UNTIL_OF
 from windowmill.windowing.columnar.slices import REACHING, SLICE
-from windowmill.windowing.errors import LimitExceededError
 from windowmill.windowing.spec import Pipeline
 
 #: How long events last: points, events of no length, shorter and longer than a hop, and than a window.

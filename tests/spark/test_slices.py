@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
+from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, lasting, quiet, run_over
 from tests.spark.test_live import AGGREGATES, POLICIES
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state import base
@@ -51,6 +51,9 @@ EMPTY = [
     {"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"},
 ]
 SESSIONS = [{"name": "visits", "type": "session", "gap": "9 minutes"}, {"name": "stays", "type": "session", "gap": "40 minutes"}]
+#: Events that last, and what weighs them by time.
+TIME = {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"}
+OVER_TIME = AGGREGATES | {"level": {"time_weighted_mean": "v"}, "level_of": {"time_weighted_mean": "i", "where": "v > 50"}}
 #: What differs from the bench's own pipeline.
 CASES: dict[str, dict[str, Any]] = {
     "objects": {"aggregates": OBJECTS, "windows": GRIDS},
@@ -67,6 +70,10 @@ CASES: dict[str, dict[str, Any]] = {
     "empty windows revised": {"windows": EMPTY, "emit": "revise", "keys": ["k"]},
     "empty windows of objects in nodes": {"aggregates": OBJECTS, "windows": [LONG[0] | {"empty": "emit"}, EMPTY[0]]},
     "empty windows of calendars beside sessions": {"windows": [CALENDARS[0] | {"empty": "emit"}, SESSIONS[0]], "keys": ["k"]},
+    "events that last": {"time": TIME, "aggregates": OVER_TIME},
+    "objects of events that last": {"time": TIME, "aggregates": OBJECTS | OVER_TIME, "windows": GRIDS, "keys": ["k"]},
+    "events that last in nodes": {"time": TIME, "aggregates": OVER_TIME, "windows": [LONG[0], GRIDS[1]], "keys": ["k"]},
+    "events that last over calendars": {"time": TIME, "aggregates": OVER_TIME, "windows": CALENDARS},
     "revisions of objects": {"aggregates": OBJECTS, "windows": [*GRIDS, *CALENDARS[1:3]], "emit": "revise"},
 }
 
@@ -77,8 +84,8 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
     if place == "Spark":
         monkeypatch.setattr(limits, "MOST_ROWS", 0)
         monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
-    bench = Bench(tmp_path, CASES[case])
-    done = check_runs_backfill_and_upkeep(bench, events(31, 400))
+    bench, rows = Bench(tmp_path, CASES[case]), events(31, 400)
+    done = check_runs_backfill_and_upkeep(bench, lasting(rows, 36) if bench.pipeline.time.end else rows)
     assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
     assert not is_log(str(tmp_path / "sink.windowmill" / "state"))
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -96,7 +97,7 @@ class Lasting:
         partials = 1 + sum(each.most_within(time, stop) for each in (self.starts, self.crossed) if each is not None)
         piece = np.cumsum(partials) // _CHUNK_PARTIALS
         bounds = [0, *(np.flatnonzero(piece[1:] != piece[:-1]) + 1).tolist(), len(time)]
-        for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+        for first, last in pairwise(bounds):
             yield rows.slice(first, last - first)
 
     def lift(self, rows: pa.Table) -> Lifted:

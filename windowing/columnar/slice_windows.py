@@ -1,7 +1,7 @@
 """Combines slices of whole keys into windows, and into the rows that the state keeps.
 
-Where all windows are hopping ones of fixed length over numbers alone, and events are points, :mod:`windowmill.windowing.kernels.sliced` combines them; else
-:mod:`windowmill.windowing.columnar.grid_partials`.
+Where all windows are hopping ones of fixed length over numbers alone, and events are points,
+:mod:`windowmill.windowing.kernels.sliced` combines them; else :mod:`windowmill.windowing.columnar.grid_partials`.
 """
 
 from __future__ import annotations

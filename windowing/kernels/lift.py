@@ -79,12 +79,12 @@ def _lift(atom: Atom, table: pa.Table, ints: Ints, floats: Floats) -> None:
         case "sum_weight":
             _lift_sum(np.where(counted, float64_of(columns[1]), 0.0), ints, floats)
         case "sum_product":
-            _lift_product(*(np.where(counted, float64_of(column), 0.0) for column in columns), ints, floats)
+            _lift_product([np.where(counted, float64_of(column), 0.0) for column in columns], ints, floats)
         case "lasting":
             _lift_sum(np.where(counted, float64_of(table.column(WEIGHT).combine_chunks()), 0.0), ints, floats)
         case "area":
-            weight = table.column(WEIGHT).combine_chunks()
-            _lift_product(*(np.where(counted, float64_of(column), 0.0) for column in (columns[0], weight)), ints, floats)
+            columns.append(table.column(WEIGHT).combine_chunks())
+            _lift_product([np.where(counted, float64_of(column), 0.0) for column in columns], ints, floats)
         case "moments" | "moments4":
             value = np.where(counted, float64_of(columns[0]), 0.0)
             ints[:, 0], floats[:, 0] = counted, value
@@ -117,7 +117,8 @@ def _lift_sum(value: Floats, ints: Ints, floats: Floats) -> None:
     floats[large, 0] -= np.copysign(CARRY_UNIT, value[large])
 
 
-def _lift_product(x: Floats, y: Floats, ints: Ints, floats: Floats) -> None:
+def _lift_product(factors: list[Floats], ints: Ints, floats: Floats) -> None:
+    x, y = factors
     with np.errstate(all="ignore"):
         _lift_sum(x * y, ints, floats)
         error = _product_error(x, y, x * y)

@@ -43,7 +43,7 @@ class Crossings:
 
     def most_within(self, time: Ints, stop: Ints) -> Ints:
         """Upper bound on the number of instants within each span (time, stop); shape (n_spans,)."""
-        return np.sum([count for _, count in self._runs(time, stop)], axis=0, dtype=np.int64)
+        return np.asarray(np.sum([count for _, count in self._runs(time, stop)], axis=0, dtype=np.int64))
 
     def within(self, time: Ints, stop: Ints) -> tuple[Ints, Ints]:
         """The instants within each span (time, stop), without its ends: index of the span, instant; ascending. Each pair once."""
@@ -87,7 +87,7 @@ class _InList:
     first: Ints
 
     def __call__(self, span: Ints, nth: Ints) -> Ints:
-        return self.known[self.first[span] + nth]
+        return np.asarray(self.known[self.first[span] + nth])
 
 
 _At = _InSequence | _InList
