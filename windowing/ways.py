@@ -18,7 +18,7 @@ them                  it completes; all spans           keys                    
 ====================  ================================  =========================  ===============================  =====================
 
 The windows of a pipeline that go one way are a *part* of it. An aggregate whose partials cannot be combined in any order sends all windows
-by live rows, and so do interval events.
+by live rows. Over events that last, windows on grids that are shown once go by slices if they show no empty ones, all others by live rows.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, WINDOWS
 from windowmill.jobs.sources.columns import Columns
 from windowmill.windowing.columnar.log import UNTIL_OF
 from windowmill.windowing.columnar.slices import REACHING, SLICE
+from windowmill.windowing.errors import LimitExceededError
 from windowmill.windowing.spec import Pipeline
 
 #: How long events last: points, events of no length, shorter and longer than a hop, and than a window.
@@ -125,3 +126,90 @@ def test_nodes_hold_the_events_that_begin_in_their_slices(
     pipeline = pipeline_of(named, aggregates, tie_break=["x"], disorder=disorder, lateness=lateness)
     run = check(pipeline, rows, cuts, final=final, nodes=True)
     assert run.nodes is not None or windows == ["slots"]
+
+
+SLOTS = {"slots": GRIDS["slots"]}
+HOURS = {"hours": {"type": "hopping", "size": "60 minutes", "hop": "10 minutes"}}
+
+
+def event(minute: int, until: int, k: str = "a", **values: Any) -> dict[str, Any]:
+    return {"k": k, "t": minute * MINUTE, "e": until * MINUTE, "x": 0, "i": 1, "f": 0.5, "s": "x"} | values
+
+
+def shown(run: Run) -> list[tuple[int, int]]:
+    """Start in minutes and count of the windows of key a."""
+    return sorted((found["window_start"] // MINUTE, found["n"]) for found in run.rows if found["k"] == "a")
+
+
+def test_an_event_is_stored_where_it_begins_and_where_windows_begin_while_it_lasts():
+    run = LastingRun(pipeline_of(SLOTS, COUNTS, disorder="1 hour"))
+    run.step([event(5, 32), event(6, 10), event(7, 7), event(20, 20)])
+    assert run.stored() == [("a", 0, 0), ("a", 10, 1), ("a", 20, 0), ("a", 20, 1), ("a", 30, 1)]
+    gappy = LastingRun(pipeline_of({"gappy": GRIDS["gappy"]}, COUNTS, disorder="1 hour"))
+    gappy.step([event(5, 32)])
+    assert gappy.stored() == [("a", 3, 0), ("a", 20, 1)]
+    growing = LastingRun(pipeline_of({"growing": GRIDS["growing"]}, COUNTS))
+    growing.step([event(5, 32)])
+    assert growing.stored() == [("a", 4, 0), ("a", 20, 1)]
+
+
+def test_only_aggregates_that_weigh_by_time_have_partials_in_the_slices_that_an_event_crosses():
+    run = LastingRun(pipeline_of(HOURS | {"days": GRIDS["days"]}, {"n": {"count": "*"}, "level": {"time_weighted_mean": "i"}}))
+    run.step([event(5, 32, i=2)])
+    assert run.state is not None
+    rows = [(row[SLICE] // MINUTE, row[REACHING], row["rows"], row["area_i__sum"], row["lasting_i__sum"]) for row in run.state.to_pylist()]
+    reaching = [(minute, 1, 1, 0.0, 0.0) for minute in (10, 20, 30)]
+    parts = [(0, 0, 1, 10.0 * MINUTE, 5.0 * MINUTE), *((minute, 0, 0, 20.0 * MINUTE, 10.0 * MINUTE) for minute in (10, 20))]
+    assert sorted(rows) == sorted([*parts, (30, 0, 0, 4.0 * MINUTE, 2.0 * MINUTE), *reaching])
+
+
+def test_partials_ahead_are_kept_until_their_windows_have_been_shown():
+    rows = [event(5, 95), event(40, 41, k="b"), event(70, 71, k="b"), event(150, 151, k="b")]
+    run = check(pipeline_of(SLOTS, COUNTS), rows, [1, 2, 3], final=False)
+    assert shown(run) == [(minute, 1) for minute in range(0, 100, 10)]
+    assert run.state is not None
+    assert run.stored() == [("b", 150, 0)]  # type: ignore[attr-defined]
+
+
+def test_a_batch_reads_the_events_that_reach_into_its_windows_and_no_others():
+    run = LastingRun(pipeline_of(HOURS, COUNTS))
+    run.step([event(minute, 300) for minute in range(0, 60, 10)])
+    run.step([event(60, 60)], 6)
+    assert run.read == 6, "the slices of the first hour, at whose start no event lasts"
+    run.step([event(70, 70)], 7)
+    assert run.read == 6 + 1, "the slices of one window, and what reaches into it"
+
+
+def test_a_late_event_counts_in_the_windows_that_it_overlaps_and_that_are_open():
+    rows = [event(40, 40), event(5, 32), event(5, 20), event(12, 55), event(60, 60)]
+    run = check(pipeline_of(SLOTS, COUNTS, lateness="5 minutes"), rows, [1, 2, 3, 4], final=True)
+    assert run.refused == [(2, "too_late")]
+    assert shown(run) == [(30, 2), (40, 2), (50, 1), (60, 1)]
+
+
+def test_an_event_in_a_gap_is_not_late_but_one_that_lasts_into_a_closed_window_is():
+    gappy = {"gappy": GRIDS["gappy"]}
+    rows = [event(65, 65), event(5, 9), event(5, 21), event(5, 61)]
+    run = check(pipeline_of(gappy, COUNTS), rows, [1], final=True)
+    assert run.refused == [(2, "too_late"), (3, "too_late")]
+    assert shown(run) == []
+
+
+@pytest.mark.parametrize("aggregates", [COUNTS, AGGREGATES], ids=["counts", "all"])
+def test_events_with_many_partials_are_lifted_in_pieces(monkeypatch: pytest.MonkeyPatch, aggregates: dict[str, Any]):
+    monkeypatch.setattr("windowmill.windowing.columnar.lasting._CHUNK_PARTIALS", 7)
+    rows = [event(minute, minute + 13 * (minute % 5), k="ab"[minute % 2], s="xyz"[minute % 3]) for minute in range(60, 0, -1)]
+    check(pipeline_of(HOURS | SLOTS, aggregates, lateness="2 hours", tie_break=["s"]), rows, [31], final=True)
+
+
+def test_an_event_in_too_many_windows_is_refused():
+    run = LastingRun(pipeline_of({"seconds": {"type": "tumbling", "size": "1 second"}}, COUNTS))
+    run.step([event(1, 2)])
+    with pytest.raises(LimitExceededError, match=r"window seconds: an event that lasts 60,060,000,000,000 ticks would be in 60,0\d+"):
+        run.step([event(1, 1_001_001)], 1)
+
+
+def test_days_that_a_zone_skips_hold_nothing_twice():
+    skipped = 1_325_239_200_000_000 - 2 * DAY
+    rows = [event(0, 0, t=skipped + n * 7 * HOUR, e=skipped + n * 7 * HOUR + 3 * DAY) for n in range(12)]
+    check(pipeline_of({"pairs": WINDOWS["apia_pairs"]}, AGGREGATES, tie_break=["x"]), rows, [4, 9], final=True)

@@ -53,6 +53,7 @@ EMPTY = [
 SESSIONS = [{"name": "visits", "type": "session", "gap": "9 minutes"}, {"name": "stays", "type": "session", "gap": "40 minutes"}]
 #: Events that last, and what weighs them by time.
 TIME = {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"}
+SNAPSHOTS = {"name": "spans", "type": "snapshot"}
 OVER_TIME = AGGREGATES | {"level": {"time_weighted_mean": "v"}, "level_of": {"time_weighted_mean": "i", "where": "v > 50"}}
 #: What differs from the bench's own pipeline.
 CASES: dict[str, dict[str, Any]] = {
@@ -74,6 +75,7 @@ CASES: dict[str, dict[str, Any]] = {
     "objects of events that last": {"time": TIME, "aggregates": OBJECTS | OVER_TIME, "windows": GRIDS, "keys": ["k"]},
     "events that last in nodes": {"time": TIME, "aggregates": OVER_TIME, "windows": [LONG[0], GRIDS[1]], "keys": ["k"]},
     "events that last over calendars": {"time": TIME, "aggregates": OVER_TIME, "windows": CALENDARS},
+    "events that last beside snapshots": {"time": TIME, "aggregates": OVER_TIME, "windows": [*GRIDS, SNAPSHOTS], "keys": ["k"]},
     "revisions of objects": {"aggregates": OBJECTS, "windows": [*GRIDS, *CALENDARS[1:3]], "emit": "revise"},
 }
 

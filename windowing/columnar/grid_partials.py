@@ -7,7 +7,7 @@ combined after the range of the others. So are the partials of events that reach
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,13 @@ class Partials:
     objects: Objects
     before: Ints
     reaching: Ints
+
+    @classmethod
+    def of_one_key(cls, starts: Ints, closed: Ints, reaching: Ints) -> Self:
+        """Partials of no aggregates."""
+        n = len(starts)
+        nothing: Any = np.empty((n, 0), np.int64)
+        return cls(np.zeros(n, np.int64), starts, closed, nothing, nothing, nothing, nothing, reaching)
 
     def at(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Partials:
         """The partials that ``chosen`` masks or lists."""
