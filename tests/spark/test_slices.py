@@ -152,16 +152,25 @@ def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
     assert "windows to come that hold them" in told
 
 
-@pytest.mark.parametrize(("emit", "windows"), [("final", GRIDS), ("revise", GRIDS), ("final", [*GRIDS, *SESSIONS, *POLICIES])])
-def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, emit, windows):
-    rows = events(33, 300)
-    bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": windows, "emit": emit})
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"windows": GRIDS},
+        {"windows": GRIDS, "emit": "revise"},
+        {"windows": [*GRIDS, *SESSIONS, *POLICIES]},
+        {"windows": GRIDS, "time": TIME, "aggregates": OBJECTS | OVER_TIME},
+    ],
+    ids=["final", "revise", "of all ways", "of events that last"],
+)
+def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, changes):
+    bench = Bench(tmp_path, {"aggregates": OBJECTS} | changes)
+    rows = lasting(events(33, 300), 37) if "time" in changes else events(33, 300)
     with monkeypatch.context() as patched:
         patched.setattr(choose, "divide", lambda pipeline, _: Parts(rows=Rows(pipeline)))
         run_over(bench, 9, rows[:200], 2)
     state = str(tmp_path / "sink.windowmill" / "state")
     assert is_log(state)
-    strict = Bench(tmp_path, {"aggregates": OBJECTS, "windows": windows, "emit": emit, "strict": True})
+    strict = Bench(tmp_path, bench.changes | {"strict": True})
     strict.land(rows[200:201])
     with pytest.raises(SpecError, match="raw rows"):
         strict.run()
