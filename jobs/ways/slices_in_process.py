@@ -107,10 +107,13 @@ def _usable(rows: pa.Table) -> pa.Table:
 
 
 def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> bool:
-    """Whether the windows of these rows and slices are few enough for this process."""
+    """Whether the partials of these rows, and the windows of rows and slices, are few enough for this process."""
     tables = [table for table in (rows, stored) if table is not None and table.num_rows]
     if not tables:
         return True
+    lasting = stage.slices.lasting
+    if rows is not None and lasting is not None and lasting.most_partials(_usable(rows)).sum() > limits.MOST_PARTIALS:
+        return False
     instants = [
         *((rows, name) for name in (TIME, UNTIL_OF) if rows is not None and name in rows.column_names),
         (stored, SLICE),

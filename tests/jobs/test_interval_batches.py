@@ -18,18 +18,24 @@ from tests.jobs.test_revised_batches import DISORDERS, GRIDS, LATENESSES, LONG, 
 from tests.strategies import shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, WINDOWS
 from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.slice_stages import Slicing
+from windowmill.jobs.ways.slices_in_process import judged, load
 from windowmill.windowing.columnar.log import UNTIL_OF
 from windowmill.windowing.columnar.slices import REACHING, SLICE
 from windowmill.windowing.errors import LimitExceededError
 from windowmill.windowing.spec import Pipeline
 
+Row = dict[str, Any]
 #: How long events last: points, events of no length, shorter and longer than a hop, and than a window.
 LENGTHS = st.sampled_from([0, 0, 1, MINUTE, 3 * MINUTE, 11 * MINUTE, 55 * MINUTE, 300 * MINUTE])
 AGGREGATES: dict[str, Any] = OBJECTS | {"level": {"time_weighted_mean": "f"}, "large_level": {"time_weighted_mean": "i", "where": "i > 3"}}
 COUNTS = {"n": {"count": "*"}, "whole": {"sum": "i"}}
 
 
-def lasting(rows: st.SearchStrategy[list[dict[str, Any]]], lengths: st.SearchStrategy[int]) -> st.SearchStrategy[list[dict[str, Any]]]:
+def lasting(rows: st.SearchStrategy[list[Row]], lengths: st.SearchStrategy[int]) -> st.SearchStrategy[list[Row]]:
     """``rows`` that last."""
     return rows.flatmap(
         lambda points: st.lists(lengths, min_size=len(points), max_size=len(points)).map(
@@ -50,7 +56,7 @@ class LastingRun(Run):
     columns = Columns.of(Schema.from_arrow(pa.schema([*SOURCE, ("e", pa.timestamp("us", "UTC"))])).to_json())
 
     @staticmethod
-    def arrived(rows: list[dict[str, Any]]) -> pa.Table:
+    def arrived(rows: list[Row]) -> pa.Table:
         return as_points(rows).append_column(UNTIL_OF, pa.array([row["e"] for row in rows], pa.int64()))
 
     def stored(self) -> list[tuple[str, int, int]]:
@@ -59,7 +65,7 @@ class LastingRun(Run):
         return sorted((row["k"], row[SLICE] // MINUTE, row[REACHING]) for row in self.state.to_pylist())
 
 
-def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, nodes: bool = False) -> Run:
+def check(pipeline: Pipeline, rows: list[Row], cuts: list[int], *, final: bool, nodes: bool = False) -> Run:
     return revised.check(pipeline, rows, cuts, final=final, nodes=nodes, kind=LastingRun)
 
 
@@ -69,20 +75,13 @@ def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, fi
     aggregates=st.sampled_from([COUNTS, OBJECTS, AGGREGATES]),
     rows=lasting(revised.late_streams(), LENGTHS),
     cuts=st.lists(st.integers(1, 25), max_size=12),
-    disorder=DISORDERS,
-    lateness=LATENESSES,
+    delays=st.fixed_dictionaries({"disorder": DISORDERS, "lateness": LATENESSES}),
     final=st.booleans(),
 )
 def test_windows_over_events_that_last_are_those_of_the_oracle(
-    windows: list[str],
-    aggregates: dict[str, Any],
-    rows: list[dict[str, Any]],
-    cuts: list[int],
-    disorder: str,
-    lateness: str,
-    final: bool,
+    windows: list[str], aggregates: dict[str, Any], rows: list[Row], cuts: list[int], delays: dict[str, str], final: bool
 ):
-    pipeline = pipeline_of({name: GRIDS[name] for name in windows}, aggregates, tie_break=["x"], disorder=disorder, lateness=lateness)
+    pipeline = pipeline_of({name: GRIDS[name] for name in windows}, aggregates, tie_break=["x"], **delays)
     check(pipeline, rows, cuts, final=final)
 
 
@@ -92,15 +91,15 @@ def test_windows_over_events_that_last_are_those_of_the_oracle(
 @given(
     rows=lasting(over_calendars(), st.sampled_from([0, HOUR, 7 * HOUR, 26 * HOUR, 9 * DAY, 70 * DAY])),
     cuts=CUTS,
-    disorder=st.sampled_from(["0 seconds", "3 hours"]),
-    lateness=st.sampled_from(["0 seconds", "5 hours", "50 days"]),
+    delays=st.sampled_from(
+        [{}, {"disorder": "3 hours"}, {"lateness": "5 hours"}, {"lateness": "50 days"}, {"disorder": "3 hours", "lateness": "2 days"}]
+    ),
     final=st.booleans(),
 )
 def test_windows_of_a_calendar_hold_events_that_reach_into_them(
-    window: str, rows: list[dict[str, Any]], cuts: list[int], disorder: str, lateness: str, final: bool
+    window: str, rows: list[Row], cuts: list[int], delays: dict[str, str], final: bool
 ):
-    pipeline = pipeline_of({window: WINDOWS[window]}, AGGREGATES, tie_break=["x"], disorder=disorder, lateness=lateness)
-    check(pipeline, rows, cuts, final=final)
+    check(pipeline_of({window: WINDOWS[window]}, AGGREGATES, tie_break=["x"], **delays), rows, cuts, final=final)
 
 
 @pytest.mark.covers("I7")
@@ -109,21 +108,13 @@ def test_windows_of_a_calendar_hold_events_that_reach_into_them(
     aggregates=st.sampled_from([OBJECTS, AGGREGATES]),
     rows=lasting(revised.late_streams(), LENGTHS),
     cuts=st.lists(st.integers(1, 25), max_size=24),
-    disorder=DISORDERS,
-    lateness=LATENESSES,
+    delays=st.fixed_dictionaries({"disorder": DISORDERS, "lateness": LATENESSES}),
     final=st.booleans(),
 )
 def test_nodes_hold_the_events_that_begin_in_their_slices(
-    windows: list[str],
-    aggregates: dict[str, Any],
-    rows: list[dict[str, Any]],
-    cuts: list[int],
-    disorder: str,
-    lateness: str,
-    final: bool,
+    windows: list[str], aggregates: dict[str, Any], rows: list[Row], cuts: list[int], delays: dict[str, str], final: bool
 ):
-    named = {name: (GRIDS | LONG)[name] for name in windows}
-    pipeline = pipeline_of(named, aggregates, tie_break=["x"], disorder=disorder, lateness=lateness)
+    pipeline = pipeline_of({name: (GRIDS | LONG)[name] for name in windows}, aggregates, tie_break=["x"], **delays)
     run = check(pipeline, rows, cuts, final=final, nodes=True)
     assert run.nodes is not None or windows == ["slots"]
 
@@ -207,6 +198,17 @@ def test_an_event_in_too_many_windows_is_refused():
     run.step([event(1, 2)])
     with pytest.raises(LimitExceededError, match=r"window seconds: an event that lasts 60,060,000,000,000 ticks would be in 60,0\d+"):
         run.step([event(1, 1_001_001)], 1)
+
+
+def test_a_batch_of_very_many_partials_is_for_spark(monkeypatch: pytest.MonkeyPatch):
+    run = LastingRun(pipeline_of(SLOTS, COUNTS))
+    slicing = Slicing(Input(**run.base), run.slices)
+    new = judged(revised.Collected(run.arrived([event(5, 32), event(6, 6)]), None), slicing)  # type: ignore[arg-type]
+    emission = Emission(None, None, 0, 0)
+    monkeypatch.setattr(limits, "MOST_PARTIALS", 5)
+    assert load(new, None, slicing, emission) is not None
+    monkeypatch.setattr(limits, "MOST_PARTIALS", 4)
+    assert load(new, None, slicing, emission) is None
 
 
 def test_days_that_a_zone_skips_hold_nothing_twice():

@@ -81,8 +81,8 @@ class Lasting:
         edges = Edges.of(grids)
         return cls(tuple(windows), edges, Crossings.of_windows(grids), Crossings.of_edges(edges) if clips else None)
 
-    def chunks(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """``rows`` in pieces whose events have few partials, but for single events with many.
+    def most_partials(self, rows: pa.Table) -> Ints:
+        """Upper bound on the number of partials in which each event of ``rows`` counts.
 
         Raises
         ------
@@ -90,13 +90,21 @@ class Lasting:
             If an event is in too many windows.
         """
         time, stop = spans_of(rows)
-        if not len(time):
-            return
-        for window in self.windows:
+        for window in self.windows if len(time) else ():
             check_lasting(window, int((stop - time).max()))
-        partials = 1 + sum(each.most_within(time, stop) for each in (self.starts, self.crossed) if each is not None)
-        piece = np.cumsum(partials) // _CHUNK_PARTIALS
-        bounds = [0, *(np.flatnonzero(piece[1:] != piece[:-1]) + 1).tolist(), len(time)]
+        partials = np.ones(len(time), np.int64)
+        for each in self._crossings:
+            partials += each.most_within(time, stop)
+        return partials
+
+    @property
+    def _crossings(self) -> tuple[Crossings, ...]:
+        return (self.starts,) if self.crossed is None else (self.starts, self.crossed)
+
+    def chunks(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """``rows`` in pieces whose events have few partials, but for single events with many; raises as :meth:`most_partials`."""
+        piece = np.cumsum(self.most_partials(rows)) // _CHUNK_PARTIALS
+        bounds = [0, *(np.flatnonzero(piece[1:] != piece[:-1]) + 1).tolist(), len(piece)]
         for first, last in pairwise(bounds):
             yield rows.slice(first, last - first)
 
