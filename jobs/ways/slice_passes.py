@@ -29,8 +29,9 @@ SLICES = "_slices"
 
 def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
     """Lift the usable rows into packed slices; columns as ``stage.packing.packed_schema``."""
-    judged = [name for name in (UNTIL_OF, CLOSED, LATE, ARRIVAL, ORDER) if name in rows.columns]
-    chosen = rows.where(F.col(REASON).isNull()).select(TIME, *judged, *inputs(rows, stage))
+    own = [TIME] if stage.lasting is None else [TIME, UNTIL_OF]
+    judged = [name for name in (CLOSED, LATE, ARRIVAL, ORDER) if name in rows.columns]
+    chosen = rows.where(F.col(REASON).isNull()).select(*own, *judged, *inputs(rows, stage))
     return _mapped(chosen, partial(_placed, slices.lifted, stage), stage.packing.packed_schema)
 
 

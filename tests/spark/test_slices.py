@@ -108,6 +108,24 @@ def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_afte
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
 
 
+def test_a_first_backfill_builds_the_state_of_events_that_last(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MOST_ROWS", 0)
+    rows = lasting(events(38, 300), 39)
+    bench = Bench(tmp_path, {"time": TIME, "aggregates": OVER_TIME, "windows": [*GRIDS, *STEPS], "keys": ["site"]})
+    bench.land(rows[:200])
+    times = sorted(row["t"] for row in rows[:200] if row["t"] is not None)
+    loop.backfill(bench.pipeline, quiet(), begin=0, end=times[100])
+    monkeypatch.undo()
+    run_over(bench, 12, rows[200:], 2)
+    wanted = expected(bench.pipeline, rows)
+    assert differences(bench.rows(), wanted.rows) == []
+    reasons = [reason for _, reason in wanted.quarantined]
+    assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reasons)
+    assert set(reasons) == {"null_time", "end_before_time", "too_late"}
+    state = DeltaTable(str(tmp_path / "sink.windowmill" / "state")).to_pyarrow_table(columns=["_slice", "_reaching", "rows"])
+    assert {0, 1} == set(state["_reaching"].to_pylist())
+
+
 def test_spans_lie_in_few_files(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(base, "FEW_FILES", 2)
     bench, rows = Bench(tmp_path, {"windows": EMPTY, "keys": ["k"]}), events(35, 200)

@@ -98,19 +98,20 @@ def _with_members(
     Windows of which nothing but added partials is known are among the result.
     """
     (key, number, lo, hi), (offsets, held), (added_key, added_number, added_partial) = windows, members, added
-    every = np.stack((np.append(key, added_key), np.append(number, added_number)))
-    order = np.lexsort(every[::-1])
-    new = np.append(True, np.any(every[:, order[1:]] != every[:, order[:-1]], axis=0))[: len(order)]
+    given, keys, numbers = len(key), np.append(key, added_key), np.append(number, added_number)
+    order = np.lexsort((numbers, keys))
+    sorted_keys, sorted_numbers = keys[order], numbers[order]
+    new = np.append(True, (sorted_keys[1:] != sorted_keys[:-1]) | (sorted_numbers[1:] != sorted_numbers[:-1]))[: len(order)]
     # The window that each given window is, and each added partial is of.
     place = np.empty(len(order), np.int64)
     place[order] = np.cumsum(new) - 1
-    key, number = every[:, order[new]]
-    bounds = np.zeros((2, len(key)), np.int64)
-    bounds[:, place[: len(lo)]] = lo, hi
-    of = np.concatenate((np.repeat(place[: len(lo)], np.diff(offsets)), place[len(lo) :]))
+    key, number = sorted_keys[new], sorted_numbers[new]
+    first, stop = np.zeros(len(key), np.int64), np.zeros(len(key), np.int64)
+    first[place[:given]], stop[place[:given]] = lo, hi
+    of = np.concatenate((np.repeat(place[:given], np.diff(offsets)), place[given:]))
     by_window = np.argsort(of, kind="stable")
     whole = np.concatenate((held, added_partial))[by_window]
-    return key, number, bounds[0], bounds[1], (np.searchsorted(of[by_window], np.arange(len(key) + 1)).astype(np.int64), whole)
+    return key, number, first, stop, (np.searchsorted(of[by_window], np.arange(len(key) + 1)).astype(np.int64), whole)
 
 
 def combine_numbers(layout: Layout, ints: Ints, floats: Floats, windows: Windows) -> tuple[Ints, Floats]:

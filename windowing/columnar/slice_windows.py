@@ -103,8 +103,10 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
         new = partials.at(own & (partials.starts >= stage.keep_from))
         stored_rows = [(0, merged_late(stage.slices, new) if stage.slices.revises else new)]
         if stage.nodes is not None:
+            # No node holds events that reach into its slices.
             begun = partials.reaching == 0
-            stored_rows += _whole_nodes(stage, stage.nodes, partials.at(begun), own[begun])
+            leaves = (partials, own) if begun.all() else (partials.at(begun), own[begun])
+            stored_rows += _whole_nodes(stage, stage.nodes, *leaves)
         keys, columns = spans.rows_of(stage.slices.known, merged.spans)
         kept, kept_offsets = _kept(stage.slices, merged, stored_rows, keys, columns)
         n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:]) + len(keys)
