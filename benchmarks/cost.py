@@ -23,6 +23,8 @@ from benchmarks.small_runs import AGGREGATES, KEYS, ROWS_PER_MINUTE, WINDOWS
 from benchmarks.spark_ways import session
 
 BASE = "fixed grids, numbers"
+#: Greatest length of events that last: three starts of windows on average, as these are 5 minutes apart.
+LASTING_MINUTES = 30
 
 
 class Spread:
@@ -62,6 +64,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "the last day, every hour, by policies": {"windows": _sliding({"time": "1 day"}, {"time": "1 hour"})},
     "up to a day, by hours": {"windows": ({"name": "so_far", "type": "cumulative", "size": "1 day", "step": "1 hour"},)},
     "revise": {"late": 0.01},
+    "events that last": {"lasting": LASTING_MINUTES},
+    "events that last, weighed by time": {
+        "lasting": LASTING_MINUTES,
+        "aggregates": AGGREGATES | {"over_time": {"time_weighted_mean": "v"}},
+    },
 }
 
 

@@ -42,7 +42,7 @@ class Growing:
 
     A key's level rises by about one an event, and varies by ``spread``.
 
-    The share ``late`` of them comes up to ``LATENESS_MINUTES`` late, and brings revisions.
+    The share ``late`` of them comes up to ``LATENESS_MINUTES`` late, and brings revisions. They last up to ``lasting`` minutes, if given.
     """
 
     def __init__(
@@ -55,12 +55,13 @@ class Growing:
         rows_per_minute: int,
         late: float = 0.0,
         spread: float = 0.0,
+        lasting: int = 0,
         disorder: str = "1 minute",
     ) -> None:
         self.folder, self.rng, self.rows = folder, np.random.default_rng(7), 0
         self.keys, self.rows_per_minute, self.late, self.spread = keys, rows_per_minute, late, spread
-        self.levels = np.random.default_rng(8)
-        time = {"column": "t", "disorder": disorder}
+        self.levels, self.lasting, self.lengths = np.random.default_rng(8), lasting, np.random.default_rng(9)
+        time = {"column": "t", "disorder": disorder} | ({"end": "e"} if lasting else {})
         self.pipeline: Pipeline = parse_pipeline(
             {
                 "pipeline": folder.name,
@@ -96,6 +97,8 @@ class Growing:
         events = {"k": self.rng.integers(0, self.keys, rows), "t": pa.array(t, pa.timestamp("us", "UTC")), "v": self.rng.random(rows)}
         events["code"] = self.rng.integers(0, 20, rows)
         events["level"] = (self.rows + np.arange(rows)) / self.keys + self.spread * self.levels.random(rows)
+        if self.lasting:
+            events["e"] = pa.array(t + self.lengths.integers(0, self.lasting * MINUTE_US, rows), pa.timestamp("us", "UTC"))
         write_deltalake(self.source, pa.table(events), mode="append")
         self.rows += rows
 

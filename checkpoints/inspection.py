@@ -26,7 +26,7 @@ from windowmill.windowing.columnar.log import BATCH, DUE, KEY_ENTRY, KIND, NUMBE
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import LIVE, NODE, SEQUENCE, WAITING
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST, latest_fragments
-from windowmill.windowing.columnar.slices import CLOSED, LEVEL, SLICE
+from windowmill.windowing.columnar.slices import CLOSED, LEVEL, REACHING, SLICE, reaching_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints
 
@@ -97,7 +97,7 @@ class _PartialsInspection(Inspection):
 class SlicesInspection(_PartialsInspection):
     """The slices of a table. No run reads slices that start before ``needed_from`` again; null means that all are needed.
 
-    ``known`` are the windows of which the table has the keys' spans.
+    ``known`` are the windows of which the table has the keys' spans; ``lasting`` is whether events reach into slices.
     """
 
     def __init__(
@@ -108,9 +108,11 @@ class SlicesInspection(_PartialsInspection):
         partials: Sequence[str],
         needed_from: int | None,
         known: Sequence[str] = (),
+        *,
+        lasting: bool = False,
     ) -> None:
         super().__init__(path, keys, before_batch, partials)
-        self._known = known
+        self._known, self._family = known, (REACHING,) if lasting else ()
         # Nodes repeat the content of slices. The level may be a column of positions alone.
         self._slices = f"{SLICE} IS NOT NULL" + (f" AND coalesce({LEVEL}, 0) = 0" if LEVEL in self.schema.names else "")
         self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"
@@ -132,21 +134,30 @@ class SlicesInspection(_PartialsInspection):
             facts["entries_of_spans"] = self._one(spans)["n"]
         return facts | {"entries_unfinished": counts["unfinished"], "oldest": counts["oldest"], "newest": counts["newest"]}
 
-    def slices_of(self, key: Mapping[str, Any]) -> tuple[Ints, Ints, int]:
-        """The slices of ``key`` that a run would restore: their starts, ascending, the rows in each, and the number of entries."""
+    def slices_of(self, key: Mapping[str, Any]) -> tuple[Ints, Ints, Ints, int]:
+        """The slices of ``key`` that a run would restore, and the number of entries.
+
+        Of slices their starts, ascending; whether their events reach into them, 1 or 0; and the rows in each.
+        """
+        by = ", ".join((SLICE, *self._family))
         slices = self._query(
-            f"SELECT {SLICE} AS start, sum({quoted(self._n_rows)}) AS n, count(*) AS entries FROM state "
-            f"WHERE {self._needed} AND {self._slices} AND {self._of(key)} GROUP BY {SLICE} ORDER BY {SLICE}"
+            f"SELECT {by}, sum({quoted(self._n_rows)}) AS n, count(*) AS entries FROM state "
+            f"WHERE {self._needed} AND {self._slices} AND {self._of(key)} GROUP BY {by} ORDER BY {by}"
         )
-        return slices.column("start").to_numpy(), slices.column("n").to_numpy(), sum(slices.column("entries").to_pylist())
+        starts, n_rows = (slices.column(name).to_numpy() for name in (SLICE, "n"))
+        return starts, reaching_of(slices), n_rows, sum(slices.column("entries").to_pylist())
 
     def entries_of(self, key: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
-        """The last entries of ``key`` that a run would restore: ``slice``, ``closed``, ``batch``, ``rows``, and ``partials`` by column."""
+        """The last entries of ``key`` that a run would restore: ``slice``, ``closed``, ``batch``, ``rows``, and ``partials`` by column.
+
+        Where events last, ``reaching`` is whether those of the entry reach into the slice.
+        """
         entries = self._rows(
             f"SELECT * FROM state WHERE {self._needed} AND {self._slices} AND {self._of(key)} "
             f"ORDER BY {SLICE} DESC, {BATCH} DESC, {CLOSED} DESC LIMIT {limit}"
         )
-        return [self._told(row, {"slice": SLICE, "closed": CLOSED}) for row in reversed(entries)]
+        own = {"slice": SLICE, "closed": CLOSED} | ({"reaching": REACHING} if self._family else {})
+        return [self._told(row, own) for row in reversed(entries)]
 
     def spans_of(self, key: Mapping[str, Any]) -> dict[str, tuple[int | None, int | None]]:
         """By window, the starts of the first and last slice in which it has counted an event of ``key``; null if it has counted none."""

@@ -120,8 +120,9 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     rows = (df if arrival is None else df.orderBy(backquoted(arrival))).withColumns({TIME: instant, REASON: reason})
     batch = Input(pipeline=pipeline, columns=columns)
     parts = divide(pipeline, batch.types)
-    # A bounded input has no open sessions to keep: its rows are combined at once.
-    slices = parts.slices if parts.ways == ("slices",) else None
+    # A bounded input has no open sessions to keep: its rows are combined at once. Events that last have a partial for each window start
+    # that they cross, more than a window needs that reads its rows once.
+    slices = parts.slices if parts.ways == ("slices",) and pipeline.time.end is None else None
     survey = None
     if slices is None or arrival is not None:
         every = slices is None and batch.revises

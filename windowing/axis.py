@@ -46,6 +46,11 @@ class WindowGrid(Protocol):
         ...
 
     @property
+    def start_sequence(self) -> tuple[int, int] | None:
+        """The sequence phase + k·period of instants at which its windows begin, as (period, phase); null if it must be ``listed``."""
+        ...
+
+    @property
     def listed(self) -> ListedGrid | None:
         """Itself, if no sequences give its edges."""
         ...
@@ -95,6 +100,14 @@ class ListedGrid(WindowGrid, Protocol):
         """The edges in [low, high), ascending."""
         ...
 
+    def edges_over(self, time: Ints, stop: Ints) -> Ints:
+        """Edges, ascending; all that lie in one of the spans [time, stop) are among them."""
+        ...
+
+    def starts_over(self, time: Ints, stop: Ints) -> Ints:
+        """Starts of windows, ascending, each once; all that lie in one of the spans [time, stop) are among them."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -118,6 +131,10 @@ class Grid:
     @property
     def edge_sequences(self) -> tuple[tuple[int, int], ...]:
         return (self.hop, self.origin % self.hop), (self.hop, (self.origin + self.size) % self.hop)
+
+    @property
+    def start_sequence(self) -> tuple[int, int]:
+        return self.hop, self.origin % self.hop
 
     @property
     def listed(self) -> None:
@@ -184,6 +201,10 @@ class CumulativeGrid:
     @property
     def edge_sequences(self) -> tuple[tuple[int, int], ...]:
         return ((self.step, self.origin % self.step),)
+
+    @property
+    def start_sequence(self) -> tuple[int, int]:
+        return self.size, self.origin % self.size
 
     @property
     def listed(self) -> None:

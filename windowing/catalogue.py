@@ -72,7 +72,8 @@ class Declaration:
     picks
         Whether results are values of the last column, or lists of them, as they are.
     clipped
-        Whether an event counts differently in each window, by its time inside: then nothing is combined.
+        Whether an event counts differently in each window, by its time inside. Then partials are combined only of slices, to which events
+        are clipped, and only if it has a recipe.
     """
 
     name: str
@@ -90,7 +91,7 @@ class Declaration:
 
     @property
     def partial(self) -> Literal["numbers", "objects", "none"]:
-        """What is combined: columns of numbers, which kernels combine; Python objects; or nothing."""
+        """What is combined of rows: columns of numbers, which kernels combine; Python objects; or nothing."""
         if self.clipped:
             return "none"
         return "objects" if self.recipe is None else "numbers"
@@ -142,7 +143,7 @@ DECLARED: Registry[Declaration] = Registry(
         **_objects("order", "concat"),
         **_numbers("sums", "sum", "mean", "geometric_mean", "product", takes="number"),
         **_numbers("extremes", "range", takes="number"),
-        **_objects("sums", "time_weighted_mean", takes="number", clipped=True),
+        **_numbers("sums", "time_weighted_mean", takes="number", clipped=True),
         **_numbers("extremes", "min", "max", orders=True, picks=True),
         **_numbers("order", "first", "last", picks=True),
         **_numbers("extremes", "min_count", "max_count", orders=True),

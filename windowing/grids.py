@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windowmill.windowing.axis import Edges, WindowGrid
+from windowmill.windowing.axis import Edges, Grid, WindowGrid
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Grids:
-    """The named grids of a pipeline, sharing slices; ``known`` are the names of those that show empty windows."""
+    """The named grids of a pipeline, sharing slices.
+
+    ``known`` are the names of those that show empty windows. ``lasting`` is whether events last, and may reach into slices from before.
+    """
 
     named: tuple[tuple[str, WindowGrid], ...]
     known: tuple[str, ...] = ()
+    lasting: bool = False
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Grids:
@@ -33,7 +37,8 @@ class Grids:
             if why := window.partials_problem(f"windows.{i}"):
                 raise UnsupportedError(f"pipeline {pipeline.pipeline}: {why}; such windows have no slices")
             named.append((window.name, window.grid()))
-        return cls(tuple(named), tuple(window.name for window in pipeline.windows if window.fills_gaps))
+        known = tuple(window.name for window in pipeline.windows if window.fills_gaps)
+        return cls(tuple(named), known, pipeline.time.end is not None)
 
     @property
     def grids(self) -> Sequence[WindowGrid]:
@@ -46,6 +51,15 @@ class Grids:
     def first_slice_after(self, emitted: int) -> int:
         """Start of the earliest slice that a window ending after ``emitted`` can hold; older slices are never read again."""
         return min(grid.first_start_after(emitted) for grid in self.grids)
+
+    def starts_of(self, after: int, through: int) -> tuple[tuple[int, int], ...] | None:
+        """Spans [low, high) that hold the starts of all windows that end in (``after``, ``through``]; null where events are points."""
+        if not self.lasting:
+            return None
+        ending = [grid for grid in self.grids if grid.count_ends(after, through)]
+        # Windows that share a start end one after the other, and where the clocks go forward, a later one may start earlier.
+        highs = [grid.first_start_after(through) if isinstance(grid, Grid) else through for grid in ending]
+        return tuple((grid.first_start_after(after), high) for grid, high in zip(ending, highs, strict=True))
 
     def any_end(self, after: int, through: int) -> bool:
         """Whether any window ends in (``after``, ``through``]."""
@@ -64,10 +78,22 @@ def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
     if pipeline.emit == "revise" and (window.follows_policies or window.joins_by_gap):
         found.append("emit: revise: of partials, only windows on grids are shown again")
     if pipeline.time.end is not None:
-        found.append("time.end: an event that lasts lies in many slices at once")
+        found += _why_no_lasting(pipeline, index)
     if not window.follows_policies and (problem := window.partials_problem(f"windows.{index}")):
         found.append(problem)
     return tuple(found)
+
+
+def _why_no_lasting(pipeline: Pipeline, index: int) -> list[str]:
+    """Why partials of events that last cannot make up the window at ``index``; empty if they can."""
+    window, of = pipeline.windows[index], "of events that last, partials make up"
+    if window.follows_policies or window.joins_by_gap:
+        return [f"time.end: {of} only windows on grids"]
+    if pipeline.emit == "revise":
+        return [f"time.end with emit: revise: {of} only windows that are shown once"]
+    if window.fills_gaps:
+        return [f"time.end with windows.{index}.empty: emit: {of} only windows that hold something"]
+    return []
 
 
 @dataclass(frozen=True)
@@ -77,7 +103,8 @@ class Closing:
     Attributes
     ----------
     first_end, last_end
-        Least window end after each row's time, and greatest end of the windows that start at or before it.
+        Least window end after each row's time, and greatest end of the windows that start at or before it; of a row that lasts, before it
+        ends.
     edge
         The last edge of a slice through which windows were closed when the row came.
     """
@@ -87,8 +114,11 @@ class Closing:
     edge: Ints
 
 
-def closing_of(grids: Sequence[WindowGrid], time: Ints, closed: Ints) -> Closing:
-    """The closing of rows at ``time`` that came when windows were closed through ``closed``."""
+def closing_of(grids: Sequence[WindowGrid], time: Ints, closed: Ints, last: Ints | None = None) -> Closing:
+    """The closing of rows at ``time`` that came when windows were closed through ``closed``.
+
+    ``last`` is the last instant of each row, ``time`` itself by default.
+    """
     first_end = np.min([grid.first_end_after(time) for grid in grids], axis=0)
-    last_end = np.max([grid.last_end_holding(time) for grid in grids], axis=0)
+    last_end = np.max([grid.last_end_holding(time if last is None else last) for grid in grids], axis=0)
     return Closing(first_end, last_end, Edges.of(grids).slice_starts(closed))

@@ -43,10 +43,15 @@ MOST_NODES = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The stored slices that start in [``low``, ``high``)."""
+    """The stored slices that start in [``low``, ``high``).
+
+    Where events last, of the rows of events that reach into a slice those whose slice starts in one of the spans [low, high) of
+    ``reaching``; null where events are points.
+    """
 
     low: int
     high: int
+    reaching: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +66,15 @@ class Selection:
         Per level the starts of the nodes that are read.
     late_from, late_after
         Of the slices from ``late_from`` on also the rows with a mark after ``late_after``: no node has them yet.
+    reaching
+        As of :class:`Span`.
     """
 
     slices: tuple[tuple[int, int], ...]
     nodes: tuple[tuple[int, tuple[int, ...]], ...]
     late_from: int
     late_after: int
+    reaching: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True)

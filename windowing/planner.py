@@ -21,6 +21,7 @@ from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.positions import PositionState
 from windowmill.windowing.costs import Cost, Shape, engine_cost, listed_cost, ranges_cost, tree_cost
 from windowmill.windowing.engines import ENGINES, Setting, admissible
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import Parts, Rows, WayName, divide, why_rows
@@ -29,8 +30,8 @@ from windowmill.windowing.windows.wording import kept_before
 
 Command = Literal["run", "kernel"]
 
-#: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level), of a stored session (gap, first and last
-#: event time, batch), and of a row in memory (key, number, start, end, watermark).
+#: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level; whether events reach into it), of a
+#: stored session (gap, first and last event time, batch), and of a row in memory (key, number, start, end, watermark).
 _SLICES_OWN, _SESSIONS_OWN, _ROWS_OWN = 3, 4, 5
 #: What revisions add to ``_READS`` and ``_ADDS`` of slices.
 _REVISIONS = (
@@ -214,7 +215,9 @@ class _Planner:
         kind, slices = "nodes" if way == "slices" and self._nodes else way, self._parts.slices
         reads, adds = [_READS[kind]], [_ADDS[kind]]
         if way == "slices" and slices is not None:
-            for (read, added), applies in ((_REVISIONS, self._revises), (_SPANS, bool(slices.grids.known))):
+            lasting = stored_slices.lasting_costs(slices.pipeline, slices.grids, clips=slices.layout.clips)
+            more = ((_REVISIONS, self._revises), (_SPANS, bool(slices.grids.known)), (lasting, slices.grids.lasting))
+            for (read, added), applies in more:
                 reads += [read] if applies else []
                 adds += [added] if applies else []
         return "".join(reads), "".join(adds)
@@ -231,8 +234,8 @@ class _Planner:
     def _leaf_bytes(self, way: WayName) -> int:
         if way != "live rows":
             assert self._layout is not None
-            known = self._parts.slices.grids.known if self._parts.slices else ()
-            slices_own = _SLICES_OWN + (self._nodes is not None) + 2 * len(known)
+            grids = self._parts.slices.grids if self._parts.slices else Grids(())
+            slices_own = _SLICES_OWN + (self._nodes is not None) + grids.lasting + 2 * len(grids.known)
             own = {"slices": slices_own, "sessions": _SESSIONS_OWN, "positions": len(stored_positions.NODE_COLUMNS)}[way]
             return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in self._layout.stored_columns)
         if self._refusal:
@@ -270,7 +273,7 @@ class _Planner:
 
     def _choice(self, window: Window, name: str, spec: AggregateSpec, shape: Shape) -> Choice:
         aggregate, way = self._aggregates[name], self._way_of[window.name]
-        if spec.declaration.partial == "none":
+        if spec.declaration.partial == "none" and way != "slices":
             engine, why = "recompute", "an event weighs as long as it lasts inside the window, so each window weighs its events anew"
         elif shape.listed:
             engine, why = "recompute", shape.listed
@@ -280,6 +283,7 @@ class _Planner:
                 engine, why = "flatfat", stored_positions.WHY
             elif not shape.in_order:
                 engine, why = "flatfat", "tuples leave from anywhere; only what stands above them in the tree is combined anew"
+            why += "; events are clipped to slices, whose parts add up" if spec.declaration.partial == "none" else ""
             why += "; one Python call a combine" if spec.declaration.partial == "objects" else ""
             why += f"; {shape.late}" if shape.late else ""
         if engine == "recompute":

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from windowmill.windowing.axis import Grid, all_hopping
+from windowmill.windowing.axis import Grid, WindowGrid, all_hopping
 from windowmill.windowing.costs import Shape, count_slices
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import Nodes
+from windowmill.windowing.slicing.calendar_grid import CalendarGrid
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 from windowmill.windowing.windows.wording import kept_before
@@ -57,11 +58,11 @@ def _even_slices(pipeline: Pipeline, grids: Grids, nodes: Nodes | None, window: 
         n,
         min(m, n),
         alone=grid.hop >= grid.size,
-        late=_LATE_REVISIONS if pipeline.emit == "revise" else _LATE_SLICES if objects else _LATE,
+        late=_LATE_REVISIONS if pipeline.emit == "revise" else _LATE_SLICES if objects or grids.lasting else _LATE,
         state=f"slices of the last {_span(pipeline, kept)} (longest window, disorder, lateness), a row for each batch that touched one"
         + above
         + objects,
-        state_rows=(math.ceil(m / grid.hop * kept) + 1) * (2 if nodes else 1),
+        state_rows=(math.ceil(m / grid.hop * kept) + 1) * (2 if nodes else 1) + _starts(grids, kept),
     )
 
 
@@ -90,8 +91,38 @@ def _uneven_slices(pipeline: Pipeline, grids: Grids, window: Window, objects: st
         alone=window.shape(pipeline).alone,
         late=_LATE_REVISIONS if pipeline.emit == "revise" else _LATE_SLICES,
         state=f"slices of the last {size} (longest window){kept_before(pipeline)}, a row for each batch that touched one" + objects,
-        state_rows=math.ceil(count_slices(edges, by_name[longest])[0] * (most + delay) / most) + 1,
+        state_rows=math.ceil(count_slices(edges, by_name[longest])[0] * (most + delay) / most) + 1 + _starts(grids, size.longest + delay),
     )
+
+
+def lasting_costs(pipeline: Pipeline, grids: Grids, *, clips: bool) -> tuple[str, str]:
+    """What a batch reads and adds of events that last, to follow what it reads and adds of slices.
+
+    ``clips`` is whether an aggregate weighs events by time.
+    """
+    every = list(dict.fromkeys(_distance(pipeline, grid) for grid in grids.grids))
+    adds = f"; a row for each start of a window (every {' and every '.join(every)}) that new events last across"
+    if clips:
+        adds += ", and for each other slice that they overlap, as aggregates weigh them by time"
+    return "; where these windows begin, the rows of events that reach into them from before", adds
+
+
+def _distance(pipeline: Pipeline, grid: WindowGrid) -> str:
+    """How far apart windows of ``grid`` begin."""
+    return str(grid.hop) if isinstance(grid, CalendarGrid) else _span(pipeline, _period(grid))
+
+
+def _starts(grids: Grids, ticks: int) -> int:
+    """Upper bound on how many instants of a span windows begin at into which events can reach; 0 where events are points."""
+    if not grids.lasting:
+        return 0
+    return sum(ticks // (grid.hop.shortest if isinstance(grid, CalendarGrid) else _period(grid)) + 1 for grid in grids.grids)
+
+
+def _period(grid: WindowGrid) -> int:
+    assert grid.start_sequence is not None
+    period, _ = grid.start_sequence
+    return period
 
 
 def _span(pipeline: Pipeline, ticks: int) -> str:

@@ -18,7 +18,7 @@ them                  it completes; all spans           keys                    
 ====================  ================================  =========================  ===============================  =====================
 
 The windows of a pipeline that go one way are a *part* of it. An aggregate whose partials cannot be combined in any order sends all windows
-by live rows, and so do interval events.
+by live rows. Over events that last, windows on grids that are shown once go by slices if they show no empty ones, all others by live rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
-from windowmill.windowing.columnar.slices import ARRIVAL, BATCH, CLOSED, GRID, LEVEL, ORDER, SLICE
+from windowmill.windowing.columnar.slices import ARRIVAL, BATCH, CLOSED, GRID, LEVEL, ORDER, REACHING, SLICE
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
 from windowmill.windowing.kernels.layout import Layout, why_unmergeable
@@ -153,6 +153,7 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
     if slices:
         spans = map(str.lower, columns_of(slices.grids.known))
         own = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER, GRID, PLACE, ROWS, LATE_ROWS, BLOCK, *spans)
+        own += (REACHING,) if slices.grids.lasting else ()
     taken = {BATCH, SUM, *own, *((GAP, FIRST, LAST) if sessions else ()), *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:
@@ -187,9 +188,9 @@ def strict_problem(why: Sequence[str]) -> str | None:
 def named_by_order(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> bool:
     """Whether earlier releases named columns of this pipeline's state by the order of its aggregates: a swap of two exchanged them."""
     parts = divide(pipeline, types)
-    # Earlier releases had logs where there are sessions, revisions or empty windows.
-    fills = any(window.fills_gaps for window in pipeline.windows)
-    by_slices = parts.ways == ("slices",) and pipeline.emit == "final" and not fills
+    # Earlier releases had logs where there are sessions, revisions, empty windows or events that last.
+    logged = pipeline.emit == "revise" or pipeline.time.end is not None or any(window.fills_gaps for window in pipeline.windows)
+    by_slices = parts.ways == ("slices",) and not logged
     return parts.layout.labels_by_order if parts.layout is not None and by_slices else len(pipeline.conditions()) > 1
 
 

@@ -18,7 +18,7 @@ from windowmill.checkpoints.state.wanted import Condition
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import KIND
 from windowmill.windowing.columnar.session_partials import LAST
-from windowmill.windowing.columnar.slices import BATCH, LEVEL, SLICE
+from windowmill.windowing.columnar.slices import BATCH, LEVEL, REACHING, SLICE
 from windowmill.windowing.errors import StateError
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class StateTable:
 
     def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None, *, widens: bool = False) -> None:
         self._spark, self._path, self._schema, self._widens = spark, path, schema, widens
-        # Batches read all rows alike of a table without kinds and levels.
-        self._order = order_of(schema.names) if {KIND, LEVEL} & set(schema.names) else []
+        # Batches read all rows alike of a table without kinds, levels and families of events.
+        self._order = order_of(schema.names) if {KIND, LEVEL, REACHING} & set(schema.names) else []
         self._check = RowCheck(path) if check is None else check
         self._exists = DeltaTable.is_deltatable(path)
 
@@ -124,7 +124,7 @@ def order_of(columns: Sequence[str]) -> list[str]:
 
     Rows that are read together then stand together, so statistics exclude most files and pages from a read of few rows.
     """
-    return [name for name in (KIND, LEVEL, SLICE, LAST) if name in columns]
+    return [name for name in (KIND, LEVEL, REACHING, SLICE, LAST) if name in columns]
 
 
 def files_of(table: DeltaTable) -> list[dict[str, Any]]:

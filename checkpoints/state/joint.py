@@ -24,7 +24,7 @@ from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.log import KIND
 from windowmill.windowing.columnar.positions import LIVE, SEQUENCE
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
-from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
+from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.errors import SpecError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.ways import WayName
 
 #: Columns that tell whose a row is, or by which rows are read: they come first, because Delta keeps statistics of the first columns only.
-_LEADING = (KIND, SEQUENCE, SLICE, LEVEL, CLOSED, GAP, FIRST, LAST, BATCH)
+_LEADING = (KIND, SEQUENCE, SLICE, LEVEL, REACHING, CLOSED, GAP, FIRST, LAST, BATCH)
 
 
 def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.session_partials import GAP, LAST
-from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
+from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.nodes import Selection, Span
 
 
@@ -106,9 +106,22 @@ def _within(wanted: Wanted) -> Condition:
         case OpenSessions():
             return _open(wanted)
         case Selection():
-            return _selected(wanted)
+            return _with_reaching(_selected(wanted), wanted)
         case Span():
-            return _starting_in(wanted)
+            return _with_reaching(_starting_in(wanted), wanted)
+
+
+def _with_reaching(begun: Condition, wanted: Span | Selection) -> Condition:
+    """The condition for the ``wanted`` rows, given that for those whose events begin in their slice."""
+    if wanted.reaching is None:
+        return begun
+    reaching, start = pc.field(REACHING), pc.field(SLICE)
+    parts = [
+        f"({REACHING} = 0 AND {begun.sql})",
+        *(f"({REACHING} = 1 AND {SLICE} >= {low} AND {SLICE} < {high})" for low, high in wanted.reaching),
+    ]
+    within = [(reaching == 1) & (start >= low) & (start < high) for low, high in wanted.reaching]
+    return Condition(f"({' OR '.join(parts)})", reduce(or_, within, (reaching == 0) & begun.expression))
 
 
 def span_condition(columns: Sequence[str]) -> str:
@@ -166,6 +179,8 @@ def may_hold(file: Mapping[str, Any], wanted: Wanted) -> bool:
         return low is None or high is None or (low < wanted.high and high >= wanted.low)
     lowest, highest, first, last = (file.get(f"{bound}.{column}") for column in (LEVEL, SLICE) for bound in ("min", "max"))
     if lowest is None or highest is None or first is None or last is None:
+        return True
+    if any(low <= last and high > first for low, high in wanted.reaching or ()):
         return True
     if lowest == 0:
         latest = file.get(f"max.{CLOSED}")

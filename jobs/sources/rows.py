@@ -14,6 +14,7 @@ from windowmill.jobs.instants import instant_sql
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import FILE, REASON, TAKEN, Columns
 from windowmill.windowing.bounds import accepted_times
+from windowmill.windowing.columnar.log import UNTIL_OF
 from windowmill.windowing.columnar.slices import TIME
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnable: Runnable, *, now_us: int) -> DataFrame:
-    """The rows of the files in ``reading``, with the columns of ``ADDED``.
+    """The rows of the files in ``reading``, with the columns of ``ADDED``; events that last also with their end.
 
     ``_reason`` is null for a usable row, else a key of :data:`windowmill.jobs.ways.quarantine.DETAILS`.
     """
@@ -39,7 +40,8 @@ def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnabl
         rows = rows.where(chosen if failed is None else F.coalesce(chosen, F.lit(False)) | failed)
     latest = pipeline.time.latest(now_us)
     time, reason = event_time(pipeline, columns, None if latest is None else _unchanging(latest))
-    return rows.withColumns({TIME: time, REASON: reason})
+    ended = {} if pipeline.time.end is None else {UNTIL_OF: event_end(pipeline, columns)}
+    return rows.withColumns({TIME: time, REASON: reason} | ended)
 
 
 def _unchanging(number: int) -> str:

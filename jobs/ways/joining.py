@@ -20,11 +20,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.columns import REASON
+from windowmill.jobs.ways import lateness_in_process
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways.base import Computed, Loaded, Part
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
-from windowmill.windowing.columnar.log import NUMBER_OF
+from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF
 from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.grids import closing_of
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.kernels.combine import Ints
 
-#: Columns of a new row that tell whether it is too late.
+#: Columns of a new row that tell whether it is too late, beside its end.
 _JUDGED_BY = pa.schema([(NUMBER_OF, pa.int64()), (TIME, pa.int64()), (CLOSED, pa.int64()), (LATE, pa.bool_())])
 
 
@@ -88,12 +89,12 @@ def refused_in_process(new: NewRows, refusing: Sequence[Computed], grids: Sequen
         numbers = each.refused if numbers is None else np.intersect1d(numbers, each.refused)
     if numbers is not None and (not grids or not len(numbers)):
         return numbers
-    rows = new.usable(batch, _JUDGED_BY)
+    rows = new.usable(batch, _JUDGED_BY.append(pa.field(UNTIL_OF, pa.int64())) if UNTIL_OF in new.table.column_names else _JUDGED_BY)
     rows = rows.filter(rows.column(LATE) if numbers is None else pc.is_in(rows.column(NUMBER_OF), pa.array(numbers)))
     number, time, closed = (rows.column(name).to_numpy() for name in (NUMBER_OF, TIME, CLOSED))
     if not len(number):
         return np.empty(0, np.int64)
-    last_end = closing_of(grids, time, closed).last_end
+    last_end = closing_of(grids, time, closed, lateness_in_process.last_instants(rows)).last_end
     uncounted = last_end <= np.maximum(time, closed)
     return np.asarray(number[uncounted if numbers is not None else uncounted & (last_end > time)], np.int64)
 
@@ -110,7 +111,7 @@ def _judged(rows: DataFrame, refusing: Sequence[Computed], grids: Sequence[Windo
         refused = F.col("_refused").isNotNull()
     if grids:
         time, closed = F.when(refused, F.col(TIME)), F.when(refused, F.col(CLOSED))
-        last_end = lateness.last_end(grids, time, closed)
+        last_end = lateness.last_end(grids, time, closed, lateness.last_instant(rows, refused))
         refused = F.coalesce(last_end <= F.greatest(time, closed), F.lit(False))
         refused = refused if refusing else refused & (last_end > time)
     judged = rows.withColumn(REASON, F.when(refused, F.lit("too_late")).otherwise(F.col(REASON)))

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.sources.columns import FILE, REASON
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
-from windowmill.windowing.columnar.log import WATERMARK_OF
+from windowmill.windowing.columnar.log import UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, ORDER, TIME
 from windowmill.windowing.grids import closing_of
 
@@ -86,6 +86,14 @@ def judge_by(rows: pa.Table, closed: Ints, *, lateness: int, grids: Sequence[Win
     return _close(rows, closed, closed + lateness, grids, revises=revises)
 
 
+def last_instants(rows: pa.Table) -> Ints | None:
+    """The last instant of each row's event; null if events are points."""
+    if UNTIL_OF not in rows.column_names:
+        return None
+    until, time = (rows.column(name).to_numpy() for name in (UNTIL_OF, TIME))
+    return np.asarray(np.maximum(until - 1, time), np.int64)
+
+
 def _before_and_through(rows: pa.Table, seen: int | None, settled: int) -> tuple[Ints, Ints]:
     """Greatest event time before each row, and through it; before all others in the first ``settled`` files."""
     times = pc.fill_null(_usable_times(rows), AXIS_BEGIN).to_numpy()
@@ -111,7 +119,7 @@ def _close(rows: pa.Table, closed: Ints, watermark: Ints, grids: Sequence[Window
     if not late.any():
         return rows
     behind = np.flatnonzero(late)
-    found = closing_of(grids, times[behind], closed[behind])
+    found = closing_of(grids, times[behind], closed[behind], last_instants(rows.take(pa.array(behind))))
     too_late, shut, edges = np.zeros(len(times), np.bool_), np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
     too_late[behind] = (found.last_end > times[behind]) & (found.last_end <= closed[behind])
     if revises:

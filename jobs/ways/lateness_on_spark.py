@@ -22,7 +22,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import row_numbers
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
-from windowmill.windowing.columnar.log import NUMBER_OF, WATERMARK_OF
+from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, ORDER, TIME
 from windowmill.windowing.grids import closing_of
 
@@ -175,14 +175,15 @@ def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[W
     """
     usable = F.col(REASON).isNull()
     time = F.when(usable, F.col(TIME))  # arithmetic on times outside the axis would overflow
+    last = last_instant(rows, usable)
     late = usable & (time < watermark)
     hopping = all_hopping(grids)
     if hopping is not None:
         first_end = _least([first_end_after(grid, time) for grid in hopping])
-        last_end, edge = _greatest([last_end_holding(grid, time) for grid in hopping]), slice_start(Edges.of(hopping), closed)
+        last_end, edge = _greatest([last_end_holding(grid, last) for grid in hopping]), slice_start(Edges.of(hopping), closed)
     else:
         # ``closed`` never passes the watermark, so only late rows can have missed a window.
-        rows = rows.withColumn(_CLOSING, closing(grids, F.when(late, time), closed))
+        rows = rows.withColumn(_CLOSING, closing(grids, F.when(late, time), closed, last))
         first_end, last_end, edge = (F.col(f"{backquoted(_CLOSING)}.{name}") for name in _VALUES)
     too_late = usable & (last_end > time) & (last_end <= closed)
     marks = {LATE: late, CLOSED: F.when(usable & (first_end <= closed), edge)}
@@ -192,29 +193,35 @@ def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[W
     return rows.withColumns({**marks, REASON: F.when(too_late, F.lit("too_late")).otherwise(F.col(REASON))}).drop(_CLOSING)
 
 
-def closing(grids: Sequence[WindowGrid], time: Column, closed: Column) -> Column:
+def last_instant(rows: DataFrame, chosen: Column) -> Column:
+    """The last instant of the events of the ``chosen`` rows: where events are points, their time. Null for other rows."""
+    time = F.col(TIME)
+    return F.when(chosen, F.greatest(F.col(UNTIL_OF) - 1, time) if UNTIL_OF in rows.columns else time)
+
+
+def closing(grids: Sequence[WindowGrid], time: Column, closed: Column, last: Column) -> Column:
     """:func:`windowmill.windowing.grids.closing_of` in Spark: a struct of its three values, null where ``time`` is null."""
 
-    def found(time: pa.Array, closed: pa.Array) -> pa.Array:
-        return _closing(grids, time, closed)
+    def found(time: pa.Array, closed: pa.Array, last: pa.Array) -> pa.Array:
+        return _closing(grids, time, closed, last)
 
     # PySpark advises against the function type, which its stubs want.
     made = arrow_udf(found, from_arrow_schema(pa.schema([(name, pa.int64()) for name in _VALUES])))  # type: ignore[call-overload]
-    return cast("Column", made(time, closed))
+    return cast("Column", made(time, closed, last))
 
 
-def last_end(grids: Sequence[WindowGrid], time: Column, closed: Column) -> Column:
+def last_end(grids: Sequence[WindowGrid], time: Column, closed: Column, last: Column) -> Column:
     """The value ``last_end`` of :func:`windowmill.windowing.grids.closing_of` in Spark, null where ``time`` is null."""
     hopping = all_hopping(grids)
     if hopping is None:
-        return closing(grids, time, closed)["last_end"]
-    return _greatest([last_end_holding(grid, time) for grid in hopping])
+        return closing(grids, time, closed, last)["last_end"]
+    return _greatest([last_end_holding(grid, last) for grid in hopping])
 
 
-def _closing(grids: Sequence[WindowGrid], time: pa.Array, closed: pa.Array) -> pa.Array:
+def _closing(grids: Sequence[WindowGrid], time: pa.Array, closed: pa.Array, last: pa.Array) -> pa.Array:
     """Runs in an executor."""
     known = time.is_valid()
-    closings = closing_of(grids, *(column.filter(known).to_numpy().astype(np.int64) for column in (time, closed)))
+    closings = closing_of(grids, *(column.filter(known).to_numpy().astype(np.int64) for column in (time, closed, last)))
     rows = np.flatnonzero(known.to_numpy(zero_copy_only=False))
     places = np.zeros(len(time), np.int64)
     places[rows] = np.arange(len(rows))

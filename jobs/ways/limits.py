@@ -22,6 +22,8 @@ MOST_STATE_BYTES, MOST_STATE_ROWS = 64 << 20, 1_000_000
 MOST_SEARCHED_BYTES = 1 << 30
 #: Limit on result rows, estimated as one row per key and window end.
 MOST_RESULTS = 500_000
+#: Limit on the partials into which events that last are lifted, one for each start of a window that an event crosses: a few seconds' work.
+MOST_PARTIALS = 5_000_000
 #: Limit on the 8-byte numbers in partials: a histogram's hundreds of counts are small in a file but large in memory.
 MOST_NUMBERS = 32 << 20
 #: Numbers that a partial counts for that is a Python object; a quantile's holds up to 512, most hold fewer.

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
-from windowmill.jobs.sources.rows import event_end
 from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
@@ -46,11 +45,10 @@ class NewRows:
     in_spark: DataFrame
 
     @classmethod
-    def collected(cls, rows: DataFrame, stages: Sequence[Reading], batch: Input) -> NewRows:
-        """Collect the columns of ``rows`` that the ``stages`` read, and the ends of events that last, in one Spark job."""
-        usable = F.col(REASON).isNull()
-        ends = [F.when(usable, event_end(batch.pipeline, batch.columns)).alias(UNTIL_OF)] if batch.pipeline.time.end is not None else []
-        chosen = rows.select(FILE, ROW, REASON, TIME, *ends, *passes.inputs(rows, *stages, where=usable))
+    def collected(cls, rows: DataFrame, stages: Sequence[Reading]) -> NewRows:
+        """Collect the columns of ``rows`` that the ``stages`` read, in one Spark job."""
+        own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.columns]
+        chosen = rows.select(*own, *passes.inputs(rows, *stages, where=F.col(REASON).isNull()))
         return cls(chosen.toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")]), rows)
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:

@@ -15,6 +15,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.windowing.columnar import slice_windows, slices
+from windowmill.windowing.columnar.log import UNTIL_OF
 from windowmill.windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
 from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, GRID, LATE, ORDER, SLICE, TIME, Reading, SliceStage, WindowStage
 from windowmill.windowing.kernels.lift import condition_column
@@ -28,8 +29,9 @@ SLICES = "_slices"
 
 def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
     """Lift the usable rows into packed slices; columns as ``stage.packing.packed_schema``."""
+    own = [TIME] if stage.lasting is None else [TIME, UNTIL_OF]
     judged = [name for name in (CLOSED, LATE, ARRIVAL, ORDER) if name in rows.columns]
-    chosen = rows.where(F.col(REASON).isNull()).select(TIME, *judged, *inputs(rows, stage))
+    chosen = rows.where(F.col(REASON).isNull()).select(*own, *judged, *inputs(rows, stage))
     return _mapped(chosen, partial(_placed, slices.lifted, stage), stage.packing.packed_schema)
 
 

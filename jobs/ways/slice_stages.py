@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from deltalake import DeltaTable
@@ -13,6 +13,7 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.known_spans import marks_of
+from windowmill.windowing.columnar.lasting import Lasting
 from windowmill.windowing.columnar.slices import NodeStage, Revising, SliceStage, WindowStage
 from windowmill.windowing.nodes import Nodes, Selection, Span
 from windowmill.windowing.ways import Slices
@@ -46,9 +47,10 @@ class Slicing:
         """Settings for lifting rows into slices."""
         batch, layout = self.batch, self.slices.layout
         pipeline, grids = batch.pipeline, self.slices.grids
-        schema = slice_schema(batch.keys, layout, nodes=self.nodes is not None, known=grids.known)
+        schema = slice_schema(batch.keys, layout, nodes=self.nodes is not None, known=grids.known, lasting=grids.lasting)
+        lasting = Lasting.of(pipeline.windows, grids.grids, clips=layout.clips) if grids.lasting else None
         ties = pipeline.time.tie_break
-        return SliceStage(pipeline.keys, ties, layout, grids.edges, batch.batch, schema, batch.check, batch.revises, grids.known)
+        return SliceStage(pipeline.keys, ties, layout, grids.edges, batch.batch, schema, batch.check, batch.revises, grids.known, lasting)
 
     def wanted(self, emission: Emission, revised_after: int | None = None) -> Span | Selection | WithSpans | None:
         """The rows of the state that the batch needs; null if it needs none.
@@ -66,17 +68,19 @@ class Slicing:
         after, through = self._shown(emission)
         if batch.emitted is None:
             # No nodes are stored yet, and later windows may hold all slices.
-            return Span(AXIS_BEGIN, through) if after < through else None
+            every = (AXIS_BEGIN, through)
+            return Span(*every, (every,) if grids.lasting else None) if after < through else None
         if revised_after is not None:
             revised_after = max(emission.after, revised_after)
         if nodes is not None:
             closed = (batch.emitted, batch.emitted if emission.emitted is None else emission.emitted)
-            return nodes.selection(after, through, closed, revised_after)
+            selected = nodes.selection(after, through, closed, revised_after)
+            return selected and replace(selected, reaching=grids.starts_of(after, through))
         if revised_after is not None:
             after = min(after, revised_after)
         if not grids.any_end(after, through):
             return None
-        return Span(grids.first_slice_after(after), through)
+        return Span(grids.first_slice_after(after), through, grids.starts_of(after, through))
 
     def _shown(self, emission: Emission) -> tuple[int, int]:
         """The batch shows the windows for the first time that end after the one instant and at or before the other."""

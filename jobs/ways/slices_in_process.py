@@ -17,6 +17,7 @@ from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.new_rows import NewRows, counted
 from windowmill.windowing.columnar import known_spans, slice_windows, slices
+from windowmill.windowing.columnar.log import UNTIL_OF
 from windowmill.windowing.columnar.rows import codes_of, key_codes
 from windowmill.windowing.columnar.slice_windows import Combined, result_rows
 from windowmill.windowing.columnar.slices import ARRIVAL, SLICE, TIME, Revising, WindowStage
@@ -106,11 +107,18 @@ def _usable(rows: pa.Table) -> pa.Table:
 
 
 def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> bool:
-    """Whether the windows of these rows and slices are few enough for this process."""
+    """Whether the partials of these rows, and the windows of rows and slices, are few enough for this process."""
     tables = [table for table in (rows, stored) if table is not None and table.num_rows]
     if not tables:
         return True
-    instants = [(rows, TIME), (stored, SLICE), *((stored, name) for name in known_spans.columns_of(stage.slices.known))]
+    lasting = stage.slices.lasting
+    if rows is not None and lasting is not None and lasting.most_partials(_usable(rows)).sum() > limits.MOST_PARTIALS:
+        return False
+    instants = [
+        *((rows, name) for name in (TIME, UNTIL_OF) if rows is not None and name in rows.column_names),
+        (stored, SLICE),
+        *((stored, name) for name in known_spans.columns_of(stage.slices.known)),
+    ]
     times = [pc.min_max(table.column(name)) for table, name in instants if table is not None and table.num_rows]
     lows = [low for span in times if (low := span["min"].as_py()) is not None]
     highs = [high for span in times if (high := span["max"].as_py()) is not None]

@@ -17,7 +17,7 @@ from windowmill.checkpoints.state.partials import Needed, PartialTable, compact_
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.errors import StateError
-from windowmill.windowing.nodes import Selection
+from windowmill.windowing.nodes import Selection, Span
 
 SCHEMA = pa.schema([("the key", pa.string()), ("_slice", pa.int64()), ("_level", pa.int64()), ("_batch", pa.int64())])
 
@@ -134,6 +134,28 @@ def test_only_files_that_may_hold_something_wanted_are_searched(tmp_path, wanted
     if batches:
         assert table.read(wanted, before_batch=9, limit=replace(limit, rows=found.num_rows - 1)) is None
         assert table.read(wanted, before_batch=9, limit=replace(limit, searched_bytes=100)) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "begun", "reaching"),
+    [
+        (Span(10, 20, ()), {10, 12}, set()),
+        (Span(10, 20, ((12, 13), (31, 40))), {10, 12}, {12, 32}),
+        (replace(NOTHING, reaching=((0, 11),)), set(), {10}),
+        (replace(NOTHING, slices=((12, 13),), nodes=((1, (30,)),), reaching=((12, 13),)), {12, 30}, {12}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("whole", [0, 1 << 20], ids=["queried", "read whole"])
+def test_of_events_that_reach_into_slices_those_at_the_starts_of_windows_are_read(tmp_path, monkeypatch, wanted, begun, reaching, whole):
+    monkeypatch.setattr(base, "WHOLE_BYTES", whole)
+    schema = WHOLE.append(pa.field("_reaching", pa.int64()))
+    rows = [("a", start, 0, None, 0, family) for family in (0, 1) for start in (10, 12, 30, 32)] + [("a", 30, 1, None, 0, 0)]
+    write_deltalake(tmp_path, pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema))
+    table = PartialTable(None, str(tmp_path), schema)  # type: ignore[arg-type]
+    found = table.read(wanted, before_batch=1, limit=ReadLimit(1 << 20, 1 << 20, 9))
+    families = {family: {row["_slice"] for row in found.to_pylist() if row["_reaching"] == family} for family in (0, 1)}
+    assert families == {0: begun, 1: reaching}
 
 
 def test_rows_of_a_batch_are_asked_for_once_they_are_written(tmp_path, monkeypatch):

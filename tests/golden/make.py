@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from tests.spark.harness import AGGREGATES, BASE, MINUTE, WINDOWS, quiet
+from tests.spark.harness import AGGREGATES, BASE, MINUTE, WINDOWS, lasting, quiet
 from windowmill.jobs.batch import loop
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -142,11 +142,17 @@ CASES: dict[str, dict[str, Any]] = {
         ],
         "emit": "revise",
     },
+    "lasting": {
+        "keys": ["flag"],
+        "time": {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"},
+        "windows": [*WINDOWS[1:], LIVE[3], {"name": "days", "type": "tumbling", "size": "1 day", "timezone": "America/New_York"}],
+        "aggregates": OBJECTS | {"opening": {"first": "label"}, "level": {"time_weighted_mean": "i"}},
+    },
 }
 #: The cases whose tables are kept of each format: all of the first, of later ones those that it first had in this form.
 KEPT = {
     "1": ("slices", "nodes", "live", "revise", "integers", "open", "held"),
-    "2": ("objects", "calendars", "sessions", "positions", "deltas", "mixed", "empty"),
+    "2": ("objects", "calendars", "sessions", "positions", "deltas", "mixed", "empty", "lasting"),
 }
 #: An expectation that no batch meets: it holds the second one of the case ``held``.
 IMPOSSIBLE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": -1, "severity": "critical"}
@@ -173,7 +179,10 @@ class Golden:
         return loop.run(parse_pipeline(self.spec(**changes)), quiet(), ruling=ruling)
 
     def land(self, rows: Sequence[dict[str, Any]]) -> None:
-        write_deltalake(self.folder / "source", pa.Table.from_pylist(list(rows), schema=SCHEMA), mode="append")
+        schema = SCHEMA
+        if "end" in self.spec()["time"]:
+            rows, schema = lasting(rows, 4), SCHEMA.append(pa.field("e", pa.timestamp("us", "UTC")))
+        write_deltalake(self.folder / "source", pa.Table.from_pylist(list(rows), schema=schema), mode="append")
 
 
 def spec_of(case: str) -> dict[str, Any]:

@@ -28,7 +28,9 @@ def landed(source: Path) -> list[dict[str, Any]]:
         for action in map(json.loads, version.read_text().splitlines()):
             if "add" in action:
                 table = pq.read_table(source / action["add"]["path"])
-                rows += table.set_column(2, "t", table["t"].cast(pa.int64())).to_pylist()
+                for name in {"t", "e"} & set(table.column_names):
+                    table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.int64()))
+                rows += table.to_pylist()
     return rows
 
 

@@ -204,12 +204,15 @@ def test_a_month_is_stored_as_one_slice_and_read_when_it_ends():
 def test_spark_is_given_the_closing_of_late_rows_alone():
     grids = Grids.of(pipeline_of(["day", "growing_days"])).grids
     time, closed = ODD[0] + HOUR, ODD[0] + 3 * DAY
-    found = _closing(grids, pa.array([None, time, None, time + DAY], pa.int64()), pa.array([0, closed, 1, closed], pa.int64())).to_pylist()
+    times = pa.array([None, time, None, time + DAY], pa.int64())
+    found = _closing(grids, times, pa.array([0, closed, 1, closed], pa.int64()), times).to_pylist()
     assert [row["edge"] for row in found][::2] == [None, None]
     for row, at in ((found[1], time), (found[3], time + DAY)):
         assert row["first_end"] == min(grid.first_end_after(at) for grid in grids)
         assert row["last_end"] == max(grid.last_end_holding(at) for grid in grids)
         assert row["edge"] == Grids.of(pipeline_of(["day", "growing_days"])).edges.slice_start(closed)
-    nothing = _closing(grids, pa.nulls(2, pa.int64()), pa.array([1, 2]))
+    lasting = _closing(grids, times, pa.array([0, closed, 1, closed], pa.int64()), pc.add(times, 2 * DAY)).to_pylist()
+    assert [row["last_end"] - told["last_end"] for row, told in zip(lasting[1::2], found[1::2], strict=True)] == [2 * DAY] * 2
+    nothing = _closing(grids, pa.nulls(2, pa.int64()), pa.array([1, 2]), pa.nulls(2, pa.int64()))
     assert nothing.type == pa.struct([(name, pa.int64()) for name in ("first_end", "last_end", "edge")])
     assert [row["edge"] for row in nothing.to_pylist()] == [None, None]

@@ -78,9 +78,12 @@ def pipeline_of(windows: dict[str, dict[str, Any]], aggregates: dict[str, Any], 
 class Run:
     """The batches of a pipeline, each computed as a small one is, over a state that is written and read back."""
 
+    columns = COLUMNS
+    arrived = staticmethod(arrived)
+
     def __init__(self, pipeline: Pipeline, *, vouched: bool = False, nodes: bool = False) -> None:
-        self.base: dict[str, Any] = {"pipeline": pipeline, "columns": COLUMNS, "builds_state": True, "check": RowCheck("state")}
-        parts = divide(pipeline, COLUMNS.arrow)
+        self.base: dict[str, Any] = {"pipeline": pipeline, "columns": self.columns, "builds_state": True, "check": RowCheck("state")}
+        parts = divide(pipeline, self.columns.arrow)
         assert parts.slices is not None
         self.slices, self.vouched, self.batch, self.state = parts.slices, vouched, 0, None
         self.nodes = Nodes.of(parts.slices.grids.grids, 2) if nodes else None
@@ -94,7 +97,7 @@ class Run:
         """One batch; ``first`` numbers its rows. Windows are closed through ``closed`` after it, by default as its rows tell."""
         by_file = (AXIS_BEGIN if self.emitted is None else self.emitted,) if self.vouched else None
         batch = Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted, closed_by_file=by_file)
-        new = None if rows is None else Collected(arrived(rows), None)  # type: ignore[arg-type] - there is no Spark
+        new = None if rows is None else Collected(self.arrived(rows), None)  # type: ignore[arg-type] - there is no Spark
         if new is not None:
             self.seen = seen_after(new.table, self.seen)
         assert self.seen is not None

@@ -95,6 +95,28 @@ def test_of_nodes_it_is_told_that_they_are_read_for_slices(tmp_path):
     assert "would restore 2 slices (2 entries) of 4 rows; nodes that hold the same are read in their place" in shown(answer)
 
 
+def test_events_that_reach_into_windows_are_shown_beside_those_that_begin_in_them(tmp_path):
+    pipeline = Pipeline.model_validate(spec_at(tmp_path, time={"column": "t", "end": "e", "unit": "none"}))
+    rows = [(10, 0, 1), (20, 0, 2), (20, 1, 1), (30, 1, 4), (30, 1, 3), (50, 1, 1)]
+    starts, reaching, n = zip(*rows, strict=True)
+    partials = {"_slice": starts, "_reaching": reaching, "_closed": pa.nulls(6, pa.int64()), "_batch": [0] * 6, "rows": n}
+    table = pa.table({"k": ["a"] * 6, "site": [1] * 6} | partials | {"sum_float_v__sum": [float(rows) for rows in n]})
+    write_deltalake(Places.of(pipeline).state, table)
+    commit(pipeline, 40, schema=SOURCE.append(pa.field("e", pa.int64())))
+    answer = state_of(pipeline, ["site=1", "k=a"], 20)
+    assert answer.data["restored"] == {"slices": 1, "entries": 5, "rows": 2}
+    assert [(entry["slice"], entry["reaching"], entry["rows"]) for entry in answer.data["entries"]] == [
+        (20, 0, 2),
+        (20, 1, 1),
+        (30, 1, 4),
+        (30, 1, 3),
+        (50, 1, 1),
+    ]
+    found = [(w["window"], w["window_start"], w["slices"], w["rows_from_before"], w["rows"]) for w in answer.data["windows"]]
+    assert found == [("rolling", 20, 1, 1, 3), ("rolling", 30, 0, 7, 7), ("tens", 50, 0, 1, 1), ("rolling", 50, 0, 1, 1)]
+    assert "reaching" in shown(answer)
+
+
 @pytest.fixture
 def slices(tmp_path) -> Pipeline:
     """Two batches that count, all windows out through 40; a third batch has died after it had written."""
@@ -254,7 +276,7 @@ def test_keys_of_every_type_are_found(tmp_path, kind, text, values):
     write_deltalake(str(tmp_path), pa.table(columns | {"rows": pa.array([1, 20, 300])}))
     table = SlicesInspection(str(tmp_path), ["K y"], 1, ["rows"], None)
     for given, rows in ((text, 1), (None, 300)):
-        _, found, _ = table.slices_of({"K y": key_value(given, kind, "K y")})
+        _, _, found, _ = table.slices_of({"K y": key_value(given, kind, "K y")})
         assert found.tolist() == [rows]
 
 

@@ -32,6 +32,8 @@ SCHEMA = pa.schema(
         ("id", pa.string()),
     ]
 )
+#: Columns of events that last.
+LASTING = SCHEMA.append(pa.field("e", pa.timestamp("us", "UTC")))
 MINUTE = 60_000_000
 BASE = to_us(datetime(2024, 3, 1, tzinfo=UTC))
 AGGREGATES = {
@@ -84,6 +86,17 @@ def events(seed: int, count: int) -> list[Row]:
     return rows
 
 
+def lasting(rows: Sequence[Row], seed: int) -> list[Row]:
+    """``rows`` that last: points, events of no length and of up to some hours; a few end before they begin, or have no end."""
+    rng, ended = random.Random(seed), []
+    for row in rows:
+        minutes = rng.choice([0, 0, 1 / MINUTE, rng.uniform(0, 10), rng.uniform(0, 60), rng.uniform(0, 400)])
+        until = None if row["t"] is None else row["t"] + int(minutes * MINUTE)
+        odd = rng.random()
+        ended.append(row | {"e": None if odd < 0.01 or until is None else until - 500 * MINUTE if odd < 0.02 else until})
+    return ended
+
+
 @dataclass
 class Bench:
     """A pipeline with a source of its own, below ``folder``."""
@@ -117,7 +130,7 @@ class Bench:
 
     def land(self, rows: Sequence[Row]) -> None:
         """Append ``rows`` as one version of the source."""
-        write_deltalake(self.source, pa.Table.from_pylist(list(rows), schema=SCHEMA), mode="append")
+        write_deltalake(self.source, pa.Table.from_pylist(list(rows), schema=LASTING if "e" in rows[0] else SCHEMA), mode="append")
 
     def run(self, **options: Any) -> list[Any]:
 

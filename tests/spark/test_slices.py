@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
+from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, lasting, quiet, run_over
 from tests.spark.test_live import AGGREGATES, POLICIES
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state import base
@@ -51,6 +51,10 @@ EMPTY = [
     {"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"},
 ]
 SESSIONS = [{"name": "visits", "type": "session", "gap": "9 minutes"}, {"name": "stays", "type": "session", "gap": "40 minutes"}]
+#: Events that last, and what weighs them by time.
+TIME = {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"}
+SNAPSHOTS = {"name": "spans", "type": "snapshot"}
+OVER_TIME = AGGREGATES | {"level": {"time_weighted_mean": "v"}, "level_of": {"time_weighted_mean": "i", "where": "v > 50"}}
 #: What differs from the bench's own pipeline.
 CASES: dict[str, dict[str, Any]] = {
     "objects": {"aggregates": OBJECTS, "windows": GRIDS},
@@ -67,6 +71,11 @@ CASES: dict[str, dict[str, Any]] = {
     "empty windows revised": {"windows": EMPTY, "emit": "revise", "keys": ["k"]},
     "empty windows of objects in nodes": {"aggregates": OBJECTS, "windows": [LONG[0] | {"empty": "emit"}, EMPTY[0]]},
     "empty windows of calendars beside sessions": {"windows": [CALENDARS[0] | {"empty": "emit"}, SESSIONS[0]], "keys": ["k"]},
+    "events that last": {"time": TIME, "aggregates": OVER_TIME},
+    "objects of events that last": {"time": TIME, "aggregates": OBJECTS | OVER_TIME, "windows": GRIDS, "keys": ["k"]},
+    "events that last in nodes": {"time": TIME, "aggregates": OVER_TIME, "windows": [LONG[0], GRIDS[1]], "keys": ["k"]},
+    "events that last over calendars": {"time": TIME, "aggregates": OVER_TIME, "windows": CALENDARS},
+    "events that last beside snapshots": {"time": TIME, "aggregates": OVER_TIME, "windows": [*GRIDS, SNAPSHOTS], "keys": ["k"]},
     "revisions of objects": {"aggregates": OBJECTS, "windows": [*GRIDS, *CALENDARS[1:3]], "emit": "revise"},
 }
 
@@ -77,8 +86,8 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
     if place == "Spark":
         monkeypatch.setattr(limits, "MOST_ROWS", 0)
         monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
-    bench = Bench(tmp_path, CASES[case])
-    done = check_runs_backfill_and_upkeep(bench, events(31, 400))
+    bench, rows = Bench(tmp_path, CASES[case]), events(31, 400)
+    done = check_runs_backfill_and_upkeep(bench, lasting(rows, 36) if bench.pipeline.time.end else rows)
     assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
     assert not is_log(str(tmp_path / "sink.windowmill" / "state"))
 
@@ -97,6 +106,24 @@ def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_afte
     run_over(bench, 11, rows[300:], 3)
     assert max(row["revision"] for row in bench.rows()) > 0
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+def test_a_first_backfill_builds_the_state_of_events_that_last(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MOST_ROWS", 0)
+    rows = lasting(events(38, 300), 39)
+    bench = Bench(tmp_path, {"time": TIME, "aggregates": OVER_TIME, "windows": [*GRIDS, *STEPS], "keys": ["site"]})
+    bench.land(rows[:200])
+    times = sorted(row["t"] for row in rows[:200] if row["t"] is not None)
+    loop.backfill(bench.pipeline, quiet(), begin=0, end=times[100])
+    monkeypatch.undo()
+    run_over(bench, 12, rows[200:], 2)
+    wanted = expected(bench.pipeline, rows)
+    assert differences(bench.rows(), wanted.rows) == []
+    reasons = [reason for _, reason in wanted.quarantined]
+    assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reasons)
+    assert set(reasons) == {"null_time", "end_before_time", "too_late"}
+    state = DeltaTable(str(tmp_path / "sink.windowmill" / "state")).to_pyarrow_table(columns=["_slice", "_reaching", "rows"])
+    assert {0, 1} == set(state["_reaching"].to_pylist())
 
 
 def test_spans_lie_in_few_files(spark, tmp_path, monkeypatch):
@@ -143,16 +170,25 @@ def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
     assert "windows to come that hold them" in told
 
 
-@pytest.mark.parametrize(("emit", "windows"), [("final", GRIDS), ("revise", GRIDS), ("final", [*GRIDS, *SESSIONS, *POLICIES])])
-def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, emit, windows):
-    rows = events(33, 300)
-    bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": windows, "emit": emit})
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"windows": GRIDS},
+        {"windows": GRIDS, "emit": "revise"},
+        {"windows": [*GRIDS, *SESSIONS, *POLICIES]},
+        {"windows": GRIDS, "time": TIME, "aggregates": OBJECTS | OVER_TIME},
+    ],
+    ids=["final", "revise", "of all ways", "of events that last"],
+)
+def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, changes):
+    bench = Bench(tmp_path, {"aggregates": OBJECTS} | changes)
+    rows = lasting(events(33, 300), 37) if "time" in changes else events(33, 300)
     with monkeypatch.context() as patched:
         patched.setattr(choose, "divide", lambda pipeline, _: Parts(rows=Rows(pipeline)))
         run_over(bench, 9, rows[:200], 2)
     state = str(tmp_path / "sink.windowmill" / "state")
     assert is_log(state)
-    strict = Bench(tmp_path, {"aggregates": OBJECTS, "windows": windows, "emit": emit, "strict": True})
+    strict = Bench(tmp_path, bench.changes | {"strict": True})
     strict.land(rows[200:201])
     with pytest.raises(SpecError, match="raw rows"):
         strict.run()

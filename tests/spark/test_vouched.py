@@ -8,9 +8,10 @@ import pytest
 
 from tests.spark.harness import BASE, MINUTE, Bench, events, quiet
 from windowmill.jobs.batch import loop
-from windowmill.jobs.ways import limits
+from windowmill.jobs.ways import choose, limits
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.ways import Parts, Rows
 
 pytestmark = pytest.mark.spark
 AT_BASE = from_us(BASE)
@@ -91,14 +92,20 @@ def test_a_run_without_its_interval_is_refused(bench):
 WAYS = {
     "slices": {},
     # Events without length are in the windows in which they begin.
-    "live rows": {"time": {"column": "t", "end": "t", "watermark": "data_interval_end", "lateness": "5 minutes"}},
+    "slices of events that last": {"time": {"column": "t", "end": "t", "watermark": "data_interval_end", "lateness": "5 minutes"}},
+    "live rows": {},
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, way):
-
+def _go(bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     bench.changes |= WAYS[way]
+    if way == "live rows":
+        monkeypatch.setattr(choose, "divide", lambda pipeline, _: Parts(rows=Rows(pipeline)))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, monkeypatch, way):
+    _go(bench, monkeypatch, way)
     _land(bench, [1, 11, 21, 300])
     bench.run(interval_end=AT_BASE + timedelta(minutes=20))
     _land(bench, [2, 12, 13])
@@ -117,9 +124,8 @@ def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_first_backfill_vouches_through_its_range(bench, way):
-
-    bench.changes |= WAYS[way]
+def test_a_first_backfill_vouches_through_its_range(bench, monkeypatch, way):
+    _go(bench, monkeypatch, way)
     _land(bench, [1, 11, 21, 300])
     loop.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 20 * MINUTE)
     assert _counts(bench) == {10: 1, 20: 1}

@@ -340,7 +340,15 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
     [
         ({"emit": "revise", "windows": [GRID, {"name": "w", "type": "session", "gap": "1 hour"}]}, ["emit: revise"], ["slices"]),
         ({"emit": "revise", "windows": [{"name": "w", "type": "sliding", "evict": {"count": 3}}]}, ["emit: revise"], []),
-        ({"time": {"column": "t", "end": "until"}}, ["time.end: "], []),
+        ({"time": {"column": "t", "end": "until"}, "emit": "revise"}, ["time.end with emit: revise: "], []),
+        (
+            {
+                "time": {"column": "t", "end": "until"},
+                "windows": [GRID, GRID | {"name": "f", "empty": "emit"}, {"name": "w", "type": "session", "gap": "1 hour"}],
+            },
+            ["time.end with windows.1.empty: emit: ", "time.end: "],
+            ["slices"],
+        ),
         (
             {"aggregates": {"n": {"count": "*"}, "d": {"use": "tests.windowing.test_planner:Newest", "args": ["x"]}}},
             ["aggregates.d: tests.windowing.test_planner:Newest is not declared commutative"],
@@ -538,10 +546,32 @@ def pairs(count: int | None, _event: dict[str, Any]) -> tuple[int, int, list[int
     return count + 1, 1, [count - 1] if count else []
 
 
-def test_means_over_time_are_weighed_anew_in_each_window():
+def test_means_over_time_are_clipped_to_slices_or_weighed_anew_in_each_window():
     aggregates = {"level": {"time_weighted_mean": "x"}, "n": {"count": "*"}}
-    found = planned({"type": "hopping", "size": "1 hour", "hop": "5 minutes"}, aggregates=aggregates, time={"column": "t", "end": "until"})
-    assert engines_of(found.windows[0]) == {"level": "recompute", "n": "two_stacks"}
+    hopping, time = {"type": "hopping", "size": "1 hour", "hop": "5 minutes"}, {"column": "t", "end": "until"}
+    found = planned(hopping, aggregates=aggregates, time=time)
+    assert engines_of(found.windows[0]) == {"level": "two_stacks", "n": "two_stacks"}
+    assert ["clipped to slices" in choice.why for choice in found.windows[0].choices] == [True, False]
+    revised = planned(hopping, aggregates=aggregates, time=time, emit="revise")
+    assert engines_of(revised.windows[0]) == {"level": "recompute", "n": "two_stacks"}
+
+
+def test_what_events_that_last_cost_is_told():
+    grids = ({"type": "hopping", "size": "1 hour", "hop": "5 minutes"}, {"type": "tumbling", "size": "1 day", "timezone": "Europe/Berlin"})
+    time = {"column": "t", "end": "until"}
+    points, lasting = planned(*grids), planned(*grids, time=time)
+    assert lasting.reads == f"{points.reads}; where these windows begin, the rows of events that reach into them from before"
+    across = "; a row for each start of a window (every 5 minutes and every 1 day) that new events last across"
+    assert lasting.adds == f"{points.adds}{across}"
+    weighed = planned(*grids, time=time, aggregates={"level": {"time_weighted_mean": "x"}})
+    assert weighed.adds == f"{lasting.adds}, and for each other slice that they overlap, as aggregates weigh them by time"
+    for window, same in zip(lasting.windows, points.windows, strict=True):
+        assert window.leaf_bytes == same.leaf_bytes + 8
+        assert window.shape.state_rows is not None
+        assert same.shape.state_rows is not None
+        assert window.shape.state_rows > same.shape.state_rows + 288
+    growing = planned({"type": "cumulative", "size": "1 day", "step": "1 hour"}, time=time)
+    assert growing.adds.endswith("(every 24 hours) that new events last across")
 
 
 WINDOWS = [

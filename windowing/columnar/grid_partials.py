@@ -1,13 +1,13 @@
 """Combines slices into the windows of any grid, whatever the form of their partials.
 
 Slices are points at their start, because no window cuts one. A slice of late rows counts only in windows that end after its mark; it is
-combined after the range of the others.
+combined after the range of the others. So are the partials of events that reach into a window from before its start.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,8 @@ class Partials:
     before
         Of late rows that revise windows, the spans of their key before the first of them arrived: for each window that shows empty ones the
         starts of the first and last slice. The first is after the last where nothing was counted before. int64, shape (n, 2 · n_windows).
+    reaching
+        1 for partials of events that began before their slice and last into it, else 0; int64, shape (n,).
     """
 
     keys: Ints
@@ -44,11 +46,21 @@ class Partials:
     floats: Floats
     objects: Objects
     before: Ints
+    reaching: Ints
+
+    @classmethod
+    def of_one_key(cls, starts: Ints, closed: Ints, reaching: Ints) -> Self:
+        """Partials of no aggregates."""
+        n = len(starts)
+        nothing: Any = np.empty((n, 0), np.int64)
+        return cls(np.zeros(n, np.int64), starts, closed, nothing, nothing, nothing, nothing, reaching)
 
     def at(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Partials:
         """The partials that ``chosen`` masks or lists."""
-        ints, floats, objects = self.ints[chosen], self.floats[chosen], self.objects[chosen]
-        return Partials(self.keys[chosen], self.starts[chosen], self.closed[chosen], ints, floats, objects, self.before[chosen])
+        return Partials(**{name: getattr(self, name)[chosen] for name in _COLUMNS})
+
+
+_COLUMNS = tuple(column.name for column in fields(Partials))
 
 
 def windows_of(numbering: Numbering, partials: Partials, offsets: Ints, after: int, through: int) -> tuple[Windows, Ints]:
@@ -56,11 +68,50 @@ def windows_of(numbering: Numbering, partials: Partials, offsets: Ints, after: i
 
     Key k's partials are ``offsets[k]:offsets[k + 1]``.
     """
-    regular = partials.closed <= after
-    rows = Rows(offsets, partials.starts, partials.starts + 1, np.arange(len(partials.starts)))
-    key, number, lo, hi, member_offsets, members = grid_windows(numbering.grid, rows, False, regular, partials.closed, after, through)
-    sequence = np.flatnonzero(regular).astype(np.int64)
-    return Windows.of(key, *numbering.bounds(number), ranges=(sequence, lo, hi), members=(member_offsets, members)), number
+    own = np.flatnonzero(partials.reaching == 0)
+    starts, closed = partials.starts[own], partials.closed[own]
+    regular = closed <= after
+    rows = Rows(np.searchsorted(own, offsets).astype(np.int64), starts, starts + 1, np.arange(len(own)))
+    key, number, lo, hi, member_offsets, members = grid_windows(numbering.grid, rows, False, regular, closed, after, through)
+    held = member_offsets, own[members]
+    if len(own) < len(partials.starts):
+        reaching = _reaching_into(numbering, partials, after, through)
+        key, number, lo, hi, held = _with_members((key, number, lo, hi), held, reaching)
+    return Windows.of(key, *numbering.bounds(number), ranges=(own[regular], lo, hi), members=held), number
+
+
+def _reaching_into(numbering: Numbering, partials: Partials, after: int, through: int) -> tuple[Ints, Ints, Ints]:
+    """Key, number and partial of each window that ends in (``after``, ``through``] and events that reach into it from before its start."""
+    reaching = np.flatnonzero(partials.reaching)
+    index, number = numbering.starting_at(partials.starts[reaching])
+    partial = reaching[index]
+    ends = numbering.bounds(number)[1]
+    counts = (ends > after) & (ends <= through) & (ends > partials.closed[partial])
+    return partials.keys[partial[counts]], number[counts], partial[counts]
+
+
+def _with_members(
+    windows: tuple[Ints, Ints, Ints, Ints], members: tuple[Ints, Ints], added: tuple[Ints, Ints, Ints]
+) -> tuple[Ints, Ints, Ints, Ints, tuple[Ints, Ints]]:
+    """``windows`` (key, number, lo, hi) with their ``members`` and, after these, partials that are ``added`` (key, number, partial).
+
+    Windows of which nothing but added partials is known are among the result.
+    """
+    (key, number, lo, hi), (offsets, held), (added_key, added_number, added_partial) = windows, members, added
+    given, keys, numbers = len(key), np.append(key, added_key), np.append(number, added_number)
+    order = np.lexsort((numbers, keys))
+    sorted_keys, sorted_numbers = keys[order], numbers[order]
+    new = np.append(True, (sorted_keys[1:] != sorted_keys[:-1]) | (sorted_numbers[1:] != sorted_numbers[:-1]))[: len(order)]
+    # The window that each given window is, and each added partial is of.
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(new) - 1
+    key, number = sorted_keys[new], sorted_numbers[new]
+    first, stop = np.zeros(len(key), np.int64), np.zeros(len(key), np.int64)
+    first[place[:given]], stop[place[:given]] = lo, hi
+    of = np.concatenate((np.repeat(place[:given], np.diff(offsets)), place[given:]))
+    by_window = np.argsort(of, kind="stable")
+    whole = np.concatenate((held, added_partial))[by_window]
+    return key, number, first, stop, (np.searchsorted(of[by_window], np.arange(len(key) + 1)).astype(np.int64), whole)
 
 
 def combine_numbers(layout: Layout, ints: Ints, floats: Floats, windows: Windows) -> tuple[Ints, Floats]:
@@ -76,6 +127,4 @@ def combine_numbers(layout: Layout, ints: Ints, floats: Floats, windows: Windows
 
 def concatenate(parts: list[Partials]) -> Partials:
     """All partials of ``parts``, one after the other."""
-    names = ("keys", "starts", "closed", "ints", "floats", "objects", "before")
-    whole: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return Partials(**whole)
+    return Partials(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS})

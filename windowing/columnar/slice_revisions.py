@@ -71,4 +71,5 @@ def merged_late(stage: SliceStage, partials: Partials) -> Partials:
     ints, floats = combine_runs(stage.layout.program(), bounds, partials.ints, partials.floats)
     objects = stage.objects.fold(partials.objects, bounds)
     before = least_spans(partials.before, firsts)
-    return Partials(partials.keys[firsts], partials.starts[firsts], partials.closed[firsts], ints, floats, objects, before)
+    keys, starts, closed, reaching = (column[firsts] for column in (partials.keys, partials.starts, partials.closed, partials.reaching))
+    return Partials(keys, starts, closed, ints, floats, objects, before, reaching)

@@ -1,7 +1,7 @@
 """Combines slices of whole keys into windows, and into the rows that the state keeps.
 
-Where all windows are hopping ones of fixed length over numbers alone, :mod:`windowmill.windowing.kernels.sliced` combines them; else
-:mod:`windowmill.windowing.columnar.grid_partials`.
+Where all windows are hopping ones of fixed length over numbers alone, and events are points,
+:mod:`windowmill.windowing.kernels.sliced` combines them; else :mod:`windowmill.windowing.columnar.grid_partials`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from windowmill.windowing.columnar.slices import (
     CLOSED,
     GRID,
     LEVEL,
+    REACHING,
     SLICE,
     NodeStage,
     Revising,
@@ -48,6 +49,8 @@ from windowmill.windowing.columnar.slices import (
     closed_of,
     nulled,
     orders_of,
+    places_of,
+    reaching_of,
 )
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.kernels.columns import arenas, int64_of, key_offsets, stored
@@ -100,7 +103,10 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
         new = partials.at(own & (partials.starts >= stage.keep_from))
         stored_rows = [(0, merged_late(stage.slices, new) if stage.slices.revises else new)]
         if stage.nodes is not None:
-            stored_rows += _whole_nodes(stage, stage.nodes, partials, own)
+            # No node holds events that reach into its slices.
+            begun = partials.reaching == 0
+            leaves = (partials, own) if begun.all() else (partials.at(begun), own[begun])
+            stored_rows += _whole_nodes(stage, stage.nodes, *leaves)
         keys, columns = spans.rows_of(stage.slices.known, merged.spans)
         kept, kept_offsets = _kept(stage.slices, merged, stored_rows, keys, columns)
         n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:]) + len(keys)
@@ -110,7 +116,7 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
 
 @dataclass(frozen=True)
 class _Merged:
-    """Slices of whole keys; those with equal key, start, closed and turn are combined into one.
+    """Slices of whole keys; those with equal key, start, reaching, closed and turn are combined into one.
 
     Attributes
     ----------
@@ -152,23 +158,24 @@ def _merged(stage: SliceStage, table: pa.Table) -> _Merged:
     rows_before = np.append(0, np.cumsum(lengths)).astype(np.int64)
     first_of_key = key_offsets(table, keys)
     slices, offsets, spans = split(stage.known, slices, rows_before[first_of_key], SLICE)
-    starts, closed = int64_of(slices.column(SLICE).combine_chunks()), closed_of(slices)
+    starts, reaching, closed = int64_of(slices.column(SLICE).combine_chunks()), reaching_of(slices), closed_of(slices)
     turns = int64_of(slices.column(BATCH).combine_chunks()) + 1 + arrivals_of(slices)
-    if len(moved := along_axis(offsets, starts, closed, turns)):
+    if len(moved := along_axis(offsets, places_of(starts, reaching), closed, turns)):
         slices, starts, closed, turns = slices.take(pa.array(moved)).combine_chunks(), starts[moved], closed[moved], turns[moved]
+        reaching = reaching[moved]
     ints, floats = arenas(layout, slices)
     objects, before, orders = stage.objects.read(slices), spans_before(stage.known, slices), orders_of(slices)
-    bounds = runs(offsets, starts, closed, turns)
+    bounds = runs(offsets, places_of(starts, reaching), closed, turns)
     if len(bounds) <= len(starts):
         ints, floats = combine_runs(layout.program(), bounds, ints, floats)
         objects = stage.objects.fold(objects, bounds)
         firsts = bounds[:-1]
-        starts, closed, turns = starts[firsts], closed[firsts], turns[firsts]
+        starts, reaching, closed, turns = starts[firsts], reaching[firsts], closed[firsts], turns[firsts]
         before, orders = least_spans(before, firsts), np.minimum.reduceat(orders, firsts) if len(firsts) else orders
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
     of_key = {column: table.column(column).combine_chunks().take(pa.array(first_of_key[:-1])) for column in keys}
     index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    partials = Partials(index, starts, closed, ints, floats, objects, before)
+    partials = Partials(index, starts, closed, ints, floats, objects, before, reaching)
     return _Merged(of_key, offsets, partials, turns, slices, stage.objects, spans, orders)
 
 
@@ -200,7 +207,7 @@ def _windows(stage: WindowStage, number: int, merged: _Merged, spans: Spans) -> 
     _check_number(stage, window, grid, merged)
     if window in stage.slices.known:
         yield from _with_empty(stage, number, merged, spans)
-    elif layout.objects or stage.hopping is None:
+    elif layout.objects or stage.hopping is None or stage.slices.lasting is not None:
         windows, _ = windows_of(grid.numbered(partials.starts, partials.starts + 1), partials, offsets, stage.after, stage.through)
         if len(windows):
             yield _lowered(stage, number, merged, windows)
@@ -319,7 +326,8 @@ def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: Partials, own: n
             objects = stage.slices.objects.fold(level_below.objects, bounds)
             never = np.full(len(number), NEVER_CLOSED, np.int64)
             spans = least_spans(level_below.before, bounds[:-1])
-            level_below = Partials(keys[bounds[:-1]], wanted.nodes.starts(number), never, ints, floats, objects, spans)
+            begun = np.zeros(len(number), np.int64)
+            level_below = Partials(keys[bounds[:-1]], wanted.nodes.starts(number), never, ints, floats, objects, spans, begun)
             now_whole = np.ones(len(number), np.bool_) if whole is None else number + (1 << level) > whole
             nodes.append((level, level_below.at(now_whole)))
     return nodes
@@ -339,7 +347,8 @@ def _kept(
         partials, levels = partials.at(order), levels[order]
     n = len(partials.starts)
     fields = stored(stage.layout, partials.ints, partials.floats, merged.table) | stage.objects.write(partials.objects)
-    fields |= {SLICE: pa.array(partials.starts), LEVEL: pa.array(levels), CLOSED: nulled(partials.closed), BATCH: pa.repeat(stage.batch, n)}
+    fields |= {SLICE: pa.array(partials.starts), LEVEL: pa.array(levels), REACHING: pa.array(partials.reaching)}
+    fields |= {CLOSED: nulled(partials.closed), BATCH: pa.repeat(stage.batch, n)}
     fields |= {column: values.take(pa.array(partials.keys)) for column, values in merged.of_key.items()}
     in_time = partials.closed == NEVER_CLOSED
     fields |= spans_stored(stage.known, np.where(in_time[:, None], NO_SPAN * len(stage.known), partials.before))

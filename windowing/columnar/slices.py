@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -29,10 +29,13 @@ from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.kernels.columns import int64_of, order_key, stored, valid_of
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.lift import condition_column, lift_runs
+from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, lift_runs
 from windowmill.windowing.kernels.sliced import NEVER_CLOSED
 from windowmill.windowing.kernels.slices import along_axis, by_key, runs
 from windowmill.windowing.nodes import Nodes
+
+if TYPE_CHECKING:
+    from windowmill.windowing.columnar.lasting import Lasting
 
 #: Columns of a row to lift, beside those of the source: its event time; the instant through which windows had been shown at its arrival, or
 #: null if none of them holds it; whether it is late.
@@ -45,6 +48,8 @@ ORDER = "_order"
 SLICE, BATCH = "_slice", "_batch"
 #: Level of a node, 0 for a slice; only where nodes are stored.
 LEVEL = "_level"
+#: Whether the events of a partial began before its slice and last into it: 1 or 0; only where events last.
+REACHING = "_reaching"
 
 #: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates, and window start
 #: where the end does not imply it.
@@ -108,13 +113,16 @@ class SliceStage:
     Attributes
     ----------
     schema
-        Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``CLOSED``, ``BATCH``, the partials.
+        Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``REACHING`` if events last, ``CLOSED``, ``BATCH``, the
+        partials.
     check
         Verifies slices read from the state; none if there is no state.
     revises
         Whether late rows bring revisions. If so, each of them is lifted into a partial of its own, with its ``ARRIVAL``.
     known
         Names of the windows that show empty ones. The schema has the columns of their :mod:`.known_spans`.
+    lasting
+        How events that last are lifted; null if events are points.
     """
 
     keys: tuple[str, ...]
@@ -126,6 +134,7 @@ class SliceStage:
     check: RowCheck | None = None
     revises: bool = False
     known: tuple[str, ...] = ()
+    lasting: Lasting | None = None
 
     @cached_property
     def lifted_schema(self) -> pa.Schema:
@@ -248,10 +257,15 @@ class WindowStage:
 
 def lifted(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
     """Lift rows into packed slices; ``first_place`` ranks them among those of other callers. O(n log n) in rows."""
-    for place, table in enumerate(_chunks(batches), first_place):
+    chunks = _chunks(batches)
+    if stage.lasting is not None:
+        chunks = (part for table in chunks for part in stage.lasting.chunks(table))
+    for place, table in enumerate(chunks, first_place):
         late = pc.sum(table.column(LATE)).as_py() if LATE in table.column_names else 0
         slices, offsets = _lift(stage, table)
         counts = int64_of(slices.column(stage.layout.fields[0].name).combine_chunks())
+        # An event counts once, where it begins.
+        counts[reaching_of(slices) == 1] = 0
         yield stage.packing.pack(slices, offsets, place, counts, late)
 
 
@@ -282,20 +296,25 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
-    """Lift ``rows`` into slices in (key, start, closed, arrival) order; key k's are ``offsets[k]:offsets[k + 1]``."""
+    """Lift ``rows`` into slices in (key, start, reaching, closed, arrival) order; key k's are ``offsets[k]:offsets[k + 1]``."""
     if stage.layout.ordered:
         rows = rows.take(pa.array(by_time(rows, stage.ties)))
+    if stage.lasting is not None:
+        spread = stage.lasting.lift(rows)
+        rows, starts, reaching = spread.rows, spread.starts, spread.reaching
+    else:
+        starts, reaching = stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks())), np.zeros(rows.num_rows, np.int64)
     codes, n_keys = key_codes([rows.column(key) for key in stage.keys], rows.num_rows)
-    starts = stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks()))
     closed, arrivals = closed_of(rows), arrivals_of(rows)
     order, offsets = by_key(codes, n_keys)
-    starts, closed, arrivals = starts[order], closed[order], arrivals[order]
-    if len(moved := along_axis(offsets, starts, closed, arrivals)):
-        order, starts, closed, arrivals = order[moved], starts[moved], closed[moved], arrivals[moved]
-    bounds = runs(offsets, starts, closed, arrivals)
+    places, closed, arrivals = places_of(starts, reaching)[order], closed[order], arrivals[order]
+    if len(moved := along_axis(offsets, places, closed, arrivals)):
+        order, places, closed, arrivals = order[moved], places[moved], closed[moved], arrivals[moved]
+    bounds = runs(offsets, places, closed, arrivals)
+    first = order[bounds[:-1]]
     columns = lifted_groups(stage, rows, order, bounds)
-    columns |= {SLICE: pa.array(starts[bounds[:-1]]), CLOSED: nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
-    columns[LEVEL] = pa.repeat(0, len(bounds) - 1)
+    columns |= {SLICE: pa.array(starts[first]), CLOSED: nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
+    columns |= {LEVEL: pa.repeat(0, len(bounds) - 1), REACHING: pa.array(reaching[first])}
     columns |= dict.fromkeys(columns_of(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
     columns[ORDER] = pa.array(np.minimum.reduceat(orders_of(rows)[order], bounds[:-1]) if len(order) else arrivals)
     columns[ARRIVAL] = pa.array(arrivals[bounds[:-1]], mask=arrivals[bounds[:-1]] == IN_TIME)
@@ -317,7 +336,9 @@ def _lifted_columns(stage: Lifting) -> list[str]:
     """Columns that the partials read; at least one, because a table without columns has no number of rows."""
     layout = stage.layout
     conditions = [condition_column(text) for text in layout.conditions]
-    return list(dict.fromkeys([*layout.source_columns, *conditions, *((TIME, *stage.ties) if layout.ordered else ())])) or [TIME]
+    weighed = (WHOLE, WEIGHT) if layout.clips else ()
+    ordered = (TIME, *stage.ties) if layout.ordered else ()
+    return list(dict.fromkeys([*layout.source_columns, *conditions, *weighed, *ordered])) or [TIME]
 
 
 def by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
@@ -328,6 +349,16 @@ def by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
         for ranks in (order_key(column), valid_of(column)):
             order = order[np.argsort(ranks[order], kind="stable")]
     return order[np.argsort(int64_of(rows.column(TIME).combine_chunks())[order], kind="stable")]
+
+
+def places_of(starts: Ints, reaching: Ints) -> Ints:
+    """Numbers in the order of ``starts``, and of ``reaching`` among equal ones; no start lies beyond the axis."""
+    return starts * 2 + reaching
+
+
+def reaching_of(table: pa.Table) -> Ints:
+    """``REACHING`` of each row, 0 where events are points; int64, shape (n_rows,)."""
+    return int64_of(table.column(REACHING).combine_chunks()) if REACHING in table.column_names else np.zeros(table.num_rows, np.int64)
 
 
 def closed_of(table: pa.Table) -> Ints:

@@ -21,7 +21,7 @@ from windowmill.windowing.columnar.partial_bytes import decode, encode
 from windowmill.windowing.columnar.rows import plain
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.flatfat import COPIED_LEAF, COPIED_NODE
-from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.kernels.lift import WHOLE, condition_column
 from windowmill.windowing.slicing.leaves import Windows
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ class _Column:
         columns = [plain(rows.column(name)).to_pylist() for name in spec.columns]
         arguments: list[tuple[Any, ...]] = list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
         counted = [True] * rows.num_rows if spec.where is None else rows.column(condition_column(spec.where)).to_pylist()
+        if WHOLE in rows.column_names:
+            counted = [holds and whole for holds, whole in zip(counted, rows.column(WHOLE).to_pylist(), strict=True)]
         places = positions if self.stored.ordered else [ORIGIN] * rows.num_rows
         return [
             aggregate.fold(aggregate.lift(arguments[row], places[row]) for row in range(first, stop) if counted[row])

@@ -32,7 +32,7 @@ _INT, _FLOAT = pa.int64(), pa.float64()
 #: Stored columns of the atoms that are numbers, by role: the kernels' int columns, then their float columns.
 NUMBERS: Mapping[str, tuple[tuple[str, pa.DataType], ...]] = {
     **dict.fromkeys(("rows", "count"), (("", _INT),)),
-    **dict.fromkeys(("sum_float", "sum_product", "sum_weight"), (("carry", _INT), ("sum", _FLOAT), ("error", _FLOAT))),
+    **dict.fromkeys(("sum_float", "sum_product", "sum_weight", "area", "lasting"), (("carry", _INT), ("sum", _FLOAT), ("error", _FLOAT))),
     "moments": (("n", _INT), *((role, _FLOAT) for role in ("anchor", "mean", "m2"))),
     "moments4": (("n", _INT), *((role, _FLOAT) for role in ("anchor", "mean", "m2", "m3", "m4"))),
     "comoments": (("n", _INT), *((role, _FLOAT) for role in ("anchor_x", "mean_x", "anchor_y", "mean_y", "m_xx", "m_xy", "m_yy"))),
@@ -131,7 +131,7 @@ class Layout:
             if why := why_unmergeable(spec, types):
                 raise UnsupportedError(f"{where}.{name}: {why}, so no slice can hold them")
         # How many rows a slice has is stored whether an aggregate asks for it or not.
-        atoms, results = _atoms(pipeline.aggregates, types, where, always=(Atom("rows"),))
+        atoms, results = _atoms(pipeline.aggregates, types, where, always=(Atom("rows"),), in_slices=True)
         objects = _stored_objects(pipeline, types, where)
         roles = [_roles(atom, pipeline, types) for atom in atoms]
         labels = label_atoms(
@@ -186,6 +186,11 @@ class Layout:
         return any(atom.ordered for atom in self.atoms) or any(held.ordered for held in self.objects)
 
     @property
+    def clips(self) -> bool:
+        """Whether a partial weighs events by how long they last in a slice."""
+        return any(atom.clipped for atom in self.atoms)
+
+    @property
     def labels_by_order(self) -> bool:
         """Whether releases before labels of format 2 named columns of the state by the order of the aggregates."""
         return any(_column(_plain_label(self.atoms[stored.atom]), stored.role) != stored.name for stored in self.fields)
@@ -218,7 +223,12 @@ class Layout:
 
 
 def _atoms(
-    aggregates: Mapping[str, AggregateSpec], types: Mapping[str, pa.DataType], where: str, always: tuple[Atom, ...] = ()
+    aggregates: Mapping[str, AggregateSpec],
+    types: Mapping[str, pa.DataType],
+    where: str,
+    always: tuple[Atom, ...] = (),
+    *,
+    in_slices: bool = False,
 ) -> tuple[tuple[Atom, ...], tuple[Result, ...]]:
     # Truth counts as 0 and 1, but an extreme of it stays a truth.
     numbers = {name: pa.int64() if pa.types.is_boolean(kind) else kind for name, kind in types.items()}
@@ -226,7 +236,7 @@ def _atoms(
     results = []
     for name, spec in aggregates.items():
         declared = spec.declaration
-        if declared.recipe is None:
+        if declared.recipe is None or (declared.clipped and not in_slices):
             continue
         argument_types(spec, types, f"{where}.{name}")
         try:
@@ -245,9 +255,9 @@ def why_unmergeable(spec: AggregateSpec, types: Mapping[str, pa.DataType]) -> st
     A late row's partial is combined after those of rows that came earlier but are later in time.
     """
     called, partial = spec.use or spec.function, spec.declaration.partial
-    if partial == "none":
+    if partial == "none" and spec.declaration.recipe is None:
         return f"{called} weighs an event by its time in each window: it has no partials"
-    if partial == "numbers" or not set(spec.columns) <= set(types):  # :meth:`Layout.of` reports a missing column
+    if partial != "objects" or not set(spec.columns) <= set(types):  # :meth:`Layout.of` reports a missing column
         return None
     aggregate = aggregate_for(spec, [value_type(types[column]) for column in spec.columns])
     if aggregate.commutative or aggregate.positioned:

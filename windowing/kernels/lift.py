@@ -11,6 +11,9 @@ from windowmill.windowing.kernels.layout import Atom, Layout
 from windowmill.windowing.kernels.slices import combine_runs
 
 _SPLITTER = 2.0**27 + 1.0
+#: Columns of rows in slices where events are weighed by time: how long the event lasts in the slice, null where it is not weighed; and
+#: whether it counts in aggregates that do not weigh it.
+WEIGHT, WHOLE = "_ weight", "_ whole"
 
 
 def condition_column(condition: str) -> str:
@@ -52,6 +55,10 @@ def _counted(atom: Atom, columns: list[pa.Array], table: pa.Table) -> Bools:
     if atom.where is not None:
         counted &= valid_of(table.column(condition_column(atom.where)).combine_chunks())
         counted &= int64_of(table.column(condition_column(atom.where)).combine_chunks()) != 0
+    if atom.clipped:
+        counted &= valid_of(table.column(WEIGHT).combine_chunks())
+    elif WHOLE in table.column_names:
+        counted &= int64_of(table.column(WHOLE).combine_chunks()) != 0
     return counted
 
 
@@ -72,11 +79,12 @@ def _lift(atom: Atom, table: pa.Table, ints: Ints, floats: Floats) -> None:
         case "sum_weight":
             _lift_sum(np.where(counted, float64_of(columns[1]), 0.0), ints, floats)
         case "sum_product":
-            x, y = (np.where(counted, float64_of(column), 0.0) for column in columns)
-            with np.errstate(all="ignore"):
-                _lift_sum(x * y, ints, floats)
-                error = _product_error(x, y, x * y)
-                floats[:, 1] += np.where(np.isfinite(error), error, 0.0)
+            _lift_product([np.where(counted, float64_of(column), 0.0) for column in columns], ints, floats)
+        case "lasting":
+            _lift_sum(np.where(counted, float64_of(table.column(WEIGHT).combine_chunks()), 0.0), ints, floats)
+        case "area":
+            columns.append(table.column(WEIGHT).combine_chunks())
+            _lift_product([np.where(counted, float64_of(column), 0.0) for column in columns], ints, floats)
         case "moments" | "moments4":
             value = np.where(counted, float64_of(columns[0]), 0.0)
             ints[:, 0], floats[:, 0] = counted, value
@@ -107,6 +115,14 @@ def _lift_sum(value: Floats, ints: Ints, floats: Floats) -> None:
     large = np.flatnonzero((np.abs(value) >= CARRY_UNIT) & np.isfinite(value))
     ints[large, 0] = np.sign(value[large]).astype(np.int64)
     floats[large, 0] -= np.copysign(CARRY_UNIT, value[large])
+
+
+def _lift_product(factors: list[Floats], ints: Ints, floats: Floats) -> None:
+    x, y = factors
+    with np.errstate(all="ignore"):
+        _lift_sum(x * y, ints, floats)
+        error = _product_error(x, y, x * y)
+        floats[:, 1] += np.where(np.isfinite(error), error, 0.0)
 
 
 def _product_error(x: Floats, y: Floats, product: Floats) -> Floats:

@@ -21,6 +21,8 @@ AtomKind = Literal[
     "sum_decimal",
     "sum_product",
     "sum_weight",
+    "area",
+    "lasting",
     "moments",
     "moments4",
     "comoments",
@@ -38,7 +40,7 @@ OPERATIONS: Mapping[str, tuple[int, int, int]] = {
     **dict.fromkeys(("rows", "count"), (op.ADD, 1, 0)),
     "histogram": (op.ADD, 0, 0),
     **dict.fromkeys(("sum_int", "sum_decimal"), (op.WIDE, 2, 0)),
-    **dict.fromkeys(("sum_float", "sum_product", "sum_weight"), (op.SUM, 1, 2)),
+    **dict.fromkeys(("sum_float", "sum_product", "sum_weight", "area", "lasting"), (op.SUM, 1, 2)),
     "moments": (op.MOMENTS, 1, 3),
     "moments4": (op.MOMENTS4, 1, 5),
     "comoments": (op.COMOMENTS, 1, 7),
@@ -62,7 +64,8 @@ class Atom:
 
     ``least`` and ``greatest`` keep the extreme value. If they are ``ordered`` they keep a row: ``columns`` are (by, value) for the row with
     the extreme ``by``, where the earlier row in (time, tie_break) order wins a tie, or (value,) for the first or last row in that order.
-    ``sum_product`` sums the product of two columns, ``sum_weight`` the second column, over rows where neither is null.
+    ``sum_product`` sums the product of two columns, ``sum_weight`` the second column, over rows where neither is null. ``area`` and
+    ``lasting`` do so of a column and of how long each event lasts in a slice, ``clipped`` to it.
     """
 
     kind: AtomKind
@@ -70,6 +73,11 @@ class Atom:
     where: str | None = None
     ordered: bool = False
     edges: tuple[float, ...] = ()
+
+    @property
+    def clipped(self) -> bool:
+        """Whether it counts an event in each slice that it overlaps, as long as it lasts there."""
+        return self.kind in ("area", "lasting")
 
     @property
     def place_decides(self) -> bool:
@@ -142,6 +150,10 @@ def numeric(*kinds: AtomKind) -> Atoms:
     return atoms
 
 
+def _over_time(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
+    return [Atom("area", spec.columns, spec.where), Atom("lasting", spec.columns, spec.where)], pa.float64()
+
+
 def _trend(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
     _require_numbers(spec, types)
     return [Atom("comoments", spec.columns, spec.where)], pa.struct([("slope", pa.float64()), ("intercept", pa.float64())])
@@ -188,6 +200,7 @@ COUNT = Recipe(_count, to.count)
 SUM = Recipe(_sum, to.total)
 MEAN = Recipe(_mean, to.mean)
 WEIGHTED_MEAN = Recipe(numeric("sum_product", "sum_weight"), to.weighted_mean)
+TIME_WEIGHTED_MEAN = Recipe(_over_time, to.weighted_mean)
 PRODUCT = Recipe(numeric("product"), to.product)
 GEOMETRIC_MEAN = Recipe(numeric("magnitude"), to.geometric_mean)
 MIN = Recipe(_extreme("least"), to.picked)

@@ -88,6 +88,10 @@ class CalendarGrid:
         return ()
 
     @property
+    def start_sequence(self) -> None:
+        return None
+
+    @property
     def listed(self) -> CalendarGrid:
         return self
 
@@ -114,6 +118,12 @@ class CalendarGrid:
     def edges_in(self, low: int, high: int) -> Ints:
         edges = self._overlapping(np.array([low]), np.array([high])).edges
         return edges[(edges >= low) & (edges < high)]
+
+    def edges_over(self, time: Ints, stop: Ints) -> Ints:
+        return self._overlapping(time, stop - 1).edges
+
+    def starts_over(self, time: Ints, stop: Ints) -> Ints:
+        return np.unique(self._overlapping(time, stop - 1).starts)
 
     def ending_in(self, after: int, through: int) -> tuple[Ints, Ints]:
         near = self._overlapping(np.array([after]), np.array([max(after, through)]))

@@ -54,6 +54,29 @@ class Numbering:
             return start, start + (numbers % steps + 1) * step
         return origin + numbers * hop, origin + numbers * hop + size
 
+    def starting_at(self, instants: Ints) -> tuple[Ints, Ints]:
+        """The windows that start at one of the ``instants``: its index, ascending, and their numbers, ascending; shapes (n_windows,)."""
+        mode, origin, hop, size, _, steps = self.grid.rule
+        if mode == kernel.LISTED:
+            order = np.argsort(self.grid.starts, kind="stable")
+            starts = self.grid.starts[order]
+            first = np.searchsorted(starts, instants, side="left")
+            index, nth = each_of(np.searchsorted(starts, instants, side="right") - first)
+            return index, order[first[index] + nth]
+        period, n = (size, steps) if mode == kernel.CUMULATIVE else (hop, 1)
+        index, nth = each_of(np.where((instants - origin) % period == 0, n, 0))
+        return index, (instants[index] - origin) // period * n + nth
+
+
+def each_of(counts: Ints) -> tuple[Ints, Ints]:
+    """For ``counts[i]`` things of each i: i, and the place of the thing among those of i; shapes (sum of counts,).
+
+    >>> each_of(np.array([2, 0, 1]))
+    (array([0, 0, 2]), array([0, 1, 0]))
+    """
+    index = np.repeat(np.arange(len(counts)), counts)
+    return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+
 
 def pairs_among(key: Ints, number: Ints, other_key: Ints, other_number: Ints) -> Bools:
     """Mask of the pairs (key, number) that occur among the other pairs."""

@@ -13,11 +13,12 @@ from windowmill.checkpoints.inspection import SlicesInspection
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.commands.state_views.base import View, partials_told, source_types
 from windowmill.windowing.axis import WindowGrid
+from windowmill.windowing.columnar.grid_partials import Partials, windows_of
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.kernels.grid_ranges import grid_windows
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.rows import Rows
+from windowmill.windowing.kernels.sliced import NEVER_CLOSED
+from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER
 
@@ -34,7 +35,9 @@ class SlicesView(View):
         layout = Layout.of(pipeline, source_types(ledger, path))
         self._objects = {held.name for held in layout.objects}
         partials = [column for column, _ in layout.stored_columns]
-        self.inspection = SlicesInspection(path, pipeline.keys, self.next_batch, partials, self._needed_from, self._grids.known)
+        self.inspection = SlicesInspection(
+            path, pipeline.keys, self.next_batch, partials, self._needed_from, self._grids.known, lasting=self._grids.lasting
+        )
 
     def summary(self) -> dict[str, Any]:
         facts = self.inspection.summary()
@@ -44,52 +47,48 @@ class SlicesView(View):
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
         """The entries that the next run would restore, and the windows still to come that contain them."""
-        starts, n_rows, entries = self.inspection.slices_of(key)
+        starts, reaching, n_rows, entries = self.inspection.slices_of(key)
         listed = self.inspection.entries_of(key, self.limit)
         for entry in listed:
             entry |= {"slice": self.instant(entry["slice"]), "closed": self.instant(entry["closed"])}
             entry["partials"] = partials_told(entry["partials"], self._objects)
-        windows = list(self._windows(starts, n_rows))
+        to_come = {name: self._to_come(grid, starts, reaching) for name, grid in self._grids.named}
+        windows = [window for name, found in to_come.items() for window in self._windows(name, found, starts, n_rows)]
         spans = self.inspection.spans_of(key) if self._grids.known else {}
         known = [
             {"window": name, "first_slice": self.instant(first), "last_slice": self.instant(last)} for name, (first, last) in spans.items()
         ]
         return {
-            "restored": {"slices": len(starts), "entries": entries, "rows": int(n_rows.sum())},
+            "restored": {"slices": int((reaching == 0).sum()), "entries": entries, "rows": int(n_rows[reaching == 0].sum())},
             "windows": sorted(windows, key=lambda window: window.pop("order"))[: self.limit],
-            "windows_in_all": sum(len(self._to_come(grid, starts)[0]) for _, grid in self._grids.named),
+            "windows_in_all": sum(map(len, to_come.values())),
             "entries": listed,
             "known": known,
         }
 
-    def _windows(self, starts: Ints, n_rows: Ints) -> Iterator[dict[str, Any]]:
-        """For each window of the spec, the first windows that are still to come and contain a slice; at most ``limit`` each."""
-        rows_before = np.append(0, np.cumsum(n_rows))
-        for name, grid in self._grids.named:
-            bounds = (bound[: self.limit].tolist() for bound in self._to_come(grid, starts))
-            for start, end in zip(*bounds, strict=True):
-                first, stop = np.searchsorted(starts, (start, end)).tolist()
-                yield {
-                    "order": (end, name),
-                    "window": name,
-                    "window_start": self.instant(start),
-                    "window_end": self.instant(end),
-                    "slices": stop - first,
-                    "first_slice": self.instant(int(starts[first])),
-                    "last_slice": self.instant(int(starts[stop - 1])),
-                    "rows": int(rows_before[stop] - rows_before[first]),
-                }
+    def _windows(self, name: str, found: Windows, starts: Ints, n_rows: Ints) -> Iterator[dict[str, Any]]:
+        """The first of the windows that are ``found`` of one window of the spec; at most ``limit``."""
+        for place in range(min(self.limit, len(found))):
+            start, end = int(found.start[place]), int(found.end[place])
+            begun = found.sequence[found.lo[place] : found.hi[place]]
+            reaching = found.members[found.member_offsets[place] : found.member_offsets[place + 1]]
+            first, last = (self.instant(int(starts[begun[edge]])) if len(begun) else None for edge in (0, -1))
+            told = {"window_start": self.instant(start), "window_end": self.instant(end)}
+            told |= {"slices": len(begun), "first_slice": first, "last_slice": last}
+            if self._grids.lasting:
+                told["rows_from_before"] = int(n_rows[reaching].sum())
+            yield {"order": (end, name), "window": name} | told | {"rows": int(n_rows[begun].sum() + n_rows[reaching].sum())}
 
-    def _to_come(self, grid: WindowGrid, starts: Ints) -> tuple[Ints, Ints]:
-        """Starts and ends of the windows that contain a slice and have not been emitted, in order of their ends."""
+    def _to_come(self, grid: WindowGrid, starts: Ints, reaching: Ints) -> Windows:
+        """The windows that contain a slice and have not been emitted, in order of their ends."""
         if not len(starts):
-            return starts, starts
+            return Windows.none()
         after = int(starts[0]) if self.emitted is None else max(self.emitted, int(starts[0]))
-        numbering, n = grid.numbered(starts, starts + 1), len(starts)
+        n = len(starts)
+        # Late rows are shown in all windows of their slice.
+        slices = Partials.of_one_key(starts, np.full(n, NEVER_CLOSED, np.int64), reaching)
         # As points at their starts: between slices that lie far apart there may be very many windows.
-        points = Rows(np.array([0, n]), starts, starts + 1, np.arange(n))
-        found = grid_windows(numbering.grid, points, False, np.ones(n, np.bool_), starts, after, AFTER)
-        return numbering.bounds(found[1])
+        return windows_of(grid.numbered(starts, starts + 1), slices, np.array([0, n]), after, AFTER)[0]
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
@@ -99,7 +98,8 @@ class SlicesView(View):
             f"({restored['entries']:,} entries) of {restored['rows']:,} rows{instead}"
         )
         yield from self.show_list("windows to come that hold them", data["windows"], data["windows_in_all"], ", the next to end")
-        entries = [{name: entry[name] for name in ("slice", "closed", "batch", "rows")} for entry in data["entries"]]
+        shown = ("slice", "reaching", "closed", "batch", "rows")
+        entries = [{name: entry[name] for name in shown if name in entry} for entry in data["entries"]]
         if data["known"]:
             yield from self.show_list("known, so that empty windows between have rows", data["known"], len(data["known"]))
         yield from self.show_list("entries", entries, restored["entries"], ", the latest slices (--json has their partials)")

@@ -1,0 +1,217 @@
+"""Batches of windows on grids over events that last, through a state in memory, against the oracle, with late rows. No Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import Schema
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.jobs import test_revised_batches as revised
+from tests.jobs.test_calendar_batches import CUTS, SOURCE
+from tests.jobs.test_calendar_batches import arrived as as_points
+from tests.jobs.test_calendar_batches import streams as over_calendars
+from tests.jobs.test_revised_batches import DISORDERS, GRIDS, LATENESSES, LONG, MINUTE, OBJECTS, Run, some
+from tests.strategies import shared
+from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, WINDOWS
+from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.slice_stages import Slicing
+from windowmill.jobs.ways.slices_in_process import judged, load
+from windowmill.windowing.columnar.log import UNTIL_OF
+from windowmill.windowing.columnar.slices import REACHING, SLICE
+from windowmill.windowing.errors import LimitExceededError
+from windowmill.windowing.spec import Pipeline
+
+Row = dict[str, Any]
+#: How long events last: points, events of no length, shorter and longer than a hop, and than a window.
+LENGTHS = st.sampled_from([0, 0, 1, MINUTE, 3 * MINUTE, 11 * MINUTE, 55 * MINUTE, 300 * MINUTE])
+AGGREGATES: dict[str, Any] = OBJECTS | {"level": {"time_weighted_mean": "f"}, "large_level": {"time_weighted_mean": "i", "where": "i > 3"}}
+COUNTS = {"n": {"count": "*"}, "whole": {"sum": "i"}}
+
+
+def lasting(rows: st.SearchStrategy[list[Row]], lengths: st.SearchStrategy[int]) -> st.SearchStrategy[list[Row]]:
+    """``rows`` that last."""
+    return rows.flatmap(
+        lambda points: st.lists(lengths, min_size=len(points), max_size=len(points)).map(
+            lambda lasts: [row | {"e": row["t"] + last} for row, last in zip(points, lasts, strict=True)]
+        )
+    )
+
+
+def pipeline_of(windows: dict[str, dict[str, Any]], aggregates: dict[str, Any], **time: Any) -> Pipeline:
+    named = [{"name": name, **window} for name, window in windows.items()]
+    spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", "end": "e", **time}, "windows": named, "aggregates": aggregates}
+    return Pipeline.model_validate(spec)
+
+
+class LastingRun(Run):
+    """Batches of a pipeline over events that last."""
+
+    columns = Columns.of(Schema.from_arrow(pa.schema([*SOURCE, ("e", pa.timestamp("us", "UTC"))])).to_json())
+
+    @staticmethod
+    def arrived(rows: list[Row]) -> pa.Table:
+        return as_points(rows).append_column(UNTIL_OF, pa.array([row["e"] for row in rows], pa.int64()))
+
+    def stored(self) -> list[tuple[str, int, int]]:
+        """Key, start of the slice in minutes and family of each row of the state."""
+        assert self.state is not None
+        return sorted((row["k"], row[SLICE] // MINUTE, row[REACHING]) for row in self.state.to_pylist())
+
+
+def check(pipeline: Pipeline, rows: list[Row], cuts: list[int], *, final: bool, nodes: bool = False) -> Run:
+    return revised.check(pipeline, rows, cuts, final=final, nodes=nodes, kind=LastingRun)
+
+
+@pytest.mark.covers("I7")
+@given(
+    windows=some(list(GRIDS), 1, 3),
+    aggregates=st.sampled_from([COUNTS, OBJECTS, AGGREGATES]),
+    rows=lasting(revised.late_streams(), LENGTHS),
+    cuts=st.lists(st.integers(1, 25), max_size=12),
+    delays=st.fixed_dictionaries({"disorder": DISORDERS, "lateness": LATENESSES}),
+    final=st.booleans(),
+)
+def test_windows_over_events_that_last_are_those_of_the_oracle(
+    windows: list[str], aggregates: dict[str, Any], rows: list[Row], cuts: list[int], delays: dict[str, str], final: bool
+):
+    pipeline = pipeline_of({name: GRIDS[name] for name in windows}, aggregates, tie_break=["x"], **delays)
+    check(pipeline, rows, cuts, final=final)
+
+
+@pytest.mark.covers("I7")
+@pytest.mark.parametrize("window", [*CALENDARS, "growing_shifted"])
+@shared(len(CALENDARS) + 1, 12)
+@given(
+    rows=lasting(over_calendars(), st.sampled_from([0, HOUR, 7 * HOUR, 26 * HOUR, 9 * DAY, 70 * DAY])),
+    cuts=CUTS,
+    delays=st.sampled_from(
+        [{}, {"disorder": "3 hours"}, {"lateness": "5 hours"}, {"lateness": "50 days"}, {"disorder": "3 hours", "lateness": "2 days"}]
+    ),
+    final=st.booleans(),
+)
+def test_windows_of_a_calendar_hold_events_that_reach_into_them(
+    window: str, rows: list[Row], cuts: list[int], delays: dict[str, str], final: bool
+):
+    check(pipeline_of({window: WINDOWS[window]}, AGGREGATES, tie_break=["x"], **delays), rows, cuts, final=final)
+
+
+@pytest.mark.covers("I7")
+@given(
+    windows=some(["slots", "rolling", "shifted", "long", "dense"], 1, 2),
+    aggregates=st.sampled_from([OBJECTS, AGGREGATES]),
+    rows=lasting(revised.late_streams(), LENGTHS),
+    cuts=st.lists(st.integers(1, 25), max_size=24),
+    delays=st.fixed_dictionaries({"disorder": DISORDERS, "lateness": LATENESSES}),
+    final=st.booleans(),
+)
+def test_nodes_hold_the_events_that_begin_in_their_slices(
+    windows: list[str], aggregates: dict[str, Any], rows: list[Row], cuts: list[int], delays: dict[str, str], final: bool
+):
+    pipeline = pipeline_of({name: (GRIDS | LONG)[name] for name in windows}, aggregates, tie_break=["x"], **delays)
+    run = check(pipeline, rows, cuts, final=final, nodes=True)
+    assert run.nodes is not None or windows == ["slots"]
+
+
+SLOTS = {"slots": GRIDS["slots"]}
+HOURS = {"hours": {"type": "hopping", "size": "60 minutes", "hop": "10 minutes"}}
+
+
+def event(minute: int, until: int, k: str = "a", **values: Any) -> dict[str, Any]:
+    return {"k": k, "t": minute * MINUTE, "e": until * MINUTE, "x": 0, "i": 1, "f": 0.5, "s": "x"} | values
+
+
+def shown(run: Run) -> list[tuple[int, int]]:
+    """Start in minutes and count of the windows of key a."""
+    return sorted((found["window_start"] // MINUTE, found["n"]) for found in run.rows if found["k"] == "a")
+
+
+def test_an_event_is_stored_where_it_begins_and_where_windows_begin_while_it_lasts():
+    run = LastingRun(pipeline_of(SLOTS, COUNTS, disorder="1 hour"))
+    run.step([event(5, 32), event(6, 10), event(7, 7), event(20, 20)])
+    assert run.stored() == [("a", 0, 0), ("a", 10, 1), ("a", 20, 0), ("a", 20, 1), ("a", 30, 1)]
+    gappy = LastingRun(pipeline_of({"gappy": GRIDS["gappy"]}, COUNTS, disorder="1 hour"))
+    gappy.step([event(5, 32)])
+    assert gappy.stored() == [("a", 3, 0), ("a", 20, 1)]
+    growing = LastingRun(pipeline_of({"growing": GRIDS["growing"]}, COUNTS))
+    growing.step([event(5, 32)])
+    assert growing.stored() == [("a", 4, 0), ("a", 20, 1)]
+
+
+def test_only_aggregates_that_weigh_by_time_have_partials_in_the_slices_that_an_event_crosses():
+    run = LastingRun(pipeline_of(HOURS | {"days": GRIDS["days"]}, {"n": {"count": "*"}, "level": {"time_weighted_mean": "i"}}))
+    run.step([event(5, 32, i=2)])
+    assert run.state is not None
+    rows = [(row[SLICE] // MINUTE, row[REACHING], row["rows"], row["area_i__sum"], row["lasting_i__sum"]) for row in run.state.to_pylist()]
+    reaching = [(minute, 1, 1, 0.0, 0.0) for minute in (10, 20, 30)]
+    parts = [(0, 0, 1, 10.0 * MINUTE, 5.0 * MINUTE), *((minute, 0, 0, 20.0 * MINUTE, 10.0 * MINUTE) for minute in (10, 20))]
+    assert sorted(rows) == sorted([*parts, (30, 0, 0, 4.0 * MINUTE, 2.0 * MINUTE), *reaching])
+
+
+def test_partials_ahead_are_kept_until_their_windows_have_been_shown():
+    rows = [event(5, 95), event(40, 41, k="b"), event(70, 71, k="b"), event(150, 151, k="b")]
+    run = check(pipeline_of(SLOTS, COUNTS), rows, [1, 2, 3], final=False)
+    assert shown(run) == [(minute, 1) for minute in range(0, 100, 10)]
+    assert run.state is not None
+    assert run.stored() == [("b", 150, 0)]  # type: ignore[attr-defined]
+
+
+def test_a_batch_reads_the_events_that_reach_into_its_windows_and_no_others():
+    run = LastingRun(pipeline_of(HOURS, COUNTS))
+    run.step([event(minute, 300) for minute in range(0, 60, 10)])
+    run.step([event(60, 60)], 6)
+    assert run.read == 6, "the slices of the first hour, at whose start no event lasts"
+    run.step([event(70, 70)], 7)
+    assert run.read == 6 + 1, "the slices of one window, and what reaches into it"
+
+
+def test_a_late_event_counts_in_the_windows_that_it_overlaps_and_that_are_open():
+    rows = [event(40, 40), event(5, 32), event(5, 20), event(12, 55), event(60, 60)]
+    run = check(pipeline_of(SLOTS, COUNTS, lateness="5 minutes"), rows, [1, 2, 3, 4], final=True)
+    assert run.refused == [(2, "too_late")]
+    assert shown(run) == [(30, 2), (40, 2), (50, 1), (60, 1)]
+
+
+def test_an_event_in_a_gap_is_not_late_but_one_that_lasts_into_a_closed_window_is():
+    gappy = {"gappy": GRIDS["gappy"]}
+    rows = [event(65, 65), event(5, 9), event(5, 21), event(5, 61)]
+    run = check(pipeline_of(gappy, COUNTS), rows, [1], final=True)
+    assert run.refused == [(2, "too_late"), (3, "too_late")]
+    assert shown(run) == []
+
+
+@pytest.mark.parametrize("aggregates", [COUNTS, AGGREGATES], ids=["counts", "all"])
+def test_events_with_many_partials_are_lifted_in_pieces(monkeypatch: pytest.MonkeyPatch, aggregates: dict[str, Any]):
+    monkeypatch.setattr("windowmill.windowing.columnar.lasting._CHUNK_PARTIALS", 7)
+    rows = [event(minute, minute + 13 * (minute % 5), k="ab"[minute % 2], s="xyz"[minute % 3]) for minute in range(60, 0, -1)]
+    check(pipeline_of(HOURS | SLOTS, aggregates, lateness="2 hours", tie_break=["s"]), rows, [31], final=True)
+
+
+def test_an_event_in_too_many_windows_is_refused():
+    run = LastingRun(pipeline_of({"seconds": {"type": "tumbling", "size": "1 second"}}, COUNTS))
+    run.step([event(1, 2)])
+    with pytest.raises(LimitExceededError, match=r"window seconds: an event that lasts 60,060,000,000,000 ticks would be in 60,0\d+"):
+        run.step([event(1, 1_001_001)], 1)
+
+
+def test_a_batch_of_very_many_partials_is_for_spark(monkeypatch: pytest.MonkeyPatch):
+    run = LastingRun(pipeline_of(SLOTS, COUNTS))
+    slicing = Slicing(Input(**run.base), run.slices)
+    new = judged(revised.Collected(run.arrived([event(5, 32), event(6, 6)]), None), slicing)  # type: ignore[arg-type]
+    emission = Emission(None, None, 0, 0)
+    monkeypatch.setattr(limits, "MOST_PARTIALS", 5)
+    assert load(new, None, slicing, emission) is not None
+    monkeypatch.setattr(limits, "MOST_PARTIALS", 4)
+    assert load(new, None, slicing, emission) is None
+
+
+def test_days_that_a_zone_skips_hold_nothing_twice():
+    skipped = 1_325_239_200_000_000 - 2 * DAY
+    rows = [event(0, 0, t=skipped + n * 7 * HOUR, e=skipped + n * 7 * HOUR + 3 * DAY) for n in range(12)]
+    check(pipeline_of({"pairs": WINDOWS["apia_pairs"]}, AGGREGATES, tie_break=["x"]), rows, [4, 9], final=True)
