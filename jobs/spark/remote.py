@@ -15,16 +15,12 @@ import pyspark
 
 import windowmill
 from windowmill.jobs.spark.access import ConnectAccess
-from windowmill.jobs.spark.settings import DELTA_CONF
+from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_CONF, RELEASE, SERVER, TOKEN
 from windowmill.windowing.errors import MachineError, ServerGoneError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: PySpark's own variables: a server's address, and that functions build plans for a server.
-VARIABLE, _MODE = "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"
-#: Setting by which our own server tells which release its workers import.
-RELEASE = "spark.windowmill.release"
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 20.0
 #: A lost request is tried again after 50, 200 and 800 ms. PySpark's own policy goes on for ten minutes, but a run has Spark of its own.
 RETRIES = 3
@@ -74,7 +70,7 @@ def attach(address: str, conf: Mapping[str, str], *, code: str = "") -> SparkSes
         server = examine(place)
     if problem := server.problem():
         raise MachineError(f"Spark Connect server {address} {problem}")
-    os.environ[_MODE] = "1"
+    os.environ[CONNECT_MODE] = "1"
     connected = ConnectSession.builder.remote(place).create()
     connected.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES)])
     session = cast("SparkSession", connected)
@@ -90,7 +86,7 @@ def detach() -> None:
     if session is not None:
         session.release_session_on_close = False
         session.stop()
-    os.environ.pop(_MODE, None)
+    os.environ.pop(CONNECT_MODE, None)
 
 
 def examine(address: str) -> Server:
@@ -132,7 +128,7 @@ def _refusal(shown: str, err: Any) -> MachineError:
         return _SessionClosedError(f"{shown} has ended the session; connect anew")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return MachineError(
-            f"{shown} refuses the token; put the one of the server into SPARK_CONNECT_AUTHENTICATE_TOKEN, or ;token=… into the address"
+            f"{shown} refuses the token; put the one of the server into {TOKEN}, or ;token=… into the address"
         )
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return ServerGoneError(f"{shown} does not answer ({details[:200]})")
@@ -148,7 +144,7 @@ def _channel_of(address: str) -> Any:
         builder = DefaultChannelBuilder(address)
         builder.session_id  # noqa: B018 - checks it
     except (PySparkException, ValueError) as err:
-        raise MachineError(f"{VARIABLE}={address} is no address of a Spark Connect server; write it as sc://host:15002") from err
+        raise MachineError(f"{SERVER}={address} is no address of a Spark Connect server; write it as sc://host:15002") from err
     return builder
 
 

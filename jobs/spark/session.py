@@ -19,14 +19,12 @@ from pyspark.sql import SparkSession
 
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.jars import class_archive, jars_folder
-from windowmill.jobs.spark.settings import DELTA_CONF, RUNTIME_CONF, launch_conf
+from windowmill.jobs.spark.settings import DELTA_CONF, RUNTIME_CONF, SERVER, launch_conf
 from windowmill.jobs.spark.shipment import Shipment
 from windowmill.windowing.errors import MachineError, ServerGoneError
 
 NO_CONF: Mapping[str, str] = MappingProxyType({})
 NOTHING_SHIPPED = Shipment()
-#: PySpark's own variable with the address of a Spark Connect server.
-SERVER = "SPARK_REMOTE"
 
 
 def spark_session(

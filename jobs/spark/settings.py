@@ -10,6 +10,11 @@ from pathlib import Path
 from windowmill.jobs.spark.jars import class_archive, jar_paths
 from windowmill.jobs.spark.java import find_java
 
+#: PySpark's own variables: a Spark Connect server's address, its token, and that functions build plans for a server.
+SERVER, TOKEN, CONNECT_MODE = "SPARK_REMOTE", "SPARK_CONNECT_AUTHENTICATE_TOKEN", "SPARK_CONNECT_MODE_ENABLED"
+#: Setting by which a server of ours tells which release its workers import.
+RELEASE = "spark.windowmill.release"
+
 # Settings that affect results or the speed of small batches. They also apply to a session that is running already.
 RUNTIME_CONF = {
     "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",  # it loses NaN rows under filters on cached frames (SPARK-58482)
