@@ -11,19 +11,25 @@ import tempfile
 import unicodedata
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.spark.column_types import holds_text, sql_type
 from windowmill.jobs.spark.settings import DELTA_CONF, MOST_SHUFFLE_PARTITIONS
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.plugin_loading import VARIABLE
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 #: Characters that a Java URI does not escape in a path, besides letters and digits.
 UNESCAPED = "/@_-!.~'()*,;:$&+="
@@ -54,6 +60,10 @@ class Access(ABC):
         """Set those settings of ``conf`` that can still be changed."""
 
     @abstractmethod
+    def named(self, rows: DataFrame, types: StructType) -> DataFrame:
+        """``rows`` of ``types``, which were given as values, as if they had been named in SQL (:mod:`.column_types`)."""
+
+    @abstractmethod
     def has_delta(self) -> bool:
         """Whether the session has Delta's extension and its classes."""
 
@@ -63,6 +73,12 @@ def access_to(spark: SparkSession) -> Access:
     # The class is loaded only where there are such sessions: its import takes a second.
     connect = sys.modules.get("pyspark.sql.connect.session")
     return ConnectAccess(spark) if connect is not None and isinstance(spark, connect.SparkSession) else ClassicAccess(spark)
+
+
+def map_in_arrow(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
+    """``rows.mapInArrow`` with columns as ``schema``."""
+    types = from_arrow_schema(schema)
+    return access_to(rows.sparkSession).named(rows.mapInArrow(function, types), types)
 
 
 class ClassicAccess(Access):
@@ -93,6 +109,9 @@ class ClassicAccess(Access):
         for key, value in conf.items():
             if self.spark.conf.isModifiable(key):
                 self.spark.conf.set(key, value)
+
+    def named(self, rows: DataFrame, types: StructType) -> DataFrame:  # noqa: ARG002 - they are
+        return rows
 
     def has_delta(self) -> bool:
         from delta.tables import DeltaTable  # only to check that the JVM has Delta's classes
@@ -134,6 +153,13 @@ class ConnectAccess(Access):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of settings that a server keeps
             builder.config(map=dict(conf)).getOrCreate()  # applies all of them to the active session by one request
+
+    def named(self, rows: DataFrame, types: StructType) -> DataFrame:
+        if not holds_text(types):
+            return rows
+        cells = {field.name: F.col(backquoted(field.name)) for field in types}
+        typed = {field.name: cells[field.name].cast(sql_type(field.dataType)) for field in types if holds_text(field.dataType)}
+        return rows.select(*(cell.alias(name) for name, cell in (cells | typed).items()))
 
     def has_delta(self) -> bool:
         return DELTA_CONF[_EXTENSIONS] in (self.spark.conf.get(_EXTENSIONS, "") or "")

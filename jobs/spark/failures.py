@@ -49,9 +49,7 @@ _KNOWN = (
 
 
 #: What a client of Spark Connect is told when the server has died, or has been started anew.
-_SERVER_GONE = re.compile(
-    r"StatusCode\.UNAVAILABLE|INVALID_HANDLE\.(?:SESSION|OPERATION)_(?:CHANGED|CLOSED|NOT_FOUND)|NO_ACTIVE_SESSION"
-)
+_SERVER_GONE = re.compile(r"StatusCode\.UNAVAILABLE|INVALID_HANDLE\.(?:SESSION|OPERATION)_(?:CHANGED|CLOSED|NOT_FOUND)|NO_ACTIVE_SESSION")
 #: Windowmill's own error in a Python worker, as Spark's error quotes it in the trace.
 _OURS = re.compile(rf"^\s*(?:[\w.]+: )*{re.escape(errors.__name__)}\.(\w+Error): ([^\n]+)", re.MULTILINE)
 

@@ -127,9 +127,7 @@ def _refusal(shown: str, err: Any) -> MachineError:
     if "SESSION_CLOSED" in details:
         return _SessionClosedError(f"{shown} has ended the session; connect anew")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return MachineError(
-            f"{shown} refuses the token; put the one of the server into {TOKEN}, or ;token=… into the address"
-        )
+        return MachineError(f"{shown} refuses the token; put the one of the server into {TOKEN}, or ;token=… into the address")
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return ServerGoneError(f"{shown} does not answer ({details[:200]})")
     return MachineError(f"{shown} cannot be used ({code.name}: {details[:200]}); `windowmill doctor` examines it")
