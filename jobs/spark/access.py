@@ -6,7 +6,6 @@ All other code takes a session of either kind and asks :func:`access_to` for wha
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 import unicodedata
 import warnings
@@ -70,9 +69,9 @@ class Access(ABC):
 
 def access_to(spark: SparkSession) -> Access:
     """The access to the driver of ``spark``, a session of either kind."""
-    # The class is loaded only where there are such sessions: its import takes a second.
-    connect = sys.modules.get("pyspark.sql.connect.session")
-    return ConnectAccess(spark) if connect is not None and isinstance(spark, connect.SparkSession) else ClassicAccess(spark)
+    # By name: to import the class takes a second, and another thread may be about to.
+    connect = any(kind.__module__ == "pyspark.sql.connect.session" for kind in type(spark).__mro__)
+    return ConnectAccess(spark) if connect else ClassicAccess(spark)
 
 
 def map_in_arrow(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Pipelines of each way, run wherever ``SPARK_REMOTE`` says; ``python -m`` runs them as a client of a Spark Connect server.
+"""Pipelines of each way; ``python -m`` runs them as a client of the Spark Connect server that ``SPARK_REMOTE`` names.
 
 A process has sessions of one kind, so the client of a server is a process of its own.
 """
@@ -6,12 +6,12 @@ A process has sessions of one kind, so the client of a server is a process of it
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from tests.spark import two_executors
 from tests.spark.harness import SCHEMA, Bench, events, quiet
@@ -26,19 +26,19 @@ WAYS: dict[str, dict[str, Any]] = {
     "positions": POSITIONS,
     "live rows": two_executors.LIVE,
 }
-#: Also an order of arrival, in which rows are late.
-ARRIVALS = (None, "n")
+#: What ``aggregate`` is tried with: a way, and an order of arrival, in which rows are late.
+AGGREGATED = (("slices", "n"), ("sessions", None), ("live rows", None))
 
 
 def run(folder: Path) -> dict[str, Bench]:
-    """Each pipeline below ``folder``: a batch in this process and two on Spark, and a backfill."""
+    """Each pipeline below ``folder``: two batches on Spark, and a backfill."""
     benches = {name: Bench(folder / name, changes) for name, changes in WAYS.items()}
     rows, few = events(71, 400), limits.MOST_ROWS
+    limits.MOST_ROWS = 0
     for bench in benches.values():
-        for part, most in ((rows[:150], 0), (rows[150:250], few), (rows[250:], 0)):
-            limits.MOST_ROWS = most
+        for part in (rows[:250], rows[250:]):
             bench.land(part)
-            import time; t=time.time(); bench.run(); print(bench.folder.name, most, round(time.time()-t,1), flush=True)
+            bench.run()
         ends = sorted(row["window_end"] for row in bench.rows())
         loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
     limits.MOST_ROWS = few
@@ -51,11 +51,10 @@ def aggregated(folder: Path) -> dict[str, list[str]]:
 
     rows = pa.Table.from_pylist(events(72, 200), schema=SCHEMA)
     found = {}
-    for name, changes in WAYS.items():
-        for arrival in ARRIVALS:
-            frame = spark_session(brief=True).createDataFrame(rows.append_column("n", pa.array(range(rows.num_rows)))).coalesce(1)
-            result = aggregate(frame, Bench(folder, changes).pipeline, arrival=arrival)
-            found[f"{name}, arrival {arrival}"] = sorted(map(repr, result.toArrow().to_pylist()))
+    for name, arrival in AGGREGATED:
+        frame = spark_session(brief=True).createDataFrame(rows.append_column("n", pa.array(range(rows.num_rows)))).coalesce(1)
+        result = aggregate(frame, Bench(folder, WAYS[name]).pipeline, arrival=arrival)
+        found[name] = sorted(map(repr, result.toArrow().to_pylist()))
     return found
 
 
@@ -64,7 +63,7 @@ def main(folder: Path) -> None:
     sys.path.append(str(two_executors.own_package(folder)))
     run(folder)
     (folder / "aggregated.json").write_text(json.dumps(aggregated(folder)))
-    print("over Connect" if "SPARK_CONNECT_MODE_ENABLED" in os.environ and "py4j.java_gateway" not in sys.modules else "here")
+    print(type(SparkSession.getActiveSession()).__module__)
 
 
 if __name__ == "__main__":
