@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import IO, Any
 
 from windowmill.windowing.errors import WindowmillError
@@ -25,6 +26,9 @@ COMMAND = "windowmill.jobs.cli"
 
 #: Airflow sends SIGKILL 5 s after SIGTERM; the child must have ended before, so that the task can report it.
 GRACE_SECONDS = 3.0
+
+
+NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 
 
 class JobFailedError(WindowmillError):
@@ -59,10 +63,13 @@ class Job:
     ----------
     arguments
         Arguments of ``windowmill``, passed without a shell.
+    environment
+        Variables that it gets beside those of this process.
     """
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str] = NO_ENVIRONMENT) -> None:
         self.arguments = tuple(arguments)
+        self._environment = environment
         self._child: subprocess.Popen[str] | None = None
         self._stopped = False
 
@@ -78,6 +85,7 @@ class Job:
                 stderr=subprocess.PIPE,
                 encoding="utf-8",
                 errors="replace",
+                env=os.environ | self._environment,
                 start_new_session=True,
                 preexec_fn=tie_to_parent(os.getpid()),  # noqa: PLW1509 - one call of prctl, which needs no lock
             )

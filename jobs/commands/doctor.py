@@ -242,8 +242,8 @@ def check_server() -> list[Check]:
     except MachineError as problem:
         what, _, advice = str(problem).partition("; ")
         return [Check("Spark Connect", False, what, advice)]
-    if problem := server.problem():
-        what, _, advice = problem.partition("; ")
+    if unfit := server.problem():
+        what, _, advice = unfit.partition("; ")
         return [Check("Spark Connect", False, f"{redacted(address)} {what}", advice)]
     served = f", windowmill {server.release}" if server.release else ""
     return [Check("Spark Connect", True, f"{redacted(address)} answers: Spark {server.version} with Delta{served}")]

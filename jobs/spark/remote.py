@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import uuid
@@ -21,6 +22,7 @@ from windowmill.windowing.errors import MachineError, ServerGoneError, first_lin
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_EXTENSIONS = "spark.sql.extensions"
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 20.0
 #: A lost request is tried again after 50, 200 and 800 ms. PySpark's own policy goes on for ten minutes, but a run has Spark of its own.
 RETRIES = 3
@@ -39,7 +41,7 @@ class Server:
         """Why runs cannot use it, and what to do; null if they can."""
         if _minor(self.version) != _minor(pyspark.__version__):
             return f"runs Spark {self.version}, and this is pyspark {pyspark.__version__}; start one with `windowmill serve`"
-        if DELTA_CONF["spark.sql.extensions"] not in self.extensions:
+        if DELTA_CONF[_EXTENSIONS] not in self.extensions:
             return "has no Delta; start it with `windowmill serve`, or with Delta's jars and spark.sql.extensions as docs/airflow.md says"
         if self.release not in ("", metadata.version("windowmill")):
             return f"runs windowmill {self.release}, and this is {metadata.version('windowmill')}; start it again"
@@ -92,8 +94,8 @@ def detach() -> None:
 def examine(address: str) -> Server:
     """Ask the server at ``address``; raises ``ServerGoneError`` if it does not answer, ``MachineError`` for a wrong address or token."""
     import grpc
-    from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
 
+    messages, stubs = (importlib.import_module(f"pyspark.sql.connect.proto.{name}") for name in ("base_pb2", "base_pb2_grpc"))
     builder = _channel_of(address)
     host, _, port = builder.endpoint.rpartition(":")
     shown = f"Spark Connect server sc://{builder.endpoint}"
@@ -102,15 +104,15 @@ def examine(address: str) -> Server:
     except OSError as err:
         raise ServerGoneError(f"{shown} does not answer ({err.strerror or err})") from err
     user = builder.userId or os.environ.get("SPARK_USER") or os.environ.get("USER")
-    who = {"session_id": builder.session_id or kept_session(), "user_context": base_pb2.UserContext(user_id=user)}
-    wanted = [base_pb2.KeyValue(key=key, value="") for key in ("spark.sql.extensions", RELEASE)]
-    operation = base_pb2.ConfigRequest.Operation(get_with_default=base_pb2.ConfigRequest.GetWithDefault(pairs=wanted))
-    version = base_pb2.AnalyzePlanRequest.SparkVersion()
+    who = {"session_id": builder.session_id or kept_session(), "user_context": messages.UserContext(user_id=user)}
+    pairs = [messages.KeyValue(key=key, value="") for key in (_EXTENSIONS, RELEASE)]
+    operation = messages.ConfigRequest.Operation(get_with_default=messages.ConfigRequest.GetWithDefault(pairs=pairs))
+    version = messages.AnalyzePlanRequest.SparkVersion()
     with builder.toChannel() as channel:
-        stub, options = base_pb2_grpc.SparkConnectServiceStub(channel), {"timeout": ANSWER_SECONDS, "metadata": builder.metadata()}
+        stub, options = stubs.SparkConnectServiceStub(channel), {"timeout": ANSWER_SECONDS, "metadata": builder.metadata()}
         try:
-            told = stub.AnalyzePlan(base_pb2.AnalyzePlanRequest(**who, spark_version=version), **options).spark_version.version
-            values = [pair.value for pair in stub.Config(base_pb2.ConfigRequest(**who, operation=operation), **options).pairs]
+            told = stub.AnalyzePlan(messages.AnalyzePlanRequest(**who, spark_version=version), **options).spark_version.version
+            values = [pair.value for pair in stub.Config(messages.ConfigRequest(**who, operation=operation), **options).pairs]
         except grpc.RpcError as err:
             raise _refusal(shown, err) from err
     return Server(told, *values)
