@@ -33,7 +33,7 @@ from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spark import failures
 from windowmill.jobs.spark.access import access_to
-from windowmill.jobs.spark.session import spark_session
+from windowmill.jobs.spark.session import import_client, spark_session
 from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spark.staging import STAGING, Staged, clear, clear_leftovers
 from windowmill.jobs.ways import limits
@@ -85,6 +85,7 @@ class _Steps:
         self.applied: Applied | None = None
         #: The result rows, if they were collected into this process for validation.
         self.collected: pa.Table | None = None
+        import_client()
         preload()
         source = open_source(pipeline)
         self.batch = TableInput.of(runnable, plan, source, left_at=ledger.state_version)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import tempfile
@@ -78,6 +79,12 @@ def spark_session(
     except PySparkRuntimeError as err:
         raise MachineError("Spark did not start, its own message is above; `windowmill doctor` examines this machine") from err
     return _checked(session)
+
+
+def import_client() -> None:
+    """Import what speaks to Spark Connect servers, if one is named; before another thread imports what needs it too."""
+    if os.environ.get(SERVER):
+        importlib.import_module("pyspark.sql.connect.session")
 
 
 def _of_server(conf: Mapping[str, str], shipment: Shipment, say: Callable[[str], None]) -> SparkSession | None:

@@ -107,6 +107,7 @@ def test_files_are_known_by_the_uris_that_hadoop_gives_them(spark, tmp_path):
         assert hadoop_uri(path) == wanted
 
 
+@pytest.mark.covers("P2")
 def test_a_run_goes_on_where_its_server_is_killed_in_the_middle(served, tmp_path):
     rows, bench, resume = events(73, 200), Bench(tmp_path), tmp_path / "resume"
     bench.land(rows[:120])
