@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyspark
 
-import windowmill
 from windowmill.jobs.spark.access import ConnectAccess
 from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_CONF, RELEASE, SERVER, TOKEN
 from windowmill.windowing.errors import MachineError, ServerGoneError, first_line
@@ -155,7 +154,7 @@ def kept_session(code: str = "") -> str:
 
 def _newest_change() -> int:
     """When a module of windowmill was last changed, in nanoseconds."""
-    root = Path(windowmill.__file__).parent
+    root = Path(__file__).parents[2]
     return max(file.stat().st_mtime_ns for name in _PACKAGES for file in (root / name).resolve().rglob("*.py"))
 
 

@@ -26,7 +26,7 @@ from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_CONF, RELEASE, RUNTIME_CONF, SERVER, TOKEN, launch_conf
 from windowmill.windowing.errors import MachineError
 
-WARMING = "windowmill.jobs.spark.warming"
+WARMING = "windowmill.jobs.commands.warming"
 START_SECONDS, WARM_SECONDS, STOP_SECONDS = 120.0, 600.0, 10.0
 LOOK_SECONDS, MEMORY_SECONDS = 0.5, 10.0
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"

@@ -1,4 +1,4 @@
-"""Warms up the Spark Connect server that ``SPARK_REMOTE`` names: ``python -m windowmill.jobs.spark.warming``.
+"""Warms up the Spark Connect server that ``SPARK_REMOTE`` names: ``python -m windowmill.jobs.commands.warming``.
 
 Runs small pipelines by slices and by live rows in a temporary folder, twice each, so that the server has loaded, compiled and forked what a
 run needs, and the kept session its Python workers.
