@@ -20,6 +20,7 @@ BENCHMARKS = {
     "tuples": ["tuples"],
     "incremental": ["incremental"],
     "small-runs": ["small_runs"],
+    "warm-runs": ["warm_runs"],
     "cost": ["cost"],
     "positions": ["positions"],
     "deltas": ["deltas"],

@@ -18,6 +18,7 @@ ORDER = (
     "tuples",
     "incremental",
     "small_runs",
+    "warm_runs",
     "cost",
     "positions",
     "deltas",

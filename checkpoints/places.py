@@ -60,6 +60,11 @@ def local_path(place: str) -> Path | None:
     return None if "://" in place else Path(place)
 
 
+def absolute(place: str) -> str:
+    """``place``, with a relative path made absolute; URIs stay as they are."""
+    return str(Path(place).absolute()) if "://" not in place and not place.startswith("file:") else place
+
+
 def _root(pipeline: Pipeline) -> str:
     if pipeline.checkpoints and pipeline.checkpoints.path:
         return pipeline.checkpoints.path

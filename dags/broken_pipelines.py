@@ -5,21 +5,19 @@ This file is separate from pipelines.py, because an import error takes all DAGs 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from airflow.sdk import DAG, get_parsing_context
 
 from windowmill.dags.factory import build_dag
-from windowmill.dags.folders import build_all
+from windowmill.dags.folders import build_all, connections
 from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.windowing.errors import SpecError
 
 
 def unregistered_dags_of(spec: Path) -> list[DAG]:
     """Build both DAGs of a pipeline, unregistered, to find their problems."""
-    conn_id = os.environ.get("WINDOWMILL_SPARK_CONN_ID")
-    return [build_dag(spec, conn_id=conn_id, auto_register=False), build_maintenance_dag(spec, auto_register=False)]
+    return [build_dag(spec, **connections(), auto_register=False), build_maintenance_dag(spec, auto_register=False)]
 
 
 if get_parsing_context().dag_id is None:  # a starting task does not need this file

@@ -32,6 +32,7 @@ def build_dag(
     start_date: datetime = START,
     before: Sequence[Step] = (),
     conn_id: str | None = None,
+    connect_conn_id: str | None = None,
     submit: Mapping[str, Any] | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
@@ -47,6 +48,8 @@ def build_dag(
         Steps that must succeed before the micro-batch starts, such as landing its data.
     conn_id
         Airflow connection of type Spark; spark-submit then sends the micro-batch to its master. Without it, Spark runs in the task.
+    connect_conn_id
+        Airflow connection of type Spark Connect; the micro-batch then uses its server, which ``windowmill serve`` keeps warm.
     submit
         Further arguments of ``SparkSubmitOperator`` (``conf``, ``jars``, ``deploy_mode`` …); only with ``conn_id``.
     **dag_kwargs
@@ -62,13 +65,15 @@ def build_dag(
         raise SpecError(f"{_name(spec)}: sink: missing; a pipeline that runs on a schedule needs a table to publish to")
     if submit and conn_id is None:
         raise SpecError(f"{_name(spec)}: submit is given without conn_id; name the Airflow connection of the Spark master")
+    if conn_id is not None and connect_conn_id is not None:
+        raise SpecError(f"{_name(spec)}: conn_id and connect_conn_id are both given; name a Spark master or a Spark Connect server")
     arguments = _arguments(spec, pipeline, pipeline.sink) | {"start_date": start_date} | dag_kwargs
     arguments["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
     with DAG(**arguments) as dag:
         # Higher priority than maintenance, which uses the same pool.
         common: dict[str, Any] = {"task_id": "micro_batch", "pool": pool_of(pipeline.pipeline), "priority_weight": 10, "spec": spec}
         if conn_id is None:
-            batch: BaseOperator = MicroBatchOperator(**common)
+            batch: BaseOperator = MicroBatchOperator(**common, connect_conn_id=connect_conn_id)
         else:
             from windowmill.dags.submit import SubmittedBatchOperator
 

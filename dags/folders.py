@@ -1,6 +1,8 @@
 """Finds the specs of an installation, and builds their DAGs or reports their problems.
 
 ``WINDOWMILL_PIPELINES`` names the folders of ``*.yaml`` files; the default is ``pipelines/`` beside Airflow's ``dags_folder``.
+``WINDOWMILL_SPARK_CONN_ID`` names the Airflow connection of a Spark master, ``WINDOWMILL_SPARK_CONNECT_CONN_ID`` that of a Spark Connect
+server; without them Spark runs inside the task, or on the server that ``SPARK_REMOTE`` names.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
 
@@ -41,6 +43,14 @@ def spec_files() -> list[Path]:
             raise SpecError(f"{VARIABLE}: {folder} is not a folder; name folders of *.yaml files, separated by {os.pathsep!r}")
         files += sorted(Path(folder).absolute().glob("*.yaml"))
     return files
+
+
+def connections() -> dict[str, Any]:
+    """Arguments of :func:`.build_dag` for the Airflow connections that the environment names."""
+    return {
+        "conn_id": os.environ.get("WINDOWMILL_SPARK_CONN_ID"),
+        "connect_conn_id": os.environ.get("WINDOWMILL_SPARK_CONNECT_CONN_ID"),
+    }
 
 
 @dataclass(frozen=True, slots=True)

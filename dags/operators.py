@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from windowmill.dags.commands import command_of, failing_fast
 from windowmill.dags.events import EVENTS_READ, announced_through, extra_of, unannounced
-from windowmill.dags.process import Finished, Job, raise_for, summary_of
+from windowmill.dags.process import NO_ENVIRONMENT, Finished, Job, raise_for, summary_of
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
@@ -36,9 +36,13 @@ class PipelineOperator(BaseOperator):
 
     def run_job(self, arguments: Sequence[str]) -> Finished:
         """Run ``windowmill ARGUMENTS…``; its messages go to the task's log."""
-        self._job = Job(arguments)
+        self._job = Job(arguments, self.environment())
         self.log.info("windowmill %s", redacted(" ".join(arguments)))
         return self._job.run(self.log.info)
+
+    def environment(self) -> Mapping[str, str]:
+        """Variables that the command gets beside those of the task."""
+        return NO_ENVIRONMENT
 
     def on_kill(self) -> None:
         """Stop the command; Airflow calls this if the running task is cleared, marked or timed out."""
@@ -49,6 +53,11 @@ class PipelineOperator(BaseOperator):
 class MicroBatchOperator(PipelineOperator):
     """Advances the pipeline, or recomputes a range; returns the command's summary.
 
+    Parameters
+    ----------
+    connect_conn_id
+        Airflow connection of type Spark Connect, whose server the command uses; without it, the one that ``SPARK_REMOTE`` names, if any.
+
     Raises
     ------
     JobFailedError
@@ -56,6 +65,17 @@ class MicroBatchOperator(PipelineOperator):
     AirflowFailException
         If a quality rule holds the batch, or the arguments or the spec are wrong; Airflow does not retry.
     """
+
+    def __init__(self, *, connect_conn_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.connect_conn_id = connect_conn_id
+
+    def environment(self) -> Mapping[str, str]:
+        if self.connect_conn_id is None:
+            return super().environment()
+        from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook  # not needed for parsing
+
+        return {"SPARK_REMOTE": SparkConnectHook(self.connect_conn_id).get_connection_url()}
 
     def execute(self, context: Context) -> dict[str, Any]:
         with failing_fast(), self.spec.file() as path:

@@ -1,26 +1,23 @@
-"""The DAG file that Airflow loads: both DAGs of every pipeline in the configured folders (see dags/folders.py).
+"""The DAG file that Airflow loads: both DAGs of every pipeline in the configured folders, with their connections (see dags/folders.py).
 
 A spec that cannot be read is reported by broken_pipelines.py: Airflow stops scheduling every DAG of a file that has an import error.
-
-``WINDOWMILL_SPARK_CONN_ID`` names the Airflow connection of a Spark master; without it Spark runs inside the task.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from airflow.sdk import DAG, get_parsing_context
 
 from windowmill.dags.factory import build_dag
-from windowmill.dags.folders import build_all
+from windowmill.dags.folders import build_all, connections
 from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.windowing.errors import SpecError
 
 
 def dags_of(spec: Path) -> list[DAG]:
     """Build the DAG of a pipeline's runs and that of its maintenance."""
-    return [build_dag(spec, conn_id=os.environ.get("WINDOWMILL_SPARK_CONN_ID")), build_maintenance_dag(spec)]
+    return [build_dag(spec, **connections()), build_maintenance_dag(spec)]
 
 
 wanted = get_parsing_context().dag_id

@@ -6,7 +6,6 @@ A separate process keeps the JVM and hundreds of megabytes of libraries out of t
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -14,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import IO, Any
 
 from windowmill.windowing.errors import WindowmillError
@@ -27,7 +27,8 @@ COMMAND = "windowmill.jobs.cli"
 #: Airflow sends SIGKILL 5 s after SIGTERM; the child must have ended before, so that the task can report it.
 GRACE_SECONDS = 3.0
 
-_PR_SET_PDEATHSIG = 1
+
+NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 
 
 class JobFailedError(WindowmillError):
@@ -62,15 +63,20 @@ class Job:
     ----------
     arguments
         Arguments of ``windowmill``, passed without a shell.
+    environment
+        Variables that it gets beside those of this process.
     """
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str] = NO_ENVIRONMENT) -> None:
         self.arguments = tuple(arguments)
+        self._environment = environment
         self._child: subprocess.Popen[str] | None = None
         self._stopped = False
 
     def run(self, log: Callable[[str], None]) -> Finished:
         """Run the command to its end; passes each line of stderr to ``log``."""
+        from windowmill.jobs.child import tie_to_parent  # not needed for parsing
+
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             child = self._child = subprocess.Popen(
                 [sys.executable, "-m", COMMAND, *self.arguments],
@@ -79,6 +85,7 @@ class Job:
                 stderr=subprocess.PIPE,
                 encoding="utf-8",
                 errors="replace",
+                env=os.environ | self._environment,
                 start_new_session=True,
                 preexec_fn=tie_to_parent(os.getpid()),  # noqa: PLW1509 - one call of prctl, which needs no lock
             )
@@ -143,23 +150,6 @@ def raise_for(command: str, finished: Finished) -> None:
     if finished.code < 0:
         raise JobFailedError(f"{command}: killed by {signal.Signals(-finished.code).name}; nothing is lost, run it again")
     raise JobFailedError(f"{command}: failed with exit code {finished.code}: {reason}")
-
-
-def tie_to_parent(parent: int) -> Callable[[], None] | None:
-    """A function for the child to run first: has the kernel kill it when ``parent`` dies, even by SIGKILL (Linux only).
-
-    Otherwise, after a worker restarts, its Spark application would run beside the retry of its task.
-    """
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None)  # loaded before the fork: the child should only call it
-
-    def tie() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent died between fork and prctl
-            os._exit(1)
-
-    return tie
 
 
 def _forward(lines: IO[str] | None, log: Callable[[str], None]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from windowmill.checkpoints.commit_stores import check_commit_store
-from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.places import Places, absolute
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.conditions.checks import condition_problem
 from windowmill.jobs.sources.kinds import kind_problems
@@ -83,7 +83,9 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
     check_lengths(pipeline)
     check_source(pipeline, source)
     # `not_run` has refused tables without a path.
-    runnable = Runnable(pipeline, source, cast(str, source.path), cast(str, sink.path), Places.of(pipeline))
+    # Spark may run in another folder.
+    places = Places.below(absolute(Places.of(pipeline).root))
+    runnable = Runnable(pipeline, source, cast(str, source.path), absolute(cast(str, sink.path)), places)
     for path in (runnable.sink_path, runnable.places.root):
         check_commit_store(path)
     return runnable

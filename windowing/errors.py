@@ -34,6 +34,10 @@ class MachineError(WindowmillError):
     """Something this machine needs (Java, jars, a writable folder) is missing."""
 
 
+class ServerGoneError(MachineError):
+    """The Spark Connect server does not answer, or has lost the session; another Spark can go on."""
+
+
 class SourceError(WindowmillError):
     """The source table cannot be read as the plan needs it; nothing has been committed."""
 

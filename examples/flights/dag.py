@@ -9,6 +9,7 @@ from pathlib import Path
 from airflow.sdk import get_parsing_context, task
 
 from windowmill.dags.factory import build_dag
+from windowmill.dags.folders import connections
 from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.dags.names import MAINTENANCE
 
@@ -38,7 +39,7 @@ if wanted in (None, PIPELINE):
         start_date=datetime(2013, 2, 1, tzinfo=UTC),
         end_date=datetime.fromisoformat(LAST_DAY).replace(tzinfo=UTC),
         catchup=True,
-        conn_id=os.environ.get("WINDOWMILL_SPARK_CONN_ID"),
+        **connections(),
     )
 if wanted in (None, PIPELINE + MAINTENANCE):
     build_maintenance_dag(SPEC)

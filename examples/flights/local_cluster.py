@@ -16,7 +16,7 @@ import httpx
 import pyspark
 
 from examples.flights.local_airflow import free_ports
-from windowmill.dags.process import tie_to_parent
+from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.spark.java import find_java
 
 WORKERS = 2

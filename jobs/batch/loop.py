@@ -21,7 +21,7 @@ from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.sources.reading import Arrival
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.windowing.errors import LedgerError
+from windowmill.windowing.errors import LedgerError, ServerGoneError
 from windowmill.windowing.spec import Pipeline
 
 #: How long a run waits for another run of the same pipeline on this machine.
@@ -117,7 +117,13 @@ def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress,
 
     progress.timings.clear()
     progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=runnable.pipeline.time.unit is None)}")
-    done = run_batch(runnable, plan, ledger, progress, ruling)
+    try:
+        done = run_batch(runnable, plan, ledger, progress, ruling)
+    except ServerGoneError as err:
+        # Another attempt at the same plan, as a new run would make it; where no server answers it starts Spark in this process.
+        progress.say(f"  {err}; batch {plan.batch} begins anew")
+        progress.timings.clear()
+        done = run_batch(runnable, plan, ledger, progress, ruling)
     for line in warnings_of(done.commit, runnable.places):
         progress.say(f"  warning: {line}")
     return done

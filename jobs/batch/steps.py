@@ -32,8 +32,9 @@ from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spark import failures
-from windowmill.jobs.spark.session import spark_session
-from windowmill.jobs.spark.shipping import ship_modules
+from windowmill.jobs.spark.access import access_to
+from windowmill.jobs.spark.session import import_client, spark_session
+from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spark.staging import STAGING, Staged, clear, clear_leftovers
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Applied
@@ -43,7 +44,7 @@ from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.jobs.ways.way import Restored, Way
 from windowmill.windowing.columnar.checksums import SUM
 from windowmill.windowing.columnar.slices import BATCH
-from windowmill.windowing.errors import HeldError, WindowmillError, first_line
+from windowmill.windowing.errors import HeldError, ServerGoneError, WindowmillError, first_line
 
 #: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
 MERGED_EVERY = 16
@@ -84,14 +85,19 @@ class _Steps:
         self.applied: Applied | None = None
         #: The result rows, if they were collected into this process for validation.
         self.collected: pa.Table | None = None
+        import_client()
         preload()
         source = open_source(pipeline)
         self.batch = TableInput.of(runnable, plan, source, left_at=ledger.state_version)
         with progress.step("start", "Spark"):
             new_bytes = sum(file.size_bytes for file in self.batch.files)
-            self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=new_bytes < limits.MOST_BYTES_OF_SHORT_RUN)
-            ship_modules(self.spark, pipeline)
+            brief, shipment = new_bytes < limits.MOST_BYTES_OF_SHORT_RUN, shipment_of(pipeline)
+            self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=brief, shipment=shipment, say=self._warn)
+            access_to(self.spark).ship(shipment)
         self.way = way_of(self.spark, self.batch, places.state)
+
+    def _warn(self, what: str) -> None:
+        self.progress.say(f"  {what}")
 
     def survey(self, way: Way) -> Surveyed:
         reach("survey.begin")
@@ -314,14 +320,26 @@ class _Steps:
 
 @contextmanager
 def _steps(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Iterator[_Steps]:
-    batch = _Steps(runnable, plan, ledger, progress)
+    batch: _Steps | None = None
     try:
+        batch = _Steps(runnable, plan, ledger, progress)
         yield batch
     except WindowmillError:
         raise
     except Exception as err:
-        if ours := failures.typed(err, runnable.places.state):
+        ours = failures.typed(err, runnable.places.state)
+        if isinstance(ours, ServerGoneError):
+            batch = None  # what Spark has cached is gone with it
+            _forget_server()
+        if ours is not None:
             raise ours from err
         raise
     finally:
-        batch.release()
+        if batch is not None:
+            batch.release()
+
+
+def _forget_server() -> None:
+    from windowmill.jobs.spark import remote  # loads what speaks to servers
+
+    remote.detach()

@@ -29,6 +29,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "state": tables.state,
         "report": tables.report,
         "maintain": tables.maintain,
+        "serve": machine.serve,
         "doctor": machine.doctor,
     },
 )

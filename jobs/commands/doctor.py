@@ -21,8 +21,10 @@ from rich.text import Text
 from windowmill.checkpoints.places import local_path
 from windowmill.jobs.spark.jars import DELTA_VERSION, class_archive, damaged_jars, jars_folder
 from windowmill.jobs.spark.java import find_java, java_at
-from windowmill.windowing.errors import MachineError, PluginError
+from windowmill.jobs.spark.settings import SERVER
+from windowmill.windowing.errors import MachineError, PluginError, ServerGoneError
 from windowmill.windowing.plugin_loading import named_plugins
+from windowmill.windowing.redaction import redacted
 from windowmill.windowing.registry import all_added
 
 GIB = 1 << 30
@@ -57,6 +59,7 @@ def examine() -> list[Check]:
         check_disk(folder),
         check_port(),
         check_memory(),
+        *check_server(),
         *check_plugins(),
     ]
 
@@ -223,6 +226,27 @@ def check_memory() -> Check:
         spare = max((total - AIRFLOW_BYTES) // (1 << 20), 1024)
         return Check("Memory", "warn", found, f"leave {AIRFLOW_BYTES // GIB} GiB for Airflow: set WINDOWMILL_DRIVER_MEMORY={spare}m")
     return Check("Memory", True, found)
+
+
+def check_server() -> list[Check]:
+    """The Spark Connect server that ``SPARK_REMOTE`` names answers, and runs can use it; nothing if none is named."""
+    address = os.environ.get(SERVER)
+    if not address:
+        return []
+    from windowmill.jobs.spark import remote  # loads pyspark and gRPC
+
+    try:
+        server = remote.examine(address)
+    except ServerGoneError as gone:
+        return [Check("Spark Connect", "warn", str(gone), "start it (`windowmill serve`); until then each run starts Spark of its own")]
+    except MachineError as problem:
+        what, _, advice = str(problem).partition("; ")
+        return [Check("Spark Connect", False, what, advice)]
+    if unfit := server.problem():
+        what, _, advice = unfit.partition("; ")
+        return [Check("Spark Connect", False, f"{redacted(address)} {what}", advice)]
+    served = f", windowmill {server.release}" if server.release else ""
+    return [Check("Spark Connect", True, f"{redacted(address)} answers: Spark {server.version} with Delta{served}")]
 
 
 def check_plugins() -> list[Check]:

@@ -1,14 +1,46 @@
-"""The command about this machine: ``doctor``."""
+"""The commands about this machine: ``doctor`` and ``serve``."""
 
 from __future__ import annotations
 
+import signal
+import time
+from typing import Annotated
+
 import typer
 
-from windowmill.jobs.commands.output import console
+from windowmill.jobs.commands.options import AsJson
+from windowmill.jobs.commands.output import console, errors, show
 
 
 def doctor() -> None:
-    """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports."""
+    """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports, the Spark Connect server."""
     from windowmill.jobs.commands.doctor import examine, report
 
     raise typer.Exit(report(examine(), console))
+
+
+def serve(
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on this machine; 0 for any that is free.")] = 15002,
+    idle_minutes: Annotated[int, typer.Option("--idle-minutes", min=0, help="End after this time without a client; 0 for never.")] = 0,
+    max_age_hours: Annotated[
+        int, typer.Option("--max-age-hours", min=0, help="Start Spark anew after this time, once no client is connected; 0 for never.")
+    ] = 24,
+    max_memory_gib: Annotated[
+        int, typer.Option("--max-memory-gib", min=0, help="Start Spark anew when it takes more, once no client is connected; 0 for never.")
+    ] = 8,
+    as_json: AsJson = False,
+) -> None:
+    """Keep Spark warm on this machine, and print the address for SPARK_REMOTE; ends on SIGTERM and Ctrl-C."""
+    from windowmill.jobs.commands.answers import Answer
+    from windowmill.jobs.spark.server import Limits, Server
+
+    def ready(server: Server) -> None:
+        data = {"address": server.address, "port": server.port, "pid": server.pid, "seconds": round(time.monotonic() - begun, 1)}
+        show(Answer(data, server.address), as_json)
+
+    begun = time.monotonic()
+    server = Server(port, Limits(idle_minutes * 60, max_age_hours * 3_600, max_memory_gib << 30), errors.print)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.end())
+    errors.print(f"windowmill: starting and warming up Spark on port {server.port}, which takes about a minute")
+    errors.print(f"windowmill: the server has ended: {server.keep(ready)}")

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from windowmill.jobs.commands.output import errors
 from windowmill.jobs.commands.try_engine import Batch, Results
 from windowmill.jobs.conditions.spark import failure, truth
 from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.session import spark_session
+from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.windowing.columnar.output import gives_json
 from windowmill.windowing.columnar.results import Column, ResultTable, key_ranks
 from windowmill.windowing.columnar.rows import Keys, plain
@@ -42,7 +44,8 @@ class SparkEngine:
         rows = pa.concat_tables(self._tables)
         rows = rows.append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
         typed = [pa.field(field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in rows.schema]
-        frame = spark_session("windowmill try", brief=True).createDataFrame(rows.cast(pa.schema(typed)))
+        spark = spark_session("windowmill try", brief=True, shipment=shipment_of(self._pipeline), say=errors.print)
+        frame = spark.createDataFrame(rows.cast(pa.schema(typed)))
         frame, failed = self._read(frame)
         found = evaluate(frame, self._pipeline, arrival=_PLACE, final=final, latest=self._latest)
         assert found.refused is not None

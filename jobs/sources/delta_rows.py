@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.jobs.sources.base import AddedFile, Reading
 from windowmill.jobs.sources.columns import FILE, ROW, URI, VERSION, Columns
+from windowmill.jobs.spark.access import UNESCAPED, access_to
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Up to this many files, index, version and partition values of each file are constants in the query; for more files they are joined.
 _FEW_FILES = 16
-#: Characters that a Java URI does not escape in a path, besides letters and digits.
-_UNESCAPED = "/@_-!.~'()*,;:$&+="
 _ABSOLUTE = re.compile(r"[a-z0-9]+:/|/")
 
 
@@ -90,20 +89,13 @@ def _with_file_columns(rows: DataFrame, root: str, files: Sequence[AddedFile], f
 
 
 def _uris(spark: SparkSession, root: str, files: Sequence[AddedFile]) -> list[str]:
-    """Each file's URI as in Spark's ``_metadata.file_path``: Hadoop qualifies paths and escapes some characters."""
-    java: Any = spark._jvm  # noqa: SLF001 - only Hadoop itself escapes exactly as Hadoop does
-    hadoop = spark._jsc.hadoopConfiguration()  # noqa: SLF001
-
-    def uri(path: str) -> str:
-        unqualified = java.org.apache.hadoop.fs.Path(path)
-        qualified = unqualified.getFileSystem(hadoop).makeQualified(unqualified).toString()
-        return str(java.org.apache.hadoop.fs.Path(qualified).toUri().toString())
-
-    base = uri(_root(root)).rstrip("/")
-    # A call into Java takes a millisecond per file, and is needed only for absolute and for non-ASCII paths.
+    """Each file's URI as in Spark's ``_metadata.file_path``."""
+    access = access_to(spark)
+    base = access.uri(_root(root)).rstrip("/")
+    # To ask a JVM takes a millisecond per file, and is needed only for absolute and for non-ASCII paths.
     simple = [file.path.isascii() and not _ABSOLUTE.match(file.path) for file in files]
     return [
-        f"{base}/{quote(file.path, safe=_UNESCAPED)}" if plain else uri(_full_path(root, file.path))
+        f"{base}/{quote(file.path, safe=UNESCAPED)}" if plain else access.uri(_full_path(root, file.path))
         for plain, file in zip(simple, files, strict=True)
     ]
 

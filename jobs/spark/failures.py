@@ -6,7 +6,7 @@ import re
 
 from windowmill.windowing import errors
 from windowmill.windowing.columnar.checksums import REMEDY
-from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError
+from windowmill.windowing.errors import ServerGoneError, StateCorruptError, StateMissingError, WindowmillError
 
 #: Messages about a missing file, and about a damaged one.
 _GONE = r"FILE_NOT_EXIST|FileNotFoundException|PATH_NOT_FOUND|does not exist"
@@ -28,6 +28,14 @@ _KNOWN = (
         "Spark's JVM died (killed, or out of memory); run again, with WINDOWMILL_DRIVER_MEMORY=8g if it happens again",
     ),
     (
+        r"StatusCode\.UNAVAILABLE|INVALID_HANDLE\.SESSION",
+        "the Spark Connect server has died or lost its session; run again, a run starts Spark of its own where no server answers",
+    ),
+    (
+        r"Cannot find catalog plugin class|DATA_SOURCE_NOT_FOUND.*delta",
+        "the Spark Connect server has no Delta jars; start it with `windowmill serve`",
+    ),
+    (
         r"OutOfMemoryError|Java heap space",
         "Spark ran out of memory; set WINDOWMILL_DRIVER_MEMORY=8g, or lower source.options.maxBytesPerTrigger",
     ),
@@ -40,6 +48,8 @@ _KNOWN = (
 )
 
 
+#: What a client of Spark Connect is told when the server has died, or has been started anew.
+_SERVER_GONE = re.compile(r"StatusCode\.UNAVAILABLE|INVALID_HANDLE\.(?:SESSION|OPERATION)_(?:CHANGED|CLOSED|NOT_FOUND)|NO_ACTIVE_SESSION")
 #: Windowmill's own error in a Python worker, as Spark's error quotes it in the trace.
 _OURS = re.compile(rf"^\s*(?:[\w.]+: )*{re.escape(errors.__name__)}\.(\w+Error): ([^\n]+)", re.MULTILINE)
 
@@ -52,11 +62,13 @@ def raised_in_worker(err: Exception) -> WindowmillError | None:
 
 
 def typed(err: Exception, state: str) -> WindowmillError | None:
-    """Windowmill's own error behind Spark's error ``err``: raised in a Python worker, or about a file of the ``state`` table."""
+    """Windowmill's own error behind Spark's error ``err``: of a Python worker, a lost server, or about a file of the ``state`` table."""
     ours = raised_in_worker(err)
     if ours is not None:
         return ours
     text = str(err)
+    if gone := _SERVER_GONE.search(text):
+        return ServerGoneError(f"the Spark Connect server has died or lost its session ({gone[0]})")
     file = re.search(rf"{re.escape(state.rstrip('/'))}/([^\s,;:'\"]+\.parquet)", text)
     if file and re.search(_GONE, text):
         return StateMissingError(f"state {state}: file {file[1]} is gone; {REMEDY}")

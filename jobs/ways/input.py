@@ -17,6 +17,7 @@ from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.sources.rows import read_rows
+from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission, emission_of
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -106,7 +107,7 @@ class Input:
         configured = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
         if self.size_bytes is None or self.size_bytes >= limits.MOST_BYTES_OF_SHORT_RUN:
             return configured
-        return min(configured, max(2, spark.sparkContext.defaultParallelism))
+        return min(configured, max(2, access_to(spark).cores()))
 
 
 @dataclass(frozen=True, kw_only=True)

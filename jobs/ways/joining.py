@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.columns import REASON
+from windowmill.jobs.spark.column_types import sql_type
 from windowmill.jobs.ways import lateness_in_process
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways.base import Computed, Loaded, Part
@@ -137,7 +138,7 @@ def _with_columns(rows: DataFrame | pa.Table | None, schema: pa.Schema) -> DataF
         return None
     return rows.select(
         *(
-            F.col(backquoted(field.name)) if field.name in rows.columns else F.lit(None).cast(field.dataType).alias(field.name)
+            F.col(backquoted(field.name)) if field.name in rows.columns else F.lit(None).cast(sql_type(field.dataType)).alias(field.name)
             for field in from_arrow_schema(schema)
         )
     )

@@ -20,6 +20,8 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON
+from windowmill.jobs.spark.access import map_in_arrow
+from windowmill.jobs.spark.column_types import sql_type
 from windowmill.jobs.ways.pass_output import CHUNK_ROWS, output, output_schema
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import FRESH, KIND, NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
@@ -119,9 +121,11 @@ class LiveRows:
         same = self._same_in_every_row(batch)
         varying = pa.schema([field for field in self.schema if field.name not in same])
         task = PartitionTask(self.pipeline, self.log, varying, clock, batch, keep=False, final=True)
-        rows = self._by_key(sent, partitions).mapInArrow(partial(_windows, task), from_arrow_schema(varying))
+        rows = map_in_arrow(self._by_key(sent, partitions), partial(_windows, task), varying)
         cells = {name: F.col(backquoted(name)) for name in varying.names} | same
-        return rows.select(*(cells[field.name].cast(field.dataType).alias(field.name) for field in from_arrow_schema(self.schema)))
+        return rows.select(
+            *(cells[field.name].cast(sql_type(field.dataType)).alias(field.name) for field in from_arrow_schema(self.schema))
+        )
 
     def _same_in_every_row(self, batch: int) -> dict[str, Column]:
         """Result columns by name that have the same value in every row."""
@@ -171,7 +175,7 @@ class LiveRows:
         else:
             both = entries if fresh is None else entries.unionByName(fresh.withColumn(KIND, F.lit(FRESH)), allowMissingColumns=True)
         schema = output_schema(self.schema, self.log.schema)
-        return self._by_key(both, partitions).mapInArrow(partial(_work, task, schema, ends, check), from_arrow_schema(schema))
+        return map_in_arrow(self._by_key(both, partitions), partial(_work, task, schema, ends, check), schema)
 
 
 def partitions(rows: int, fewest: int) -> int:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
+from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways import keyed_pass
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.live_row_pass import partitions
@@ -38,7 +38,7 @@ class LoadedOnSpark:
             return Computed()
         schema = output_schema(stage.results, stage.state.stored_schema)
         both = keyed_pass.by_key(rows, self.stored, stage.keys, partitions(0 if new is None else new.survey.rows, self.partitions))
-        worked = both.mapInArrow(partial(_work, stage, schema), from_arrow_schema(schema))
+        worked = map_in_arrow(both, partial(_work, stage, schema), schema)
         return computed(worked, keeps=stage.keep)
 
 

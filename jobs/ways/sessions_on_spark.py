@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
+from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways import keyed_pass
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.live_row_pass import partitions
@@ -39,7 +39,7 @@ class LoadedOnSpark:
         n_rows = 0 if self.new is None else self.new.survey.rows
         schema = output_schema(stage.results, stage.schema.append(pa.field(SUM, pa.int64())))
         both = keyed_pass.by_key(new, self.stored, stage.keys, partitions(n_rows, self.partitions))
-        worked = both.mapInArrow(partial(_work, stage, schema), from_arrow_schema(schema))
+        worked = map_in_arrow(both, partial(_work, stage, schema), schema)
         return computed(worked, keeps=stage.keep)
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON, Columns
+from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.log import UNTIL_OF
 from windowmill.windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
@@ -52,7 +52,7 @@ def pack(stored: DataFrame, stage: SliceStage) -> DataFrame:
 def _mapped(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
     """``rows.mapInArrow`` for columns of any name; PySpark itself would parse a dot or backtick in a name as syntax."""
     numbered = rows.toDF(*(f"_{n}" for n in range(len(rows.columns))))
-    return numbered.mapInArrow(partial(_named, function, rows.columns), from_arrow_schema(schema))
+    return map_in_arrow(numbered, partial(_named, function, rows.columns), schema)
 
 
 def _named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -54,3 +55,13 @@ def test_a_killed_task_takes_its_command_along(command, write_spec):
     killer.start()
     with pytest.raises(JobFailedError, match="killed by SIGTERM"):
         task.execute(CONTEXT)
+
+
+def test_the_command_uses_the_server_of_a_spark_connect_connection(command, write_spec, monkeypatch):
+    command("print(json.dumps({'remote': os.environ.get('SPARK_REMOTE')}))")
+    connection = {"conn_type": "spark_connect", "host": "localhost", "port": 15002, "password": "a token"}
+    monkeypatch.setenv("AIRFLOW_CONN_WARM", json.dumps(connection))
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    of = {"task_id": "micro_batch", "spec": write_spec()}
+    assert MicroBatchOperator(**of, connect_conn_id="warm").execute(CONTEXT) == {"remote": "sc://localhost:15002/;token=a%20token"}
+    assert MicroBatchOperator(**of).execute(CONTEXT) == {"remote": None}

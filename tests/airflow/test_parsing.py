@@ -27,7 +27,8 @@ def specs(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "specs"
     folder.mkdir()
     monkeypatch.setenv("WINDOWMILL_PIPELINES", str(folder))
-    monkeypatch.delenv("WINDOWMILL_SPARK_CONN_ID", raising=False)
+    for name in ("WINDOWMILL_SPARK_CONN_ID", "WINDOWMILL_SPARK_CONNECT_CONN_ID"):
+        monkeypatch.delenv(name, raising=False)
     return folder
 
 
@@ -40,6 +41,16 @@ def test_each_spec_gives_its_dag_and_its_maintenance(specs, write_spec):
     write_spec("first", specs)
     write_spec("second", specs)
     assert parsed() == (["first", "first__maintenance", "second", "second__maintenance"], {})
+
+
+def test_a_spark_connect_server_for_all_pipelines(specs, write_spec, monkeypatch):
+    write_spec("first", specs)
+    monkeypatch.setenv("WINDOWMILL_SPARK_CONNECT_CONN_ID", "warm")
+    bag = DagBag(DAGS)
+    assert bag.dags["first"].get_task("micro_batch").connect_conn_id == "warm"
+    monkeypatch.setenv("WINDOWMILL_SPARK_CONN_ID", "cluster")
+    [problem] = DagBag(DAGS).import_errors.values()
+    assert "conn_id and connect_conn_id are both given; name a Spark master or a Spark Connect server" in problem
 
 
 def test_the_default_folder_is_beside_the_one_of_dag_files(tmp_path, monkeypatch):

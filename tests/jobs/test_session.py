@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from windowmill.jobs.spark import session
+from windowmill.jobs.spark import settings
 from windowmill.jobs.spark.jars import jar_paths
 from windowmill.jobs.spark.session import spark_session
 from windowmill.windowing.errors import MachineError
@@ -30,7 +30,7 @@ def launch_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("launch_environment")
 def test_local_launch_runs_workers_with_this_python_and_jars_on_the_class_path() -> None:
-    conf = session._launch_conf("local[2]")
+    conf = settings.launch_conf("local[2]")
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert Path(os.environ["JAVA_HOME"], "bin", "java").exists()
     assert conf["spark.driver.extraClassPath"].split(":") == [str(path) for path in jar_paths()]
@@ -40,7 +40,7 @@ def test_local_launch_runs_workers_with_this_python_and_jars_on_the_class_path()
 
 @pytest.mark.usefixtures("launch_environment")
 def test_cluster_launch_ships_the_jars_and_keeps_the_python_of_its_workers() -> None:
-    conf = session._launch_conf("spark://cluster:7077")
+    conf = settings.launch_conf("spark://cluster:7077")
     assert os.environ["PYSPARK_PYTHON"] == "before"
     assert conf["spark.jars"].split(",") == [str(path) for path in jar_paths()]
     assert "spark.driver.extraClassPath" not in conf
@@ -50,7 +50,7 @@ def test_cluster_launch_ships_the_jars_and_keeps_the_python_of_its_workers() -> 
 def test_missing_jars_stop_a_launch_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WINDOWMILL_JARS", str(tmp_path))
     with pytest.raises(MachineError, match="run `make setup`") as caught:
-        session._launch_conf("local[2]")
+        settings.launch_conf("local[2]")
     assert "\n" not in str(caught.value)
 
 

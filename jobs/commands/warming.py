@@ -1,0 +1,74 @@
+"""Warms up the Spark Connect server that ``SPARK_REMOTE`` names: ``python -m windowmill.jobs.commands.warming``.
+
+Runs small pipelines by slices and by live rows in a temporary folder, twice each, so that the server has loaded, compiled and forked what a
+run needs, and the kept session its Python workers.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+from rich.console import Console
+
+from windowmill.jobs.spark.settings import RUNTIME_CONF, SERVER
+from windowmill.windowing.errors import WindowmillError
+
+ROUNDS, ROWS = 3, 1_000
+_PIPELINES: dict[str, dict[str, Any]] = {
+    "slices": {
+        "windows": [{"name": "rolling", "type": "hopping", "size": 100, "hop": 10}],
+        "aggregates": {"n": {"count": "*"}, "mean": {"mean": "value"}, "most": {"max": "value"}},
+    },
+    "live_rows": {
+        "windows": [{"name": "last", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 50}}],
+        "aggregates": {"n": {"count": "*"}, "total": {"sum": "value"}, "closing": {"last": "value"}},
+    },
+}
+
+
+def warm_up(folder: Path) -> None:
+    """Run the pipelines below ``folder`` over a few batches each."""
+    from windowmill.jobs.batch import loop
+    from windowmill.jobs.batch.progress import Progress
+    from windowmill.windowing.specfile import parse_pipeline
+
+    progress = Progress(Console(file=io.StringIO()))
+    for name, shape in _PIPELINES.items():
+        spec: dict[str, Any] = {
+            "pipeline": name,
+            "source": {"path": str(folder / name)},
+            "keys": ["key"],
+            "time": {"column": "at", "unit": "s"},
+            "sink": {"path": str(folder / f"{name}_windows")},
+        }
+        pipeline = parse_pipeline(spec | shape)
+        for round_ in range(ROUNDS):
+            at = range(round_ * ROWS, (round_ + 1) * ROWS)
+            rows = {"key": [f"k{t % 10}" for t in at], "at": list(at), "value": [float(t % 7) for t in at]}
+            write_deltalake(folder / name, pa.table(rows), mode="append")
+            loop.run(pipeline, progress)
+
+
+def main() -> int:
+    """Warm up the server; an error is one line."""
+    from windowmill.jobs.spark.remote import attach
+
+    try:
+        attach(os.environ[SERVER], RUNTIME_CONF)
+        with tempfile.TemporaryDirectory(prefix="windowmill-warm-") as folder:
+            warm_up(Path(folder))
+    except WindowmillError as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

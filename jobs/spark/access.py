@@ -1,0 +1,185 @@
+"""What differs between a classic session, whose JVM this process reaches by py4j, and one of a Spark Connect server.
+
+All other code takes a session of either kind and asks :func:`access_to` for what PySpark does not give for both.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import unicodedata
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.spark.column_types import holds_text, sql_type
+from windowmill.jobs.spark.settings import DELTA_CONF, MOST_SHUFFLE_PARTITIONS
+from windowmill.jobs.spark.shipment import Shipment, plugins_zip
+from windowmill.windowing.errors import MachineError
+from windowmill.windowing.plugin_loading import VARIABLE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+#: Characters that a Java URI does not escape in a path, besides letters and digits.
+UNESCAPED = "/@_-!.~'()*,;:$&+="
+_EXTENSIONS = "spark.sql.extensions"
+_URI = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):(?://(?P<authority>[^/]*))?)?(?P<path>.*)", re.DOTALL)
+
+
+class Access(ABC):
+    """What runs need of a session's driver."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+
+    @abstractmethod
+    def cores(self) -> int:
+        """Number of tasks that run at a time."""
+
+    @abstractmethod
+    def uri(self, path: str) -> str:
+        """The URI of an absolute path or URI as in Spark's ``_metadata.file_path``: Hadoop qualifies paths and escapes some characters."""
+
+    @abstractmethod
+    def ship(self, shipment: Shipment) -> None:
+        """Give workers the modules of ``shipment``."""
+
+    @abstractmethod
+    def apply(self, conf: Mapping[str, str]) -> None:
+        """Set those settings of ``conf`` that can still be changed."""
+
+    @abstractmethod
+    def named(self, rows: DataFrame, types: StructType) -> DataFrame:
+        """``rows`` of ``types``, which were given as values, as if they had been named in SQL (:mod:`.column_types`)."""
+
+    @abstractmethod
+    def has_delta(self) -> bool:
+        """Whether the session has Delta's extension and its classes."""
+
+
+def access_to(spark: SparkSession) -> Access:
+    """The access to the driver of ``spark``, a session of either kind."""
+    # By name: to import the class takes a second, and another thread may be about to.
+    connect = any(kind.__module__ == "pyspark.sql.connect.session" for kind in type(spark).__mro__)
+    return ConnectAccess(spark) if connect else ClassicAccess(spark)
+
+
+def map_in_arrow(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
+    """``rows.mapInArrow`` with columns as ``schema``."""
+    types = from_arrow_schema(schema)
+    return access_to(rows.sparkSession).named(rows.mapInArrow(function, types), types)
+
+
+class ClassicAccess(Access):
+    """A session whose JVM belongs to this process."""
+
+    def cores(self) -> int:
+        return self.spark.sparkContext.defaultParallelism
+
+    def uri(self, path: str) -> str:
+        java: Any = self.spark._jvm  # noqa: SLF001 - only Hadoop itself knows the default file system
+        hadoop = self.spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        unqualified = java.org.apache.hadoop.fs.Path(path)
+        qualified = unqualified.getFileSystem(hadoop).makeQualified(unqualified).toString()
+        return str(java.org.apache.hadoop.fs.Path(qualified).toUri().toString())
+
+    def ship(self, shipment: Shipment) -> None:
+        context = self.spark.sparkContext
+        if shipment.plugins:
+            named = set(filter(None, context.environment.get(VARIABLE, "").split(",")))
+            # Python workers started from now on have this variable; `spark.executorEnv` would have to be set before the session starts.
+            context.environment[VARIABLE] = ",".join(sorted(named | set(shipment.plugins)))
+        if (context.master or "").partition("[")[0] == "local":
+            return
+        for file in shipment.files():
+            context.addPyFile(str(file))
+
+    def apply(self, conf: Mapping[str, str]) -> None:
+        for key, value in conf.items():
+            if self.spark.conf.isModifiable(key):
+                self.spark.conf.set(key, value)
+
+    def named(self, rows: DataFrame, types: StructType) -> DataFrame:  # noqa: ARG002 - they are
+        return rows
+
+    def has_delta(self) -> bool:
+        from delta.tables import DeltaTable  # only to check that the JVM has Delta's classes
+
+        try:
+            if DELTA_CONF[_EXTENSIONS] in (self.spark.conf.get(_EXTENSIONS, "") or ""):
+                DeltaTable.isDeltaTable(self.spark, tempfile.gettempdir())
+                return True
+        except TypeError:  # py4j treats a class that it does not find as a package, which cannot be called
+            pass
+        return False
+
+
+class ConnectAccess(Access):
+    """A session of a Spark Connect server, which may be on another machine, with the same tables at the same paths."""
+
+    def cores(self) -> int:
+        return int(self.spark.conf.get("spark.default.parallelism", "") or MOST_SHUFFLE_PARTITIONS)
+
+    def uri(self, path: str) -> str:
+        return hadoop_uri(path)
+
+    def ship(self, shipment: Shipment) -> None:
+        files = [*shipment.files(), *([plugins_zip(shipment.plugins)] if shipment.plugins else [])]
+        if not files:
+            return
+        try:
+            self.spark.addArtifacts(*map(str, files), pyfile=True)
+        except PySparkException as err:
+            if err.getCondition() != "ARTIFACT_ALREADY_EXISTS":
+                raise
+            raise MachineError(
+                "this Spark Connect session has got a user module that was edited since, and workers keep what they have imported; "
+                "stop the session (spark.stop()) and connect anew"
+            ) from err
+
+    def apply(self, conf: Mapping[str, str]) -> None:
+        builder: Any = type(self.spark).builder
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of settings that a server keeps
+            builder.config(map=dict(conf)).getOrCreate()  # applies all of them to the active session by one request
+
+    def named(self, rows: DataFrame, types: StructType) -> DataFrame:
+        if not holds_text(types):
+            return rows
+        cells = {field.name: F.col(backquoted(field.name)) for field in types}
+        typed = {field.name: cells[field.name].cast(sql_type(field.dataType)) for field in types if holds_text(field.dataType)}
+        return rows.select(*(cell.alias(name) for name, cell in (cells | typed).items()))
+
+    def has_delta(self) -> bool:
+        return DELTA_CONF[_EXTENSIONS] in (self.spark.conf.get(_EXTENSIONS, "") or "")
+
+
+def hadoop_uri(path: str) -> str:
+    """What Hadoop makes of an absolute path or URI where the default file system is this machine's.
+
+    Examples
+    --------
+    >>> hadoop_uri("/tables/a é/100%"), hadoop_uri("file:///tables//a/"), hadoop_uri("s3a://bucket/a b")
+    ('file:/tables/a%20é/100%25', 'file:/tables/a', 's3a://bucket/a%20b')
+    """
+    parts = _URI.fullmatch(path)
+    assert parts is not None
+    authority = f"//{parts['authority']}" if parts["authority"] else ""
+    plain = re.sub("/+", "/", parts["path"])
+    return f"{parts['scheme'] or 'file'}:{authority}{''.join(map(_escaped, plain if plain == '/' else plain.rstrip('/')))}"
+
+
+def _escaped(character: str) -> str:
+    # Java escapes spaces and control characters of all scripts, and keeps their letters.
+    kept = not character.isascii() and unicodedata.category(character) not in ("Zs", "Zl", "Zp", "Cc")
+    return character if kept else quote(character, safe=UNESCAPED)

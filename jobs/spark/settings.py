@@ -1,0 +1,89 @@
+"""Settings of Spark: those that a JVM starts with, and those of every session."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from windowmill.jobs.spark.jars import class_archive, jar_paths
+from windowmill.jobs.spark.java import find_java
+
+#: PySpark's own variables: a Spark Connect server's address, its token, and that functions build plans for a server.
+SERVER, TOKEN, CONNECT_MODE = "SPARK_REMOTE", "SPARK_CONNECT_AUTHENTICATE_TOKEN", "SPARK_CONNECT_MODE_ENABLED"
+#: Setting by which a server of ours tells which release its workers import.
+RELEASE = "spark.windowmill.release"
+
+# Settings that affect results or the speed of small batches. They also apply to a session that is running already.
+RUNTIME_CONF = {
+    "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",  # it loses NaN rows under filters on cached frames (SPARK-58482)
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.databricks.delta.snapshotPartitions": "1",  # the default of 50 makes a small commit take 7 s instead of 1
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # With a byte limit, Spark sums the size of the batch after every row, which takes four times as long as the rest of the transfer to
+    # Python. Only the greatest integer disables it. The row limit alone then bounds a batch, so values must stay below about 100 kB.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+}
+
+# Workers retain up to 256 MB that numpy has freed: releasing and reallocating arrays of megabytes takes a tenth of a kernel's time.
+WORKER_MEMORY = {
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+}
+
+DELTA_CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+MOST_SHUFFLE_PARTITIONS = 8
+"""Enough for tables of one machine: adaptive execution merges small shuffle partitions, but does not split large ones."""
+
+
+def launch_conf(master: str, *, brief: bool = False) -> dict[str, str]:
+    """Settings that a new JVM starts with; also sets environment variables that Spark reads at the start."""
+    jars = jar_paths()
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    settings = {
+        "spark.master": master,
+        "spark.driver.memory": os.environ.get("WINDOWMILL_DRIVER_MEMORY") or "4g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **WORKER_MEMORY,
+        "spark.sql.catalogImplementation": "in-memory",  # tables are paths; no Hive metastore, so no Derby files either
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"windowmill-spark-{os.getuid()}"),
+    }
+    if not master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        return {**settings, "spark.jars": ",".join(map(str, jars))}
+    if not master.startswith("local-cluster"):
+        # The checksum hashes every shuffled row to compare a rerun of a stage with its first run; in one process no stage is rerun.
+        settings["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
+    # By default workers start `python3` from PATH, which lacks our packages.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # a host name that does not resolve, or a VPN, must not stop a local session
+    # A class path rather than `spark.jars`, which copies the jars at every start and keeps their classes out of the archive.
+    class_path = ":".join(map(str, jars))
+    return {
+        **settings,
+        "spark.driver.extraClassPath": class_path,
+        "spark.executor.extraClassPath": class_path,  # `local-cluster` has executors of its own
+        "spark.driver.defaultJavaOptions": " ".join(_java_options(brief=brief)),
+        "spark.sql.shuffle.partitions": str(min(max(os.cpu_count() or 2, 2), MOST_SHUFFLE_PARTITIONS)),
+    }
+
+
+def _java_options(*, brief: bool) -> list[str]:
+    options = [
+        "-XX:+UseParallelGC",  # the highest throughput on few cores; pauses do not matter to a batch
+        f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}",
+    ]
+    if brief:
+        options.append("-XX:TieredStopAtLevel=1")  # a small batch on a cold JVM: 18 s of CPU instead of 30
+    archive = class_archive()
+    if archive.is_file():
+        options += [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return options

@@ -1,0 +1,137 @@
+"""The same tables by a Spark Connect server as by a session of this process, and what becomes of a run whose server dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.spark import over_connect, two_executors
+from tests.spark.harness import Bench, differences, events, expected
+from tests.spark.test_two_executors import tables
+from windowmill.jobs.commands.doctor import check_server
+from windowmill.jobs.spark.access import ClassicAccess, hadoop_uri
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
+
+ROOT = Path(__file__).parents[2]
+#: The command line, with batches of any size on Spark.
+ON_SPARK = """
+import sys
+from windowmill.jobs.cli import main
+from windowmill.jobs.ways import limits
+limits.MOST_ROWS = 0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@dataclass
+class Served:
+    """A running ``windowmill serve``: its process, address, and the process id of Spark."""
+
+    process: subprocess.Popen[str]
+    address: str
+    pid: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"SPARK_REMOTE": self.address}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """One server for all tests here; the last one kills it."""
+    command = [sys.executable, "-m", "windowmill.jobs.cli", "serve", "--port", "0", "--json"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        told = json.loads(line)
+        yield Served(process, told["address"], told["pid"])
+        if process.poll() is None:
+            process.kill()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < seconds
+        time.sleep(0.1)
+
+
+def test_a_server_writes_the_tables_of_a_session_of_this_process(spark, served, tmp_path, monkeypatch):
+    one, two = tmp_path / "one", tmp_path / "two"
+    own = str(two_executors.own_package(one))
+    monkeypatch.syspath_prepend(own)
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", own)
+    two.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.over_connect", str(two)],
+        cwd=ROOT, env=served.environment, capture_output=True, text=True, check=False, timeout=1_000,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "pyspark.sql.connect.session"
+    for name, bench in over_connect.run(one).items():
+        there = Bench(two / Path(bench.folder).name, bench.changes)
+        for table, rows in tables(bench).items():
+            assert rows, f"{name}: nothing in the {table}, so nothing is compared"
+            assert tables(there)[table] == rows, f"{name}: {table}"
+    found = json.loads((two / "aggregated.json").read_text())
+    assert found == over_connect.aggregated(one)
+    assert all(found.values())
+
+
+def test_the_address_is_told_and_examined(served, monkeypatch):
+    monkeypatch.setenv("SPARK_REMOTE", served.address)
+    [check] = check_server()
+    assert check.ok is True
+    assert "answers: Spark 4" in check.found
+    assert served.address.partition("token=")[2] not in check.found
+    monkeypatch.setenv("SPARK_REMOTE", f"{served.address}x")
+    [check] = check_server()
+    assert (check.ok, "refuses the token" in check.found) == (False, True)
+
+
+def test_files_are_known_by_the_uris_that_hadoop_gives_them(spark, tmp_path):
+    for path in (str(tmp_path), "/a b/ä\u00a0é%20/x=1;y&z", "file:///a//b/", "/日本/[x]{y}#?", "s3a://b/c d"):
+        wanted = ClassicAccess(spark).uri(path) if not path.startswith("s3a") else "s3a://b/c%20d"
+        assert hadoop_uri(path) == wanted
+
+
+@pytest.mark.covers("P2")
+def test_a_run_goes_on_where_its_server_is_killed_in_the_middle(served, tmp_path):
+    rows, bench, resume = events(73, 200), Bench(tmp_path), tmp_path / "resume"
+    bench.land(rows[:120])
+    bench.land(rows[120:])
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(bench.spec))
+    pausing = {"WINDOWMILL_FAILPOINT": "publish.begin:pause", "WINDOWMILL_FAILPOINT_RESUME": str(resume)}
+    command = [sys.executable, "-c", ON_SPARK, "run", str(tmp_path / "spec.yaml"), "--json"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=served.environment | pausing, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_for(lambda: (tmp_path / "resume.reached").exists() or process.poll() is not None)
+        os.kill(served.pid, signal.SIGKILL)
+        resume.touch()
+        output, messages = process.communicate(timeout=600)
+    assert process.returncode == 0, messages
+    assert json.loads(output)["status"] == "committed"
+    told = [line.strip() for line in messages.splitlines()]
+    assert sum(line.startswith("the Spark Connect server has died or lost its session (") for line in told) == 1, messages
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+def test_a_server_ends_when_it_is_asked_to(served):
+    served.process.send_signal(signal.SIGTERM)
+    _, messages = served.process.communicate(timeout=60)
+    assert served.process.returncode == 0
+    assert "the server has died (exit code -9); it is started anew" in messages
+    assert messages.splitlines()[-1] == "windowmill: the server has ended: asked to stop"
