@@ -6,6 +6,7 @@ import importlib
 import os
 import socket
 import uuid
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -71,6 +72,7 @@ def attach(address: str, conf: Mapping[str, str], *, code: str = "") -> SparkSes
         server = examine(place)
     if problem := server.problem():
         raise MachineError(f"Spark Connect server {address} {problem}")
+    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error that follows says what is gone
     os.environ[CONNECT_MODE] = "1"
     connected = ConnectSession.builder.remote(place).create()
     connected.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -88,6 +89,8 @@ class Server:
     def _start(self, scratch: Path) -> None:
         if _answers(self.port):
             raise MachineError(f"port {self.port} is in use; stop what listens there, or choose another one by --port")
+        for left in scratch.iterdir():  # by a server that has died
+            shutil.rmtree(left, ignore_errors=True)
         log = scratch / "server.log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
