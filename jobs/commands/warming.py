@@ -1,7 +1,7 @@
 """Warms up the Spark Connect server that ``SPARK_REMOTE`` names: ``python -m windowmill.jobs.commands.warming``.
 
-Runs small pipelines by slices and by live rows in a temporary folder, twice each, so that the server has loaded, compiled and forked what a
-run needs, and the kept session its Python workers.
+Runs small pipelines in a temporary folder, so that the server has loaded and compiled what a run needs. Small batches leave Python workers
+alone, so the same windows are also computed over a DataFrame, which starts the workers of the kept session.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
@@ -20,23 +20,27 @@ from rich.console import Console
 from windowmill.jobs.spark.settings import RUNTIME_CONF, SERVER
 from windowmill.windowing.errors import WindowmillError
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 ROUNDS, ROWS = 3, 1_000
 _PIPELINES: dict[str, dict[str, Any]] = {
     "slices": {
         "windows": [{"name": "rolling", "type": "hopping", "size": 100, "hop": 10}],
         "aggregates": {"n": {"count": "*"}, "mean": {"mean": "value"}, "most": {"max": "value"}},
     },
-    "live_rows": {
+    "positions": {
         "windows": [{"name": "last", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 50}}],
         "aggregates": {"n": {"count": "*"}, "total": {"sum": "value"}, "closing": {"last": "value"}},
     },
 }
 
 
-def warm_up(folder: Path) -> None:
-    """Run the pipelines below ``folder`` over a few batches each."""
+def warm_up(spark: SparkSession, folder: Path) -> None:
+    """Run the pipelines below ``folder`` over a few batches each, and compute their windows on workers."""
     from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.progress import Progress
+    from windowmill.jobs.dataframe import aggregate
     from windowmill.windowing.specfile import parse_pipeline
 
     progress = Progress(Console(file=io.StringIO()))
@@ -54,6 +58,7 @@ def warm_up(folder: Path) -> None:
             rows = {"key": [f"k{t % 10}" for t in at], "at": list(at), "value": [float(t % 7) for t in at]}
             write_deltalake(folder / name, pa.table(rows), mode="append")
             loop.run(pipeline, progress)
+        aggregate(spark.read.format("delta").load(str(folder / name)), pipeline).toArrow()
 
 
 def main() -> int:
@@ -61,9 +66,9 @@ def main() -> int:
     from windowmill.jobs.spark.remote import attach
 
     try:
-        attach(os.environ[SERVER], RUNTIME_CONF)
+        spark = attach(os.environ[SERVER], RUNTIME_CONF)
         with tempfile.TemporaryDirectory(prefix="windowmill-warm-") as folder:
-            warm_up(Path(folder))
+            warm_up(spark, Path(folder))
     except WindowmillError as problem:
         print(problem, file=sys.stderr)
         return 1
