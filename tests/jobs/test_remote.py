@@ -114,13 +114,14 @@ def test_a_shipment_is_known_by_what_is_in_it(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     "said",
     [
-        "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE",
+        "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = Connection refused",
         "[INVALID_HANDLE.SESSION_CHANGED] The handle is invalid",
         "[NO_ACTIVE_SESSION] No active Spark session found",
     ],
 )
 def test_an_error_of_a_lost_server_is_known(said):
     assert type(failures.typed(RuntimeError(said), "/s")) is ServerGoneError
+    assert "the Spark Connect server has died or lost its session; run again" in failures.explain(RuntimeError(said))
 
 
 def test_connections_to_a_port_are_counted():
@@ -132,7 +133,7 @@ def test_connections_to_a_port_are_counted():
         assert server.clients(port, recent=True) >= 1
 
 
-def test_a_port_that_is_taken_is_told(monkeypatch):
+def test_a_port_that_is_taken_is_told():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         taken = server.Server(listening.getsockname()[1], server.Limits(), print)
         with pytest.raises(MachineError, match="is in use; stop what listens there, or choose another one by --port"):
