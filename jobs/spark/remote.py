@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pyspark
 
 from windowmill.jobs.spark.access import ConnectAccess
-from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_CONF, RELEASE, SERVER, TOKEN
+from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_EXTENSION, EXTENSIONS, RELEASE, SERVER, TOKEN
 from windowmill.windowing.errors import MachineError, ServerGoneError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_EXTENSIONS = "spark.sql.extensions"
+#: The longest that a connection, and then each of the two answers, may take.
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 20.0
 #: A lost request is tried again after 50, 200 and 800 ms. PySpark's own policy goes on for ten minutes, but a run has Spark of its own.
 RETRIES = 3
@@ -41,7 +41,7 @@ class Server:
         """Why runs cannot use it, and what to do; null if they can."""
         if _minor(self.version) != _minor(pyspark.__version__):
             return f"runs Spark {self.version}, and this is pyspark {pyspark.__version__}; start one with `windowmill serve`"
-        if DELTA_CONF[_EXTENSIONS] not in self.extensions:
+        if DELTA_EXTENSION not in self.extensions:
             return "has no Delta; start it with `windowmill serve`, or with Delta's jars and spark.sql.extensions as docs/airflow.md says"
         if self.release not in ("", metadata.version("windowmill")):
             return f"runs windowmill {self.release}, and this is {metadata.version('windowmill')}; start it again"
@@ -106,7 +106,7 @@ def examine(address: str) -> Server:
         raise ServerGoneError(f"{shown} does not answer ({err.strerror or err})") from err
     user = builder.userId or os.environ.get("SPARK_USER") or os.environ.get("USER")
     who = {"session_id": builder.session_id or kept_session(), "user_context": messages.UserContext(user_id=user)}
-    pairs = [messages.KeyValue(key=key, value="") for key in (_EXTENSIONS, RELEASE)]
+    pairs = [messages.KeyValue(key=key, value="") for key in (EXTENSIONS, RELEASE)]
     operation = messages.ConfigRequest.Operation(get_with_default=messages.ConfigRequest.GetWithDefault(pairs=pairs))
     version = messages.AnalyzePlanRequest.SparkVersion()
     with builder.toChannel() as channel:
