@@ -24,14 +24,24 @@ if TYPE_CHECKING:
 
 #: The longest that a connection, and then each of the two answers, may take.
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 20.0
-#: A lost request is tried again after 50, 200 and 800 ms. PySpark's own policy goes on for ten minutes, but a run has Spark of its own.
+#: A request that is lost is sent again after 50, 200 and 800 ms. PySpark would try for ten minutes; a run rather starts Spark of its own.
 RETRIES = 3
 _PACKAGES = ("windowing", "checkpoints", "expectations", "jobs")
 
 
 @dataclass(frozen=True)
-class Server:
-    """What a server tells of itself: Spark's version, the extensions of its sessions, and windowmill's release if it serves that."""
+class ServerFacts:
+    """What a server tells of itself.
+
+    Attributes
+    ----------
+    version
+        Spark's version.
+    extensions
+        Extensions of its sessions.
+    release
+        Windowmill's release, if ``windowmill serve`` has started it; else empty.
+    """
 
     version: str
     extensions: str
@@ -92,7 +102,7 @@ def detach() -> None:
     os.environ.pop(CONNECT_MODE, None)
 
 
-def examine(address: str) -> Server:
+def examine(address: str) -> ServerFacts:
     """Ask the server at ``address``; raises ``ServerGoneError`` if it does not answer, ``MachineError`` for a wrong address or token."""
     import grpc
 
@@ -116,7 +126,7 @@ def examine(address: str) -> Server:
             values = [pair.value for pair in stub.Config(messages.ConfigRequest(**who, operation=operation), **options).pairs]
         except grpc.RpcError as err:
             raise _refusal(shown, err) from err
-    return Server(told, *values)
+    return ServerFacts(told, *values)
 
 
 class _SessionClosedError(MachineError):

@@ -107,7 +107,9 @@ class Server:
         while not _answers(self.port):
             if self._process.poll() is not None or time.monotonic() - begun > START_SECONDS:
                 self._stop()
-                raise MachineError(f"the Spark Connect server did not start ({_last_line(log)}); `windowmill doctor` examines this machine")
+                raise MachineError(
+                    f"the Spark Connect server did not start ({_first_error(log)}); `windowmill doctor` examines this machine"
+                )
             if self._ending:
                 return
             time.sleep(LOOK_SECONDS)
@@ -235,7 +237,8 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _last_line(log: Path) -> str:
+def _first_error(log: Path) -> str:
+    """The first line of ``log`` that tells of an error, else its first line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     told = [line for line in lines if "ERROR" in line or "Error" in line or "Exception" in line]
     return (told or lines or ["no message"])[0][:300]

@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructFi
 from windowmill.jobs.commands.doctor import check_server
 from windowmill.jobs.spark import failures, remote, server, session
 from windowmill.jobs.spark.column_types import holds_text, sql_type
-from windowmill.jobs.spark.remote import Server, kept_session
+from windowmill.jobs.spark.remote import ServerFacts, kept_session
 from windowmill.jobs.spark.settings import DELTA_EXTENSION, SERVER
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.windowing.errors import MachineError, ServerGoneError
@@ -31,10 +31,10 @@ def silent_port() -> int:
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        (Server("3.5.1", DELTA_EXTENSION, ""), f"runs Spark 3.5.1, and this is pyspark {pyspark.__version__}"),
-        (Server(pyspark.__version__, "", ""), "has no Delta"),
-        (Server(pyspark.__version__, DELTA_EXTENSION, "0.0.1"), "runs windowmill 0.0.1"),
-        (Server(pyspark.__version__, f"other.Extension,{DELTA_EXTENSION}", ""), None),
+        (ServerFacts("3.5.1", DELTA_EXTENSION, ""), f"runs Spark 3.5.1, and this is pyspark {pyspark.__version__}"),
+        (ServerFacts(pyspark.__version__, "", ""), "has no Delta"),
+        (ServerFacts(pyspark.__version__, DELTA_EXTENSION, "0.0.1"), "runs windowmill 0.0.1"),
+        (ServerFacts(pyspark.__version__, f"other.Extension,{DELTA_EXTENSION}", ""), None),
     ],
 )
 def test_a_server_that_runs_cannot_use_is_told_with_what_to_do(found, told):
