@@ -1,7 +1,7 @@
 """Warms up the Spark Connect server that ``SPARK_REMOTE`` names: ``python -m windowmill.jobs.commands.warming``.
 
-Runs small pipelines by slices and by live rows in a temporary folder, twice each, so that the server has loaded, compiled and forked what a
-run needs, and the kept session its Python workers.
+Runs small pipelines by slices and by positions in a temporary folder, a few batches each, so that the server has loaded and compiled what
+the run of a small batch needs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from rich.console import Console
 from windowmill.jobs.spark.settings import RUNTIME_CONF, SERVER
 from windowmill.windowing.errors import WindowmillError
 
+#: Batches of each pipeline, and rows of a batch.
 ROUNDS, ROWS = 3, 1_000
 _PIPELINES: dict[str, dict[str, Any]] = {
     "slices": {
         "windows": [{"name": "rolling", "type": "hopping", "size": 100, "hop": 10}],
         "aggregates": {"n": {"count": "*"}, "mean": {"mean": "value"}, "most": {"max": "value"}},
     },
-    "live_rows": {
+    "positions": {
         "windows": [{"name": "last", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 50}}],
         "aggregates": {"n": {"count": "*"}, "total": {"sum": "value"}, "closing": {"last": "value"}},
     },

@@ -116,7 +116,7 @@ class Server:
         self._warm_up(scratch)
 
     def _warm_up(self, scratch: Path) -> None:
-        """Send the jobs of a few runs, so that the JVM has compiled and workers have imported what runs need."""
+        """Send the jobs of a few runs of small batches, so that the JVM has loaded and compiled what these need."""
         child = subprocess.Popen(
             [sys.executable, "-m", WARMING],
             cwd=scratch,
