@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.faults.kills import BY_SPARK
 from tests.spark import over_connect, two_executors
 from tests.spark.harness import Bench, differences, events, expected
 from tests.spark.test_two_executors import tables
@@ -24,14 +25,6 @@ from windowmill.jobs.spark.access import ClassicAccess, hadoop_uri
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
 
 ROOT = Path(__file__).parents[2]
-#: The command line, with batches of any size on Spark.
-ON_SPARK = """
-import sys
-from windowmill.jobs.cli import main
-from windowmill.jobs.ways import limits
-limits.MOST_ROWS = 0
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 @dataclass
@@ -114,7 +107,7 @@ def test_a_run_goes_on_where_its_server_is_killed_in_the_middle(served, tmp_path
     bench.land(rows[120:])
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(bench.spec))
     pausing = {"WINDOWMILL_FAILPOINT": "publish.begin:pause", "WINDOWMILL_FAILPOINT_RESUME": str(resume)}
-    command = [sys.executable, "-c", ON_SPARK, "run", str(tmp_path / "spec.yaml"), "--json"]
+    command = [sys.executable, "-c", BY_SPARK, "run", str(tmp_path / "spec.yaml"), "--json"]
     with subprocess.Popen(
         command, cwd=ROOT, env=served.environment | pausing, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
