@@ -21,9 +21,8 @@ from windowmill.checkpoints.places import Places
 
 KEYS, DAYS, TIMES = 20, 10, 10
 WEEK = ({"name": "week", "type": "hopping", "size": "7 days", "hop": "1 hour"},)
-NUMBERS = "numbers"
 KINDS: dict[str, dict[str, Any]] = {
-    NUMBERS: AGGREGATES,
+    "numbers": AGGREGATES,
     "approx_distinct": {"about": {"approx_distinct": "v"}},
     "count_distinct of 20 values": {"codes": {"count_distinct": "code"}},
     "p95": {"p95": {"quantile": {"column": "v", "q": 0.95}}},

@@ -105,9 +105,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
         measured.take([cold, warm])
         measured.figures = [
             Figure("cold / on the server", ratios(warm, cold), least=5),
-            Figure(
-                "processor time, cold / on the server", [c / w for c, w in zip(cold.cpu_seconds, warm.cpu_seconds, strict=True)], least=5
-            ),
+            Figure("processor time, cold / on the server", _ratios_of_processor_time(cold, warm), least=5),
         ]
         if given.soak:
             soaked, held = Result("soak"), [memory_bytes(server["pid"])]
@@ -128,7 +126,7 @@ def _landed(pipeline: Growing) -> Path:
 
 
 def _ratios_of_processor_time(cold: Result, warm: Result) -> list[float]:
-    return [ours / theirs for ours, theirs in zip(cold.cpu_seconds, warm.cpu_seconds, strict=True)]
+    return [on_its_own / on_server for on_its_own, on_server in zip(cold.cpu_seconds, warm.cpu_seconds, strict=True)]
 
 
 def _soak_note(soaked: Result, held: list[int]) -> str:

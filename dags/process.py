@@ -26,8 +26,6 @@ COMMAND = "windowmill.jobs.cli"
 
 #: Airflow sends SIGKILL 5 s after SIGTERM; the child must have ended before, so that the task can report it.
 GRACE_SECONDS = 3.0
-
-
 NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 
 

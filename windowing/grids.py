@@ -52,12 +52,13 @@ class Grids:
         """Start of the earliest slice that a window ending after ``emitted`` can hold; older slices are never read again."""
         return min(grid.first_start_after(emitted) for grid in self.grids)
 
-    def starts_of(self, after: int, through: int) -> tuple[tuple[int, int], ...] | None:
+    def spans_of_starts(self, after: int, through: int) -> tuple[tuple[int, int], ...] | None:
         """Spans [low, high) that hold the starts of all windows that end in (``after``, ``through``]; null where events are points."""
         if not self.lasting:
             return None
         ending = [grid for grid in self.grids if grid.count_ends(after, through)]
-        # Windows that share a start end one after the other, and where the clocks go forward, a later one may start earlier.
+        # Of other grids a window that ends after ``through`` may start no later than one that ends before it: windows that grow share a
+        # start, and where the clocks go forward, a later window may start earlier.
         highs = [grid.first_start_after(through) if isinstance(grid, Grid) else through for grid in ending]
         return tuple((grid.first_start_after(after), high) for grid, high in zip(ending, highs, strict=True))
 

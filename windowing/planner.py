@@ -215,11 +215,12 @@ class _Planner:
         kind, slices = "nodes" if way == "slices" and self._nodes else way, self._parts.slices
         reads, adds = [_READS[kind]], [_ADDS[kind]]
         if way == "slices" and slices is not None:
-            lasting = stored_slices.lasting_costs(slices.pipeline, slices.grids, clips=slices.layout.clips)
-            more = ((_REVISIONS, self._revises), (_SPANS, bool(slices.grids.known)), (lasting, slices.grids.lasting))
-            for (read, added), applies in more:
-                reads += [read] if applies else []
-                adds += [added] if applies else []
+            more = [told for told, applies in ((_REVISIONS, self._revises), (_SPANS, slices.grids.known)) if applies]
+            if slices.grids.lasting:
+                more.append(stored_slices.lasting_costs(slices.pipeline, slices.grids, clips=slices.layout.clips))
+            for read, added in more:
+                reads.append(read)
+                adds.append(added)
         return "".join(reads), "".join(adds)
 
     def _partials_of_bytes(self) -> str:

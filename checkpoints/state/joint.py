@@ -15,7 +15,7 @@ from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalak
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import REWRITE, batches_of, files_of, number_of_rows, order_of
-from windowmill.checkpoints.state.log import latest_entries
+from windowmill.checkpoints.state.log import latest_entries, own_entries
 from windowmill.checkpoints.state.partials import Needed
 from windowmill.checkpoints.state.positions import needed_rows, rows_of_group, search_order
 from windowmill.checkpoints.state.wanted import span_condition
@@ -72,11 +72,12 @@ def own_rows(way: WayName, ways: Collection[WayName], spans: Sequence[str] = ())
     """
     if len(ways) == 1:
         return "true"
-    marks = {"slices": SLICE, "sessions": GAP, "positions": SEQUENCE, "live rows": KIND}
+    if way == "live rows":
+        return own_entries(beside_positions="positions" in ways).sql
     if way == "slices" and spans:
         return f"({SLICE} IS NOT NULL OR {span_condition(spans)})"
-    others = f" AND {SEQUENCE} IS NULL" if way == "live rows" and "positions" in ways else ""
-    return f"{marks[way]} IS NOT NULL{others}"
+    mark = {"slices": SLICE, "sessions": GAP, "positions": SEQUENCE}[way]
+    return f"{mark} IS NOT NULL"
 
 
 def compact_entries(

@@ -124,12 +124,18 @@ class LogTable(StateTable):
             return entries
 
 
-def _entries(columns: Collection[str], before_batch: int) -> Condition:
-    """The condition for entries of the log of the batches before ``before_batch``, in a table with these ``columns``."""
-    own = Condition(f"{BATCH} < {before_batch} AND {KIND} IS NOT NULL", (pc.field(BATCH) < before_batch) & pc.field(KIND).is_valid())
-    if SEQUENCE not in columns:
+def own_entries(*, beside_positions: bool) -> Condition:
+    """The condition for entries of the log; beside positions, whose rows have a kind too, those without a sequence."""
+    own = Condition(f"{KIND} IS NOT NULL", pc.field(KIND).is_valid())
+    if not beside_positions:
         return own
     return Condition(f"{own.sql} AND {SEQUENCE} IS NULL", own.expression & pc.field(SEQUENCE).is_null())
+
+
+def _entries(columns: Collection[str], before_batch: int) -> Condition:
+    """The condition for entries of the log of the batches before ``before_batch``, in a table with these ``columns``."""
+    own = own_entries(beside_positions=SEQUENCE in columns)
+    return Condition(f"{BATCH} < {before_batch} AND {own.sql}", (pc.field(BATCH) < before_batch) & own.expression)
 
 
 def _of_keys(log: pa.Table, touched: pa.Table, keys: Sequence[str], watermark: int) -> pa.Table:

@@ -239,14 +239,17 @@ def check_server() -> list[Check]:
         server = remote.examine(address)
     except ServerGoneError as gone:
         return [Check("Spark Connect", "warn", str(gone), "start it (`windowmill serve`); until then each run starts Spark of its own")]
-    except MachineError as problem:
-        what, _, advice = str(problem).partition("; ")
-        return [Check("Spark Connect", False, what, advice)]
-    if unfit := server.problem():
-        what, _, advice = unfit.partition("; ")
-        return [Check("Spark Connect", False, f"{redacted(address)} {what}", advice)]
+    except MachineError as err:
+        return [_unfit(str(err))]
+    if problem := server.problem():
+        return [_unfit(f"{redacted(address)} {problem}")]
     served = f", windowmill {server.release}" if server.release else ""
     return [Check("Spark Connect", True, f"{redacted(address)} answers: Spark {server.version} with Delta{served}")]
+
+
+def _unfit(problem: str) -> Check:
+    what, _, advice = problem.partition("; ")
+    return Check("Spark Connect", False, what, advice)
 
 
 def check_plugins() -> list[Check]:

@@ -1,7 +1,8 @@
 """Warms up the Spark Connect server that ``SPARK_REMOTE`` names: ``python -m windowmill.jobs.commands.warming``.
 
-Runs small pipelines in a temporary folder, so that the server has loaded and compiled what a run needs. Small batches leave Python workers
-alone, so the same windows are also computed over a DataFrame, which starts the workers of the kept session.
+Runs small pipelines by slices and by positions in a temporary folder, a few batches each, so that the server has loaded and compiled what
+the run of a small batch needs. Such batches need no Python workers, so the same windows are also computed over a DataFrame, which starts
+the workers of the kept session.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from windowmill.windowing.errors import WindowmillError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Batches of each pipeline, and rows of a batch.
 ROUNDS, ROWS = 3, 1_000
 _PIPELINES: dict[str, dict[str, Any]] = {
     "slices": {

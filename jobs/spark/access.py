@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.spark.column_types import holds_text, sql_type
-from windowmill.jobs.spark.settings import DELTA_CONF, MOST_SHUFFLE_PARTITIONS
+from windowmill.jobs.spark.settings import DELTA_EXTENSION, EXTENSIONS, MOST_SHUFFLE_PARTITIONS
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.plugin_loading import VARIABLE
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 #: Characters that a Java URI does not escape in a path, besides letters and digits.
 UNESCAPED = "/@_-!.~'()*,;:$&+="
-_EXTENSIONS = "spark.sql.extensions"
 _URI = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):(?://(?P<authority>[^/]*))?)?(?P<path>.*)", re.DOTALL)
 
 
@@ -62,9 +61,9 @@ class Access(ABC):
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:
         """``rows`` of ``types``, which were given as values, as if they had been named in SQL (:mod:`.column_types`)."""
 
-    @abstractmethod
     def has_delta(self) -> bool:
-        """Whether the session has Delta's extension and its classes."""
+        """Whether the session has Delta's extension, and its classes as far as this process can see them."""
+        return DELTA_EXTENSION in (self.spark.conf.get(EXTENSIONS, "") or "")
 
 
 def access_to(spark: SparkSession) -> Access:
@@ -109,23 +108,23 @@ class ClassicAccess(Access):
             if self.spark.conf.isModifiable(key):
                 self.spark.conf.set(key, value)
 
-    def named(self, rows: DataFrame, types: StructType) -> DataFrame:  # noqa: ARG002 - they are
+    def named(self, rows: DataFrame, types: StructType) -> DataFrame:  # noqa: ARG002 - a classic session names them so by itself
         return rows
 
     def has_delta(self) -> bool:
         from delta.tables import DeltaTable  # only to check that the JVM has Delta's classes
 
+        if not super().has_delta():
+            return False
         try:
-            if DELTA_CONF[_EXTENSIONS] in (self.spark.conf.get(_EXTENSIONS, "") or ""):
-                DeltaTable.isDeltaTable(self.spark, tempfile.gettempdir())
-                return True
+            DeltaTable.isDeltaTable(self.spark, tempfile.gettempdir())
         except TypeError:  # py4j treats a class that it does not find as a package, which cannot be called
-            pass
-        return False
+            return False
+        return True
 
 
 class ConnectAccess(Access):
-    """A session of a Spark Connect server, which may be on another machine, with the same tables at the same paths."""
+    """A session of a Spark Connect server, which sees the tables at the paths that they have here."""
 
     def cores(self) -> int:
         return int(self.spark.conf.get("spark.default.parallelism", "") or MOST_SHUFFLE_PARTITIONS)
@@ -159,9 +158,6 @@ class ConnectAccess(Access):
         cells = {field.name: F.col(backquoted(field.name)) for field in types}
         typed = {field.name: cells[field.name].cast(sql_type(field.dataType)) for field in types if holds_text(field.dataType)}
         return rows.select(*(cell.alias(name) for name, cell in (cells | typed).items()))
-
-    def has_delta(self) -> bool:
-        return DELTA_CONF[_EXTENSIONS] in (self.spark.conf.get(_EXTENSIONS, "") or "")
 
 
 def hadoop_uri(path: str) -> str:

@@ -11,6 +11,8 @@ from windowmill.windowing.errors import ServerGoneError, StateCorruptError, Stat
 #: Messages about a missing file, and about a damaged one.
 _GONE = r"FILE_NOT_EXIST|FileNotFoundException|PATH_NOT_FOUND|does not exist"
 _DAMAGED = r"FAILED_READ_FILE|is not a Parquet file|ChecksumException|could not verify page integrity|ParquetDecodingException"
+#: What a client of Spark Connect is told when the server has died, or has been started anew.
+_SERVER_GONE = r"StatusCode\.UNAVAILABLE|INVALID_HANDLE\.(?:SESSION|OPERATION)_(?:CHANGED|CLOSED|NOT_FOUND)|NO_ACTIVE_SESSION"
 #: Pattern of a library's message, and advice for the user; the first match wins.
 _KNOWN = (
     (r"ARITHMETIC_OVERFLOW", "an integer sum left the range of a 64-bit integer; cast the column to double in a view of the source"),
@@ -23,13 +25,13 @@ _KNOWN = (
         "a file of a table is damaged; restore it from a copy, or backfill into a new sink",
     ),
     (r"No space left on device", "the disk is full; free some space and run again"),
+    (  # before the JVM: the message about a server that has died also says "Connection refused"
+        _SERVER_GONE,
+        "the Spark Connect server has died or lost its session; run again, a run starts Spark of its own where no server answers",
+    ),
     (
         r"Answer from Java side is empty|Connection refused|Py4JNetworkError",
         "Spark's JVM died (killed, or out of memory); run again, with WINDOWMILL_DRIVER_MEMORY=8g if it happens again",
-    ),
-    (
-        r"StatusCode\.UNAVAILABLE|INVALID_HANDLE\.SESSION",
-        "the Spark Connect server has died or lost its session; run again, a run starts Spark of its own where no server answers",
     ),
     (
         r"Cannot find catalog plugin class|DATA_SOURCE_NOT_FOUND.*delta",
@@ -47,9 +49,6 @@ _KNOWN = (
     (r"[Pp]ermission denied|AccessControlException", "a path may not be read or written by this user; check its permissions"),
 )
 
-
-#: What a client of Spark Connect is told when the server has died, or has been started anew.
-_SERVER_GONE = re.compile(r"StatusCode\.UNAVAILABLE|INVALID_HANDLE\.(?:SESSION|OPERATION)_(?:CHANGED|CLOSED|NOT_FOUND)|NO_ACTIVE_SESSION")
 #: Windowmill's own error in a Python worker, as Spark's error quotes it in the trace.
 _OURS = re.compile(rf"^\s*(?:[\w.]+: )*{re.escape(errors.__name__)}\.(\w+Error): ([^\n]+)", re.MULTILINE)
 
@@ -62,12 +61,12 @@ def raised_in_worker(err: Exception) -> WindowmillError | None:
 
 
 def typed(err: Exception, state: str) -> WindowmillError | None:
-    """Windowmill's own error behind Spark's error ``err``: of a Python worker, a lost server, or about a file of the ``state`` table."""
+    """Windowmill's own error behind Spark's error ``err``: of a worker, or about a lost server or a file of the ``state`` table."""
     ours = raised_in_worker(err)
     if ours is not None:
         return ours
     text = str(err)
-    if gone := _SERVER_GONE.search(text):
+    if gone := re.search(_SERVER_GONE, text):
         return ServerGoneError(f"the Spark Connect server has died or lost its session ({gone[0]})")
     file = re.search(rf"{re.escape(state.rstrip('/'))}/([^\s,;:'\"]+\.parquet)", text)
     if file and re.search(_GONE, text):

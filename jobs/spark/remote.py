@@ -16,22 +16,32 @@ from typing import TYPE_CHECKING, Any, cast
 import pyspark
 
 from windowmill.jobs.spark.access import ConnectAccess
-from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_CONF, RELEASE, SERVER, TOKEN
+from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_EXTENSION, EXTENSIONS, RELEASE, SERVER, TOKEN
 from windowmill.windowing.errors import MachineError, ServerGoneError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_EXTENSIONS = "spark.sql.extensions"
+#: The longest that a connection, and then each of the two answers, may take.
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 20.0
-#: A lost request is tried again after 50, 200 and 800 ms. PySpark's own policy goes on for ten minutes, but a run has Spark of its own.
+#: A request that is lost is sent again after 50, 200 and 800 ms. PySpark would try for ten minutes; a run rather starts Spark of its own.
 RETRIES = 3
 _PACKAGES = ("windowing", "checkpoints", "expectations", "jobs")
 
 
 @dataclass(frozen=True)
-class Server:
-    """What a server tells of itself: Spark's version, the extensions of its sessions, and windowmill's release if it serves that."""
+class ServerFacts:
+    """What a server tells of itself.
+
+    Attributes
+    ----------
+    version
+        Spark's version.
+    extensions
+        Extensions of its sessions.
+    release
+        Windowmill's release, if ``windowmill serve`` has started it; else empty.
+    """
 
     version: str
     extensions: str
@@ -41,7 +51,7 @@ class Server:
         """Why runs cannot use it, and what to do; null if they can."""
         if _minor(self.version) != _minor(pyspark.__version__):
             return f"runs Spark {self.version}, and this is pyspark {pyspark.__version__}; start one with `windowmill serve`"
-        if DELTA_CONF[_EXTENSIONS] not in self.extensions:
+        if DELTA_EXTENSION not in self.extensions:
             return "has no Delta; start it with `windowmill serve`, or with Delta's jars and spark.sql.extensions as docs/airflow.md says"
         if self.release not in ("", metadata.version("windowmill")):
             return f"runs windowmill {self.release}, and this is {metadata.version('windowmill')}; start it again"
@@ -92,7 +102,7 @@ def detach() -> None:
     os.environ.pop(CONNECT_MODE, None)
 
 
-def examine(address: str) -> Server:
+def examine(address: str) -> ServerFacts:
     """Ask the server at ``address``; raises ``ServerGoneError`` if it does not answer, ``MachineError`` for a wrong address or token."""
     import grpc
 
@@ -106,7 +116,7 @@ def examine(address: str) -> Server:
         raise ServerGoneError(f"{shown} does not answer ({err.strerror or err})") from err
     user = builder.userId or os.environ.get("SPARK_USER") or os.environ.get("USER")
     who = {"session_id": builder.session_id or kept_session(), "user_context": messages.UserContext(user_id=user)}
-    pairs = [messages.KeyValue(key=key, value="") for key in (_EXTENSIONS, RELEASE)]
+    pairs = [messages.KeyValue(key=key, value="") for key in (EXTENSIONS, RELEASE)]
     operation = messages.ConfigRequest.Operation(get_with_default=messages.ConfigRequest.GetWithDefault(pairs=pairs))
     version = messages.AnalyzePlanRequest.SparkVersion()
     with builder.toChannel() as channel:
@@ -116,7 +126,7 @@ def examine(address: str) -> Server:
             values = [pair.value for pair in stub.Config(messages.ConfigRequest(**who, operation=operation), **options).pairs]
         except grpc.RpcError as err:
             raise _refusal(shown, err) from err
-    return Server(told, *values)
+    return ServerFacts(told, *values)
 
 
 class _SessionClosedError(MachineError):

@@ -107,14 +107,16 @@ class Server:
         while not _answers(self.port):
             if self._process.poll() is not None or time.monotonic() - begun > START_SECONDS:
                 self._stop()
-                raise MachineError(f"the Spark Connect server did not start ({_last_line(log)}); `windowmill doctor` examines this machine")
+                raise MachineError(
+                    f"the Spark Connect server did not start ({_first_error(log)}); `windowmill doctor` examines this machine"
+                )
             if self._ending:
                 return
             time.sleep(LOOK_SECONDS)
         self._warm_up(scratch)
 
     def _warm_up(self, scratch: Path) -> None:
-        """Send the jobs of a few runs, so that the JVM has compiled and workers have imported what runs need."""
+        """Send the jobs of a few runs of small batches, so that the JVM has loaded and compiled what these need."""
         child = subprocess.Popen(
             [sys.executable, "-m", WARMING],
             cwd=scratch,
@@ -127,11 +129,13 @@ class Server:
         begun = time.monotonic()
         while child.poll() is None and not self._ending and time.monotonic() - begun < WARM_SECONDS:
             time.sleep(LOOK_SECONDS)
-        if child.poll() is None:
+        is_over = child.poll() is not None
+        if not is_over:
             child.kill()
         _, told = child.communicate()
         if child.returncode and not self._ending:
-            last = (told.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+            message = "no message" if is_over else f"not warm after {WARM_SECONDS:.0f} s"
+            last = (told.decode(errors="replace").strip().splitlines() or [message])[-1]
             raise MachineError(f"the Spark Connect server does not compute ({last}); `windowmill doctor` examines this machine")
 
     def _watch(self, scratch: Path) -> str:
@@ -235,7 +239,8 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _last_line(log: Path) -> str:
+def _first_error(log: Path) -> str:
+    """The first line of ``log`` that tells of an error, else its first line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     told = [line for line in lines if "ERROR" in line or "Error" in line or "Exception" in line]
     return (told or lines or ["no message"])[0][:300]

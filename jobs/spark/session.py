@@ -59,7 +59,7 @@ def spark_session(
     Raises
     ------
     MachineError
-        If Java or the Delta jars are missing, Spark does not start, or the running session or the server is without Delta or another Spark.
+        If Java or the Delta jars are missing, Spark does not start, the running session has no Delta, or runs cannot use the server.
     """
     running = SparkSession.getActiveSession()
     if running is not None:

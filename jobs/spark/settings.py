@@ -34,8 +34,10 @@ WORKER_MEMORY = {
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(256 << 20),
 }
 
+#: Setting that lists the extensions of a session, and the extension that Delta needs.
+EXTENSIONS, DELTA_EXTENSION = "spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CONF = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    EXTENSIONS: DELTA_EXTENSION,
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 

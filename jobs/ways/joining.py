@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.kernels.combine import Ints
 
-#: Columns of a new row that tell whether it is too late, beside its end.
-_JUDGED_BY = pa.schema([(NUMBER_OF, pa.int64()), (TIME, pa.int64()), (CLOSED, pa.int64()), (LATE, pa.bool_())])
+#: Columns of a new row that tell whether it is too late.
+_JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, CLOSED)), (LATE, pa.bool_())])
 
 
 def joined(new: NewRows | NumberedRows | None, parts: Sequence[Part], loaded: Sequence[Loaded], batch: Input, state: pa.Schema) -> Computed:
@@ -90,7 +90,7 @@ def refused_in_process(new: NewRows, refusing: Sequence[Computed], grids: Sequen
         numbers = each.refused if numbers is None else np.intersect1d(numbers, each.refused)
     if numbers is not None and (not grids or not len(numbers)):
         return numbers
-    rows = new.usable(batch, _JUDGED_BY.append(pa.field(UNTIL_OF, pa.int64())) if UNTIL_OF in new.table.column_names else _JUDGED_BY)
+    rows = new.usable(batch, _JUDGED_BY)
     rows = rows.filter(rows.column(LATE) if numbers is None else pc.is_in(rows.column(NUMBER_OF), pa.array(numbers)))
     number, time, closed = (rows.column(name).to_numpy() for name in (NUMBER_OF, TIME, CLOSED))
     if not len(number):

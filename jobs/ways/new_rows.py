@@ -52,7 +52,10 @@ class NewRows:
         return cls(chosen.toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")]), rows)
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
-        """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``."""
+        """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``.
+
+        The end of an event that is a point is its time.
+        """
         marked = lateness.marked(self.table, batch).append_column(NUMBER_OF, pa.array(numbers_of(self.table, batch)))
         if UNTIL_OF not in marked.column_names:
             marked = marked.append_column(UNTIL_OF, marked.column(TIME))

@@ -75,12 +75,12 @@ class Slicing:
         if nodes is not None:
             closed = (batch.emitted, batch.emitted if emission.emitted is None else emission.emitted)
             selected = nodes.selection(after, through, closed, revised_after)
-            return selected and replace(selected, reaching=grids.starts_of(after, through))
+            return selected and replace(selected, reaching=grids.spans_of_starts(after, through))
         if revised_after is not None:
             after = min(after, revised_after)
         if not grids.any_end(after, through):
             return None
-        return Span(grids.first_slice_after(after), through, grids.starts_of(after, through))
+        return Span(grids.first_slice_after(after), through, grids.spans_of_starts(after, through))
 
     def _shown(self, emission: Emission) -> tuple[int, int]:
         """The batch shows the windows for the first time that end after the one instant and at or before the other."""

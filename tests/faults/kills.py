@@ -14,7 +14,8 @@ from pathlib import Path
 VICTIMS = ("driver", "jvm", "worker")
 #: The longest that a run may take to reach a step, or to end.
 PATIENCE_SECONDS = 240.0
-_BY_SPARK = """
+#: The command line as a script, with batches of any size on Spark.
+BY_SPARK = """
 import sys
 
 from windowmill.jobs import cli
@@ -44,7 +45,7 @@ class Run:
         environment = dict(os.environ)
         if self.place is not None:
             environment |= {"WINDOWMILL_FAILPOINT": f"{self.place}:pause", "WINDOWMILL_FAILPOINT_RESUME": str(self._resume)}
-        command = [sys.executable, *(["-c", _BY_SPARK] if self.by_spark else ["-m", "windowmill.jobs.cli"]), "run", str(self.spec)]
+        command = [sys.executable, *(["-c", BY_SPARK] if self.by_spark else ["-m", "windowmill.jobs.cli"]), "run", str(self.spec)]
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
         )

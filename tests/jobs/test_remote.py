@@ -14,12 +14,10 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructFi
 from windowmill.jobs.commands.doctor import check_server
 from windowmill.jobs.spark import failures, remote, server, session
 from windowmill.jobs.spark.column_types import holds_text, sql_type
-from windowmill.jobs.spark.remote import Server, kept_session
-from windowmill.jobs.spark.settings import DELTA_CONF, SERVER
+from windowmill.jobs.spark.remote import ServerFacts, kept_session
+from windowmill.jobs.spark.settings import DELTA_EXTENSION, SERVER
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.windowing.errors import MachineError, ServerGoneError
-
-DELTA = DELTA_CONF["spark.sql.extensions"]
 
 
 @pytest.fixture
@@ -33,10 +31,10 @@ def silent_port() -> int:
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        (Server("3.5.1", DELTA, ""), f"runs Spark 3.5.1, and this is pyspark {pyspark.__version__}"),
-        (Server(pyspark.__version__, "", ""), "has no Delta"),
-        (Server(pyspark.__version__, DELTA, "0.0.1"), "runs windowmill 0.0.1"),
-        (Server(pyspark.__version__, f"other.Extension,{DELTA}", ""), None),
+        (ServerFacts("3.5.1", DELTA_EXTENSION, ""), f"runs Spark 3.5.1, and this is pyspark {pyspark.__version__}"),
+        (ServerFacts(pyspark.__version__, "", ""), "has no Delta"),
+        (ServerFacts(pyspark.__version__, DELTA_EXTENSION, "0.0.1"), "runs windowmill 0.0.1"),
+        (ServerFacts(pyspark.__version__, f"other.Extension,{DELTA_EXTENSION}", ""), None),
     ],
 )
 def test_a_server_that_runs_cannot_use_is_told_with_what_to_do(found, told):
@@ -114,13 +112,14 @@ def test_a_shipment_is_known_by_what_is_in_it(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     "said",
     [
-        "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE",
+        "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = Connection refused",
         "[INVALID_HANDLE.SESSION_CHANGED] The handle is invalid",
         "[NO_ACTIVE_SESSION] No active Spark session found",
     ],
 )
 def test_an_error_of_a_lost_server_is_known(said):
     assert type(failures.typed(RuntimeError(said), "/s")) is ServerGoneError
+    assert "the Spark Connect server has died or lost its session; run again" in failures.explain(RuntimeError(said))
 
 
 def test_connections_to_a_port_are_counted():
@@ -132,7 +131,7 @@ def test_connections_to_a_port_are_counted():
         assert server.clients(port, recent=True) >= 1
 
 
-def test_a_port_that_is_taken_is_told(monkeypatch):
+def test_a_port_that_is_taken_is_told():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         taken = server.Server(listening.getsockname()[1], server.Limits(), print)
         with pytest.raises(MachineError, match="is in use; stop what listens there, or choose another one by --port"):

@@ -183,8 +183,8 @@ MUTANTS = (
     Mutant(
         "rows-over-positions-taken-for-live-rows",
         "checkpoints/state/joint.py",
-        'if way == "live rows" and "positions" in ways else ""',
-        'if False else ""',
+        'own_entries(beside_positions="positions" in ways)',
+        "own_entries(beside_positions=False)",
         ("tests/jobs/test_mixed_batches.py::test_compaction_keeps_the_rows_of_other_parts",),
     ),
     Mutant(

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.faults.kills import BY_SPARK
 from tests.spark import over_connect, two_executors
 from tests.spark.harness import Bench, differences, events, expected
 from tests.spark.test_two_executors import tables
@@ -24,14 +25,6 @@ from windowmill.jobs.spark.access import ClassicAccess, hadoop_uri
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
 
 ROOT = Path(__file__).parents[2]
-#: The command line, with batches of any size on Spark.
-ON_SPARK = """
-import sys
-from windowmill.jobs.cli import main
-from windowmill.jobs.ways import limits
-limits.MOST_ROWS = 0
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 @dataclass
@@ -108,13 +101,13 @@ def test_files_are_known_by_the_uris_that_hadoop_gives_them(spark, tmp_path):
 
 
 @pytest.mark.covers("P2")
-def test_a_run_goes_on_where_its_server_is_killed_in_the_middle(served, tmp_path):
+def test_a_run_goes_on_where_its_server_is_killed_in_the_middle_and_the_server_starts_anew(served, tmp_path):
     rows, bench, resume = events(73, 200), Bench(tmp_path), tmp_path / "resume"
     bench.land(rows[:120])
     bench.land(rows[120:])
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(bench.spec))
     pausing = {"WINDOWMILL_FAILPOINT": "publish.begin:pause", "WINDOWMILL_FAILPOINT_RESUME": str(resume)}
-    command = [sys.executable, "-c", ON_SPARK, "run", str(tmp_path / "spec.yaml"), "--json"]
+    command = [sys.executable, "-c", BY_SPARK, "run", str(tmp_path / "spec.yaml"), "--json"]
     with subprocess.Popen(
         command, cwd=ROOT, env=served.environment | pausing, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -127,9 +120,6 @@ def test_a_run_goes_on_where_its_server_is_killed_in_the_middle(served, tmp_path
     told = [line.strip() for line in messages.splitlines()]
     assert sum(line.startswith("the Spark Connect server has died or lost its session (") for line in told) == 1, messages
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
-
-
-def test_a_server_ends_when_it_is_asked_to(served):
     served.process.send_signal(signal.SIGTERM)
     _, messages = served.process.communicate(timeout=60)
     assert served.process.returncode == 0

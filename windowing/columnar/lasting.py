@@ -1,4 +1,4 @@
-"""Events that last, lifted into slices: each of its slices is told of an event in a partial of one of two families.
+"""Lifts events that last into slices: an event has partials of one family in the slice where it begins, of another where windows begin.
 
 ::
 
@@ -7,11 +7,11 @@
     begins in        a
     reaches into         b       c              where a window begins
 
-A window [s, e) is made of the partials of the events that begin in its slices, and of those that reach into the slice at s. An event is
-in exactly one of the two, so partials of windows are combined as those of points are.
+A window [s, e) is made of the partials of the events that begin in its slices, and of those of the events that reach into the slice at s.
+An event is in exactly one of the two, so partials are combined into windows as those of points are.
 
-An aggregate that weighs events by time counts an event in each slice that it overlaps, clipped to the slice: slices that it crosses have
-partials of the first family in which it weighs something, and counts in nothing else.
+An aggregate that weighs events by time counts an event in each slice that it overlaps, clipped to the slice. So each slice that an event
+crosses has a partial of the first family, which has the event's weight there and counts it in no other aggregate.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ _CHUNK_PARTIALS = 1_000_000
 
 @dataclass(frozen=True)
 class Lifted:
-    """Rows to lift, one for each partial in which an event counts.
+    """Events in slices: a row for each partial in which an event counts, still to be lifted.
 
     Attributes
     ----------
+    rows
+        The columns of the event; where an aggregate weighs by time also ``WEIGHT`` and ``WHOLE``.
     starts
         Start of the slice.
     reaching
@@ -93,13 +95,9 @@ class Lasting:
         for window in self.windows if len(time) else ():
             check_lasting(window, int((stop - time).max()))
         partials = np.ones(len(time), np.int64)
-        for each in self._crossings:
+        for each in (self.starts,) if self.crossed is None else (self.starts, self.crossed):
             partials += each.most_within(time, stop)
         return partials
-
-    @property
-    def _crossings(self) -> tuple[Crossings, ...]:
-        return (self.starts,) if self.crossed is None else (self.starts, self.crossed)
 
     def chunks(self, rows: pa.Table) -> Iterator[pa.Table]:
         """``rows`` in pieces whose events have few partials, but for single events with many; raises as :meth:`most_partials`."""
@@ -109,25 +107,26 @@ class Lasting:
             yield rows.slice(first, last - first)
 
     def lift(self, rows: pa.Table) -> Lifted:
-        """The partials of the events of ``rows``; those of one slice in the order of ``rows``. O(n log n) in partials."""
+        """The partials of the events of ``rows``; those of one slice in the order of ``rows``. O(n log n) in partials.
+
+        First come the slices in which events begin, then those that they cross, then those into which they reach.
+        """
         time, stop = spans_of(rows)
-        own = np.arange(len(time))
         reaches, into = self.starts.within(time, stop)
         crosses, at = (np.empty(0, np.int64),) * 2 if self.crossed is None else self.crossed.within(time, stop)
-        of, starts = np.concatenate((own, crosses, reaches)), np.concatenate((self.edges.slice_starts(time), at, into))
-        found = rows.take(pa.array(of))
+        event = np.concatenate((np.arange(len(time)), crosses, reaches))
+        starts = np.concatenate((self.edges.slice_starts(time), at, into))
+        begins, reaching = np.arange(len(event)) < len(time), np.arange(len(event)) >= len(time) + len(crosses)
+        found = rows.take(pa.array(event))
         if CLOSED in found.column_names:
             closed = closed_of(found)
             # Windows that hold an instant at or after the mark end after it.
-            closed[len(own) :][starts[len(own) :] >= closed[len(own) :]] = NEVER_CLOSED
+            closed[~begins & (starts >= closed)] = NEVER_CLOSED
             found = found.set_column(found.column_names.index(CLOSED), CLOSED, nulled(closed))
         if self.crossed is not None:
-            weight = _clipped(time, stop, crosses, at)
-            missing = np.arange(len(of)) >= len(weight)
-            weight = np.append(weight, np.zeros(len(reaches), np.int64))
-            whole = (np.arange(len(of)) < len(own)) | missing
-            found = found.append_column(WHOLE, pa.array(whole)).append_column(WEIGHT, pa.array(weight, mask=missing))
-        return Lifted(found, starts, np.repeat([0, 1], [len(of) - len(reaches), len(reaches)]))
+            weight = np.append(_clipped(time, stop, crosses, at), np.zeros(len(reaches), np.int64))
+            found = found.append_column(WHOLE, pa.array(begins | reaching)).append_column(WEIGHT, pa.array(weight, mask=reaching))
+        return Lifted(found, starts, reaching.astype(np.int64))
 
 
 def spans_of(rows: pa.Table) -> tuple[Ints, Ints]:
@@ -137,14 +136,11 @@ def spans_of(rows: pa.Table) -> tuple[Ints, Ints]:
 
 
 def _clipped(time: Ints, stop: Ints, crosses: Ints, at: Ints) -> Ints:
-    """How long each event lasts in its first slice, then in each slice that it crosses, ``at`` of event ``crosses``."""
-    n = len(time)
-    last = np.append(crosses[1:] != crosses[:-1], True)[: len(crosses)]
-    until = np.append(at[1:], 0)[: len(at)]
-    until[last] = stop[crosses[last]]
-    first = stop.copy()
-    begins = np.append(True, crosses[1:] != crosses[:-1])[: len(crosses)]
-    first[crosses[begins]] = at[begins]
-    lengths = np.empty(n + len(at), np.int64)
-    lengths[:n], lengths[n:] = first - time, until - at
-    return lengths
+    """How long each event lasts in its first slice, then in each slice that it crosses: event ``crosses``, slice that starts ``at``."""
+    other = crosses[1:] != crosses[:-1]
+    first, last = (np.append(*ends)[: len(crosses)] for ends in ((True, other), (other, True)))
+    # An event leaves its first slice where it first crosses into another, and each later slice where the next one starts.
+    left_first, left = stop.copy(), np.append(at[1:], 0)[: len(at)]
+    left_first[crosses[first]] = at[first]
+    left[last] = stop[crosses[last]]
+    return np.append(left_first - time, left - at)
