@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
 from windowmill.checkpoints.appending import SMALL_BATCH_ROWS, append_once, landed, writer_once
@@ -80,6 +81,8 @@ class StateTable:
         wanted: Condition,
         most_rows: int,
         may_lack: Collection[str] = (),
+        *,
+        checked: pc.Expression | None = None,
     ) -> pa.Table | None:
         """The ``wanted`` rows, read by this process; none if there are more than ``most_rows``.
 
@@ -91,9 +94,14 @@ class StateTable:
             The columns to read.
         may_lack
             Columns that are null where the table lacks them.
+        checked
+            The rows of a table read whole that are verified before the ``wanted`` ones are chosen: damage could hide these.
         """
         if sum(file["size_bytes"] for file in files) <= WHOLE_BYTES:
-            rows = read_whole(table, files, schema, wanted.expression, may_lack=may_lack)
+            rows = read_whole(table, files, schema, wanted.expression if checked is None else checked, may_lack=may_lack)
+            if checked is not None:
+                self._check.verify(rows)
+                rows = rows.filter(wanted.expression)
         else:
             rows = self._queried(table, schema, wanted.sql, most_rows, may_lack)
         return None if rows.num_rows > most_rows else rows

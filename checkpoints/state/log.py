@@ -119,9 +119,10 @@ class LogTable(StateTable):
             log = self._rows(table, files, schema, _entries(names, before_batch), limit.rows, self._may_lack)
             if log is None:
                 return None
-            entries = _of_keys(log.select(self._schema.names), touched, list(keys.values()), watermark)
+            entries = log.select(self._schema.names)
+            # Before any is left out: a damaged key or instant would hide a key that is due.
             self._check.verify(entries)
-            return entries
+            return _of_keys(entries, touched, list(keys.values()), watermark)
 
 
 def own_entries(*, beside_positions: bool) -> Condition:

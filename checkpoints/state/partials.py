@@ -20,13 +20,13 @@ from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
 from windowmill.checkpoints.state.base import REWRITE, BatchFiles, StateTable, by_batches, files_of, number_of_rows, order_of
 from windowmill.checkpoints.state.wanted import (
-    Condition,
     OpenSessions,
     ReadLimit,
     Wanted,
     condition,
     may_hold,
     open_condition,
+    rows_of_part,
     span_condition,
 )
 from windowmill.windowing.columnar.checksums import SUM
@@ -81,16 +81,19 @@ class PartialTable(StateTable):
             files = files_of(table)
             if limit.is_exceeded(wanted, [file for file in files if may_hold(file, wanted)]):
                 return None
-            return self._read(table, files, condition(wanted, before_batch=before_batch), limit.rows)
+            return self._read(table, files, wanted, before_batch, limit.rows)
 
     def files_with(self, wanted: Wanted) -> list[dict[str, Any]]:
         """The log's entry of each file that may hold ``wanted`` rows."""
         return [file for file in files_of(newest(self._path)) if may_hold(file, wanted)]
 
-    def _read(self, table: DeltaTable, files: Sequence[Mapping[str, Any]], wanted: Condition, most_rows: int) -> pa.Table | None:
+    def _read(
+        self, table: DeltaTable, files: Sequence[Mapping[str, Any]], wanted: Wanted, before_batch: int, most_rows: int
+    ) -> pa.Table | None:
         """The ``wanted`` rows, verified; none if there are more than ``most_rows``. ``files`` are all files of the table."""
-        rows = self._rows(table, files, self._schema, wanted, most_rows)
-        if rows is None or SUM not in self._schema.names:
+        checked = rows_of_part(wanted) if SUM in self._schema.names else None
+        rows = self._rows(table, files, self._schema, condition(wanted, before_batch=before_batch), most_rows, checked=checked)
+        if rows is None or checked is None:
             return rows
         self._check.verify(rows)
         return rows.drop_columns([SUM])

@@ -94,6 +94,14 @@ def condition(wanted: Wanted, *, before_batch: int) -> Condition:
     return Condition(f"{BATCH} < {before_batch} AND {within.sql}", (pc.field(BATCH) < before_batch) & within.expression)
 
 
+def rows_of_part(wanted: Wanted) -> pc.Expression:
+    """The expression for all rows of the part that has the ``wanted`` ones, in a table that may have rows of others."""
+    if isinstance(wanted, OpenSessions):
+        return pc.field(GAP).is_valid()
+    marks = (SLICE, *wanted.columns) if isinstance(wanted, WithSpans) else (SLICE,)
+    return reduce(or_, (pc.field(name).is_valid() for name in marks))
+
+
 def _within(wanted: Wanted) -> Condition:
     match wanted:
         case WithSpans():

@@ -16,6 +16,7 @@ from windowmill.windowing.columnar.log import TIME_OF, UNTIL_OF
 from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.grids import grids_among
+from windowmill.windowing.slicing.policy_settings import PolicySettings
 
 if TYPE_CHECKING:
     from windowmill.jobs.ways.live_row_pass import LiveRows
@@ -44,7 +45,10 @@ class LoadedInProcess:
 
 
 def fits(fresh: pa.Table, stored: pa.Table, rows: LiveRows, clock: Clock) -> bool:
-    """Whether the windows on grids of these rows and entries are few enough for this process; others are no more than the rows."""
+    """Whether the windows on grids, and the ticks, of these rows and entries are few enough for this process.
+
+    Windows of most other kinds are no more than the rows.
+    """
     tables = [table for table in (fresh, stored) if table.num_rows]
     instants = [pc.min_max(table.column(name)) for table in tables for name in (TIME_OF, UNTIL_OF)]
     known = [instant for span in instants for instant in span.as_py().values() if instant is not None]
@@ -53,4 +57,7 @@ def fits(fresh: pa.Table, stored: pa.Table, rows: LiveRows, clock: Clock) -> boo
     _, n_keys = codes_of(tables, list(rows.log.keys.values()))
     after = max(clock.since, min(known))
     ends = sum(grid.count_ends(after, min(clock.watermark, grid.last_end_holding(max(known)))) for grid in grids_among(rows.pipeline))
-    return n_keys * ends <= limits.MOST_RESULTS
+    n_rows = sum(table.num_rows for table in tables)
+    by_policies = (PolicySettings(window, window.policies(), rows.pipeline) for window in rows.pipeline.windows if window.follows_policies)
+    ticks = sum(settings.most_ticks(after, clock.watermark, n_keys, n_rows) for settings in by_policies)
+    return n_keys * ends + ticks <= limits.MOST_RESULTS

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
@@ -145,3 +146,16 @@ def test_an_altered_entry_is_told(log, tmp_path):
     write_deltalake(tmp_path, altered, mode="overwrite")
     with pytest.raises(StateCorruptError, match="rows read differ"):
         read(log, None, 1.0, 2.0, watermark=4)
+
+
+@pytest.mark.covers("D3")
+@pytest.mark.parametrize(("column", "value"), [("_due", AFTER), ("k", 9.0), ("_kind", ROW)])
+def test_an_entry_that_says_no_more_that_its_key_is_due_is_told(log, tmp_path, column, value):
+    rows = pa.table(DeltaTable(tmp_path).to_pyarrow_table())
+    # The entry of null, by which the watermark 5 makes it due.
+    told = [key is None and kind == KEY_ENTRY for key, kind in zip(rows["k"].to_pylist(), rows["_kind"].to_pylist(), strict=True)]
+    at = rows.schema.get_field_index(column)
+    altered = pc.if_else(pa.array(told), pa.scalar(value, rows.schema.field(at).type), rows.column(at))
+    write_deltalake(tmp_path, rows.set_column(at, rows.schema.field(at), altered), mode="overwrite")
+    with pytest.raises(StateCorruptError, match="1 of 7 rows read differ"):
+        read(log, 1.0, watermark=5)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
@@ -125,6 +126,16 @@ def test_a_row_that_is_another_is_damage_however_it_is_read(path, monkeypatch):
         monkeypatch.setattr("windowmill.checkpoints.state.base.WHOLE_BYTES", bytes_)
         with pytest.raises(StateCorruptError, match=f"1 of 6 rows read differ from what was written; {REMEDY}"):
             restore(path)
+
+
+def test_a_row_that_is_moved_out_of_what_is_read_is_damage(path):
+    rows = DeltaTable(path).to_pyarrow_table()
+    moved = [(row["k"], row["_batch"]) == ("b", 0) for row in rows.to_pylist()]
+    starts = pc.if_else(pa.array(moved), 0, rows["_slice"])
+    write_deltalake(path, rows.set_column(rows.schema.get_field_index("_slice"), "_slice", starts), mode="overwrite")
+    table = PartialTable(None, str(path), SCHEMA, RowCheck(str(path)))  # type: ignore[arg-type]
+    with pytest.raises(StateCorruptError, match=f"1 of 6 rows read differ from what was written; {REMEDY}"):
+        table.read(Span(1, 4), before_batch=9, limit=LIMIT)
 
 
 def test_a_missing_column_is_damage(path, monkeypatch):

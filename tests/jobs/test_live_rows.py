@@ -1,0 +1,57 @@
+"""Which batches of live rows this process computes, and which it leaves to Spark. No Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.jobs.test_calendar_batches import arrived
+from tests.jobs.test_mixed_batches import COLUMNS, Batch, Run, at
+from tests.jobs.test_session_batches import Collected
+from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.lateness_in_process import seen_after
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.spec import Pipeline
+
+ROWS = [at(0), at(0, k="b"), at(100, k="c")]
+TICKS = {"time": "1 minute"}
+
+
+def is_computed_here(window: dict[str, Any], path: str) -> bool:
+    """Whether this process computes ``ROWS``, the last of which is 100 minutes after the first two."""
+    spec = {
+        "pipeline": "p",
+        "keys": ["k"],
+        "time": {"column": "t"},
+        "windows": [{"name": "w", **window}],
+        "aggregates": {"n": {"count": "*"}},
+    }
+    pipeline = Pipeline.model_validate(spec | {"emit": "revise"})
+    run, new = Run(pipeline, path), Collected(arrived(ROWS), None)  # type: ignore[arg-type] - there is no Spark
+    seen = seen_after(new.table, None)
+    assert seen is not None
+    [part] = run.parts(Batch(pipeline=pipeline, columns=COLUMNS, builds_state=True, check=RowCheck(path)))
+    return part.few(new, Emission(seen, seen, AXIS_BEGIN, seen)) is not None
+
+
+@pytest.mark.parametrize(
+    ("window", "most"),
+    [
+        ({"type": "sliding", "evict": {"count": 3}, "trigger": TICKS}, 300),
+        ({"type": "sliding", "evict": {"count": 3}, "trigger": TICKS, "idle_after": "8 minutes"}, 30),
+        ({"type": "sliding", "evict": {"time": "4 minutes"}, "trigger": TICKS}, 18),
+        ({"type": "sliding", "evict": {"time": "4 minutes"}, "trigger": TICKS, "empty": "emit"}, 300),
+        ({"type": "tumbling", "evict": {"time": "1 day"}, "timezone": "America/New_York"}, 3),
+        ({"type": "tumbling", "evict": TICKS}, 3),
+        ({"type": "sliding", "evict": {"count": 3}, "trigger": {"count": 1}}, 0),
+    ],
+)
+def test_a_batch_of_very_many_ticks_is_for_spark(window, most, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MOST_RESULTS", most)
+    assert is_computed_here(window, str(tmp_path / "state"))
+    if most:
+        monkeypatch.setattr(limits, "MOST_RESULTS", most - 1)
+        assert not is_computed_here(window, str(tmp_path / "state"))
