@@ -6,7 +6,7 @@ state entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -74,43 +74,6 @@ class LiveRows:
         return chosen.select(
             *(own[field.name].cast(field.dataType).alias(field.name) for field in from_arrow_schema(self.log.fresh_schema))
         )
-
-    # What this process reads of a small batch's rows.
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return self.pipeline.keys
-
-    @property
-    def ties(self) -> tuple[str, ...]:
-        return self.pipeline.time.tie_break
-
-    @property
-    def layout(self) -> None:
-        """No partials: rows are kept as they are."""
-        return
-
-    @property
-    def source_columns(self) -> Sequence[str]:
-        return [name for name, _ in self.log.columns_of_fresh()]
-
-    @property
-    def conditions(self) -> Sequence[str]:
-        return conditions_of(self.pipeline)
-
-    @property
-    def read_schema(self) -> pa.Schema:
-        """Columns of the rows that this process has read: as those of ``log.fresh_schema``, by the names of the source's columns."""
-        own = [(name, pa.int64()) for name in (NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF)]
-        own += [(name, self.types[name]) for name in dict.fromkeys(self.source_columns)]
-        return pa.schema([*own, *((name, pa.bool_()) for name in self.log.conditions)])
-
-    def fresh_in_process(self, rows: pa.Table) -> pa.Table:
-        """As :meth:`fresh`, of usable rows with the columns of ``read_schema``."""
-        labels = dict(self.log.columns_of_fresh()) | dict(self.log.conditions)
-        columns = {labels.get(name, name): rows.column(name) for name in rows.column_names}
-        columns |= {label: columns[label].fill_null(False) for label in self.log.conditions.values()}
-        return pa.table({name: columns[name] for name in self.log.fresh_schema.names}, schema=self.log.fresh_schema)
 
     def windows(self, fresh: DataFrame, clock: Clock, batch: int, partitions: int) -> DataFrame:
         """The result rows of an input that ends with ``fresh``, without late rows; columns as ``schema``.

@@ -14,7 +14,7 @@ from windowmill.jobs.ways import limits, live_rows_in_process
 from windowmill.jobs.ways import live_row_pass as live
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.live_rows_in_process import LoadedInProcess
+from windowmill.jobs.ways.live_rows_in_process import LiveRowReading, LoadedInProcess
 from windowmill.jobs.ways.live_rows_on_spark import LoadedOnSpark
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
@@ -48,20 +48,19 @@ class LiveRowPart:
         return self._rows.log.schema
 
     @property
-    def reading(self) -> live.LiveRows:
-        return self._rows
+    def reading(self) -> LiveRowReading:
+        return LiveRowReading(self._rows.pipeline, self._rows.types, self._rows.log)
 
     def few(self, new: NewRows | None, emission: Emission) -> LoadedInProcess | None:
-        batch, rows = self._batch, self._rows
-        clock = batch.clock(emission)
-        fresh = rows.log.fresh_schema.empty_table() if new is None else rows.fresh_in_process(new.usable(batch, rows.read_schema))
-        stored: pa.Table | None = rows.log.schema.empty_table()
+        batch, reading, log = self._batch, self.reading, self._rows.log
+        clock, fresh = batch.clock(emission), reading.fresh(new, batch)
+        stored: pa.Table | None = log.schema.empty_table()
         if batch.restores:
-            limit = limits.state_read(rows.layout)
-            stored = self._table.read(fresh, rows.log.keys, before_batch=batch.batch, watermark=clock.watermark, limit=limit)
-        if stored is None or not live_rows_in_process.fits(fresh, stored, rows, clock):
+            limit = limits.state_read(reading.layout)
+            stored = self._table.read(fresh, log.keys, before_batch=batch.batch, watermark=clock.watermark, limit=limit)
+        if stored is None or not live_rows_in_process.fits(fresh, stored, reading, clock):
             return None
-        return LoadedInProcess(fresh, stored, rows.task(clock, batch.batch, keep=batch.builds_state), emission.ends(batch.plan))
+        return LoadedInProcess(fresh, stored, self._rows.task(clock, batch.batch, keep=batch.builds_state), emission.ends(batch.plan))
 
     def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
         """New rows, and all entries of the keys that have new rows or are due by the watermark."""

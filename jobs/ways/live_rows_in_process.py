@@ -2,25 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Computed
-from windowmill.jobs.ways.new_rows import computed
+from windowmill.jobs.ways.new_rows import NewRows, computed
 from windowmill.windowing.columnar.advanced import Advanced
-from windowmill.windowing.columnar.log import TIME_OF, UNTIL_OF
+from windowmill.windowing.columnar.log import NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
 from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.grids import grids_among
 from windowmill.windowing.slicing.policy_settings import PolicySettings
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowmill.jobs.ways.live_row_pass import LiveRows
+    from windowmill.jobs.ways.input import Input
     from windowmill.windowing.watermark import Clock
+
+
+@dataclass(frozen=True)
+class LiveRowReading:
+    """What this process reads of the new rows of a small batch, and what it makes of them; parameters as for :class:`.LiveRows`."""
+
+    pipeline: Pipeline
+    types: Mapping[str, pa.DataType]
+    log: StateLog
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.pipeline.keys
+
+    @property
+    def ties(self) -> tuple[str, ...]:
+        return self.pipeline.time.tie_break
+
+    @property
+    def layout(self) -> None:
+        """No partials: rows are kept as they are."""
+        return
+
+    @property
+    def source_columns(self) -> Sequence[str]:
+        return [name for name, _ in self.log.columns_of_fresh()]
+
+    @property
+    def conditions(self) -> Sequence[str]:
+        return conditions_of(self.pipeline)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows read: as those of ``log.fresh_schema``, by the names of the source's columns."""
+        own = [(name, pa.int64()) for name in (NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF)]
+        own += [(name, self.types[name]) for name in dict.fromkeys(self.source_columns)]
+        return pa.schema([*own, *((name, pa.bool_()) for name in self.log.conditions)])
+
+    def fresh(self, new: NewRows | None, batch: Input) -> pa.Table:
+        """The usable ``new`` rows, null for none, with the columns of ``log.fresh_schema``."""
+        schema, log = self.log.fresh_schema, self.log
+        if new is None:
+            return schema.empty_table()
+        rows, labels = new.usable(batch, self.schema), dict(log.columns_of_fresh()) | dict(log.conditions)
+        columns = {labels.get(name, name): rows.column(name) for name in rows.column_names}
+        columns |= {label: columns[label].fill_null(False) for label in log.conditions.values()}
+        return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
 @dataclass(frozen=True)
@@ -44,20 +94,20 @@ class LoadedInProcess:
         return computed(Advanced(results, done.changes, done.refused, done.applied, done.late))
 
 
-def fits(fresh: pa.Table, stored: pa.Table, rows: LiveRows, clock: Clock) -> bool:
+def fits(fresh: pa.Table, stored: pa.Table, reading: LiveRowReading, clock: Clock) -> bool:
     """Whether the windows on grids, and the ticks, of these rows and entries are few enough for this process.
 
     Windows of most other kinds are no more than the rows.
     """
-    tables = [table for table in (fresh, stored) if table.num_rows]
+    pipeline, tables = reading.pipeline, [table for table in (fresh, stored) if table.num_rows]
     instants = [pc.min_max(table.column(name)) for table in tables for name in (TIME_OF, UNTIL_OF)]
     known = [instant for span in instants for instant in span.as_py().values() if instant is not None]
     if not known:
         return True
-    _, n_keys = codes_of(tables, list(rows.log.keys.values()))
+    _, n_keys = codes_of(tables, list(reading.log.keys.values()))
     after = max(clock.since, min(known))
-    ends = sum(grid.count_ends(after, min(clock.watermark, grid.last_end_holding(max(known)))) for grid in grids_among(rows.pipeline))
+    ends = sum(grid.count_ends(after, min(clock.watermark, grid.last_end_holding(max(known)))) for grid in grids_among(pipeline))
     n_rows = sum(table.num_rows for table in tables)
-    by_policies = (PolicySettings(window, window.policies(), rows.pipeline) for window in rows.pipeline.windows if window.follows_policies)
+    by_policies = (PolicySettings(window, window.policies(), pipeline) for window in pipeline.windows if window.follows_policies)
     ticks = sum(settings.most_ticks(after, clock.watermark, n_keys, n_rows) for settings in by_policies)
     return n_keys * ends + ticks <= limits.MOST_RESULTS
