@@ -11,7 +11,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo up down test cases faults machine soak airflow-faults mutants fuzz bench bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-current bench-long-life bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo cluster-demo up down test cases faults machine soak airflow-faults mutants fuzz bench bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ bench-deltas: setup ## Time runs over 100,000 tuples a key with delta eviction b
 
 bench-state-bytes: setup ## Compare the bytes of state of windows of a week with ten times the rows (about 5 minutes)
 	$(PY) -m benchmarks.state_bytes
+
+bench-warm: setup ## Time runs as processes of their own, cold and on a warm Spark Connect server (about 5 minutes)
+	$(PY) -m benchmarks.warm_runs
 
 bench-long-life: setup ## Time runs and status after 100,000 batches (about 2 minutes)
 	$(PY) -m benchmarks.long_life
