@@ -95,15 +95,17 @@ class StateTable:
         may_lack
             Columns that are null where the table lacks them.
         checked
-            The rows of a table read whole that are verified before the ``wanted`` ones are chosen: damage could hide these.
+            Has the rows read verified. Of a table read whole these are the rows that are verified before the ``wanted`` ones are chosen,
+            which damage could hide. Null leaves verifying to the caller.
         """
-        if sum(file["size_bytes"] for file in files) <= WHOLE_BYTES:
+        whole = sum(file["size_bytes"] for file in files) <= WHOLE_BYTES
+        if whole:
             rows = read_whole(table, files, schema, wanted.expression if checked is None else checked, may_lack=may_lack)
-            if checked is not None:
-                self._check.verify(rows)
-                rows = rows.filter(wanted.expression)
         else:
             rows = self._queried(table, schema, wanted.sql, most_rows, may_lack)
+        if checked is not None:
+            self._check.verify(rows)
+            rows = rows.filter(wanted.expression) if whole else rows
         return None if rows.num_rows > most_rows else rows
 
     def _queried(self, table: DeltaTable, schema: pa.Schema, where: str, most_rows: int, may_lack: Collection[str]) -> pa.Table:

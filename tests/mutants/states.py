@@ -29,8 +29,8 @@ MUTANTS = (
     ),
     Mutant(
         "restored-rows-not-verified",
-        "checkpoints/state/partials.py",
-        "        self._check.verify(rows)\n",
+        "checkpoints/state/base.py",
+        "            self._check.verify(rows)\n",
         "",
         ("tests/checkpoints/test_opening.py::test_a_row_that_is_another_is_damage_however_it_is_read",),
     ),
