@@ -35,7 +35,8 @@ def serve(
     from windowmill.jobs.spark.server import Limits, Server
 
     def ready(server: Server) -> None:
-        data = {"address": server.address, "port": server.port, "pid": server.pid, "seconds": round(time.monotonic() - begun, 1)}
+        pids = {"pid": server.pid, "fork_server": server.processes.pid}
+        data = {"address": server.address, "port": server.port, **pids, "seconds": round(time.monotonic() - begun, 1)}
         show(Answer(data, server.address), as_json)
 
     begun = time.monotonic()

@@ -10,13 +10,13 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pyspark
 
 from windowmill.jobs.spark.access import ConnectAccess
 from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_EXTENSION, EXTENSIONS, RELEASE, SERVER, TOKEN
+from windowmill.jobs.warm.protocol import newest_change
 from windowmill.windowing.errors import MachineError, ServerGoneError, first_line
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 20.0
 #: A request that is lost is sent again after 50, 200 and 800 ms. PySpark would try for ten minutes; a run rather starts Spark of its own.
 RETRIES = 3
-_PACKAGES = ("windowing", "checkpoints", "expectations", "jobs")
 
 
 @dataclass(frozen=True)
@@ -161,13 +160,7 @@ def _channel_of(address: str) -> Any:
 
 def kept_session(code: str = "") -> str:
     """Id of the session that all clients with this code of windowmill, and the shipped code whose digest is ``code``, have in common."""
-    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"windowmill {metadata.version('windowmill')} {_newest_change()} {code}"))
-
-
-def _newest_change() -> int:
-    """When a module of windowmill was last changed, in nanoseconds."""
-    root = Path(__file__).parents[2]
-    return max(file.stat().st_mtime_ns for name in _PACKAGES for file in (root / name).resolve().rglob("*.py"))
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"windowmill {metadata.version('windowmill')} {newest_change()} {code}"))
 
 
 def _with_session(address: str, session: str) -> str:

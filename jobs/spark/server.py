@@ -25,6 +25,7 @@ import pyspark
 
 from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_CONF, RELEASE, RUNTIME_CONF, SERVER, TOKEN, launch_conf
+from windowmill.jobs.warm.keeper import Keeper
 from windowmill.windowing.errors import MachineError
 
 WARMING = "windowmill.jobs.commands.warming"
@@ -51,6 +52,8 @@ class Server:
         self.port = port or _free_port()
         self.token = os.environ.get(TOKEN) or secrets.token_hex(16)
         self._limits, self._say = limits, say
+        #: Where the commands of clients start from.
+        self.processes = Keeper(self.port, _environment({}), say)
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = False
 
@@ -74,12 +77,15 @@ class Server:
             If the port is taken, or the server does not start.
         """
         with tempfile.TemporaryDirectory(prefix="windowmill-serve-") as scratch:
+            self.processes.start()
             try:
                 self._start(Path(scratch))
+                self.processes.wait(WARM_SECONDS)
                 if not self._ending:
                     ready(self)
                 return self._watch(Path(scratch))
             finally:
+                self.processes.stop()
                 self._stop()
 
     def end(self) -> None:
@@ -142,6 +148,7 @@ class Server:
         begun = used = looked = time.monotonic()
         while not self._ending:
             time.sleep(LOOK_SECONDS)
+            self.processes.look()
             now, why = time.monotonic(), None
             used = now if clients(self.port, recent=True) else used
             if self._process is not None and self._process.poll() is not None:

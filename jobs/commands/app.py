@@ -1,0 +1,86 @@
+"""The command line by typer. Each command imports what it needs when it runs: ``validate`` and a run with nothing new start no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Annotated, Any, cast
+
+import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
+
+from windowmill.jobs.commands import COMMANDS
+from windowmill.jobs.commands.output import errors
+from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.redaction import redacted
+
+
+class _Parsers(Mapping[str, Any]):
+    """The registry's commands as typer's parsers, each made when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        alone = typer.Typer(add_completion=False)
+        alone.command(name=name)(COMMANDS[name])
+        return typer.main.get_command(alone)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Group(TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        # A view that only reads, as typer does once it has the group.
+        self.commands = cast("MutableMapping[str, Any]", _Parsers())
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Sliding-window aggregates on Spark and Delta, batch by batch.",
+)
+
+
+@app.callback()
+def _options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+    _State.debug = debug
+
+
+class _State:
+    debug = False
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command of ``arguments``, by default those of the process; returns its exit code."""
+    return _guarded(lambda: app(args=arguments, standalone_mode=False))
+
+
+def _guarded(action: Callable[[], Any]) -> int:
+    try:
+        result = action()
+    except TyperException as err:
+        errors.print(f"windowmill: {err.format_message()}; see `windowmill --help`", markup=False)
+        return 2
+    except (typer.Abort, KeyboardInterrupt):
+        errors.print("windowmill: stopped; run again to continue", markup=False)
+        return 1
+    except WindowmillError as err:
+        if _State.debug:
+            raise
+        errors.print(f"windowmill: {err}", markup=False)
+        return err.exit_code
+    except Exception as err:
+        if _State.debug:
+            raise
+        from windowmill.jobs.spark.failures import explain, raised_in_worker
+
+        ours = raised_in_worker(err)
+        errors.print(f"windowmill: {redacted(explain(err)) if ours is None else ours}", markup=False)
+        return 1 if ours is None else ours.exit_code
+    # A truth is no exit code: True would be 1, a failure.
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0

@@ -1,0 +1,104 @@
+"""Has a command run in a child of the fork server, as if it ran in this process. Imports nothing that takes time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from windowmill.jobs.warm import protocol
+
+#: Commands that import much; for others the way to the server would not pay.
+FORKED = ("run", "backfill")
+_HERE = ("localhost", "127.0.0.1", "::1")
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def forked(arguments: list[str]) -> int | None:
+    """Run the command in a child of the fork server beside the Spark Connect server that ``SPARK_REMOTE`` names.
+
+    Its streams are those of this process, which passes on signals and ends as the child ends: with its exit code, or by the same signal.
+
+    Returns
+    -------
+    int or None
+        Exit code; ``None`` if the command has to run in this process, which is said on stderr if a fork server has refused it or ended.
+    """
+    if not arguments or arguments[0] not in FORKED or (port := _port_here(os.environ.get("SPARK_REMOTE", ""))) is None:
+        return None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(protocol.ANSWER_SECONDS)
+        try:
+            connection.connect(protocol.address_of(port))
+            if not protocol.is_own(connection):
+                return None
+            protocol.send_request(connection, protocol.Request.of_this_process(arguments))
+        except OSError:  # there is no fork server, or none that works
+            return None
+        return _followed(connection)
+
+
+def _followed(connection: socket.socket) -> int | None:
+    """The end of the run that the server answers about."""
+    words = _words(connection)
+    try:
+        first = next(words, {})
+    except OSError:
+        first = {}
+    if "pid" not in first:
+        _say(f"the warm process does not take this command ({first.get('refused', 'no answer')}); it runs in a process of its own")
+        return None
+    connection.settimeout(None)
+    with _passing_signals_to(first["pid"]):
+        last = next(words, {})
+    if "signal" in last:
+        _end_by(last["signal"])
+    if "code" not in last:
+        _say("the server of warm processes has ended, and the command with it; it runs again in a process of its own")
+        return None
+    return int(last["code"])
+
+
+def _words(connection: socket.socket) -> Iterator[dict[str, Any]]:
+    with connection.makefile() as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+@contextmanager
+def _passing_signals_to(child: int) -> Iterator[None]:
+    def pass_on(number: int, _: object) -> None:
+        os.kill(child, number)
+
+    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_by(number: int) -> None:
+    """End this process by the signal that has ended the child, so that whoever waits for it sees the same."""
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _port_here(address: str) -> int | None:
+    """Port of a Spark Connect server on this machine; null for others."""
+    try:
+        parts = urlsplit(address)
+        return (parts.port or 15002) if parts.scheme == "sc" and parts.hostname in _HERE else None
+    except ValueError:  # the run tells what is wrong with it
+        return None
+
+
+def _say(what: str) -> None:
+    print(f"windowmill: {what}", file=sys.stderr)

@@ -1,0 +1,93 @@
+"""Keeps a fork server running beside the Spark Connect server of ``windowmill serve``."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from typing import IO
+
+from windowmill.jobs.child import tie_to_parent
+
+MODULE = "windowmill.jobs.warm.fork_server"
+STOP_SECONDS = 5.0
+
+
+class Keeper:
+    """The fork server beside the Spark Connect server on ``port``; ``say`` is told what happens to it.
+
+    A fork server that ends is started again, unless it has never been ready: then commands run in processes of their own.
+    """
+
+    def __init__(self, port: int, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
+        self._port, self._environment, self._say = port, environment, say
+        self._process: subprocess.Popen[bytes] | None = None
+        self._messages: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
+        self.is_ready = False
+
+    @property
+    def pid(self) -> int:
+        """Process id of the fork server; 0 if there is none."""
+        return self._process.pid if self._process else 0
+
+    def start(self) -> None:
+        """Start the fork server, which takes some seconds until it is ready."""
+        self.is_ready = False
+        self._messages.seek(0)
+        self._messages.truncate()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", MODULE, str(self._port)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._messages,
+            env=self._environment,
+            preexec_fn=tie_to_parent(os.getpid()),  # noqa: PLW1509 - one call of prctl, which needs no lock
+        )
+
+    def look(self) -> None:
+        """See whether the fork server has become ready or has ended."""
+        process = self._process
+        if process is None or process.stdout is None:
+            return
+        if not self.is_ready and select.select([process.stdout], [], [], 0)[0]:
+            self.is_ready = process.stdout.readline() == b"ready\n"
+        if process.poll() is None:
+            return
+        process.stdout.close()
+        if self.is_ready:
+            if process.returncode:
+                self._say(f"the process from which commands start has died (exit code {process.returncode}); it is started anew")
+            self.start()
+        else:
+            self._process = None
+            self._say(f"no process from which commands start warm: {self._last_message()}; each command has a process of its own")
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the fork server is ready or has ended, at most ``seconds``."""
+        begun = time.monotonic()
+        while self._process is not None and not self.is_ready and time.monotonic() - begun < seconds:
+            self.look()
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End the fork server and its children."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        self._messages.close()
+
+    def _last_message(self) -> str:
+        self._messages.seek(0)
+        lines = self._messages.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it has ended without a message"
