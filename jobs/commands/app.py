@@ -14,6 +14,9 @@ from windowmill.jobs.commands.output import errors
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.redaction import redacted
 
+#: Exit code of a command that was interrupted from the keyboard: 128 and the number of SIGINT, as shells have it.
+INTERRUPTED = 130
+
 
 class _Parsers(Mapping[str, Any]):
     """The registry's commands as typer's parsers, each made when it is asked for."""
@@ -66,9 +69,8 @@ def _guarded(action: Callable[[], Any]) -> int:
     except TyperException as err:
         errors.print(f"windowmill: {err.format_message()}; see `windowmill --help`", markup=False)
         return 2
-    except (typer.Abort, KeyboardInterrupt):
-        errors.print("windowmill: stopped; run again to continue", markup=False)
-        return 1
+    except typer.Abort:
+        return _stopped()
     except WindowmillError as err:
         if _State.debug:
             raise
@@ -82,5 +84,12 @@ def _guarded(action: Callable[[], Any]) -> int:
         ours = raised_in_worker(err)
         errors.print(f"windowmill: {redacted(explain(err)) if ours is None else ours}", markup=False)
         return 1 if ours is None else ours.exit_code
+    if result == INTERRUPTED:  # typer has caught the KeyboardInterrupt
+        return _stopped()
     # A truth is no exit code: True would be 1, a failure.
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _stopped() -> int:
+    errors.print("windowmill: stopped; run again to continue", markup=False)
+    return INTERRUPTED

@@ -22,6 +22,7 @@ from windowmill.checkpoints.places import local_path
 from windowmill.jobs.spark.jars import DELTA_VERSION, class_archive, damaged_jars, jars_folder
 from windowmill.jobs.spark.java import find_java, java_at
 from windowmill.jobs.spark.settings import SERVER
+from windowmill.jobs.warm import client
 from windowmill.windowing.errors import MachineError, PluginError, ServerGoneError
 from windowmill.windowing.plugin_loading import named_plugins
 from windowmill.windowing.redaction import redacted
@@ -60,6 +61,7 @@ def examine() -> list[Check]:
         check_port(),
         check_memory(),
         *check_server(),
+        *check_fork_server(),
         *check_plugins(),
     ]
 
@@ -245,6 +247,20 @@ def check_server() -> list[Check]:
         return [_unfit(f"{redacted(address)} {problem}")]
     served = f", windowmill {server.release}" if server.release else ""
     return [Check("Spark Connect", True, f"{redacted(address)} answers: Spark {server.version} with Delta{served}")]
+
+
+def check_fork_server() -> list[Check]:
+    """A fork server beside the Spark Connect server answers; nothing where no server on this machine is named."""
+    port = client.port_here(os.environ.get(SERVER, ""))
+    if port is None:
+        return []
+    if client.is_served(port):
+        return [Check("Warm commands", True, "commands start from a process that has imported what they need")]
+    return [
+        Check(
+            "Warm commands", "warn", f"no fork server beside port {port}", "start both with `windowmill serve`; until then commands import"
+        )
+    ]
 
 
 def _unfit(problem: str) -> Check:

@@ -14,10 +14,29 @@ from urllib.parse import urlsplit
 
 from windowmill.jobs.warm import protocol
 
-#: Commands that import much; for others the way to the server would not pay.
-FORKED = ("run", "backfill")
+#: Commands that import much and that schedules run; the others start in processes of their own.
+FORKED = ("run", "backfill", "release", "discard", "report", "maintain")
 _HERE = ("localhost", "127.0.0.1", "::1")
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def port_here(address: str) -> int | None:
+    """Port of a Spark Connect server on this machine; null for others."""
+    try:
+        parts = urlsplit(address)
+        return (parts.port or 15002) if parts.scheme == "sc" and parts.hostname in _HERE else None
+    except ValueError:  # the run tells what is wrong with it
+        return None
+
+
+def is_served(port: int) -> bool:
+    """Whether a fork server of this user answers beside the Spark Connect server on ``port``."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(protocol.address_of(port))
+        except OSError:
+            return False
+        return protocol.is_own(connection)
 
 
 def forked(arguments: list[str]) -> int | None:
@@ -30,7 +49,7 @@ def forked(arguments: list[str]) -> int | None:
     int or None
         Exit code; ``None`` if the command has to run in this process, which is said on stderr if a fork server has refused it or ended.
     """
-    if not arguments or arguments[0] not in FORKED or (port := _port_here(os.environ.get("SPARK_REMOTE", ""))) is None:
+    if not arguments or arguments[0] not in FORKED or (port := port_here(os.environ.get("SPARK_REMOTE", ""))) is None:
         return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(protocol.ANSWER_SECONDS)
@@ -89,15 +108,6 @@ def _end_by(number: int) -> None:
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-
-
-def _port_here(address: str) -> int | None:
-    """Port of a Spark Connect server on this machine; null for others."""
-    try:
-        parts = urlsplit(address)
-        return (parts.port or 15002) if parts.scheme == "sc" and parts.hostname in _HERE else None
-    except ValueError:  # the run tells what is wrong with it
-        return None
 
 
 def _say(what: str) -> None:

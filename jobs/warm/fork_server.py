@@ -154,7 +154,9 @@ class ForkServer:
 def preload() -> None:
     """Import what a run of a small batch uses, and load its kernels; nothing that opens a table or a connection."""
     # GX imports PySpark, and not the other way round. The commands are left to the child: their consoles look at its streams.
-    for name in ("windowmill.jobs.batch.steps", "windowmill.jobs.batch.loop", "pyspark.sql.connect.session", "typer", "rich.console"):
+    for name in ("jobs.batch.steps", "jobs.batch.loop", "jobs.report.page", "jobs.spark.remote"):
+        importlib.import_module(f"windowmill.{name}")
+    for name in ("pyspark.sql.connect.session", "typer"):
         importlib.import_module(name)
     from windowmill.expectations.engine import load
     from windowmill.windowing.kernels.__main__ import warm
@@ -168,15 +170,13 @@ def preload() -> None:
 
 def _validate() -> None:
     """Evaluate the rules that every pipeline has over one row: Great Expectations loads what it needs for it."""
-    from tqdm import tqdm
-
     from windowmill.expectations.gate import validate
     from windowmill.windowing.specfile import parse_pipeline
 
     windows = [{"name": "w", "type": "tumbling", "size": 1}]
     spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"n": {"count": "*"}}}
     row = {"window": "w", "window_start": 0, "window_end": 1, "trigger": None, "revision": 0, "n": 1, "batch": 0}
-    tqdm.monitor_interval = 0  # no thread that watches progress bars, here nor in the children
+    importlib.import_module("tqdm").tqdm.monitor_interval = 0  # no thread that watches progress bars, here nor in the children
     validate(pa.Table.from_pylist([row]), parse_pipeline(spec))
 
 

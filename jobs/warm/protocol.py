@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import socket
 import struct
 import sys
@@ -21,8 +20,8 @@ from typing import Any
 
 #: The longest that either side waits for the other's words (not for the run).
 ANSWER_SECONDS = 5.0
-#: Variables that libraries read when they are imported, which the fork server has done before.
-READ_AT_IMPORT = ("MKL_", "NUMBA_", "OMP_", "OPENBLAS_")
+#: First parts of the names of variables that modules read when they are imported, which the fork server has done before.
+READ_AT_IMPORT = ("MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "WINDOWMILL_FAILPOINT")
 _PACKAGES = ("windowing", "checkpoints", "expectations", "jobs")
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")
@@ -60,7 +59,7 @@ class Request:
 def kind_of_process(environment: Mapping[str, str]) -> dict[str, Any]:
     """What a child cannot change after the fork: interpreter, its options, code of windowmill, namespaces, variables read by imports."""
     return {
-        "interpreter": [sys.prefix, platform.python_version(), *map(int, sys.flags)],
+        "interpreter": [sys.prefix, sys.version, sys.stdout.encoding, *map(int, sys.flags)],
         "windowmill": code_in_use(),
         "namespaces": [Path(f"/proc/self/ns/{name}").readlink().name for name in ("mnt", "pid", "user")],
         "variables": {name: value for name, value in sorted(environment.items()) if name.startswith(READ_AT_IMPORT)},
