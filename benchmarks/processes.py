@@ -31,6 +31,12 @@ def cpu_seconds(session: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def cpu_seconds_of(process: int) -> float:
+    """Processor time of a process so far, and of those children that have ended."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def timed(act: Callable[[], T]) -> tuple[T, float, float]:
     """What ``act`` gives, its seconds, and the processor time that the session of this process took meanwhile."""
     session = os.getsid(0)

@@ -1,8 +1,8 @@
 """What a run costs as a process of its own, cold and on a warm Spark Connect server: ``python -m benchmarks.warm_runs``.
 
 Two pipelines with the same spec and history take 1,000 new rows in turn, by ``windowmill run`` as Airflow starts it: one starts Spark, the
-other uses the server of ``windowmill serve``. Processor time is that of the client and of all that it starts, and of the server meanwhile.
-``--soak`` runs the second one on, to see that time and memory stay.
+other uses the servers of ``windowmill serve``. Processor time is that of the client and of all that it starts, of the Spark Connect server,
+and of the fork server and its child meanwhile. ``--soak`` runs the second one on, to see that time and memory stay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import yaml
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.pipelines import Growing
-from benchmarks.processes import cpu_seconds
+from benchmarks.processes import cpu_seconds, cpu_seconds_of
 from benchmarks.race import Result, ratios
 from benchmarks.small_runs import AGGREGATES, KEYS, ROWS_PER_MINUTE, WINDOWS
 from windowmill.jobs.spark.server import memory_bytes
@@ -89,9 +89,9 @@ def main(arguments: list[str] | None = None) -> Measurement:
 
         def step(round_: int, result: Result, name: str, environment: dict[str, str]) -> None:
             pipelines[name].land(given.rows)
-            before = cpu_seconds(server["pid"])
+            before = _servers_cpu_seconds(server)
             seconds, used = run(specs[name], environment)
-            used += cpu_seconds(server["pid"]) - before
+            used += _servers_cpu_seconds(server) - before
             console.print(
                 f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: {result.label}: {seconds:.2f} s, {used:.2f} s of processor time"
             )
@@ -123,6 +123,10 @@ def _landed(pipeline: Growing) -> Path:
     spec = pipeline.folder / "pipeline.yaml"
     spec.write_text(yaml.safe_dump(pipeline.pipeline.model_dump(mode="json", exclude_defaults=True, by_alias=True)))
     return spec
+
+
+def _servers_cpu_seconds(server: dict[str, Any]) -> float:
+    return cpu_seconds(server["pid"]) + cpu_seconds_of(server["fork_server"])
 
 
 def _ratios_of_processor_time(cold: Result, warm: Result) -> list[float]:

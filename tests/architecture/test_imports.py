@@ -62,7 +62,15 @@ def test_spark_is_touched_in_few_modules(package):
             "windowmill.plugins",
             {*(f"windowmill.{name}" for name in OURS - {"windowing"}), "numpy", "numba", "pyarrow", "pyspark", "deltalake"},
         ),
-        ("windowmill.jobs.cli", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        # Before the fork server is asked, nothing may be imported that it has imported.
+        *(
+            (
+                f"windowmill.jobs.{name}",
+                {"typer", "rich", "pydantic", "yaml", "numpy", "numba", "pyarrow", "pandas", "pyspark", "deltalake"},
+            )
+            for name in ("cli", "warm.client")
+        ),
+        ("windowmill.jobs.commands.app", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
         # Every run of pytest loads the plugin, also those that have nothing to do with pipelines.
         (
             "windowmill.testing",

@@ -100,6 +100,32 @@ def test_files_are_known_by_the_uris_that_hadoop_gives_them(spark, tmp_path):
         assert hadoop_uri(path) == wanted
 
 
+def test_runs_that_are_forked_write_the_tables_also_where_client_or_child_are_killed(served, tmp_path):
+    rows, bench = events(74, 300), Bench(tmp_path)
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(bench.spec))
+    command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(tmp_path / "spec.yaml"), "--json"]
+    ended = []
+    for first, last, killed in ((0, 100, None), (100, 200, "client"), (200, 300, "child")):
+        bench.land(rows[first:last])
+        with subprocess.Popen(
+            command, cwd=ROOT, env=served.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            while killed and "survey" not in process.stderr.readline():
+                assert process.poll() is None
+            if not killed:
+                process.communicate(timeout=300)
+            child = int(Path(f"{bench.sink}.windowmill", ".lease").read_text().removeprefix("process "))
+            assert child != process.pid
+            if killed:
+                os.kill(process.pid if killed == "client" else child, signal.SIGKILL)
+            ended.append(process.wait(60))
+        wait_for(lambda child=child: not Path(f"/proc/{child}").exists())
+    assert ended == [0, -signal.SIGKILL, -signal.SIGKILL]
+    done = subprocess.run(command, cwd=ROOT, env=served.environment, capture_output=True, text=True, check=True, timeout=300)
+    assert json.loads(done.stdout)["status"] == "committed"
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
 @pytest.mark.covers("P2")
 def test_a_run_goes_on_where_its_server_is_killed_in_the_middle_and_the_server_starts_anew(served, tmp_path):
     rows, bench, resume = events(73, 200), Bench(tmp_path), tmp_path / "resume"
