@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 #: The longest that either side waits for the other's words (not for the run).
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
 #: First parts of the names of variables that modules read when they are imported, which the fork server has done before.
 READ_AT_IMPORT = ("MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "WINDOWMILL_FAILPOINT")
 _PACKAGES = ("windowing", "checkpoints", "expectations", "jobs")
