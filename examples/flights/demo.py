@@ -22,6 +22,7 @@ from rich.console import Console
 from examples.flights.land import land_days
 from examples.flights.local_airflow import REPOSITORY, STOP_SECONDS, AirflowError, LocalAirflow, settings_of
 from examples.flights.local_cluster import ClusterError, LocalCluster, spark_environment
+from examples.flights.local_server import LocalServer, ServerError
 from examples.flights.recompute import compare
 from examples.flights.results import agreement_line, batches_table, places_lines, published_rows, told, worst_days
 from windowmill.checkpoints.ledger import Ledger
@@ -32,6 +33,7 @@ from windowmill.windowing.specfile import load_pipeline
 FOLDER = Path(os.environ.get("FLIGHTS_FOLDER") or REPOSITORY / ".demo").absolute()
 HOME = FOLDER / "airflow"
 WAREHOUSE = FOLDER / "warehouse"
+SERVER = FOLDER / "server"
 SPEC = REPOSITORY / "examples" / "flights" / "pipeline.yaml"
 DAG_ID = "flight_delays"
 
@@ -107,14 +109,27 @@ def up() -> int:
     if airflow is None:
         if not (WAREHOUSE / DAG_ID).exists():
             prepare()
-        airflow = start(LAST_DAY_UP)
+        airflow = start(LAST_DAY_UP, warm_server().environment())
     say(f"Airflow: {airflow.url}/dags/{DAG_ID} (no log-in), daily runs through {LAST_DAY_UP}", style="bold")
     say("  make down   stop it; what it has done stays")
     return 0
 
 
+def warm_server() -> LocalServer:
+    """The server that the runs of the schedule use, started if there is none."""
+    server = LocalServer.running(SERVER)
+    if server is None:
+        with console.status("starting and warming up Spark and Python for the runs, about a minute"):
+            begun = time.monotonic()
+            server = LocalServer.start(SERVER)
+        say(
+            f"Warm: `windowmill serve` keeps Spark and Python warm for the runs, ready after {time.monotonic() - begun:.0f} s", style="bold"
+        )
+    return server
+
+
 def down() -> int:
-    """Stop Airflow if it runs."""
+    """Stop Airflow and the warm server if they run."""
     say("Airflow is stopped." if stop_leftovers() else "Airflow was not running.")
     return 0
 
@@ -227,11 +242,14 @@ def windowmill(*arguments: str) -> None:
 
 
 def stop_leftovers() -> bool:
-    """Stop the Airflow of an earlier demo; whether there was one."""
+    """Stop the Airflow of an earlier demo, and its warm server; whether there was an Airflow."""
     airflow = LocalAirflow.running(HOME)
     if airflow is not None:
         with console.status(f"stopping Airflow; a task at work has {STOP_SECONDS} s to end"):
             airflow.stop()
+    server = LocalServer.running(SERVER)
+    if server is not None:
+        server.stop()
     return airflow is not None
 
 
@@ -249,7 +267,7 @@ def main(arguments: list[str]) -> int:
     os.environ["WAREHOUSE"] = str(WAREHOUSE)
     try:
         return actions[arguments[0]]()
-    except (AirflowError, ClusterError, WindowmillError) as err:
+    except (AirflowError, ClusterError, ServerError, WindowmillError) as err:
         console.print(f"demo: {err}", style="bold red", markup=False)
         return 1
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -18,6 +17,8 @@ from typing import Any
 
 import httpx
 import psutil
+
+from examples.flights.detached import same_process, send_signal, wait_for_ends
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -78,12 +79,7 @@ class LocalAirflow:
 
     def process(self) -> psutil.Process | None:
         """Its process; none when that has ended, whoever may have its id by now."""
-        try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.created) < 1
-        except psutil.NoSuchProcess:
-            return None
-        return process if same and _alive(process) else None
+        return same_process(self.pid, self.created)
 
     def stop(self) -> None:
         """End it with all its components; a task at work has ``STOP_SECONDS`` to end."""
@@ -94,11 +90,11 @@ class LocalAirflow:
             schedulers = [process for process in components if "scheduler" in process.cmdline()]
             for group, seconds in ((schedulers, STOP_SECONDS), (components, 10)):
                 for process in group:
-                    _signal(process, signal.SIGTERM)
-                _wait(group, seconds)
+                    send_signal(process, signal.SIGTERM)
+                wait_for_ends(group, seconds)
             for process in tree:
-                _signal(process, signal.SIGKILL)
-            _wait(tree, 5)
+                send_signal(process, signal.SIGKILL)
+            wait_for_ends(tree, 5)
         (Path(self.home) / "running.json").unlink(missing_ok=True)
 
     def wait_until_ready(self, dag_id: str) -> None:
@@ -215,25 +211,6 @@ def free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
-
-
-def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process.send_signal(number)  # psutil makes sure that the id is still the same process
-
-
-def _wait(processes: list[psutil.Process], seconds: float) -> None:
-    """Until all have ended. Standalone leaves its components as zombies, for which psutil's own waiting would wait."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(map(_alive, processes)):
-        time.sleep(0.1)
-
-
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _messages(log: Path) -> Iterator[str]:

@@ -26,6 +26,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "FOLDER", tmp_path)
     monkeypatch.setattr(demo, "HOME", tmp_path / "airflow")
     monkeypatch.setattr(demo, "WAREHOUSE", tmp_path / "warehouse")
+    monkeypatch.setattr(demo, "SERVER", tmp_path / "server")
     monkeypatch.setenv("WAREHOUSE", str(tmp_path / "warehouse"))
     return tmp_path
 
