@@ -31,6 +31,8 @@ from windowmill.windowing.errors import MachineError
 WARMING = "windowmill.jobs.commands.warming"
 START_SECONDS, WARM_SECONDS, STOP_SECONDS = 120.0, 600.0, 10.0
 LOOK_SECONDS, MEMORY_SECONDS = 0.5, 10.0
+#: How long the kernel knows a connection that has been closed.
+CLOSED_SECONDS = 60.0
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _LISTENING = "0A"  # of the states in /proc/net/tcp
 _ESTABLISHED = "01"
@@ -146,31 +148,44 @@ class Server:
 
     def _watch(self, scratch: Path) -> str:
         begun = used = looked = time.monotonic()
+        most_bytes = self._most_bytes()
         while not self._ending:
             time.sleep(LOOK_SECONDS)
             self.processes.look()
             now, why = time.monotonic(), None
-            used = now if clients(self.port, recent=True) else used
+            # Those that warmed it up are recent clients, too.
+            used = now if clients(self.port, recent=now - begun > CLOSED_SECONDS) else used
             if self._process is not None and self._process.poll() is not None:
                 why = f"has died (exit code {self._process.returncode})"
             elif self._limits.idle_seconds and now - used > self._limits.idle_seconds:
                 return f"no client for {self._limits.idle_seconds:.0f} s"
             elif not clients(self.port):
-                why = self._worn(now - begun, look=now - looked > MEMORY_SECONDS)
+                why = self._worn(now - begun, most_bytes if now - looked > MEMORY_SECONDS else 0)
                 looked = now if now - looked > MEMORY_SECONDS else looked
             if why:
                 self._say(f"the server {why}; it is started anew")
                 self._stop()
                 self._start(scratch)
                 begun = time.monotonic()
+                most_bytes = self._most_bytes()
                 self._say(f"the server is ready again (process {self.pid})")
         return "asked to stop"
 
-    def _worn(self, age: float, *, look: bool) -> str | None:
-        """Why the server should be started anew; null while it is within its limits. Looks at its memory only if ``look`` says so."""
+    def _most_bytes(self) -> int:
+        """The memory that a server may take that is ready now; 0 if there is no limit, or one that a new server does not keep."""
+        most, held = self._limits.memory_bytes, memory_bytes(self.pid)
+        if most and held > most:
+            self._say(
+                f"the server takes {held / 2**30:.1f} GiB once it is warm, so its limit of {most / 2**30:.0f} GiB is ignored; raise it"
+            )
+            return 0
+        return most
+
+    def _worn(self, age: float, most_bytes: int) -> str | None:
+        """Why the server should be started anew; null while it is within its limits. Its memory is looked at only if it has a limit here."""
         if self._limits.age_seconds and age > self._limits.age_seconds:
             return f"has run for {age:.0f} s"
-        if look and self._limits.memory_bytes and (held := memory_bytes(self.pid)) > self._limits.memory_bytes:
+        if most_bytes and (held := memory_bytes(self.pid)) > most_bytes:
             return f"takes {held / 2**30:.1f} GiB"
         return None
 

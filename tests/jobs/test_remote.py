@@ -138,12 +138,29 @@ def test_a_port_that_is_taken_is_told():
             taken.keep(lambda _: None)
 
 
-def test_when_a_server_is_worn(monkeypatch):
-    kept = server.Server(1, server.Limits(age_seconds=60, memory_bytes=1 << 30), print)
-    assert kept._worn(59, look=False) is None
-    assert kept._worn(61, look=False) == "has run for 61 s"
-    monkeypatch.setattr(server, "memory_bytes", lambda _: 3 << 29)
-    assert (kept._worn(0, look=False), kept._worn(0, look=True)) == (None, "takes 1.5 GiB")
+def test_a_worn_server_is_started_anew_and_an_idle_one_ends(monkeypatch, tmp_path):
+    told: list[str] = []
+    kept = server.Server(1, server.Limits(idle_seconds=1, memory_bytes=1 << 30), told.append)
+    held = iter([1 << 29, 1 << 29, 3 << 29, 3 << 29])  # as it is ready, at two looks, and as it is ready anew: then there is no limit
+    connected = iter([0, 0, 1, 1, 0, 0])
+    monkeypatch.setattr(server, "memory_bytes", lambda _: next(held))
+    monkeypatch.setattr(server, "clients", lambda *_, **__: next(connected, 0))
+    monkeypatch.setattr(server, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(server, "MEMORY_SECONDS", 0.0)
+    monkeypatch.setattr(kept, "_start", lambda _: told.append("start"))
+    assert kept._watch(tmp_path) == "no client for 1 s"
+    assert told == [
+        "the server takes 1.5 GiB; it is started anew",
+        "start",
+        "the server takes 1.5 GiB once it is warm, so its limit of 1 GiB is ignored; raise it",
+        "the server is ready again (process 0)",
+    ]
+
+
+def test_a_server_is_worn_by_age():
+    kept = server.Server(1, server.Limits(age_seconds=60), print)
+    assert kept._worn(59, 0) is None
+    assert kept._worn(61, 0) == "has run for 61 s"
 
 
 def test_types_are_named_as_sql_does():
