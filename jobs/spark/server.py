@@ -182,7 +182,7 @@ class Server:
         return most
 
     def _worn(self, age: float, most_bytes: int) -> str | None:
-        """Why the server should be started anew; null while it is within its limits. Its memory is looked at only if it has a limit here."""
+        """Why the server should be started anew; null while it is within its limits, of which that of memory may be 0 for none."""
         if self._limits.age_seconds and age > self._limits.age_seconds:
             return f"has run for {age:.0f} s"
         if most_bytes and (held := memory_bytes(self.pid)) > most_bytes:
