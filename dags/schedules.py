@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -30,6 +31,12 @@ def timetable_of(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline) ->
     if not isinstance(schedule, str):
         return [Asset.ref(name=schedule.asset)]
     _check_cron(name_of(spec), schedule)
+    return cron_timetable(schedule)
+
+
+@functools.cache
+def cron_timetable(schedule: str) -> CronDataIntervalTimetable:
+    """The timetable of a cron expression, shared by all DAGs that have it."""
     # Only this timetable gives scheduled, manual and backfill runs the same aligned intervals; a plain cron string gives empty ones.
     return CronDataIntervalTimetable(schedule, timezone="UTC")
 
@@ -81,10 +88,15 @@ def check_by_rows(where: str, pipeline: Pipeline) -> None:
 
 def _check_cron(where: str, schedule: str) -> None:
     # Airflow checks the expression only when it stores the DAG, and then reports the whole file instead of this field.
-    if schedule in SCHEDULE_WORDS or (croniter.is_valid(schedule) and len(schedule.split()) == 5):
+    if schedule in SCHEDULE_WORDS or _is_cron(schedule):
         return
     with redacting():
         raise SpecError(
             f"{where}: schedule: got {schedule!r}; expected five cron fields such as '*/30 * * * *', "
             f"one of {', '.join(sorted(SCHEDULE_WORDS))}, or {{asset: name}}"
         )
+
+
+@functools.cache
+def _is_cron(schedule: str) -> bool:
+    return len(schedule.split()) == 5 and bool(croniter.is_valid(schedule))
