@@ -59,6 +59,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
     parser.add_argument("--minutes", type=int, default=10, help="minutes in which rows land (default %(default)s)")
     parser.add_argument("--schedule", choices=("cron", "wait", "watch", "none"), default="watch", help="(default %(default)s)")
     parser.add_argument("--parallelism", type=int, default=2 * (os.cpu_count() or 1), help="tasks at a time (default %(default)s)")
+    parser.add_argument("--no-preload", action="store_true", help="let each task load windowmill by itself")
     parser.add_argument("--keep", type=Path, help="keep Airflow's folder here")
     given = measurement.place(parser).parse_args(arguments)
     console = measurement.terminal()
@@ -74,7 +75,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
         console.print(f"the server is warm after {server['seconds']} s")
         airflow = None
         if given.schedule != "none":
-            airflow = running.enter_context(_airflow(folder, given.schedule, given.parallelism, server["address"]))
+            airflow = running.enter_context(_airflow(folder, given, server["address"]))
             _unpause(airflow, given.pipelines, console)
         watch = PartsWatch(airflow and airflow.pid, {"Spark server": server["pid"], "rows": os.getpid()})
         with watch:
@@ -143,16 +144,19 @@ def _spec(folder: Path, number: int) -> Path:
 
 
 @contextmanager
-def _airflow(folder: Path, schedule: str, parallelism: int, remote: str) -> Iterator[LocalAirflow]:
+def _airflow(folder: Path, given: argparse.Namespace, remote: str) -> Iterator[LocalAirflow]:
     """A standalone Airflow with the pipelines' DAGs, all paused, and their pools."""
     home = folder / "airflow"
+    if not given.no_preload:
+        (home / "config").mkdir(parents=True)
+        (home / "config" / "airflow_local_settings.py").write_text("import windowmill.dags.preload\n")
     bundle = {
         "name": "windowmill",
         "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
         "kwargs": {"path": str(ROOT / "dags")},
     }
     values = {
-        "CORE__PARALLELISM": parallelism,
+        "CORE__PARALLELISM": given.parallelism,
         "API_AUTH__JWT_SECRET": secrets.token_hex(32),
         "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
         "SCHEDULER__MAX_DAGRUNS_TO_CREATE_PER_LOOP": 50,
@@ -163,8 +167,8 @@ def _airflow(folder: Path, schedule: str, parallelism: int, remote: str) -> Iter
         "SPARK_REMOTE": remote,
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
-    if schedule in ("wait", "watch"):
-        environment["WINDOWMILL_NEW_VERSIONS"] = schedule
+    if given.schedule in ("wait", "watch"):
+        environment["WINDOWMILL_NEW_VERSIONS"] = given.schedule
     names = sorted(path.stem for path in (folder / "specs").glob("*.yaml"))
     airflow = LocalAirflow.start(home, environment)
     try:
