@@ -82,9 +82,9 @@ def build_dag(
     """
     pipeline = read_pipeline(spec)
     _check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions)
-    arguments = _arguments(spec, pipeline, watched=new_versions == "watch") | {"start_date": start_date} | dag_kwargs
-    arguments["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
-    with DAG(**arguments) as dag:
+    arguments = _arguments(spec, pipeline, watched=new_versions == "watch") | {"start_date": start_date}
+    dag_kwargs["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
+    with DAG(**arguments | dag_kwargs) as dag:
         # Higher priority than maintenance, which uses the same pool.
         common: dict[str, Any] = {"task_id": "micro_batch", "pool": pool_of(pipeline.pipeline), "priority_weight": 10, "spec": spec}
         if conn_id is None:
@@ -100,7 +100,7 @@ def build_dag(
         batch >> QualityReportOperator(task_id="quality_report", spec=spec, trigger_rule="all_done")
         batch >> AnnounceOperator(task_id="announce", spec=spec, asset=sink_asset(pipeline))
     if "params" not in dag_kwargs:
-        # Each operator would copy them, and the constructor of DAG validate them: two fifths of the time to build a DAG.
+        # As arguments each operator would copy them, and DAG validate them: two fifths of the time to build a DAG.
         dag.params.update({name: copy(param) for name, param in PARAMS.items()})
     return dag
 

@@ -7,10 +7,13 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 from airflow._shared.module_loading import import_string
+from airflow.executors.workloads.task import TaskInstanceDTO
+from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
@@ -29,6 +32,8 @@ from windowmill.jobs.sources.unread import SourceWatch, Unread
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SourceMissingError, SpecError
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
+
+POOL = {"pool_slots": 1, "queue": "default", "priority_weight": 1}
 
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]
 
@@ -192,6 +197,30 @@ def test_runs_that_recompute_a_range_do_not_wait(spec, land, run_type, params, w
     else:
         assert sensor.execute(context) is None
         assert isinstance(first_event(trigger), TaskSuccessEvent)
+
+
+@pytest.mark.parametrize(
+    ("run_type", "conf", "waits"),
+    [
+        ("scheduled", None, True),
+        ("manual", {"max_batches": 1}, True),
+        ("manual", {"from": "2024-01-01T00:00:00Z", "to": "2024-01-02T00:00:00Z"}, False),
+        ("backfill", None, False),
+    ],
+)
+def test_the_triggerer_itself_tells_the_trigger_of_its_run(spec, run_type, conf, waits):
+    dag = build_dag(spec, new_versions="wait")
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    names = ("logical_date", "data_interval_start", "data_interval_end", "run_after", "start_date")
+    run = dict.fromkeys(names, at) | {"data_interval_end": datetime(2024, 1, 2, tzinfo=UTC), "end_date": None, "partition_key": None}
+    run |= {"dag_id": "delays", "run_id": "a", "run_type": run_type, "state": "running", "conf": conf, "consumed_asset_events": []}
+    instance = TaskInstanceDTO(
+        id=uuid4(), dag_version_id=uuid4(), dag_id="delays", run_id="a", task_id="wait_for_source", try_number=1, **POOL
+    )
+    trigger = waiting(spec)
+    trigger.task_instance = TriggerRunner.create_runtime_ti(instance, DagSerialization.to_dict(dag), run)
+    assert trigger._has_to_wait() is waits
+    assert trigger.template_fields == ()
 
 
 def test_the_waiting_task_stands_before_the_micro_batch_and_starts_in_the_triggerer(spec):
