@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from deltalake import write_deltalake
 
 from windowmill.dags.folders import spec_files
 from windowmill.windowing.errors import SpecError
@@ -172,3 +175,29 @@ print(json.dumps({"seconds": time.process_time() - begun, "modules": list(sys.mo
     heavy = {"pyspark", "delta", "great_expectations", "numba", "numpy", "pandas", "pyarrow", "deltalake", "matplotlib"}
     assert not heavy & {name.partition(".")[0] for name in seen["modules"]}
     assert seen["seconds"] < 1.0  # 0.15 s on an idle core
+
+
+def test_processes_that_fork_may_load_windowmill_first(write_spec, tmp_path):
+    """What a child does with what its parent has loaded: here as a task does it."""
+    script = """
+import os, sys
+from pathlib import Path
+import windowmill.dags.preload
+threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+# A child of fork lacks its parent's threads. jemalloc and numpy's OpenBLAS know that and start theirs again.
+assert not [name for name in threads if name not in ("jemalloc_bg_thd", Path("/proc/self/comm").read_text().strip())]
+heavy = {"pyspark", "great_expectations", "numba", "pandas", "duckdb"}
+assert not heavy & {name.partition(".")[0] for name in sys.modules}
+child = os.fork()
+if not child:
+    from windowmill.jobs.report import write_report
+    from windowmill.windowing.specfile import load_pipeline
+    write_report(load_pipeline(sys.argv[1]))
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    write_deltalake(
+        str(tmp_path / "delays"), pa.table({"origin": ["JFK"], "window": ["hourly"], "window_end": [datetime(2024, 1, 1, tzinfo=UTC)]})
+    )
+    subprocess.run([sys.executable, "-c", script, str(write_spec())], cwd=REPOSITORY, check=True, timeout=120)
+    assert "delays" in (tmp_path / "delays.windowmill" / "report.html").read_text()
