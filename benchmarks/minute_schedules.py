@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
         if given.schedule != "none":
             airflow = running.enter_context(_airflow(folder, given, server["address"]))
             _unpause(airflow, given.pipelines, console)
-        watch = PartsWatch(airflow and airflow.pid, {"Spark server": server["pid"], "rows": os.getpid()})
+        watch = PartsWatch(airflow.pid if airflow else None, {"Spark server": server["pid"], "rows": os.getpid()})
         with watch:
             if airflow is None:
                 watch.seconds |= _without_airflow(specs, landed, given.minutes, given.parallelism, server["address"])

@@ -57,7 +57,7 @@ class SourceVersionTrigger(BaseTrigger):
     """
 
     def __init__(self, *, path: str | None, fields: str | None, poke_interval: float, wait_for_table: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types for it
         self.spec = Spec(path, fields)
         self.poke_interval = poke_interval
         self.wait_for_table = wait_for_table
@@ -73,7 +73,7 @@ class SourceVersionTrigger(BaseTrigger):
         except Exception as err:  # noqa: BLE001 - told by the task, which ends with it
             refused = isinstance(err, SpecError)
             message = str(err) if isinstance(err, WindowmillError) else f"{type(err).__name__}: {err}"
-            yield TriggerEvent({"error": redacted(message), "refused": refused})
+            yield _event({"error": redacted(message), "refused": refused})
         else:
             # Ends the task here: no worker has to start for it.
             yield TaskSuccessEvent()
@@ -115,7 +115,7 @@ class NewVersionsTrigger(BaseEventTrigger):
     """
 
     def __init__(self, *, path: str | None, fields: str | None, cron: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types for it
         self.spec = Spec(path, fields)
         self.cron = cron
         #: When the last event was sent, and the version that it told.
@@ -132,8 +132,9 @@ class NewVersionsTrigger(BaseEventTrigger):
             await asyncio.sleep(_seconds_to_next(self.cron, datetime.now(UTC)))
             try:
                 # Read again after a problem: the spec may have been mended.
-                watch = watch or await asyncio.to_thread(_watch, self.spec)
-                unread = await asyncio.to_thread(watch.look)
+                looking = watch or await asyncio.to_thread(_watch, self.spec)
+                watch = looking
+                unread = await asyncio.to_thread(looking.look)
             except Exception as err:  # noqa: BLE001 - there is no task that could tell it
                 watch = None
                 if (now := redacted(str(err))) != problem:
@@ -144,11 +145,15 @@ class NewVersionsTrigger(BaseEventTrigger):
             if unread and self._is_due(unread):
                 self._sent_at, self._sent = time.monotonic(), unread.version
                 self.log.info("%s", _told(unread))
-                yield TriggerEvent({"version": unread.version})
+                yield _event({"version": unread.version})
 
     def _is_due(self, unread: Unread) -> bool:
         unanswered = self._sent is not None and unread.planned < self._sent
         return not (unread.open or unanswered) or time.monotonic() - self._sent_at >= PATIENCE_SECONDS
+
+
+def _event(payload: dict[str, Any]) -> TriggerEvent:
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow has no types for it
 
 
 def _watch(spec: Spec) -> SourceWatch:

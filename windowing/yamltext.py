@@ -27,8 +27,13 @@ def parse_yaml(text: str) -> tuple[Any, Any]:
     if _FastLoader is not None and not _READ_OTHERWISE.search(text):
         # PyYAML's own parser takes ten times as long; it is asked for the message if something is wrong.
         with suppress(yaml.YAMLError):
-            return _FastLoader(text).document()
-    return _PlainLoader(text).document()
+            return _document(_FastLoader(text))
+    return _document(_PlainLoader(text))
+
+
+def _document(loader: Any) -> tuple[Any, Any]:
+    node = loader.get_single_node()
+    return (loader.construct_document(node) if node is not None else None), node
 
 
 class _SpecRules:
@@ -38,10 +43,6 @@ class _SpecRules:
     """
 
     _depth = 0
-
-    def document(self: Any) -> tuple[Any, Any]:
-        node = self.get_single_node()
-        return (self.construct_document(node) if node is not None else None), node
 
     def compose_node(self: Any, parent: Any, index: Any) -> Any:
         event = self.peek_event()
@@ -90,13 +91,11 @@ class _PlainLoader(_SpecRules, yaml.SafeLoader):
 _FastLoader: Any = None
 if yaml.__with_libyaml__:
 
-    class _CLoader(_SpecRules, yaml.composer.Composer, yaml.cyaml.CParser, yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
+    class _CLoader(_SpecRules, yaml.composer.Composer, yaml.CSafeLoader):
         """Events from libyaml; nodes and values as :class:`_PlainLoader` makes them."""
 
         def __init__(self, text: str) -> None:
-            yaml.cyaml.CParser.__init__(self, text)
+            yaml.CSafeLoader.__init__(self, text)
             yaml.composer.Composer.__init__(self)
-            yaml.constructor.SafeConstructor.__init__(self)
-            yaml.resolver.Resolver.__init__(self)
 
     _FastLoader = _CLoader
