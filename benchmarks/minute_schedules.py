@@ -4,6 +4,7 @@ A standalone Airflow (LocalExecutor) and a warm Spark Connect server run small p
 the time from a source's version to its commit, runs that started later than their minute, and processor time by part and by task.
 ``--schedule`` is ``cron`` (a run every minute), ``wait`` (a run every minute, which waits for rows in the triggerer) or ``watch`` (the
 triggerer looks every minute, and starts a run if there are rows); ``none`` leaves Airflow out and starts ``windowmill run`` by itself.
+With ``--idle`` no rows come, and no server is needed: what remains is what Airflow and runs that find nothing take.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -42,6 +42,7 @@ from benchmarks.warm_runs import served
 from examples.flights.local_airflow import LocalAirflow, settings_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.pools import create_pools
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline
 
 KEYS, ROWS = 20, 200
@@ -59,32 +60,44 @@ def main(arguments: list[str] | None = None) -> Measurement:
     parser.add_argument("--minutes", type=int, default=10, help="minutes in which rows land (default %(default)s)")
     parser.add_argument("--schedule", choices=("cron", "wait", "watch", "none"), default="watch", help="(default %(default)s)")
     parser.add_argument("--parallelism", type=int, default=2 * (os.cpu_count() or 1), help="tasks at a time (default %(default)s)")
+    parser.add_argument("--idle", action="store_true", help="let no rows come")
     parser.add_argument("--no-preload", action="store_true", help="let each task load windowmill by itself")
     parser.add_argument("--keep", type=Path, help="keep Airflow's folder here")
     given = measurement.place(parser).parse_args(arguments)
     console = measurement.terminal()
-    workload = f"{given.pipelines} pipelines, {ROWS} rows a minute each for {given.minutes} minutes"
+    rows = 0 if given.idle else ROWS
+    workload = f"{given.pipelines} pipelines, {rows} rows a minute each for {given.minutes} minutes"
     measured = Measurement("minute_schedules", f"a minute schedule ({given.schedule})", workload)
     given.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch, ExitStack() as running:
         folder = Path(scratch).absolute()
         specs = [_spec(folder, number) for number in range(given.pipelines)]
         landed = _Landed(specs)
-        landed.land()
-        server = running.enter_context(served())
-        console.print(f"the server is warm after {server['seconds']} s")
+        server = None
+        if given.idle:
+            _settle(landed, specs)
+        else:
+            landed.land()
+            server = running.enter_context(served())
+            console.print(f"the server is warm after {server['seconds']} s")
+        remote: str | None = server["address"] if server else None
         airflow = None
         if given.schedule != "none":
-            airflow = running.enter_context(_airflow(folder, given, server["address"]))
+            airflow = running.enter_context(_airflow(folder, given, remote))
             _unpause(airflow, given.pipelines, console)
-        watch = PartsWatch(airflow.pid if airflow else None, {"Spark server": server["pid"], "rows": os.getpid()})
-        with watch:
+        others = {"rows": os.getpid()} | ({"Spark server": server["pid"]} if server else {})
+        with PartsWatch(airflow.pid if airflow else None, others) as watch:
             if airflow is None:
-                watch.seconds |= _without_airflow(specs, landed, given.minutes, given.parallelism, server["address"])
+                runs = _without_airflow(specs, landed, given, remote)
+            elif given.idle:
+                time.sleep((-time.time()) % MINUTE + given.minutes * MINUTE)
             else:
                 _land_every_minute(landed, given.minutes, console)
                 _drain(landed, console)
-        _tell_latency(measured, landed)
+        if airflow is None:
+            watch.seconds["runs"] = runs
+        if not given.idle:
+            _tell_latency(measured, landed)
         _tell_parts(measured, watch, given)
         if airflow is not None:
             _tell_tasks(measured, airflow, watch)
@@ -107,10 +120,9 @@ class _Landed:
         """Append one version to every source."""
         now_us = time.time_ns() // 1_000
         for pipeline in self.pipelines:
-            assert pipeline.source is not None
             times = np.sort(self._rng.integers(now_us - 60_000_000, now_us, ROWS))
             rows = {"k": self._rng.integers(0, KEYS, ROWS), "t": pa.array(times, pa.timestamp("us", "UTC")), "v": self._rng.random(ROWS)}
-            write_deltalake(str(pipeline.source.path), pa.table(rows), mode="append")
+            write_deltalake(_source(pipeline), pa.table(rows), mode="append")
             self.at[pipeline.pipeline, self._next] = time.time()
         self._next += 1
 
@@ -123,6 +135,28 @@ class _Landed:
                 ended = next((batch.ended_at for batch in commits if batch.to_version >= version), None)
                 seconds.append(None if ended is None else ended.timestamp() - self.at[pipeline.pipeline, version])
         return seconds
+
+
+def _settle(landed: _Landed, specs: list[Path]) -> None:
+    """Let every pipeline have read all of its source: one run, whose tables the others get as copies."""
+    landed.land()
+    first, *others = landed.pipelines
+    subprocess.run([sys.executable, "-m", "windowmill.jobs.cli", "run", str(specs[0])], check=True)
+    for pipeline in others:
+        for suffix in ("", ".windowmill"):
+            shutil.copytree(f"{_sink(first)}{suffix}", f"{_sink(pipeline)}{suffix}")
+        shutil.rmtree(_source(pipeline))
+        shutil.copytree(_source(first), _source(pipeline))
+
+
+def _source(pipeline: Pipeline) -> str:
+    assert pipeline.source is not None
+    return str(pipeline.source.path)
+
+
+def _sink(pipeline: Pipeline) -> str:
+    assert pipeline.sink is not None
+    return str(pipeline.sink.path)
 
 
 def _spec(folder: Path, number: int) -> Path:
@@ -144,7 +178,7 @@ def _spec(folder: Path, number: int) -> Path:
 
 
 @contextmanager
-def _airflow(folder: Path, given: argparse.Namespace, remote: str) -> Iterator[LocalAirflow]:
+def _airflow(folder: Path, given: argparse.Namespace, remote: str | None) -> Iterator[LocalAirflow]:
     """A standalone Airflow with the pipelines' DAGs, all paused, and their pools."""
     home = folder / "airflow"
     if not given.no_preload:
@@ -164,9 +198,10 @@ def _airflow(folder: Path, given: argparse.Namespace, remote: str) -> Iterator[L
     }
     environment = {f"AIRFLOW__{name}": str(value) for name, value in values.items()} | {
         "WINDOWMILL_PIPELINES": str(folder / "specs"),
-        "SPARK_REMOTE": remote,
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
+    if remote is not None:
+        environment["SPARK_REMOTE"] = remote
     if given.schedule in ("wait", "watch"):
         environment["WINDOWMILL_NEW_VERSIONS"] = given.schedule
     names = sorted(path.stem for path in (folder / "specs").glob("*.yaml"))
@@ -200,23 +235,22 @@ def _drain(landed: _Landed, console: Console) -> None:
     console.print(f"  drained, or given up, at {datetime.now(UTC):%H:%M:%S}")
 
 
-def _without_airflow(specs: list[Path], landed: _Landed, minutes: int, parallelism: int, remote: str) -> dict[str, float]:
-    """Run each pipeline once a minute, ``parallelism`` at a time; the processor time of these runs."""
-    before, gate = psutil.Process().cpu_times(), threading.BoundedSemaphore(parallelism)
+def _without_airflow(specs: list[Path], landed: _Landed, given: argparse.Namespace, remote: str | None) -> float:
+    """Run each pipeline once a minute, ``--parallelism`` at a time; the processor time of these runs."""
+    before, environment = psutil.Process().cpu_times(), os.environ | ({"SPARK_REMOTE": remote} if remote else {})
 
     def run(spec: Path) -> None:
-        with gate:
-            command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(spec), "--json"]
-            subprocess.run(command, env=os.environ | {"SPARK_REMOTE": remote}, capture_output=True, check=True)
+        command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(spec), "--json"]
+        subprocess.run(command, env=environment, capture_output=True, check=True)
 
-    with ThreadPoolExecutor(len(specs)) as pool:
-        for _ in range(minutes):
+    with ThreadPoolExecutor(given.parallelism) as pool:
+        for _ in range(given.minutes):
             time.sleep((-time.time() - LEAD_SECONDS) % MINUTE)
-            landed.land()
-            for done in [pool.submit(run, spec) for spec in specs]:
-                done.result()
+            if not given.idle:
+                landed.land()
+            list(pool.map(run, specs))
     after = psutil.Process().cpu_times()
-    return {"runs": after.children_user + after.children_system - before.children_user - before.children_system}
+    return float(after.children_user + after.children_system - before.children_user - before.children_system)
 
 
 def _tell_latency(measured: Measurement, landed: _Landed) -> None:

@@ -132,9 +132,9 @@ class NewVersionsTrigger(BaseEventTrigger):
             await asyncio.sleep(_seconds_to_next(self.cron, datetime.now(UTC)))
             try:
                 # Read again after a problem: the spec may have been mended.
-                looking = watch or await asyncio.to_thread(_watch, self.spec)
-                watch = looking
-                unread = await asyncio.to_thread(looking.look)
+                if watch is None:
+                    watch = await asyncio.to_thread(_watch, self.spec)
+                unread = await asyncio.to_thread(watch.look)
             except Exception as err:  # noqa: BLE001 - there is no task that could tell it
                 watch = None
                 if (now := redacted(str(err))) != problem:
