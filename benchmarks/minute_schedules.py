@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -65,6 +66,8 @@ def main(arguments: list[str] | None = None) -> Measurement:
     parser.add_argument("--keep", type=Path, help="keep Airflow's folder here")
     given = measurement.place(parser).parse_args(arguments)
     console = measurement.terminal()
+    # Whoever ends it, Airflow and the server end with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     rows = 0 if given.idle else ROWS
     workload = f"{given.pipelines} pipelines, {rows} rows a minute each for {given.minutes} minutes"
     measured = Measurement("minute_schedules", f"a minute schedule ({given.schedule})", workload)
