@@ -69,8 +69,8 @@ def main(arguments: list[str] | None = None) -> Measurement:
     # Whoever ends it, Airflow and the server end with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     rows = 0 if given.idle else ROWS
-    workload = f"{given.pipelines} pipelines, {rows} rows a minute each for {given.minutes} minutes"
-    measured = Measurement("minute_schedules", f"a minute schedule ({given.schedule})", workload)
+    workload = f"schedule {given.schedule}: {given.pipelines} pipelines, {rows} rows a minute each for {given.minutes} minutes"
+    measured = Measurement("minute_schedules", "a minute schedule", workload)
     given.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch, ExitStack() as running:
         folder = Path(scratch).absolute()
