@@ -90,9 +90,7 @@ def build_dag(
         if conn_id is None:
             batch: BaseOperator = MicroBatchOperator(**common, connect_conn_id=connect_conn_id)
         else:
-            from windowmill.dags.submit import SubmittedBatchOperator
-
-            batch = SubmittedBatchOperator(**common, conn_id=conn_id, **dict(submit or {}))
+            batch = _submitted(**common, conn_id=conn_id, **dict(submit or {}))
         first = _waiting(spec, batch) if new_versions == "wait" else batch
         for step in before:
             _added(step, dag) >> first
@@ -149,6 +147,12 @@ def _check_options(
         if new_versions not in get_args(NewVersions):
             raise SpecError(f"{where}: new_versions: got {new_versions!r}; expected {' or '.join(map(repr, get_args(NewVersions)))}")
         check_by_rows(where, pipeline)
+
+
+def _submitted(**arguments: Any) -> BaseOperator:
+    from windowmill.dags.submit import SubmittedBatchOperator  # loads the Spark provider, which few DAG files need
+
+    return SubmittedBatchOperator(**arguments)
 
 
 def _waiting(spec: str | os.PathLike[str] | Pipeline, batch: BaseOperator) -> BaseOperator:
