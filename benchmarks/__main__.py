@@ -29,6 +29,8 @@ BENCHMARKS = {
     "long-life": ["long_life"],
     "nodes": ["nodes"],
     "memory": ["memory"],
+    "dag-parsing": ["dag_parsing"],
+    "minute-schedules": ["minute_schedules"],
 }
 
 

@@ -27,6 +27,8 @@ ORDER = (
     "long_life",
     "nodes",
     "memory",
+    "dag_parsing",
+    "minute_schedules",
 )
 HEAD = """# Benchmarks
 
@@ -81,7 +83,8 @@ def section(record: dict[str, Any]) -> str:
     """A measurement as Markdown."""
     machine, load = record["machine"], record["load"]
     lines = [f"\n## {record['title'].capitalize()}\n", f"{record['workload'].capitalize()}.\n"]
-    lines += ["| | seconds: median (least to greatest) | of processor time | rounds |", "|---|---|---|---|"]
+    if record["results"]:
+        lines += ["| | seconds: median (least to greatest) | of processor time | rounds |", "|---|---|---|---|"]
     lines += [f"| {r['label']} | {seconds_of(r)} | {cpu_of(r)} | {len(r.get('seconds', []))} |" for r in record["results"]]
     lines += ["", "| figure, round by round | median (least to greatest) | to be reached | |", "|---|---|---|---|"]
     verdicts = {True: "reached", False: "not reached", None: ""}

@@ -54,9 +54,9 @@ _KEPT: ContextVar[dict[str, KeptTable] | None] = ContextVar("kept_tables", defau
 
 
 @contextmanager
-def tables_kept() -> Iterator[None]:
-    """In this context and thread, :func:`newest` opens each table only once."""
-    token = _KEPT.set({})
+def tables_kept(kept: dict[str, KeptTable] | None = None) -> Iterator[None]:
+    """In this context and thread, :func:`newest` opens each table only once; with ``kept``, not even those of an earlier context."""
+    token = _KEPT.set({} if kept is None else kept)
     try:
         yield
     finally:

@@ -5,19 +5,18 @@ This file is separate from pipelines.py, because an import error takes all DAGs 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from airflow.sdk import DAG, get_parsing_context
 
 from windowmill.dags.factory import build_dag
-from windowmill.dags.folders import build_all, connections
+from windowmill.dags.folders import build_all, options_of
 from windowmill.dags.maintenance import build_maintenance_dag
+from windowmill.dags.specs import ReadFile
 from windowmill.windowing.errors import SpecError
 
 
-def unregistered_dags_of(spec: Path) -> list[DAG]:
+def unregistered_dags_of(spec: ReadFile) -> list[DAG]:
     """Build both DAGs of a pipeline, unregistered, to find their problems."""
-    return [build_dag(spec, **connections(), auto_register=False), build_maintenance_dag(spec, auto_register=False)]
+    return [build_dag(spec, **options_of(spec.pipeline), auto_register=False), build_maintenance_dag(spec, auto_register=False)]
 
 
 if get_parsing_context().dag_id is None:  # a starting task does not need this file

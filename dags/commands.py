@@ -60,6 +60,14 @@ def command_of(context: Mapping[str, Any], *, vouches: bool = False) -> list[str
     return command
 
 
+def advances(context: Mapping[str, Any]) -> bool:
+    """Whether a DAG run advances the pipeline, so that without new rows it has nothing to do."""
+    try:
+        return command_of(context)[0] == "run"
+    except SpecError:  # the micro-batch says what is wrong
+        return False
+
+
 @contextmanager
 def failing_fast() -> Iterator[None]:
     """Raise errors that no retry can fix as the exception that Airflow does not retry."""

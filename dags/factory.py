@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from airflow.sdk import DAG, Asset, BaseOperator, CronDataIntervalTimetable, Param
-from croniter import croniter
+from airflow.sdk import DAG, Asset, BaseOperator, Param
 
 from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator
 from windowmill.dags.pools import pool_of
 from windowmill.dags.retries import retrying
-from windowmill.dags.specs import read_pipeline, redacting
+from windowmill.dags.schedules import check_by_rows, source_asset, timetable_of
+from windowmill.dags.specs import name_of, read_pipeline
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import MASK, redacted
-from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline, Table
+from windowmill.windowing.spec import Pipeline
 
 #: In the past, and equal at every parse; without ``catchup`` it means "from the next interval on".
 START = datetime(2020, 1, 1, tzinfo=UTC)
+
+#: Between two looks of a run that waits.
+WAIT_SECONDS = 10.0
+
+#: How a DAG runs only when its source has new versions.
+NewVersions = Literal["wait", "watch"]
+
+#: Of a manual run; a null is valid for each.
+PARAMS = {
+    "from": Param(
+        None, type=["null", "string"], format="date-time", description="Recompute the windows that end after this instant; needs `to`."
+    ),
+    "to": Param(None, type=["null", "string"], format="date-time", description="… and at or before this one."),
+    "max_batches": Param(None, type=["null", "integer"], minimum=1, description="Stop after so many batches; empty: until drained."),
+}
 
 #: A function that creates a task inside the DAG (one under ``@task``, for example), or an existing operator.
 Step = Callable[[], Any] | BaseOperator
@@ -34,9 +50,10 @@ def build_dag(
     conn_id: str | None = None,
     connect_conn_id: str | None = None,
     submit: Mapping[str, Any] | None = None,
+    new_versions: NewVersions | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
-    """Build the DAG of a pipeline: ``[before…] → micro_batch → [quality_report, announce]``.
+    """Build the DAG of a pipeline: ``[before…] → [wait_for_source] → micro_batch → [quality_report, announce]``.
 
     Parameters
     ----------
@@ -52,6 +69,9 @@ def build_dag(
         Airflow connection of type Spark Connect; the micro-batch then uses its server, which ``windowmill serve`` keeps warm.
     submit
         Further arguments of ``SparkSubmitOperator`` (``conf``, ``jars``, ``deploy_mode`` …); only with ``conn_id``.
+    new_versions
+        ``"watch"``: at the instants of the spec's schedule the triggerer looks at the source, and a run starts only if it has new rows.
+        ``"wait"``: each scheduled run waits in the triggerer until there are some.
     **dag_kwargs
         Further arguments of ``DAG``; they override those set by this function. ``default_args`` are merged.
 
@@ -61,28 +81,25 @@ def build_dag(
         With file, line and field of each problem. In a DAG file it becomes the import error.
     """
     pipeline = read_pipeline(spec)
-    if pipeline.sink is None:
-        raise SpecError(f"{_name(spec)}: sink: missing; a pipeline that runs on a schedule needs a table to publish to")
-    if submit and conn_id is None:
-        raise SpecError(f"{_name(spec)}: submit is given without conn_id; name the Airflow connection of the Spark master")
-    if conn_id is not None and connect_conn_id is not None:
-        raise SpecError(f"{_name(spec)}: conn_id and connect_conn_id are both given; name a Spark master or a Spark Connect server")
-    arguments = _arguments(spec, pipeline, pipeline.sink) | {"start_date": start_date} | dag_kwargs
-    arguments["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
-    with DAG(**arguments) as dag:
+    _check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions)
+    arguments = _arguments(spec, pipeline, watched=new_versions == "watch") | {"start_date": start_date}
+    dag_kwargs["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
+    with DAG(**arguments | dag_kwargs) as dag:
         # Higher priority than maintenance, which uses the same pool.
         common: dict[str, Any] = {"task_id": "micro_batch", "pool": pool_of(pipeline.pipeline), "priority_weight": 10, "spec": spec}
         if conn_id is None:
             batch: BaseOperator = MicroBatchOperator(**common, connect_conn_id=connect_conn_id)
         else:
-            from windowmill.dags.submit import SubmittedBatchOperator
-
-            batch = SubmittedBatchOperator(**common, conn_id=conn_id, **dict(submit or {}))
+            batch = _submitted(**common, conn_id=conn_id, **dict(submit or {}))
+        first = _waiting(spec, batch) if new_versions == "wait" else batch
         for step in before:
-            _added(step, dag) >> batch
+            _added(step, dag) >> first
         # Also after a held batch, when the report is needed most.
         batch >> QualityReportOperator(task_id="quality_report", spec=spec, trigger_rule="all_done")
         batch >> AnnounceOperator(task_id="announce", spec=spec, asset=sink_asset(pipeline))
+    if "params" not in dag_kwargs:
+        # As arguments each operator would copy them, and DAG validate them: two fifths of the time to build a DAG.
+        dag.params.update({name: copy(param) for name, param in PARAMS.items()})
     return dag
 
 
@@ -98,47 +115,53 @@ def sink_asset(pipeline: Pipeline) -> Asset:
     return Asset(name=pipeline.pipeline, uri=uri, group="windowmill")
 
 
-def _arguments(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, sink: Table) -> dict[str, Any]:
+def _arguments(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, *, watched: bool) -> dict[str, Any]:
     """Arguments of ``DAG`` that follow from the pipeline."""
-    with redacting():
-        schedule = _schedule(spec, pipeline)
     return {
         "dag_id": pipeline.pipeline,
         "description": redacted(f"Sliding-window aggregates of {pipeline.source.place if pipeline.source else 'no source'}"),
-        "schedule": schedule,
+        "schedule": [source_asset(spec, pipeline)] if watched else timetable_of(spec, pipeline),
         "catchup": False,
         # Batches of a pipeline run one at a time; the pool also excludes backfills, which Airflow counts separately.
         "max_active_runs": 1,
-        "params": _params(),
-        "doc_md": _doc(pipeline, sink),
+        "doc_md": _doc(pipeline),
         "tags": ["windowmill"],
     }
 
 
-def _schedule(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline) -> Any:
-    schedule = pipeline.schedule
-    if schedule is None:
-        return None
-    if not isinstance(schedule, str):
-        return [Asset.ref(name=schedule.asset)]
-    # Airflow checks the expression only when it stores the DAG, and then reports the whole file instead of this field.
-    if schedule not in SCHEDULE_WORDS and not (croniter.is_valid(schedule) and len(schedule.split()) == 5):
-        raise SpecError(
-            f"{_name(spec)}: schedule: got {schedule!r}; expected five cron fields such as '*/30 * * * *', "
-            f"one of {', '.join(sorted(SCHEDULE_WORDS))}, or {{asset: name}}"
-        )
-    # Only this timetable gives scheduled, manual and backfill runs the same aligned intervals; a plain cron string gives empty ones.
-    return CronDataIntervalTimetable(schedule, timezone="UTC")
+def _check_options(
+    where: str,
+    pipeline: Pipeline,
+    conn_id: str | None,
+    connect_conn_id: str | None,
+    submit: Mapping[str, Any] | None,
+    new_versions: str | None,
+) -> None:
+    if pipeline.sink is None:
+        raise SpecError(f"{where}: sink: missing; a pipeline that runs on a schedule needs a table to publish to")
+    if submit and conn_id is None:
+        raise SpecError(f"{where}: submit is given without conn_id; name the Airflow connection of the Spark master")
+    if conn_id is not None and connect_conn_id is not None:
+        raise SpecError(f"{where}: conn_id and connect_conn_id are both given; name a Spark master or a Spark Connect server")
+    if new_versions is not None:
+        if new_versions not in get_args(NewVersions):
+            raise SpecError(f"{where}: new_versions: got {new_versions!r}; expected {' or '.join(map(repr, get_args(NewVersions)))}")
+        check_by_rows(where, pipeline)
 
 
-def _params() -> dict[str, Param]:
-    return {
-        "from": Param(
-            None, type=["null", "string"], format="date-time", description="Recompute the windows that end after this instant; needs `to`."
-        ),
-        "to": Param(None, type=["null", "string"], format="date-time", description="… and at or before this one."),
-        "max_batches": Param(None, type=["null", "integer"], minimum=1, description="Stop after so many batches; empty: until drained."),
-    }
+def _submitted(**arguments: Any) -> BaseOperator:
+    from windowmill.dags.submit import SubmittedBatchOperator  # loads the Spark provider, which few DAG files need
+
+    return SubmittedBatchOperator(**arguments)
+
+
+def _waiting(spec: str | os.PathLike[str] | Pipeline, batch: BaseOperator) -> BaseOperator:
+    """The task before ``batch`` that waits for the source."""
+    from windowmill.dags.sensors import SourceVersionSensor
+
+    sensor = SourceVersionSensor(task_id="wait_for_source", spec=spec, poke_interval=WAIT_SECONDS)
+    sensor >> batch
+    return sensor
 
 
 def _added(step: Step, dag: DAG) -> Any:
@@ -148,17 +171,14 @@ def _added(step: Step, dag: DAG) -> Any:
     return step()
 
 
-def _doc(pipeline: Pipeline, sink: Table) -> str:
+def _doc(pipeline: Pipeline) -> str:
+    sink = pipeline.sink.place if pipeline.sink else "nowhere"
     windows = "\n".join(f"- `{window.name}`: {window.type}" for window in pipeline.windows)
     aggregates = ", ".join(f"`{name}`" for name in pipeline.aggregates)
     keys = ", ".join(f"`{key}`" for key in pipeline.keys) or "none: one group"
     return redacted(
-        f"**{pipeline.pipeline}** publishes {aggregates} to `{sink.place}`.\n\n"
+        f"**{pipeline.pipeline}** publishes {aggregates} to `{sink}`.\n\n"
         f"Keys: {keys}. Windows:\n\n{windows}\n\n"
         "A scheduled run takes up what is new in the source; a backfill recomputes its data interval. "
         "To recompute any other range, trigger the DAG with `from` and `to`."
     )
-
-
-def _name(spec: str | os.PathLike[str] | Pipeline) -> str:
-    return spec.pipeline if isinstance(spec, Pipeline) else os.fspath(spec)

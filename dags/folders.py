@@ -2,7 +2,9 @@
 
 ``WINDOWMILL_PIPELINES`` names the folders of ``*.yaml`` files; the default is ``pipelines/`` beside Airflow's ``dags_folder``.
 ``WINDOWMILL_SPARK_CONN_ID`` names the Airflow connection of a Spark master, ``WINDOWMILL_SPARK_CONNECT_CONN_ID`` that of a Spark Connect
-server; without them Spark runs inside the task, or on the server that ``SPARK_REMOTE`` names.
+server; without them Spark runs inside the task, or on the server that ``SPARK_REMOTE`` names. ``WINDOWMILL_NEW_VERSIONS`` (``watch`` or
+``wait``) has pipelines with a cron schedule run only when their sources have new rows; those whose intervals alone complete windows
+(``watermark: data_interval_end``) run at each instant all the same.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.configuration import conf
 
 from windowmill.dags.names import MAINTENANCE
-from windowmill.dags.specs import read_pipeline
+from windowmill.dags.specs import ReadFile
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
+
+    from windowmill.windowing.spec import Pipeline
 
 VARIABLE = "WINDOWMILL_PIPELINES"
 
@@ -53,6 +57,12 @@ def connections() -> dict[str, Any]:
     }
 
 
+def options_of(pipeline: Pipeline) -> dict[str, Any]:
+    """Arguments of :func:`.build_dag` that the environment gives to ``pipeline``."""
+    by_rows = isinstance(pipeline.schedule, str) and pipeline.time.watermark != "data_interval_end"
+    return connections() | {"new_versions": os.environ.get("WINDOWMILL_NEW_VERSIONS") or None if by_rows else None}
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """The DAGs of all valid specs, by id, and one line for each problem of the others."""
@@ -61,13 +71,13 @@ class Built:
     problems: tuple[str, ...]
 
 
-def build_all(build: Callable[[Path], Sequence[DAG]], wanted: str | None = None) -> Built:
+def build_all(build: Callable[[ReadFile], Sequence[DAG]], wanted: str | None = None) -> Built:
     """Build the DAGs of every spec; a spec that fails does not affect the others.
 
     Parameters
     ----------
     build
-        Builds the DAGs of a spec's file.
+        Builds the DAGs of a spec's file, which has been read.
     wanted
         Id of the only DAG that is needed; files that do not mention its pipeline are skipped.
     """
@@ -82,10 +92,11 @@ def build_all(build: Callable[[Path], Sequence[DAG]], wanted: str | None = None)
         try:
             if wanted is not None and wanted.removesuffix(MAINTENANCE) not in path.read_text(encoding="utf-8", errors="replace"):
                 continue
-            name = read_pipeline(path).pipeline
+            spec = ReadFile.of(path)
+            name = spec.pipeline.pipeline
             if name in owners:
                 raise SpecError(f"{path}: pipeline: {name!r} is also the id in {owners[name]}; each pipeline needs its own")
-            built = build(path)
+            built = build(spec)
             for dag in built:
                 # Airflow validates too, but reports a failure for the file and every DAG in it.
                 dag.validate()  # type: ignore[no-untyped-call]  # Airflow has no types for it

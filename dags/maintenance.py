@@ -6,12 +6,13 @@ import os
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG
 
 from windowmill.dags.names import MAINTENANCE
 from windowmill.dags.operators import MaintainOperator
 from windowmill.dags.pools import pool_of
 from windowmill.dags.retries import retrying
+from windowmill.dags.schedules import cron_timetable
 from windowmill.dags.specs import read_pipeline
 from windowmill.windowing.spec import Pipeline
 
@@ -32,7 +33,7 @@ def build_maintenance_dag(spec: str | os.PathLike[str] | Pipeline, *, schedule: 
     arguments: dict[str, Any] = {
         "dag_id": f"{pipeline.pipeline}{MAINTENANCE}",
         "description": f"Compaction and clean-up of {pipeline.pipeline}",
-        "schedule": CronDataIntervalTimetable(schedule, timezone="UTC") if schedule else None,
+        "schedule": cron_timetable(schedule) if schedule else None,
         "start_date": datetime(2020, 1, 1, tzinfo=UTC),
         "catchup": False,
         "max_active_runs": 1,

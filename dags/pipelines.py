@@ -5,19 +5,18 @@ A spec that cannot be read is reported by broken_pipelines.py: Airflow stops sch
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from airflow.sdk import DAG, get_parsing_context
 
 from windowmill.dags.factory import build_dag
-from windowmill.dags.folders import build_all, connections
+from windowmill.dags.folders import build_all, options_of
 from windowmill.dags.maintenance import build_maintenance_dag
+from windowmill.dags.specs import ReadFile
 from windowmill.windowing.errors import SpecError
 
 
-def dags_of(spec: Path) -> list[DAG]:
+def dags_of(spec: ReadFile) -> list[DAG]:
     """Build the DAG of a pipeline's runs and that of its maintenance."""
-    return [build_dag(spec, **connections()), build_maintenance_dag(spec)]
+    return [build_dag(spec, **options_of(spec.pipeline)), build_maintenance_dag(spec)]
 
 
 wanted = get_parsing_context().dag_id

@@ -30,8 +30,31 @@ def read_pipeline(spec: str | os.PathLike[str] | Pipeline) -> Pipeline:
     """
     if isinstance(spec, Pipeline):
         return spec
+    if isinstance(spec, ReadFile):
+        return spec.pipeline
     with redacting():
         return load_pipeline(spec)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFile(os.PathLike[str]):
+    """A pipeline's YAML file that has been read already, so that several DAGs are built from it at the cost of one."""
+
+    path: str
+    pipeline: Pipeline
+
+    @classmethod
+    def of(cls, path: Path) -> ReadFile:
+        """Read the file at ``path``; raises ``SpecError``."""
+        return cls(str(path), read_pipeline(path))
+
+    def __fspath__(self) -> str:
+        return self.path
+
+
+def name_of(spec: str | os.PathLike[str] | Pipeline) -> str:
+    """How messages name a spec: by its path, or the pipeline's id."""
+    return spec.pipeline if isinstance(spec, Pipeline) else os.fspath(spec)
 
 
 @contextmanager

@@ -42,6 +42,10 @@ class SourceError(WindowmillError):
     """The source table cannot be read as the plan needs it; nothing has been committed."""
 
 
+class SourceMissingError(SourceError):
+    """There is no table at the source's path, at least not yet."""
+
+
 class SourceSchemaError(SourceError):
     """The source's columns no longer fit the spec or the plan."""
 

@@ -19,7 +19,7 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import holds_credentials, redacted
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.registry import TYPES
-from windowmill.windowing.yamltext import MAX_DEPTH, SpecLoader
+from windowmill.windowing.yamltext import MAX_DEPTH, parse_yaml
 
 MAX_BYTES = 1 << 20
 #: Number of problems of one spec that an error lists; thousands would hide the first.
@@ -97,9 +97,7 @@ def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | Non
     except UnicodeDecodeError as err:
         raise SpecError(f"{path}: not UTF-8 text ({err.reason} at byte {err.start}); save it as UTF-8") from err
     try:
-        loader = SpecLoader(text)
-        node = loader.get_single_node()
-        value = loader.construct_document(node) if node is not None else None
+        value, node = parse_yaml(text)
     except yaml.MarkedYAMLError as err:
         line = err.problem_mark.line + 1 if err.problem_mark else 1
         raise SpecError(f"{path}:{line}: not readable as YAML: {_cut(err.problem or err.context or '')}; correct this line") from err

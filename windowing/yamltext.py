@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -10,19 +12,40 @@ import yaml
 MAX_DEPTH = 32
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp", "merge", "value")}
 
+#: Where libyaml accepts what PyYAML's own parser refuses, or reads it otherwise (found by comparing them on mutated specs).
+_READ_OTHERWISE = re.compile("[\t\r?!%\x85\u2028\u2029\ufeff]|[|>][-+0-9]*#")
 
-class SpecLoader(yaml.SafeLoader):
+
+def parse_yaml(text: str) -> tuple[Any, Any]:
+    """The value of a YAML text, and its node, which has the line of each field; both none for an empty text.
+
+    Raises
+    ------
+    yaml.YAMLError
+        If the text is not valid, or uses what a spec may not.
+    """
+    if _FastLoader is not None and not _READ_OTHERWISE.search(text):
+        # PyYAML's own parser takes ten times as long; it is asked for the message if something is wrong.
+        with suppress(yaml.YAMLError):
+            return _document(_FastLoader(text))
+    return _document(_PlainLoader(text))
+
+
+def _document(loader: Any) -> tuple[Any, Any]:
+    node = loader.get_single_node()
+    return (loader.construct_document(node) if node is not None else None), node
+
+
+class _SpecRules:
     """Safe YAML without aliases, tags, deep nesting, names that are no text, and names given twice.
 
     Names are text as they are written: an aggregate may be called ``on`` or ``null``.
     """
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
+    _depth = 0
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs of PyYAML leave it untyped
+    def compose_node(self: Any, parent: Any, index: Any) -> Any:
+        event = self.peek_event()
         mark: Any = event.start_mark
         if isinstance(event, yaml.events.AliasEvent):
             raise yaml.composer.ComposerError(None, None, "aliases are not read; write the value out", mark)
@@ -30,15 +53,15 @@ class SpecLoader(yaml.SafeLoader):
             raise yaml.composer.ComposerError(None, None, f"fields lie within one another more than {MAX_DEPTH} deep; write it flat", mark)
         self._depth += 1
         try:
-            node = super().compose_node(parent, index)
+            node = yaml.composer.Composer.compose_node(self, parent, index)
         finally:
             self._depth -= 1
         if node is not None and node.tag not in _TAGS:
             raise yaml.composer.ComposerError(None, None, f"the tag {node.tag!r} is not read; write a plain value", node.start_mark)
         return node
 
-    def compose_mapping_node(self, anchor: Any) -> Any:
-        node = super().compose_mapping_node(anchor)
+    def compose_mapping_node(self: Any, anchor: Any) -> Any:
+        node = yaml.composer.Composer.compose_mapping_node(self, anchor)
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -48,14 +71,31 @@ class SpecLoader(yaml.SafeLoader):
             seen.add(key.value)
         return node
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: ARG002 - a spec is a tree, so all of it is made at once
+    def construct_mapping(self: Any, node: Any, deep: bool = False) -> Any:  # noqa: ARG002 - a spec is a tree, so all of it is made at once
         return {key.value: self.construct_object(item, deep=True) for key, item in node.value}
 
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
+    def construct_object(self: Any, node: Any, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep=deep)
+            return yaml.constructor.SafeConstructor.construct_object(self, node, deep=deep)
         except (ValueError, KeyError, AttributeError, TypeError, IndexError, OverflowError) as err:
             kind = node.tag.rpartition(":")[2]
             raise yaml.constructor.ConstructorError(
                 None, None, f"got {str(node.value)[:80]!r}, which is no {kind}; put text into quotes", node.start_mark
             ) from err
+
+
+class _PlainLoader(_SpecRules, yaml.SafeLoader):
+    pass
+
+
+_FastLoader: Any = None
+if yaml.__with_libyaml__:
+
+    class _CLoader(_SpecRules, yaml.composer.Composer, yaml.CSafeLoader):
+        """Events from libyaml; nodes and values as :class:`_PlainLoader` makes them."""
+
+        def __init__(self, text: str) -> None:
+            yaml.CSafeLoader.__init__(self, text)
+            yaml.composer.Composer.__init__(self)
+
+    _FastLoader = _CLoader

@@ -64,7 +64,8 @@ def read_quality(path: str, first_batch: int = 0) -> Quality:
         return Quality()
     newest = query(
         table,
-        f"SELECT generation, batch, max(at) AS at FROM t WHERE batch >= {first_batch:d} GROUP BY generation, batch ORDER BY at DESC "
+        # Not `at` itself: pyarrow loads pandas to convert an instant.
+        f"SELECT generation, batch FROM t WHERE batch >= {first_batch:d} GROUP BY generation, batch ORDER BY max(at) DESC "
         f"LIMIT {_BATCHES_SHOWN}",
     ).to_pylist()
     if not newest:

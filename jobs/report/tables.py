@@ -37,7 +37,8 @@ def open_table(path: str) -> DeltaTable | None:
 def query(table: DeltaTable, sql: str) -> pa.Table:
     """Run ``sql``, in which the table is called ``t``."""
     try:
-        return pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
+        # `pa.table` would load pandas to see whether it is a frame.
+        return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(sql)).read_all()
     except Exception as err:  # deltalake raises a bare one where a data file is gone
         raise _unreadable(table.table_uri, err) from err
 

@@ -24,7 +24,7 @@ from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.log_entries import has_lost_its_beginning
 from windowmill.checkpoints.log_files import actions_of, entry_name, store_of
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
-from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceRangeGoneError, first_line
+from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceMissingError, SourceRangeGoneError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,8 +57,10 @@ def read_source_table(path: str) -> DeltaSource:
 
     Raises
     ------
+    SourceMissingError
+        If there is no table.
     SourceError
-        If there is no table, or it cannot be opened.
+        If it cannot be opened.
     SourceFeatureError
         If it uses a table feature that cannot be read correctly.
     """
@@ -68,7 +70,7 @@ def read_source_table(path: str) -> DeltaSource:
         metadata = table.metadata()
         schema_json = table.schema().to_json()
     except TableNotFoundError as err:
-        raise SourceError(f"source {path}: there is no Delta table; write the first rows or correct source.path") from err
+        raise SourceMissingError(f"source {path}: there is no Delta table; write the first rows or correct source.path") from err
     except (DeltaError, OSError, ValueError) as err:
         message = str(err).replace(path, "")
         if re.search(r"catalog.?(managed|owned)", message, re.IGNORECASE):

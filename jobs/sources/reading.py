@@ -133,7 +133,7 @@ def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, aga
 
 
 def _first(runnable: Runnable, source: SourceTable, arrival: Arrival, *, max_files: int | None, max_bytes: int | None) -> Reach:
-    after, whole = _starting_version(runnable, source) - 1, Reach(-1, source.version, source.version)
+    after, whole = starting_version(runnable, source) - 1, Reach(-1, source.version, source.version)
     if after >= 0:
         if arrival != "log":
             raise SpecError(f"pipeline {runnable.name}: --arrival {arrival} takes the whole table; leave out startingVersion")
@@ -220,7 +220,7 @@ def _appended(runnable: Runnable, source: SourceTable, version: LoggedVersion) -
     )
 
 
-def _starting_version(runnable: Runnable, source: SourceTable) -> int:
+def starting_version(runnable: Runnable, source: SourceTable) -> int:
     """The first version that the pipeline reads."""
     start = _starting(runnable.pipeline, runnable.source)
     if start is None:

@@ -9,6 +9,7 @@ import pendulum
 import pytest
 from airflow.sdk import CronDataIntervalTimetable, RetryAction, task
 from airflow.sdk.definitions.asset import AssetNameRef
+from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
 from windowmill.dags.factory import build_dag
@@ -93,6 +94,17 @@ def test_an_asset_can_be_the_schedule(write_spec):
     dag = build_dag(write_spec(**{'"*/30 * * * *"': "{asset: raw_flights}"}))
     assert list(dag.timetable.asset_condition.objects) == [AssetNameRef(name="raw_flights")]
     assert "raw_flights" in str(DagSerialization.to_dict(dag)["dag"]["timetable"])
+
+
+def test_the_form_of_a_manual_run_has_the_parameters(write_spec):
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(build_dag(write_spec())))
+    assert stored.params.dump() == {"from": None, "to": None, "max_batches": None}
+    assert stored.params.get_param("from").schema == {"type": ["null", "string"], "format": "date-time"}
+    mine = build_dag(write_spec("other"), params={"colour": "red"})
+    assert mine.params.dump() == {"colour": "red"}
+    with pytest.raises(ParamValidationError):
+        build_dag(write_spec("third")).params["max_batches"] = 0
+    assert build_dag(write_spec("fourth")).params["max_batches"] is None
 
 
 def test_dags_survive_airflows_database(write_spec):

@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from deltalake import write_deltalake
 
-from windowmill.dags.operators import MaintainOperator, MicroBatchOperator
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.dags.operators import MaintainOperator, MicroBatchOperator, QualityReportOperator
 from windowmill.dags.process import JobFailedError
+from windowmill.jobs.batch import planning
+from windowmill.jobs.report import ReportError
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.specfile import load_pipeline
 
 pytestmark = pytest.mark.dag
 
@@ -65,3 +73,31 @@ def test_the_command_uses_the_server_of_a_spark_connect_connection(command, writ
     of = {"task_id": "micro_batch", "spec": write_spec()}
     assert MicroBatchOperator(**of, connect_conn_id="warm").execute(CONTEXT) == {"remote": "sc://localhost:15002/;token=a%20token"}
     assert MicroBatchOperator(**of).execute(CONTEXT) == {"remote": None}
+
+
+def test_the_report_is_written_by_the_task_itself(write_spec, tmp_path):
+    task = QualityReportOperator(task_id="quality_report", spec=(spec := write_spec()))
+    with pytest.raises(AirflowSkipException, match="delays has no batch yet"):
+        task.execute({})
+    events = {"origin": ["JFK"], "departed_at": pa.array([datetime(2024, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))}
+    write_deltalake(str(tmp_path / "events"), pa.table(events))
+    pipeline = load_pipeline(spec)
+    planning.next_run(runnable_of(pipeline), Ledger.open(pipeline))
+    summary = task.execute({})
+    assert {name: summary[name] for name in ("number", "status", "verdict", "rows_read")} == {
+        "number": 0,
+        "status": "open",
+        "verdict": None,
+        "rows_read": 0,
+    }
+    assert "delays" in Path(summary["report"]).read_text()
+
+
+def test_a_report_that_cannot_be_written_is_retried(write_spec, tmp_path, monkeypatch):
+    def fail(pipeline):
+        raise ReportError("table s3://key:s3cr3t@bucket/sink: cannot be read")
+
+    monkeypatch.setattr(Ledger, "open", lambda pipeline: SimpleNamespace(newest=object()))
+    monkeypatch.setattr("windowmill.jobs.report.write_report", fail)
+    with pytest.raises(ReportError, match=r"^table s3://\*\*\*@bucket/sink: cannot be read$"):
+        QualityReportOperator(task_id="quality_report", spec=write_spec()).execute({})

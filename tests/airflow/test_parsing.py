@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import CronDataIntervalTimetable
+from deltalake import write_deltalake
 
 from windowmill.dags.folders import spec_files
 from windowmill.windowing.errors import SpecError
@@ -27,7 +31,7 @@ def specs(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "specs"
     folder.mkdir()
     monkeypatch.setenv("WINDOWMILL_PIPELINES", str(folder))
-    for name in ("WINDOWMILL_SPARK_CONN_ID", "WINDOWMILL_SPARK_CONNECT_CONN_ID"):
+    for name in ("WINDOWMILL_SPARK_CONN_ID", "WINDOWMILL_SPARK_CONNECT_CONN_ID", "WINDOWMILL_NEW_VERSIONS"):
         monkeypatch.delenv(name, raising=False)
     return folder
 
@@ -51,6 +55,26 @@ def test_a_spark_connect_server_for_all_pipelines(specs, write_spec, monkeypatch
     monkeypatch.setenv("WINDOWMILL_SPARK_CONN_ID", "cluster")
     [problem] = DagBag(DAGS).import_errors.values()
     assert "conn_id and connect_conn_id are both given; name a Spark master or a Spark Connect server" in problem
+
+
+def test_new_versions_for_all_pipelines_that_a_clock_starts(specs, write_spec, monkeypatch):
+    write_spec("by_clock", specs)
+    write_spec("by_asset", specs, **{'"*/30 * * * *"': "{asset: raw}"})
+    write_spec("by_interval", specs, **{"lateness: 1 hour": "watermark: data_interval_end"})
+    monkeypatch.setenv("WINDOWMILL_NEW_VERSIONS", "watch")
+    bag = DagBag(DAGS)
+    assert [asset.name for asset in bag.dags["by_clock"].timetable.asset_condition.objects] == ["by_clock__source"]
+    assert [asset.name for asset in bag.dags["by_asset"].timetable.asset_condition.objects] == ["raw"]
+    assert isinstance(bag.dags["by_interval"].timetable, CronDataIntervalTimetable)
+    monkeypatch.setenv("WINDOWMILL_NEW_VERSIONS", "wait")
+    assert {dag_id: "wait_for_source" in dag.task_ids for dag_id, dag in DagBag(DAGS).dags.items() if "__" not in dag_id} == {
+        "by_clock": True,
+        "by_asset": False,
+        "by_interval": False,
+    }
+    monkeypatch.setenv("WINDOWMILL_NEW_VERSIONS", "poll")
+    [problem] = DagBag(DAGS).import_errors.values()
+    assert "by_clock.yaml: new_versions: got 'poll'; expected 'wait' or 'watch'" in problem
 
 
 def test_the_default_folder_is_beside_the_one_of_dag_files(tmp_path, monkeypatch):
@@ -172,3 +196,29 @@ print(json.dumps({"seconds": time.process_time() - begun, "modules": list(sys.mo
     heavy = {"pyspark", "delta", "great_expectations", "numba", "numpy", "pandas", "pyarrow", "deltalake", "matplotlib"}
     assert not heavy & {name.partition(".")[0] for name in seen["modules"]}
     assert seen["seconds"] < 1.0  # 0.15 s on an idle core
+
+
+def test_processes_that_fork_may_load_windowmill_first(write_spec, tmp_path):
+    """What a child does with what its parent has loaded: here as a task does it."""
+    script = """
+import os, sys
+from pathlib import Path
+import windowmill.dags.preload
+threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+# A child of fork lacks its parent's threads. jemalloc and numpy's OpenBLAS know that and start theirs again.
+assert not [name for name in threads if name not in ("jemalloc_bg_thd", Path("/proc/self/comm").read_text().strip())]
+heavy = {"pyspark", "great_expectations", "numba", "pandas", "duckdb"}
+assert not heavy & {name.partition(".")[0] for name in sys.modules}
+child = os.fork()
+if not child:
+    from windowmill.jobs.report import write_report
+    from windowmill.windowing.specfile import load_pipeline
+    write_report(load_pipeline(sys.argv[1]))
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    write_deltalake(
+        str(tmp_path / "delays"), pa.table({"origin": ["JFK"], "window": ["hourly"], "window_end": [datetime(2024, 1, 1, tzinfo=UTC)]})
+    )
+    subprocess.run([sys.executable, "-c", script, str(write_spec())], cwd=REPOSITORY, check=True, timeout=120)
+    assert "delays" in (tmp_path / "delays.windowmill" / "report.html").read_text()

@@ -1,0 +1,173 @@
+"""Wait in the triggerer for new versions of a pipeline's source: for a task that waits, and for an asset that starts a DAG.
+
+A trigger names the spec, and nothing that the spec takes from the environment: Airflow stores a trigger's arguments in its database.
+The triggerer reads the spec like a worker, with its own environment. It looks at the Delta logs in threads, without Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TaskSuccessEvent, TriggerEvent
+from croniter import croniter
+
+from windowmill.dags.commands import advances
+from windowmill.dags.specs import Spec
+from windowmill.windowing.errors import SourceMissingError, SpecError, WindowmillError
+from windowmill.windowing.redaction import holds_credentials, redacted
+
+if TYPE_CHECKING:
+    from windowmill.jobs.sources.unread import SourceWatch, Unread
+
+#: Seconds after which rows that no run has taken up start another run.
+PATIENCE_SECONDS = 900.0
+
+
+def trigger_spec(spec: Spec) -> dict[str, str | None]:
+    """The arguments of a trigger that name ``spec``.
+
+    Raises
+    ------
+    SpecError
+        If the spec was written in Python and holds a credential, which Airflow would store.
+    """
+    if spec.fields is not None and holds_credentials(spec.fields):
+        raise SpecError(
+            "this pipeline was written in Python and holds a credential, which Airflow would store with the trigger that waits for its "
+            "source; give the path of a YAML file that names it as ${NAME}"
+        )
+    return {"path": spec.path, "fields": spec.fields}
+
+
+class SourceVersionTrigger(BaseTrigger):
+    """Ends its task as soon as the source has rows that the pipeline has not read, or an earlier batch is still open.
+
+    Parameters
+    ----------
+    path, fields
+        The spec, as :class:`.Spec` has it.
+    poke_interval
+        Seconds between two looks.
+    wait_for_table
+        Whether to wait for a source that does not exist yet, instead of failing.
+    """
+
+    def __init__(self, *, path: str | None, fields: str | None, poke_interval: float, wait_for_table: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types for it
+        self.spec = Spec(path, fields)
+        self.poke_interval = poke_interval
+        self.wait_for_table = wait_for_table
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = trigger_spec(self.spec) | {"poke_interval": self.poke_interval, "wait_for_table": self.wait_for_table}
+        return f"{__name__}.SourceVersionTrigger", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            if self._has_to_wait():
+                await self._new_version()
+        except Exception as err:  # noqa: BLE001 - told by the task, which ends with it
+            refused = isinstance(err, SpecError)
+            message = str(err) if isinstance(err, WindowmillError) else f"{type(err).__name__}: {err}"
+            yield _event({"error": redacted(message), "refused": refused})
+        else:
+            # Ends the task here: no worker has to start for it.
+            yield TaskSuccessEvent()
+
+    async def _new_version(self) -> None:
+        watch = await asyncio.to_thread(_watch, self.spec)
+        told = False
+        while True:
+            try:
+                if unread := await asyncio.to_thread(watch.look):
+                    self.log.info("%s", _told(unread))
+                    return
+            except SourceMissingError as err:
+                if not self.wait_for_table:
+                    raise
+                if not told:
+                    self.log.info("%s; waiting for it", err)
+                    told = True
+            await asyncio.sleep(self.poke_interval)
+
+    def _has_to_wait(self) -> bool:
+        # A task that began in the triggerer has its context here; one that a worker has deferred has been asked there.
+        context_of = getattr(self.task_instance, "get_template_context", None)
+        return context_of is None or advances(context_of())
+
+
+class NewVersionsTrigger(BaseEventTrigger):
+    """Sends an event whenever the source has rows that the pipeline has not read; for the watcher of an asset.
+
+    It looks at the instants of a cron expression. After an event it sends no other before a run has planned the rows, except after
+    ``PATIENCE_SECONDS``; and none while a run is at work, which goes on until it finds nothing new.
+
+    Parameters
+    ----------
+    path, fields
+        The spec, as :class:`.Spec` has it.
+    cron
+        When to look, in UTC.
+    """
+
+    def __init__(self, *, path: str | None, fields: str | None, cron: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types for it
+        self.spec = Spec(path, fields)
+        self.cron = cron
+        #: When the last event was sent, and the version that it told.
+        self._sent_at = time.monotonic()
+        self._sent: int | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{__name__}.NewVersionsTrigger", trigger_spec(self.spec) | {"cron": self.cron}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        watch: SourceWatch | None = None
+        problem = ""
+        while True:
+            await asyncio.sleep(_seconds_to_next(self.cron, datetime.now(UTC)))
+            try:
+                # Read again after a problem: the spec may have been mended.
+                if watch is None:
+                    watch = await asyncio.to_thread(_watch, self.spec)
+                unread = await asyncio.to_thread(watch.look)
+            except Exception as err:  # noqa: BLE001 - there is no task that could tell it
+                watch = None
+                if (now := redacted(str(err))) != problem:
+                    self.log.warning("%s; looking again at the next instant of %r", now, self.cron)
+                problem = now
+                continue
+            problem = ""
+            if unread and self._is_due(unread):
+                self._sent_at, self._sent = time.monotonic(), unread.version
+                self.log.info("%s", _told(unread))
+                yield _event({"version": unread.version})
+
+    def _is_due(self, unread: Unread) -> bool:
+        unanswered = self._sent is not None and unread.planned < self._sent
+        return not (unread.open or unanswered) or time.monotonic() - self._sent_at >= PATIENCE_SECONDS
+
+
+def _event(payload: dict[str, Any]) -> TriggerEvent:
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow has no types for it
+
+
+def _watch(spec: Spec) -> SourceWatch:
+    # Imported in the thread: these load Delta's and Arrow's libraries.
+    from windowmill.jobs.sources.unread import SourceWatch
+
+    return SourceWatch(spec.read())
+
+
+def _seconds_to_next(cron: str, now: datetime) -> float:
+    return max(0.0, float(croniter(cron, now).get_next(float)) - now.timestamp())
+
+
+def _told(unread: Unread) -> str:
+    through = "no version" if unread.planned < 0 else f"version {unread.planned}"
+    what = f"the source is at version {unread.version}, plans cover {through}"
+    return f"{what}; the newest batch is open" if unread.open else what

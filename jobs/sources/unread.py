@@ -1,0 +1,103 @@
+"""Looks whether a pipeline's source has versions that the pipeline has not read. No JVM, and nothing is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from windowmill.checkpoints.kept_tables import KeptTable, tables_kept
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs.sources.base import LoggedVersion, SourceTable
+from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.reading import starting_version
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError
+from windowmill.windowing.spec import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What a run would take up.
+
+    Attributes
+    ----------
+    version
+        The source's newest version.
+    planned
+        The last version that a plan in the ledger covers; −1 if there is no plan.
+    open
+        Whether the newest batch has a plan but no commit: a run is at work on it, or has died, or the batch is held.
+    """
+
+    version: int
+    planned: int
+    open: bool
+
+
+class SourceWatch:
+    """Looks at a pipeline's source and ledger, again and again; a look that finds nothing changed costs a few file lookups.
+
+    Raises
+    ------
+    SpecError
+        If runs do not support the spec.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._runnable = runnable_of(pipeline)
+        self._kept: dict[str, KeptTable] = {}
+        self._ledger: Ledger | None = None
+        #: Table, newest version, and last version read, when the last look found no rows.
+        self._without_rows: tuple[str, int, int] | None = None
+
+    def look(self) -> Unread | None:
+        """What a run would take up now; none if the source has no new rows and no batch is open.
+
+        New versions without rows, as OPTIMIZE and the like make them, do not count. Nor do versions that change rows, if the spec ignores
+        these. A problem that the run itself would tell, such as a replaced table, counts.
+
+        Raises
+        ------
+        SourceMissingError
+            If there is no table at the source's path.
+        SourceError, LedgerError
+            If source or ledger cannot be read.
+        """
+        with tables_kept(self._kept):
+            source = open_source(self._runnable.pipeline)
+            if self._ledger is None:
+                self._ledger = Ledger.open(self._runnable.pipeline)
+            else:
+                self._ledger.refresh()
+            newest, last = self._ledger.newest_kept, self._ledger.last_commit
+            unread = Unread(source.version, newest.plan.to_version if newest else -1, self._ledger.open_batch is not None)
+            if unread.open or (newest and newest.plan.source_id != source.table_id):
+                return unread
+            after = last.plan.to_version if last else -1
+            seen = (source.table_id, source.version, after)
+            if source.version == after or seen == self._without_rows:
+                return None
+            if source.version < after or self._has_rows(source, last.plan.to_version if last else None):
+                return unread
+            self._without_rows = seen
+            return None
+
+    def _has_rows(self, source: SourceTable, after: int | None) -> bool:
+        """Whether a version after ``after``, or after the start of a pipeline that has never run, has rows to read."""
+        if after is None:
+            try:
+                after = starting_version(self._runnable, source) - 1
+            except SourceRangeGoneError:
+                return True
+            except SourceError:  # the version or instant at which the pipeline starts is still to come
+                return False
+        try:
+            return any(map(self._counts, source.versions(after, source.version)))
+        except SourceMissingError:
+            raise
+        except SourceError:  # a log that has been cleaned up or is damaged: the run says what to do
+            return True
+
+    def _counts(self, version: LoggedVersion) -> bool:
+        if version.changes:
+            return self._runnable.source.changes != "ignore"
+        return any(file.rows != 0 for file in version.added)

@@ -1,0 +1,344 @@
+"""Runs that start only when the source has new rows: what counts as new, the task that waits, and the asset that starts a DAG."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from airflow._shared.module_loading import import_string
+from airflow.executors.workloads.task import TaskInstanceDTO
+from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.triggers.base import TaskSuccessEvent
+from deltalake import DeltaTable, write_deltalake
+
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.dags import triggers
+from windowmill.dags.factory import build_dag
+from windowmill.dags.process import JobFailedError
+from windowmill.dags.schedules import new_versions_of
+from windowmill.dags.sensors import SourceVersionSensor
+from windowmill.dags.triggers import NewVersionsTrigger, SourceVersionTrigger
+from windowmill.jobs.batch import planning
+from windowmill.jobs.sources.unread import SourceWatch, Unread
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.errors import SourceMissingError, SpecError
+from windowmill.windowing.specfile import load_pipeline, parse_pipeline
+
+POOL = {"pool_slots": 1, "queue": "default", "priority_weight": 1}
+
+pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]
+
+
+@pytest.fixture
+def spec(write_spec) -> Path:
+    return write_spec()
+
+
+@pytest.fixture
+def land(tmp_path):
+    """Appends a row to the source."""
+
+    def land(rows: int = 1) -> None:
+        times = pa.array([datetime(2024, 1, 1, tzinfo=UTC)] * rows, pa.timestamp("us", "UTC"))
+        write_deltalake(
+            str(tmp_path / "events"), pa.table({"origin": pa.array(["JFK"] * rows, pa.string()), "departed_at": times}), mode="append"
+        )
+
+    return land
+
+
+@pytest.fixture
+def plan(spec):
+    """Pins everything new in a plan, as a run does first, and abandons it if asked; what the plan covers."""
+
+    def plan() -> int:
+        pipeline = load_pipeline(spec)
+        return planning.next_run(runnable_of(pipeline), Ledger.open(pipeline)).to_version
+
+    return plan
+
+
+def looked(spec: Path) -> Unread | None:
+    return SourceWatch(load_pipeline(spec)).look()
+
+
+def first_event(trigger, seconds: float = 30.0):
+    async def first():
+        return await asyncio.wait_for(anext(trigger.run()), seconds)
+
+    return asyncio.run(first())
+
+
+def waiting(spec: Path, **settings) -> SourceVersionTrigger:
+    return SourceVersionTrigger(**{"path": str(spec), "fields": None, "poke_interval": 0.05, "wait_for_table": False} | settings)
+
+
+# What counts as new
+
+
+def test_a_source_that_has_never_been_read_is_unread_once_it_has_rows(spec, land):
+    land(0)
+    assert looked(spec) is None
+    land()
+    assert looked(spec) == Unread(version=1, planned=-1, open=False)
+
+
+def test_an_open_batch_counts_whatever_the_source_has(spec, land, plan):
+    land()
+    assert plan() == 0
+    assert looked(spec) == Unread(version=0, planned=0, open=True)
+
+
+def test_compaction_is_no_new_version(spec, land):
+    land()
+    watch = SourceWatch(load_pipeline(spec))
+    committed(watch, through=0)
+    assert watch.look() is None
+    DeltaTable(str(spec.with_name("events"))).optimize.compact()
+    assert watch.look() is None
+    land()
+    assert watch.look().version > 0
+
+
+@pytest.mark.parametrize(("changes", "new"), [("refuse", True), ("ignore", False)])
+def test_versions_that_change_rows_count_unless_the_spec_ignores_them(write_spec, land, changes, new):
+    spec = write_spec(**{'events"}': f'events", changes: {changes}}}'})
+    land(2)
+    watch = SourceWatch(load_pipeline(spec))
+    committed(watch, through=0)
+    DeltaTable(str(spec.with_name("events"))).delete("origin = 'JFK'")
+    assert (watch.look() is not None) is new
+
+
+def test_a_start_that_is_still_to_come_is_waited_for(write_spec, land):
+    spec = write_spec(**{'events"}': 'events", options: {startingVersion: "1"}}'})
+    land()
+    assert looked(spec) is None
+    land()
+    assert looked(spec) == Unread(version=1, planned=-1, open=False)
+
+
+def committed(watch: SourceWatch, through: int) -> None:
+    """Let the watch find a ledger whose last commit has read the source ``through`` a version."""
+    source = DeltaTable(watch._runnable.source_path)
+    plan = SimpleNamespace(to_version=through, source_id=str(source.metadata().id))
+    batch = SimpleNamespace(plan=plan)
+    watch._ledger = SimpleNamespace(refresh=lambda: None, newest_kept=batch, last_commit=batch, open_batch=None)
+
+
+# The task that waits
+
+
+def test_a_waiting_task_ends_in_the_triggerer_as_soon_as_there_are_rows(spec, land):
+    land(0)
+
+    async def run():
+        event = asyncio.create_task(anext(waiting(spec).run()))
+        await asyncio.sleep(0.5)
+        assert not event.done()
+        await asyncio.to_thread(land)
+        return await asyncio.wait_for(event, 30)
+
+    assert isinstance(asyncio.run(run()), TaskSuccessEvent)
+
+
+def test_a_missing_table_fails_unless_the_task_is_to_wait_for_it(spec, land):
+    assert "there is no Delta table; write the first rows or correct source.path" in first_event(waiting(spec)).payload["error"]
+
+    async def run():
+        event = asyncio.create_task(anext(waiting(spec, wait_for_table=True).run()))
+        await asyncio.sleep(0.5)
+        assert not event.done()
+        await asyncio.to_thread(land)
+        return await asyncio.wait_for(event, 30)
+
+    assert isinstance(asyncio.run(run()), TaskSuccessEvent)
+
+
+def test_why_the_trigger_has_given_up_is_the_tasks_error(spec):
+    sensor = SourceVersionSensor(task_id="wait", spec=spec)
+    with pytest.raises(JobFailedError, match="there is no Delta table"):
+        sensor.execute_complete({}, first_event(waiting(spec)).payload)
+    spec.write_text(spec.read_text().replace("size: 1 hour", "sise: 1 hour"))
+    with pytest.raises(AirflowFailException, match="unknown field; did you mean 'size'"):
+        sensor.execute_complete({}, first_event(waiting(spec)).payload)
+
+
+@pytest.mark.parametrize(
+    ("run_type", "params", "waits"),
+    [
+        ("scheduled", {}, True),
+        ("manual", {}, True),
+        ("manual", {"from": "2024-01-01T00:00:00Z", "to": "2024-01-02T00:00:00Z"}, False),
+        ("backfill", {}, False),
+    ],
+)
+def test_runs_that_recompute_a_range_do_not_wait(spec, land, run_type, params, waits):
+    land(0)
+    interval = {"data_interval_start": datetime(2024, 1, 1, tzinfo=UTC), "data_interval_end": datetime(2024, 1, 2, tzinfo=UTC)}
+    context = {"dag_run": SimpleNamespace(run_type=run_type, conf=params), "params": params} | interval
+    sensor, trigger = SourceVersionSensor(task_id="wait", spec=spec), waiting(spec)
+    trigger.task_instance = SimpleNamespace(task_id="wait", task=None, get_template_context=lambda: context)
+    if waits:
+        with pytest.raises(TaskDeferred) as deferred:
+            sensor.execute(context)
+        assert deferred.value.trigger.serialize() == (sensor.start_trigger_args.trigger_cls, sensor.start_trigger_args.trigger_kwargs)
+        with pytest.raises(TimeoutError):
+            first_event(trigger, seconds=0.5)
+    else:
+        assert sensor.execute(context) is None
+        assert isinstance(first_event(trigger), TaskSuccessEvent)
+
+
+@pytest.mark.parametrize(
+    ("run_type", "conf", "waits"),
+    [
+        ("scheduled", None, True),
+        ("manual", {"max_batches": 1}, True),
+        ("manual", {"from": "2024-01-01T00:00:00Z", "to": "2024-01-02T00:00:00Z"}, False),
+        ("backfill", None, False),
+    ],
+)
+def test_the_triggerer_itself_tells_the_trigger_of_its_run(spec, run_type, conf, waits):
+    dag = build_dag(spec, new_versions="wait")
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    names = ("logical_date", "data_interval_start", "data_interval_end", "run_after", "start_date")
+    run = dict.fromkeys(names, at) | {"data_interval_end": datetime(2024, 1, 2, tzinfo=UTC), "end_date": None, "partition_key": None}
+    run |= {"dag_id": "delays", "run_id": "a", "run_type": run_type, "state": "running", "conf": conf, "consumed_asset_events": []}
+    instance = TaskInstanceDTO(
+        id=uuid4(), dag_version_id=uuid4(), dag_id="delays", run_id="a", task_id="wait_for_source", try_number=1, **POOL
+    )
+    trigger = waiting(spec)
+    trigger.task_instance = TriggerRunner.create_runtime_ti(instance, DagSerialization.to_dict(dag), run)
+    assert trigger._has_to_wait() is waits
+    assert trigger.template_fields == ()
+
+
+def test_the_waiting_task_stands_before_the_micro_batch_and_starts_in_the_triggerer(spec):
+    dag = build_dag(spec, new_versions="wait")
+    stored = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag)))).get_task("wait_for_source")
+    assert stored.downstream_task_ids == {"micro_batch"}
+    assert stored.start_from_trigger
+    assert dag.get_task("wait_for_source").pool == "default_pool"
+    arguments = stored.start_trigger_args
+    restored = import_string(arguments.trigger_cls)(**dag.get_task("wait_for_source").start_trigger_args.trigger_kwargs)
+    assert restored.serialize()[1] == {"path": str(spec), "fields": None, "poke_interval": 10.0, "wait_for_table": False}
+    assert arguments.timeout.total_seconds() == dag.get_task("wait_for_source").timeout
+
+
+# The asset that starts a DAG
+
+
+def test_an_asset_starts_the_dag_at_instants_at_which_there_are_rows(spec):
+    dag = build_dag(spec, new_versions="watch")
+    [asset] = dag.timetable.asset_condition.objects
+    assert (asset.name, asset.uri) == ("delays__source", "windowmill:delays__source")
+    [watcher] = asset.watchers
+    assert watcher.trigger.serialize() == (
+        "windowmill.dags.triggers.NewVersionsTrigger",
+        {"path": str(spec), "fields": None, "cron": "*/30 * * * *"},
+    )
+    assert "NewVersionsTrigger" in json.dumps(DagSerialization.to_dict(dag))
+    assert set(dag.task_ids) == {"micro_batch", "quality_report", "announce"}
+    with DAG("mine", schedule=[new_versions_of(spec, cron="* * * * *")]) as mine:
+        pass
+    assert mine.timetable.asset_condition.objects[0].watchers[0].trigger.cron == "* * * * *"
+
+
+@pytest.fixture
+def ticking(monkeypatch):
+    """Every instant of the schedule comes at once."""
+    monkeypatch.setattr(triggers, "_seconds_to_next", lambda *_: 0.02)
+
+
+def test_an_event_is_not_repeated_before_a_run_has_planned_the_rows(spec, land, plan, ticking):
+    async def run():
+        events = NewVersionsTrigger(path=str(spec), fields=None, cron="* * * * *").run()
+        missing = asyncio.create_task(anext(events))
+        await asyncio.sleep(0.5)  # there is no table yet, which only a log tells
+        await asyncio.to_thread(land)
+        assert (await asyncio.wait_for(missing, 30)).payload == {"version": 0}
+        again = asyncio.create_task(anext(events))
+        await asyncio.to_thread(land)
+        await asyncio.sleep(0.5)
+        assert not again.done()  # no run has answered
+        assert await asyncio.to_thread(plan) == 1
+        await asyncio.to_thread(land)
+        await asyncio.sleep(0.5)
+        assert not again.done()  # a run is at work, and goes on until it finds nothing new
+        again.cancel()
+
+    asyncio.run(run())
+
+
+def test_rows_that_nobody_takes_up_are_told_again_after_a_while(spec, land, ticking, monkeypatch):
+    monkeypatch.setattr(triggers, "PATIENCE_SECONDS", 0.5)
+    land()
+
+    async def run():
+        events = NewVersionsTrigger(path=str(spec), fields=None, cron="* * * * *").run()
+        return [(await asyncio.wait_for(anext(events), 30)).payload for _ in range(2)]
+
+    assert asyncio.run(run()) == [{"version": 0}, {"version": 0}]
+
+
+def test_the_next_instant_of_a_schedule():
+    at = datetime(2024, 1, 1, 0, 0, 30, tzinfo=UTC)
+    assert triggers._seconds_to_next("* * * * *", at) == 30
+    assert triggers._seconds_to_next("@daily", at) == 86_370
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("new_versions", ["wait", "watch"])
+def test_a_pipeline_whose_intervals_complete_windows_is_refused(write_spec, new_versions):
+    spec = write_spec(**{"lateness: 1 hour": "watermark: data_interval_end"})
+    with pytest.raises(SpecError, match=r"delays\.yaml: time\.watermark: got data_interval_end, with which an interval without rows"):
+        build_dag(spec, new_versions=new_versions)
+
+
+def test_an_unknown_word_is_refused(spec):
+    with pytest.raises(SpecError, match=r"new_versions: got 'poke'; expected 'wait' or 'watch'"):
+        build_dag(spec, new_versions="poke")
+
+
+def test_without_instants_to_look_at_nothing_can_be_watched(write_spec):
+    spec = write_spec(**{'schedule: "*/30 * * * *"': ""})
+    with pytest.raises(SpecError, match="schedule: got no cron expression"):
+        build_dag(spec, new_versions="watch")
+    with pytest.raises(SpecError, match=r"schedule: got '61 \* \* \* \*'"):
+        new_versions_of(spec, cron="61 * * * *")
+
+
+@pytest.mark.covers("X6")
+@pytest.mark.parametrize("new_versions", ["wait", "watch"])
+def test_a_credential_never_gets_into_a_triggers_arguments(monkeypatch, write_spec, new_versions):
+    monkeypatch.setenv("BUCKET", "key:s3cr3t@bucket")
+    spec = write_spec(**{"/delays": "/delays", 'path: "': 'path: "s3://${BUCKET}'})
+    assert "s3cr3t" not in json.dumps(DagSerialization.to_dict(build_dag(spec, new_versions=new_versions)))
+    with pytest.raises(SpecError, match=r"give the path of a YAML file that names it as \$\{NAME\}"):
+        build_dag(load_pipeline(spec), new_versions=new_versions)
+
+
+def test_a_pipeline_written_in_python_is_waited_for_too(spec, land):
+    pipeline = parse_pipeline(load_pipeline(spec).model_dump(mode="json", exclude_unset=True))
+    land()
+    sensor = SourceVersionSensor(task_id="wait", spec=pipeline)
+    assert isinstance(
+        first_event(import_string(sensor.start_trigger_args.trigger_cls)(**sensor.start_trigger_args.trigger_kwargs)), TaskSuccessEvent
+    )
+
+
+def test_a_missing_source_has_an_error_of_its_own(spec):
+    with pytest.raises(SourceMissingError, match="there is no Delta table"):
+        looked(spec)
