@@ -165,7 +165,7 @@ class _Column:
         return aggregate.idempotent and aggregate.commutative and not self.stored.ordered
 
     def _lift_values(self, rows: pa.Table, bounds: Ints) -> list[Any]:
-        """As :meth:`lift`, one Python call for each distinct value of a run instead of one for each row."""
+        """As :meth:`lift`, but each distinct value is lifted once, and is combined once into each run."""
         spec, aggregate = self.stored.spec, self.aggregate
         encoded = plain(rows.column(spec.columns[0])).dictionary_encode()
         codes, n_values = int64_of(encoded.indices.cast(pa.int64())), max(1, len(encoded.dictionary))
@@ -175,7 +175,9 @@ class _Column:
         run_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
         # First occurrences stand in the order of the runs.
         places = np.asarray(pc.unique(pa.array((run_of * n_values + codes)[counted])), np.int64)
-        lifted = [aggregate.lift((value,), ORIGIN) for value in encoded.dictionary.take(pa.array(places % n_values)).to_pylist()]
+        used, value_of = np.unique(places % n_values, return_inverse=True)
+        each = [aggregate.lift((value,), ORIGIN) for value in encoded.dictionary.take(pa.array(used)).to_pylist()]
+        lifted = [each[value] for value in value_of.tolist()]
         edges = np.searchsorted(places // n_values, np.arange(len(bounds))).tolist()
         return [aggregate.fold(lifted[first:stop]) for first, stop in itertools.pairwise(edges)]
 
