@@ -27,6 +27,7 @@ ORDER = (
     "long_life",
     "nodes",
     "memory",
+    "nexmark",
 )
 HEAD = """# Benchmarks
 

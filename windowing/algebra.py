@@ -212,9 +212,9 @@ def check_laws(aggregate: Aggregate[P], rows: Sequence[Args], plain: Callable[[S
     """Check every law on every split of a range of ``rows`` into adjacent ranges a, b, c, shortest first.
 
     Laws: *identity* on both sides, *pure* (``combine`` does not change its operands), *associativity*, *commutativity* and
-    *idempotence* and *unite* if declared, *deduct* (``deduct(combine(a, b), a)`` is ``b``), *position* (partials at different positions combine in
-    any order, if declared), *plain* (``lower`` of the fold is ``plain(rows)``, if given). Rows share a time two by two, so ties are
-    checked too. O(len(rows)**4) combines: pass few rows.
+    *idempotence* if declared, *unite* (``unite`` of three is what ``combine`` makes of them), *deduct* (``deduct(combine(a, b), a)`` is
+    ``b``), *position* (partials at different positions combine in any order, if declared), *plain* (``lower`` of the fold is
+    ``plain(rows)``, if given). Rows share a time two by two, so ties are checked too. O(len(rows)**4) combines: pass few rows.
 
     Raises
     ------
