@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
@@ -93,7 +94,7 @@ def _write(bids: Bids, events: int, path: Path) -> None:
 
 def _rate(result: Result, bids: int) -> Figure:
     """Bids per second of processor time: per second and core that is busy."""
-    return Figure(result.label, [round(bids / seconds) for seconds in result.cpu_seconds if seconds > 0], unit="bids/s and core")
+    return Figure(result.label, [bids / seconds / 1000 for seconds in result.cpu_seconds if seconds > 0], unit="thousand bids/s and core")
 
 
 def _times(name: str, theirs: Result, ours: Result) -> Figure:
@@ -109,10 +110,10 @@ def _agreement(query: Query, race: Race, bids: Path) -> str:
         return f"{query.name}: not compared"
     ours, theirs = map(race.rows_of, labels)
     if query.name in CHANGING:
-        theirs = _settled(theirs, query)
+        theirs = settled(theirs, (*query.key, *query.values))
     last = query.name == "q18"
     found = compare(theirs, ours, key=query.key, exact=("bid_at",) if last else query.values, floats=())
-    strangers = sum(_strangers(rows, bids) for rows in (ours, theirs)) if last else 0
+    strangers = sum(strangers(rows, bids) for rows in (ours, theirs)) if last else 0
     remark = f", {strangers:,} that are no bid of that instant" if last else ""
     return f"{query.name}: {'same rows' if found.same and not strangers else 'OTHER ROWS'}: {found.describe()}{remark}"
 
@@ -121,20 +122,19 @@ def _files(path: Path) -> str:
     return f"read_parquet('{path}')" if path.is_file() else f"read_parquet('{path}/part-*')"
 
 
-def _settled(changelog: Path, query: Query) -> Path:
+def settled(changelog: Path, columns: Sequence[str]) -> Path:
     """The rows that are left of a changelog once each row taken back is struck out."""
-    settled = changelog.with_suffix(".settled")
-    columns = ", ".join((*query.key, *query.values))
+    path, listed = changelog.with_suffix(".settled"), ", ".join(columns)
     with duckdb.connect(config={"threads": 2}) as connection:
         connection.execute(
-            f"""COPY (SELECT {columns} FROM {_files(changelog)} GROUP BY ALL
+            f"""COPY (SELECT {listed} FROM {_files(changelog)} GROUP BY ALL
             HAVING count_if(op IN ('INSERT', 'UPDATE_AFTER')) > count_if(op IN ('DELETE', 'UPDATE_BEFORE')))
-            TO '{settled}' (FORMAT parquet)"""
+            TO '{path}' (FORMAT parquet)"""
         )
-    return settled
+    return path
 
 
-def _strangers(rows: Path, bids: Path) -> int:
+def strangers(rows: Path, bids: Path) -> int:
     """How many last bids are no bid of their bidder, auction and instant."""
     with duckdb.connect(config={"threads": 2}) as connection:
         at = "epoch_ms({}) AS instant"

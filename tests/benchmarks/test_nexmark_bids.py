@@ -1,12 +1,15 @@
-"""The generated bids: drawn as Nexmark draws them, and the same however the stream is cut."""
+"""The generated bids, drawn as Nexmark draws them, and how answers over them are compared."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
+from benchmarks.nexmark import settled, strangers
 from examples.nexmark.bids import CHANNELS, EXTRA_LETTERS, FIRST_ID, HOT_CHANNELS, SCHEMA, START_US, Bids, land
 
 EVENTS = 300_000
@@ -87,10 +90,30 @@ def test_the_same_bids_however_the_stream_is_cut(bids, tmp_path):
     assert pa.concat_tables(cut).combine_chunks().equals(bids.combine_chunks())
     other = pa.concat_tables(Bids(seed=8).between(0, 1_000))
     assert other.column("price").to_pylist() != bids.column("price")[: len(other)].to_pylist()
-    from deltalake import DeltaTable
-
     for begin, end in ((0, 40), (40, 60_000)):
         land(Bids(), begin, end, tmp_path / "bids")
     landed = DeltaTable(str(tmp_path / "bids")).to_pyarrow_table()
     assert DeltaTable(str(tmp_path / "bids")).version() == 1
     assert sorted(landed.column("extra").to_pylist()) == sorted(bids.column("extra")[: len(landed)].to_pylist())
+
+
+def test_a_changelog_settles_to_the_rows_that_were_not_taken_back(tmp_path):
+    (tmp_path / "log").mkdir()
+    changes = [("INSERT", 1, 5), ("UPDATE_BEFORE", 1, 5), ("UPDATE_AFTER", 1, 6), ("INSERT", 2, 5), ("INSERT", 3, 1), ("DELETE", 3, 1)]
+    # A row that was left and came back is there once.
+    changes += [("UPDATE_BEFORE", 1, 6), ("UPDATE_AFTER", 1, 5)]
+    for number, part in enumerate((changes[::2], changes[1::2])):
+        ops, keys, values = zip(*part, strict=True)
+        pq.write_table(pa.table({"op": ops, "bidder": keys, "num": values}), tmp_path / f"log/part-{number}")
+    found = pq.read_table(settled(tmp_path / "log", ("bidder", "num"))).to_pylist()
+    assert sorted((row["bidder"], row["num"]) for row in found) == [(1, 5), (2, 5)]
+
+
+def test_a_last_bid_that_nobody_made_is_found(tmp_path):
+    bids = pa.concat_tables(Bids().between(0, 1_000))
+    pq.write_table(bids, tmp_path / "bids.parquet")
+    rows = bids.rename_columns([{"dateTime": "bid_at"}.get(name, name) for name in bids.column_names])
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    assert strangers(tmp_path / "rows.parquet", tmp_path / "bids.parquet") == 0
+    pq.write_table(rows.set_column(2, "price", pc.add(rows.column("price"), 1)), tmp_path / "rows.parquet")
+    assert strangers(tmp_path / "rows.parquet", tmp_path / "bids.parquet") == len(rows)
