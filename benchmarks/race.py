@@ -28,6 +28,8 @@ PYTHONS = {
     "benchmarks.spark_ways": Path(sys.executable),
     "benchmarks.peer_ways": ROOT / ".venv-bench/peers/bin/python",
     "benchmarks.flink_ways": ROOT / ".venv-bench/flink/bin/python",
+    "benchmarks.nexmark_spark": Path(sys.executable),
+    "benchmarks.nexmark_flink": ROOT / ".venv-bench/flink/bin/python",
 }
 
 

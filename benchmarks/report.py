@@ -27,6 +27,7 @@ ORDER = (
     "long_life",
     "nodes",
     "memory",
+    "nexmark",
     "dag_parsing",
     "minute_schedules",
 )

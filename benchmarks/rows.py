@@ -52,7 +52,7 @@ def compare(
         found = connection.execute(
             f"""SELECT count(*), count_if(e.{key[0]} IS NULL OR a.{key[0]} IS NULL),
                 count_if(e.{key[0]} IS NOT NULL AND a.{key[0]} IS NOT NULL AND NOT ({" AND ".join([*equal, *near])})),
-                coalesce(max(greatest({", ".join(apart)})), 0)
+                coalesce(max(greatest({", ".join(["0.0", *apart])})), 0)
             FROM {_rows(connection, expected)} e FULL JOIN {_rows(connection, actual)} a USING ({", ".join(key)})"""
         ).fetchone()
     assert found is not None

@@ -94,6 +94,8 @@ class Aggregate(Generic[P]):
     positioned
         Whether partials contain the positions of events, so that partials whose events interleave in time may be combined in any order.
         Only between events of equal position does the order of operands matter (the older operand goes first).
+    unite
+        Combines any number of partials at once, if that costs less than one after the other; the same partial as ``combine`` from the left.
     result
         Type of the result, for schemas: a field type, ``same`` for the argument's own, or ``list<…>`` and ``struct<…>`` of these.
     """
@@ -111,6 +113,7 @@ class Aggregate(Generic[P]):
     fixed_size: bool = True
     exact: bool = True
     positioned: bool = False
+    unite: Callable[[Iterable[P]], P] | None = None
     result: str = "float64"
 
     def __post_init__(self) -> None:
@@ -143,7 +146,10 @@ class Aggregate(Generic[P]):
                 raise AlgebraError(f"{user} needs an aggregate that is {wanted}; {self.name!r} is not. Choose an engine that only combines")
 
     def fold(self, partials: Iterable[P]) -> P:
-        """Combine n partials from the left; the identity if there are none. n - 1 combines."""
+        """Combine n partials from the left; the identity if there are none. n - 1 combines, or one ``unite``."""
+        return self._combined(partials) if self.unite is None else self.unite(partials)
+
+    def _combined(self, partials: Iterable[P]) -> P:
         total: P | None = None
         for partial in partials:
             total = partial if total is None else self.combine(total, partial)
@@ -206,9 +212,9 @@ def check_laws(aggregate: Aggregate[P], rows: Sequence[Args], plain: Callable[[S
     """Check every law on every split of a range of ``rows`` into adjacent ranges a, b, c, shortest first.
 
     Laws: *identity* on both sides, *pure* (``combine`` does not change its operands), *associativity*, *commutativity* and
-    *idempotence* if declared, *deduct* (``deduct(combine(a, b), a)`` is ``b``), *position* (partials at different positions combine in
-    any order, if declared), *plain* (``lower`` of the fold is ``plain(rows)``, if given). Rows share a time two by two, so ties are
-    checked too. O(len(rows)**4) combines: pass few rows.
+    *idempotence* if declared, *unite* (``unite`` of three is what ``combine`` makes of them), *deduct* (``deduct(combine(a, b), a)`` is
+    ``b``), *position* (partials at different positions combine in any order, if declared), *plain* (``lower`` of the fold is
+    ``plain(rows)``, if given). Rows share a time two by two, so ties are checked too. O(len(rows)**4) combines: pass few rows.
 
     Raises
     ------
@@ -254,6 +260,8 @@ def _check_three(aggregate: Aggregate[P], a: P, b: P, c: P, rows: list[Sequence[
             raise LawError.found(aggregate.name, "identity", rows[:1], (formula, value), ("a", a))
     left, right = combine(ab, c), combine(a, combine(b, c))
     _agree(aggregate, "associativity", rows, ("combine(combine(a, b), c)", left), ("combine(a, combine(b, c))", right))
+    if aggregate.unite is not None:
+        _agree(aggregate, "unite", rows, ("combine(combine(a, b), c)", left), ("unite([a, b, c])", aggregate.unite([a, b, c])))
     if aggregate.commutative:
         _agree(aggregate, "commutativity", rows[:2], ("combine(a, b)", ab), ("combine(b, a)", combine(b, a)))
     if aggregate.idempotent:

@@ -107,3 +107,11 @@ def test_bytes_that_were_cut_are_an_error(length):
     stored = encode((1, "text", (0.5, 1.5), 2**70), "a")
     with pytest.raises(StateCorruptError):
         decode(stored[: min(length, len(stored) - 1)])
+
+
+@given(st.frozensets(st.one_of(st.integers(0, 300), st.integers(-300, 70_000), st.integers(0, 1 << 64))))
+def test_whole_numbers_of_a_set_stand_in_the_order_of_their_own_bytes(numbers):
+    """All releases store equal sets as equal bytes, of whatever numbers they are."""
+    own = sorted(encode((number,), "a")[12 + 1 :] for number in numbers)
+    assert encode((numbers,), "a").endswith(b"".join(own))
+    assert decode(encode((numbers,), "a")) == (numbers,)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.algebra import ORIGIN, Aggregate, position
 from windowmill.windowing.columnar.objects import combine_windows
 from windowmill.windowing.columnar.partial_bytes import decode, encode
 from windowmill.windowing.columnar.rows import plain
+from windowmill.windowing.kernels.columns import int64_of, valid_of
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.flatfat import COPIED_LEAF, COPIED_NODE
 from windowmill.windowing.kernels.lift import WHOLE, condition_column
@@ -55,7 +57,7 @@ class StoredObjects:
             return partials
         positions = _positions(rows, time, ties) if any(column.stored.ordered for column in self._columns) else []
         for index, column in enumerate(self._columns):
-            partials[:, index] = _as_objects(column.lift(rows, bounds.tolist(), positions))
+            partials[:, index] = _as_objects(column.lift(rows, bounds, positions))
         return partials
 
     def read(self, slices: pa.Table) -> Objects:
@@ -140,7 +142,9 @@ class _Column:
         self.first = next(iter(self.aggregates))
         self.aggregate: Aggregate[Any] = self.aggregates[self.first]
 
-    def lift(self, rows: pa.Table, bounds: list[int], positions: Sequence[Any]) -> list[Any]:
+    def lift(self, rows: pa.Table, bounds: Ints, positions: Sequence[Any]) -> list[Any]:
+        if self._takes_each_value_once(rows):
+            return self._lift_values(rows, bounds)
         aggregate, spec = self.aggregate, self.stored.spec
         columns = [plain(rows.column(name)).to_pylist() for name in spec.columns]
         arguments: list[tuple[Any, ...]] = list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
@@ -150,8 +154,32 @@ class _Column:
         places = positions if self.stored.ordered else [ORIGIN] * rows.num_rows
         return [
             aggregate.fold(aggregate.lift(arguments[row], places[row]) for row in range(first, stop) if counted[row])
-            for first, stop in itertools.pairwise(bounds)
+            for first, stop in itertools.pairwise(bounds.tolist())
         ]
+
+    def _takes_each_value_once(self, rows: pa.Table) -> bool:
+        """Whether the partial of a run follows from the distinct values of its one argument, whatever their order and number."""
+        columns, aggregate = self.stored.spec.columns, self.aggregate
+        if len(columns) != 1 or pa.types.is_nested(rows.schema.field(columns[0]).type) or WHOLE in rows.column_names:
+            return False
+        return aggregate.idempotent and aggregate.commutative and not self.stored.ordered
+
+    def _lift_values(self, rows: pa.Table, bounds: Ints) -> list[Any]:
+        """As :meth:`lift`, but each distinct value is lifted once, and is combined once into each run."""
+        spec, aggregate = self.stored.spec, self.aggregate
+        encoded = plain(rows.column(spec.columns[0])).dictionary_encode()
+        codes, n_values = int64_of(encoded.indices.cast(pa.int64())), max(1, len(encoded.dictionary))
+        counted = valid_of(encoded.indices).astype(bool)
+        if spec.where is not None:
+            counted &= rows.column(condition_column(spec.where)).combine_chunks().fill_null(False).to_numpy(zero_copy_only=False)
+        run_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+        # First occurrences stand in the order of the runs.
+        places = np.asarray(pc.unique(pa.array((run_of * n_values + codes)[counted])), np.int64)
+        used, value_of = np.unique(places % n_values, return_inverse=True)
+        each = [aggregate.lift((value,), ORIGIN) for value in encoded.dictionary.take(pa.array(used)).to_pylist()]
+        lifted = [each[value] for value in value_of.tolist()]
+        edges = np.searchsorted(places // n_values, np.arange(len(bounds))).tolist()
+        return [aggregate.fold(lifted[first:stop]) for first, stop in itertools.pairwise(edges)]
 
 
 def _positions(rows: pa.Table, time: str, ties: Sequence[str]) -> list[Any]:

@@ -1,0 +1,77 @@
+"""Pipelines of the Nexmark queries that take one more minute of bids at a time, on the warm session of this process."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import functions as F
+
+from benchmarks.pipelines import WARM_ROUNDS, quiet
+from benchmarks.processes import timed
+from benchmarks.race import Result
+from benchmarks.spark_ways import session
+from examples.nexmark.bids import Bids, land
+from examples.nexmark.queries import FOLDER, QUERIES
+from windowmill.jobs.batch import loop
+from windowmill.windowing.specfile import load_pipeline
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a query is kept current: the query, and what a run shows of it."""
+
+    query: str
+    remark: str
+
+
+#: Name of the pipeline's file -> the run.
+RUNS = {
+    "q5": Run("q5", "shows the counts of 30 windows, and appends the auctions with the most bids to a second table"),
+    "q7": Run("q7", "shows 6 windows"),
+    "q11": Run("q11", "shows the sessions that have ended"),
+    "q15": Run("q15", "keeps partials; the day is shown when it has ended"),
+    "q15_by_minute": Run("q15", "shows the day so far"),
+    "q16": Run("q16", "keeps partials; the day is shown when it has ended"),
+    "q16_by_minute": Run("q16", "shows the day so far of each channel"),
+    "q17": Run("q17", "keeps partials; the day is shown when it has ended"),
+    "q18": Run("q18", "shows each bid as the last one of its bidder and auction"),
+}
+
+
+def take_runs(
+    names: Sequence[str], bids: Bids, given: argparse.Namespace, warehouse: Path, say: Callable[[str], None]
+) -> dict[str, Result]:
+    """Seconds and processor time of ``given.rounds`` runs of each pipeline, in turn, each over one more minute of ``bids``."""
+    session()  # one that will live long; the first run would start one for a small batch
+    minute, results = bids.rate * 60, {name: Result(f"{name}: windowmill") for name in names}
+    for number in range(given.history):
+        land(bids, number * minute, (number + 1) * minute, warehouse / "bids")
+    for round_ in range(-1 - WARM_ROUNDS, given.rounds):
+        if round_ >= -WARM_ROUNDS:  # the first takes the history
+            begin = (given.history + round_ + WARM_ROUNDS) * minute
+            land(bids, begin, begin + minute, warehouse / "bids")
+        taken = []
+        for name, result in results.items():
+            seconds, cpu = keep_current(name, warehouse)
+            taken.append(f"{name} {seconds:.2f} s, {cpu:.2f} s of processor time")
+            if round_ >= 0:
+                result.take(round_, seconds, cpu)
+        say(f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: {'; '.join(taken)}")
+    return results
+
+
+def keep_current(name: str, warehouse: Path) -> tuple[float, float]:
+    """Run a pipeline over whatever is new; seconds and processor time."""
+    pipeline = load_pipeline(FOLDER / f"{name}.yaml", {"WAREHOUSE": str(warehouse)})
+
+    def run() -> None:
+        for done in loop.run(pipeline, quiet()):
+            if name == "q5":
+                windows = session().read.format("delta").load(str(warehouse / name)).where(F.col("batch") == done.plan.batch)
+                QUERIES[name].answer(windows).write.format("delta").mode("append").save(str(warehouse / "hot_items"))
+
+    _, seconds, cpu = timed(run)
+    return seconds, cpu

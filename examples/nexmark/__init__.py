@@ -1,0 +1,1 @@
+"""The windowed queries of the Nexmark benchmark as pipelines."""
