@@ -254,6 +254,11 @@ class WindowStage:
             implied.append("window_start")
         return pa.schema([(GRID, pa.int32()), *(field for field in self.schema if field.name not in implied)])
 
+    @cached_property
+    def declared_schema(self) -> pa.Schema:
+        """``bare_schema`` for Spark, which checks each value of a column for null unless the column is declared non-null."""
+        return pa.schema([field.with_nullable(field.name not in (GRID, "window_start", "window_end")) for field in self.bare_schema])
+
 
 def lifted(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
     """Lift rows into packed slices; ``first_place`` ranks them among those of other callers. O(n log n) in rows."""
@@ -283,15 +288,18 @@ def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: in
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows of ``batches``, cut after every ``CHUNK_ROWS``: where they are cut does not depend on how they came."""
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    room = CHUNK_ROWS
     for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        if rows >= CHUNK_ROWS:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows = [], 0
-    if rows:
+        rest = batch
+        while rest.num_rows >= room:
+            yield pa.Table.from_batches([*waiting, rest.slice(0, room)])
+            rest, waiting, room = rest.slice(room), [], CHUNK_ROWS
+        if rest.num_rows:
+            waiting.append(rest)
+            room -= rest.num_rows
+    if waiting:
         yield pa.Table.from_batches(waiting)
 
 
