@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 
-from windowmill.checkpoints.quoting import backquoted
+from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.spark.access import map_in_arrow
@@ -87,20 +87,20 @@ def windows(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame
 
 def result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
     """As :func:`windowmill.windowing.columnar.slice_windows.result_rows`, in Spark: Python need not send columns that Spark can derive."""
-    names, number = F.array(*(F.lit(name) for name, _ in stage.grids)), F.col(backquoted(GRID)) + 1
+    # Written as SQL: each Column method makes a call or two into the JVM, and hundreds of them would cost 0.1 s.
+    number = f"{backquoted(GRID)} + 1"
     implied = {
-        "window": F.element_at(names, number),
-        "trigger": F.lit(None).cast("long"),
-        "revision": F.lit(0).cast("long"),
-        "batch": F.lit(stage.slices.batch).cast("long"),
+        "window": f"element_at(array({', '.join(spark_text(name) for name, _ in stage.grids)}), {number})",
+        "trigger": "CAST(NULL AS BIGINT)",
+        "revision": "0L",
+        "batch": f"{stage.slices.batch}L",
     }
     if stage.hopping is not None:
-        end, sizes = F.col("window_end"), F.array(*(F.lit(grid.size) for grid in stage.hopping))
+        size = f"element_at(array({', '.join(f'{grid.size}L' for grid in stage.hopping)}), {number})"
         instants = pa.types.is_timestamp(stage.schema.field("window_end").type)
-        start = (F.unix_micros(end) if instants else end) - F.element_at(sizes, number).cast("long")
-        implied["window_start"] = F.timestamp_micros(start) if instants else start
-    given = {name: F.col(backquoted(name)) for name in bare.columns}
-    return bare.select(*((implied | given)[name].alias(name) for name in stage.schema.names))
+        implied["window_start"] = f"timestamp_micros(unix_micros(window_end) - {size})" if instants else f"window_end - {size}"
+    given = {name: backquoted(name) for name in bare.columns}
+    return bare.selectExpr(*(f"{(implied | given)[name]} AS {backquoted(name)}" for name in stage.schema.names))
 
 
 def _windows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
