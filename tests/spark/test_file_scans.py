@@ -16,7 +16,6 @@ from windowmill.jobs.ways import file_passes, limits
 from windowmill.jobs.ways.file_passes import FileScan
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.slice_stages import Slicing
-from windowmill.windowing.columnar import slices
 from windowmill.windowing.errors import SourceError
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.ways import divide
@@ -205,16 +204,6 @@ def test_a_file_that_has_changed_since_is_an_error(spark, tmp_path):
         file.write(b"PAR1")
     with pytest.raises(SourceError, match="has changed since"):
         list(scan.lift(0))
-
-
-def test_where_chunks_are_cut_does_not_depend_on_batches(monkeypatch):
-    monkeypatch.setattr(slices, "CHUNK_ROWS", 5)
-    column = pa.record_batch({"n": list(range(23))})
-    for size in (1, 3, 5, 7, 23):
-        batches = [column.slice(first, size) for first in range(0, 23, size)]
-        assert [table.column("n").to_pylist() for table in slices._chunks(batches)] == [
-            list(range(a, min(a + 5, 23))) for a in range(0, 23, 5)
-        ]
 
 
 def test_instants_are_those_of_the_files(spark, tmp_path):
