@@ -20,6 +20,7 @@ from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways import live_row_pass as live
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.file_passes import FileScan
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness_on_spark import Survey
 from windowmill.jobs.ways.pass_output import REFUSED, results
@@ -116,18 +117,24 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     check_lengths(pipeline)
     if arrival is not None and arrival not in df.columns:
         raise SpecError(f"arrival: the DataFrame has no column {arrival!r}; its columns are {', '.join(sorted(df.columns))}")
-    instant, reason = event_time(pipeline, columns, None if latest is None else f"{latest}L")
-    rows = (df if arrival is None else df.orderBy(backquoted(arrival))).withColumns({TIME: instant, REASON: reason})
+    ship_modules(df.sparkSession, pipeline)
     batch = Input(pipeline=pipeline, columns=columns)
     parts = divide(pipeline, batch.types)
     # A bounded input has no open sessions to keep: its rows are combined at once. Events that last have a partial for each window start
     # that they cross, more than a window needs that reads its rows once.
     slices = parts.slices if parts.ways == ("slices",) and pipeline.time.end is None else None
+    if slices is not None and arrival is None:
+        slicing = Slicing(batch, slices)
+        scan = FileScan.of(df, batch, slicing.stage, latest)
+        if scan is not None:
+            stage = slicing.window_stage(_emission(None, final=final))
+            return Evaluated(scan.windows(df.sparkSession, stage, batch.partitions(df.sparkSession)), None)
+    instant, reason = event_time(pipeline, columns, None if latest is None else f"{latest}L")
+    rows = (df if arrival is None else df.orderBy(backquoted(arrival))).withColumns({TIME: instant, REASON: reason})
     survey = None
     if slices is None or arrival is not None:
         every = slices is None and batch.revises
         rows, survey = _numbered(rows.withColumn(UNTIL_OF, event_end(pipeline, columns)), batch, arrival, every=every)
-    ship_modules(df.sparkSession, pipeline)
     bounded = _Bounded(batch, rows, survey, arrival, final=final)
     return bounded.by_live_rows() if slices is None else bounded.by_slices(slices)
 
@@ -160,10 +167,10 @@ class _Bounded:
     def by_slices(self, slices: Slices) -> Evaluated:
         batch, survey, slicing = self.batch, self.survey, Slicing(self.batch, slices)
         rows = self.rows if survey is None else lateness.judged(self.rows, survey, batch, slices.grids.grids)
-        through = AXIS_END if self.final else AXIS_BEGIN
-        if not self.final and survey is not None and survey.seen is not None:
+        through = None
+        if survey is not None and survey.seen is not None:
             through = survey.seen - batch.disorder - (0 if batch.revises else batch.lateness)
-        stage = slicing.window_stage(Emission(None, None, AXIS_BEGIN, through))
+        stage = slicing.window_stage(_emission(through, final=self.final))
         results = passes.windows(passes.lift(rows, slicing.stage), stage, batch.partitions(rows.sparkSession))
         return Evaluated(results, None if self.arrival is None else _unusable(rows, self.arrival))
 
@@ -188,6 +195,11 @@ class _Bounded:
             return Clock(batch.disorder, batch.lateness, seen=BEFORE if survey.seen is None else survey.seen)
         seen = _greatest(self.rows) if self.final and _ticks_past_tuples(batch.pipeline) else BEFORE
         return Clock(0, batch.lateness, moves=False, seen=seen)
+
+
+def _emission(through: int | None, *, final: bool) -> Emission:
+    """What is shown: the windows that end at or before ``through``, or of an input that ends all; null if no row is known."""
+    return Emission(None, None, AXIS_BEGIN, AXIS_END if final else AXIS_BEGIN if through is None else through)
 
 
 def _unusable(rows: DataFrame, arrival: str) -> DataFrame:

@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.spark.column_types import holds_text, sql_type
+from windowmill.jobs.spark.file_ranges import FileRange, file_ranges
 from windowmill.jobs.spark.settings import DELTA_EXTENSION, EXTENSIONS, MOST_SHUFFLE_PARTITIONS
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.windowing.errors import MachineError
@@ -56,6 +57,10 @@ class Access(ABC):
     @abstractmethod
     def apply(self, conf: Mapping[str, str]) -> None:
         """Set those settings of ``conf`` that can still be changed."""
+
+    @abstractmethod
+    def file_ranges(self, df: DataFrame) -> list[list[FileRange]] | None:
+        """See :func:`windowmill.jobs.spark.file_ranges.file_ranges`; null also where the plan is not known."""
 
     @abstractmethod
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:
@@ -108,6 +113,9 @@ class ClassicAccess(Access):
             if self.spark.conf.isModifiable(key):
                 self.spark.conf.set(key, value)
 
+    def file_ranges(self, df: DataFrame) -> list[list[FileRange]] | None:
+        return file_ranges(df)
+
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:  # noqa: ARG002 - a classic session names them so by itself
         return rows
 
@@ -151,6 +159,9 @@ class ConnectAccess(Access):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of settings that a server keeps
             builder.config(map=dict(conf)).getOrCreate()  # applies all of them to the active session by one request
+
+    def file_ranges(self, df: DataFrame) -> list[list[FileRange]] | None:  # noqa: ARG002 - the server alone knows the plan
+        return None
 
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:
         if not holds_text(types):

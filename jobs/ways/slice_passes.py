@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 
-from windowmill.checkpoints.quoting import backquoted
+from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.spark.access import map_in_arrow
@@ -69,35 +69,38 @@ def _placed(
     """Runs in an executor. Ranks follow Spark partition and chunk, so that slices are combined in the same order in every attempt."""
     context = TaskContext.get()
     assert context is not None
-    for table in function(stage, batches, context.partitionId() << 32):
+    yield from cut(function(stage, batches, context.partitionId() << 32))
+
+
+def cut(packed: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Cut packed slices into batches that Spark takes."""
+    for table in packed:
         for first in range(0, table.num_rows, rows := max(1, slices.BATCH_ROWS * table.num_rows // max(1, count_slices(table)))):
             yield from table.slice(first, rows).combine_chunks().to_batches()
 
 
 def windows(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
     """Combine packed slices into result rows; columns as ``stage.schema``."""
-    # Spark checks each value for null unless the column is declared non-null.
-    known = pa.schema([field.with_nullable(field.name not in (GRID, "window_start", "window_end")) for field in stage.bare_schema])
-    bare = _mapped(_by_key(packed, stage, partitions), partial(_windows, stage), known)
-    return _result_rows(bare, stage)
+    bare = _mapped(_by_key(packed, stage, partitions), partial(_windows, stage), stage.declared_schema)
+    return result_rows(bare, stage)
 
 
-def _result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
+def result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
     """As :func:`windowmill.windowing.columnar.slice_windows.result_rows`, in Spark: Python need not send columns that Spark can derive."""
-    names, number = F.array(*(F.lit(name) for name, _ in stage.grids)), F.col(backquoted(GRID)) + 1
+    # Written as SQL: each Column method makes a call or two into the JVM, and hundreds of them would cost 0.1 s.
+    number = f"{backquoted(GRID)} + 1"
     implied = {
-        "window": F.element_at(names, number),
-        "trigger": F.lit(None).cast("long"),
-        "revision": F.lit(0).cast("long"),
-        "batch": F.lit(stage.slices.batch).cast("long"),
+        "window": f"element_at(array({', '.join(spark_text(name) for name, _ in stage.grids)}), {number})",
+        "trigger": "CAST(NULL AS BIGINT)",
+        "revision": "0L",
+        "batch": f"{stage.slices.batch}L",
     }
     if stage.hopping is not None:
-        end, sizes = F.col("window_end"), F.array(*(F.lit(grid.size) for grid in stage.hopping))
+        size = f"element_at(array({', '.join(f'{grid.size}L' for grid in stage.hopping)}), {number})"
         instants = pa.types.is_timestamp(stage.schema.field("window_end").type)
-        start = (F.unix_micros(end) if instants else end) - F.element_at(sizes, number).cast("long")
-        implied["window_start"] = F.timestamp_micros(start) if instants else start
-    given = {name: F.col(backquoted(name)) for name in bare.columns}
-    return bare.select(*((implied | given)[name].alias(name) for name in stage.schema.names))
+        implied["window_start"] = f"timestamp_micros(unix_micros(window_end) - {size})" if instants else f"window_end - {size}"
+    given = {name: backquoted(name) for name in bare.columns}
+    return bare.selectExpr(*(f"{(implied | given)[name]} AS {backquoted(name)}" for name in stage.schema.names))
 
 
 def _windows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -139,7 +142,7 @@ def _by_key(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame
 
 def results(every: DataFrame, stage: WindowStage) -> DataFrame:
     """Select the result rows from :func:`windows_and_slices`; columns as ``stage.schema``."""
-    return _result_rows(every.where(F.col(backquoted(GRID)).isNotNull()), stage)
+    return result_rows(every.where(F.col(backquoted(GRID)).isNotNull()), stage)
 
 
 def unlisted(every: DataFrame, stage: SliceStage) -> DataFrame:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,11 +15,12 @@ from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.new_rows import NewRows, counted
-from windowmill.windowing.columnar import known_spans, slice_windows, slices
+from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.log import UNTIL_OF
-from windowmill.windowing.columnar.rows import codes_of, key_codes
+from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slice_windows import Combined, result_rows
 from windowmill.windowing.columnar.slices import ARRIVAL, SLICE, TIME, Revising, WindowStage
+from windowmill.windowing.columnar.unshuffled import combined_here
 
 if TYPE_CHECKING:
     from windowmill.jobs.ways.slice_stages import Slicing
@@ -79,13 +79,7 @@ def work(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> 
     if rows is not None:
         usable = rows.filter(pc.is_null(rows.column(REASON))).drop_columns([FILE, ROW, REASON])
         parts += slices.lifted(stage.slices, usable.combine_chunks().to_batches(), len(parts))
-    if not parts:
-        return
-    packed = pa.concat_tables(parts)
-    codes, _ = key_codes([packed.column(key) for key in stage.slices.keys], packed.num_rows)
-    # A stable sort by key keeps each key's parts in order of their ranks.
-    ordered = packed.take(pa.array(np.argsort(codes, kind="stable"))).combine_chunks()
-    yield from slice_windows.combined(stage, ordered.to_batches())
+    yield from combined_here(stage, parts)
 
 
 def _without_idle_spans(stored: pa.Table, rows: pa.Table | None, stage: WindowStage) -> pa.Table:

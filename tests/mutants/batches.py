@@ -95,6 +95,13 @@ MUTANTS = (
         ("tests/jobs/test_stages.py::test_whole_keys_meet_and_their_slices_in_the_order_of_their_places",),
     ),
     Mutant(
+        "chunks-cut-where-batches-end",
+        "windowing/columnar/slices.py",
+        "rest.slice(room), [], CHUNK_ROWS",
+        "rest.slice(room), [], room",
+        ("tests/windowing/test_slices.py::test_where_chunks_are_cut_does_not_depend_on_batches",),
+    ),
+    Mutant(
         "late-rows-on-time",
         "jobs/ways/lateness_in_process.py",
         "    late = times < watermark\n    if not late.any():",

@@ -4,6 +4,22 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        "computed-columns-read-from-files",
+        "jobs/spark/file_ranges.py",
+        " or not plan.outputSet().subsetOf(relation.outputSet())",
+        "",
+        ("tests/spark/test_file_scans.py::test_more_than_a_scan_is_sparks",),
+        spark=True,
+    ),
+    Mutant(
+        "days-of-the-old-calendar-read-from-files",
+        "jobs/spark/parquet_parts.py",
+        "if _LEGACY in own or int(",
+        "if int(",
+        ("tests/spark/test_file_scans.py::test_dates_of_the_old_calendar_are_sparks",),
+        spark=True,
+    ),
+    Mutant(
         "deletion-vectors-ignored",
         "jobs/sources/reading.py",
         "as_of = reach.snapshot if files and source.deletion_vectors else None",

@@ -251,3 +251,13 @@ def test_sums_that_do_not_fit_are_errors():
     rows = [{**empty, "t": 0, "i": 2**62, "x": 0}] * 3
     with pytest.raises(AggregateOverflowError, match="64-bit"):
         list(slices.lifted(NUMBERS.stage(0), rows_table(rows).to_batches(), 0))
+
+
+def test_where_chunks_are_cut_does_not_depend_on_batches(monkeypatch):
+    monkeypatch.setattr(slices, "CHUNK_ROWS", 5)
+    column = pa.record_batch({"n": list(range(23))})
+    for size in (1, 3, 5, 7, 23):
+        batches = [column.slice(first, size) for first in range(0, 23, size)]
+        assert [table.column("n").to_pylist() for table in slices._chunks(batches)] == [
+            list(range(a, min(a + 5, 23))) for a in range(0, 23, 5)
+        ]

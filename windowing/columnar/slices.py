@@ -254,6 +254,11 @@ class WindowStage:
             implied.append("window_start")
         return pa.schema([(GRID, pa.int32()), *(field for field in self.schema if field.name not in implied)])
 
+    @cached_property
+    def declared_schema(self) -> pa.Schema:
+        """``bare_schema`` for Spark, which checks each value of a column for null unless the column is declared non-null."""
+        return pa.schema([field.with_nullable(field.name not in (GRID, "window_start", "window_end")) for field in self.bare_schema])
+
 
 def lifted(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
     """Lift rows into packed slices; ``first_place`` ranks them among those of other callers. O(n log n) in rows."""
@@ -283,15 +288,18 @@ def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: in
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows of ``batches``, cut after every ``CHUNK_ROWS``: where they are cut does not depend on how they came."""
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    room = CHUNK_ROWS
     for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        if rows >= CHUNK_ROWS:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows = [], 0
-    if rows:
+        rest = batch
+        while rest.num_rows >= room:
+            yield pa.Table.from_batches([*waiting, rest.slice(0, room)])
+            rest, waiting, room = rest.slice(room), [], CHUNK_ROWS
+        if rest.num_rows:
+            waiting.append(rest)
+            room -= rest.num_rows
+    if waiting:
         yield pa.Table.from_batches(waiting)
 
 
@@ -305,9 +313,9 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     else:
         starts, reaching = stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks())), np.zeros(rows.num_rows, np.int64)
     codes, n_keys = key_codes([rows.column(key) for key in stage.keys], rows.num_rows)
-    closed, arrivals = closed_of(rows), arrivals_of(rows)
     order, offsets = by_key(codes, n_keys)
-    places, closed, arrivals = places_of(starts, reaching)[order], closed[order], arrivals[order]
+    places, marks = places_of(starts, reaching)[order], {CLOSED: closed_of(rows), ARRIVAL: arrivals_of(rows)}
+    closed, arrivals = (mark[order] if name in rows.column_names else mark for name, mark in marks.items())
     if len(moved := along_axis(offsets, places, closed, arrivals)):
         order, places, closed, arrivals = order[moved], places[moved], closed[moved], arrivals[moved]
     bounds = runs(offsets, places, closed, arrivals)
@@ -316,7 +324,8 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     columns |= {SLICE: pa.array(starts[first]), CLOSED: nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
     columns |= {LEVEL: pa.repeat(0, len(bounds) - 1), REACHING: pa.array(reaching[first])}
     columns |= dict.fromkeys(columns_of(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
-    columns[ORDER] = pa.array(np.minimum.reduceat(orders_of(rows)[order], bounds[:-1]) if len(order) else arrivals)
+    if ORDER in stage.lifted_schema.names:
+        columns[ORDER] = pa.array(np.minimum.reduceat(orders_of(rows)[order], bounds[:-1]) if len(order) else arrivals)
     columns[ARRIVAL] = pa.array(arrivals[bounds[:-1]], mask=arrivals[bounds[:-1]] == IN_TIME)
     table = pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
     return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)

@@ -171,12 +171,17 @@ def dense_ranks(columns: list[pa.Array]) -> Ints | int:
 
 def int64_of(column: pa.Array) -> Ints:
     """The values as integers, nulls as 0. Like its neighbours a copy: numba would compile a kernel anew for a read-only view."""
-    return np.array(pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False), np.int64)
+    return np.array(_filled(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False), np.int64)
 
 
 def float64_of(column: pa.Array) -> Floats:
     """The values as floats, nulls as 0.0; integers that no float is equal to become the nearest."""
-    return np.array(pc.fill_null(column.cast(pa.float64(), safe=False), 0.0).to_numpy(zero_copy_only=False), np.float64)
+    return np.array(_filled(column.cast(pa.float64(), safe=False), 0.0).to_numpy(zero_copy_only=False), np.float64)
+
+
+def _filled(column: pa.Array, value: float) -> pa.Array:
+    # Arrow would copy a column without nulls, too.
+    return pc.fill_null(column, value) if column.null_count else column
 
 
 def valid_of(column: pa.Array) -> Bools:

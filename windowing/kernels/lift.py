@@ -38,6 +38,10 @@ def lift_runs(layout: Layout, table: pa.Table, bounds: Ints) -> tuple[Ints, Floa
     n, (n_ints, n_floats) = len(bounds) - 1, layout.widths()
     ints, floats = np.empty((n, n_ints), np.int64), np.empty((n, n_floats), np.float64)
     for atom, (operation, i, f, width, n_parts) in zip(layout.atoms, layout.program(), strict=True):
+        if atom.kind in ("rows", "count"):
+            counted = _counted(atom, [table.column(name).combine_chunks() for name in atom.columns], table)
+            ints[:, i] = np.diff(bounds) if counted.all() else np.add.reduceat(counted, bounds[:-1], dtype=np.int64)
+            continue
         own = np.zeros((table.num_rows, width), np.int64), np.zeros((table.num_rows, n_parts), np.float64)
         _lift(atom, table, *own)
         alone = np.array([[operation, 0, 0, width, n_parts]], np.int64)
@@ -66,6 +70,7 @@ def _lift(atom: Atom, table: pa.Table, ints: Ints, floats: Floats) -> None:
     """Fill one atom's columns in zeroed arenas."""
     columns = [table.column(name).combine_chunks() for name in atom.columns]
     counted = _counted(atom, columns, table)
+    every = bool(counted.all())
     match atom.kind:
         case "rows" | "count":
             ints[:, 0] = counted
@@ -75,7 +80,7 @@ def _lift(atom: Atom, table: pa.Table, ints: Ints, floats: Floats) -> None:
         case "sum_decimal":
             ints[:] = np.where(counted[:, None], limbs_of(columns[0]), 0)
         case "sum_float":
-            _lift_sum(np.where(counted, float64_of(columns[0]), 0.0), ints, floats)
+            _lift_sum(float64_of(columns[0]) if every else np.where(counted, float64_of(columns[0]), 0.0), ints, floats)
         case "sum_weight":
             _lift_sum(np.where(counted, float64_of(columns[1]), 0.0), ints, floats)
         case "sum_product":
@@ -86,7 +91,7 @@ def _lift(atom: Atom, table: pa.Table, ints: Ints, floats: Floats) -> None:
             columns.append(table.column(WEIGHT).combine_chunks())
             _lift_product([np.where(counted, float64_of(column), 0.0) for column in columns], ints, floats)
         case "moments" | "moments4":
-            value = np.where(counted, float64_of(columns[0]), 0.0)
+            value = float64_of(columns[0]) if every else np.where(counted, float64_of(columns[0]), 0.0)
             ints[:, 0], floats[:, 0] = counted, value
             # 0, or NaN for an infinity or NaN: their spread is not a number from the start.
             with np.errstate(invalid="ignore"):
@@ -106,7 +111,7 @@ def _lift(atom: Atom, table: pa.Table, ints: Ints, floats: Floats) -> None:
         case _:
             rows = np.arange(len(counted), dtype=np.int64)
             ints[:, 0] = rows if atom.place_decides else order_key(columns[0])
-            ints[:, PICKED] = np.where(counted, rows, -1)
+            ints[:, PICKED] = rows if every else np.where(counted, rows, -1)
 
 
 def _lift_sum(value: Floats, ints: Ints, floats: Floats) -> None:

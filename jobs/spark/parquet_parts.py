@@ -1,0 +1,101 @@
+"""Parquet files that a task reads by Arrow rather than through the JVM, whose rows would be made Arrow again for Python.
+
+Which row groups a task reads is what Spark would give it to read, in the same order. A file qualifies only if Arrow reads its columns as
+exactly the types that Spark gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from windowmill.jobs.spark.file_ranges import FileRange
+from windowmill.windowing.errors import SourceError
+
+#: Metadata of files whose dates and instants may count by the calendar that was replaced in 1582.
+_LEGACY, _WRITER = b"org.apache.spark.legacyDateTime", b"org.apache.spark.version"
+#: Number of rows read together.
+_BATCH_ROWS = 250_000
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Row groups of a file, which had ``size`` bytes when it was examined."""
+
+    path: str
+    size: int
+    row_groups: tuple[int, ...]
+    rows: int
+
+
+#: The parts that each task reads.
+Tasks = Sequence[Sequence[FilePart]]
+
+
+def parts_of(ranges: Sequence[Sequence[FileRange]], types: Mapping[str, pa.DataType]) -> Tasks | None:
+    """The parts of each task; null if this process cannot read a file, or Arrow would read a column otherwise than as ``types`` say."""
+    if any("." in name or pa.types.is_nested(kind) for name, kind in types.items()):  # Arrow would take a dot for a step into a struct
+        return None
+    whole = {part.path: part.size for task in ranges for part in task}
+    metadata: dict[str, pq.FileMetaData] = {}
+    for path, size in whole.items():
+        found = _examined(path, size, types)
+        if found is None:
+            return None
+        metadata[path] = found
+    tasks = [[_part(part, metadata[part.path]) for part in task] for task in ranges]
+    groups = sum(len(part.row_groups) for task in tasks for part in task)
+    return tasks if groups == sum(found.num_row_groups for found in metadata.values()) else None
+
+
+def _examined(path: str, size: int, types: Mapping[str, pa.DataType]) -> pq.FileMetaData | None:
+    """The metadata of a file that Arrow reads as Spark does; else null."""
+    try:
+        if Path(path).stat().st_size != size:
+            return None
+        with pq.ParquetFile(path) as file:
+            schema, metadata = file.schema_arrow, file.metadata
+    except (OSError, pa.ArrowException):  # Spark reads it, or says what is wrong
+        return None
+    own = metadata.metadata or {}
+    if _LEGACY in own or int(own.get(_WRITER, b"3").partition(b".")[0]) < 3:
+        return None
+    names = [name.lower() for name in schema.names]
+    known = all(names.count(name.lower()) == 1 and name in schema.names and schema.field(name).type == kind for name, kind in types.items())
+    return metadata if known else None
+
+
+def _part(part: FileRange, metadata: pq.FileMetaData) -> FilePart:
+    groups = [number for number in range(metadata.num_row_groups) if part.start <= _middle(metadata.row_group(number)) < part.stop]
+    return FilePart(part.path, part.size, tuple(groups), sum(metadata.row_group(number).num_rows for number in groups))
+
+
+def _middle(group: pq.RowGroupMetaData) -> int:
+    """The byte that decides which part of a file a row group belongs to."""
+    columns = [group.column(number) for number in range(group.num_columns)]
+    first = columns[0]
+    begin = min(first.data_page_offset, first.dictionary_page_offset or first.data_page_offset)
+    return int(begin + sum(column.total_compressed_size for column in columns) // 2)
+
+
+def read(parts: Sequence[FilePart], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The ``columns`` of the rows of ``parts``, in order; runs in an executor.
+
+    Raises
+    ------
+    SourceError
+        If a file has changed since it was examined.
+    """
+    for part in parts:
+        path = Path(part.path)
+        if not path.is_file() or path.stat().st_size != part.size:
+            raise SourceError(f"{path} has changed since `aggregate` was called; make the DataFrame anew")
+        if part.row_groups:
+            with pq.ParquetFile(part.path) as file:
+                batches = file.iter_batches(_BATCH_ROWS, row_groups=list(part.row_groups), columns=list(columns), use_threads=False)
+                for batch in batches:
+                    yield batch.select(list(columns))

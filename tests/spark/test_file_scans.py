@@ -1,0 +1,215 @@
+"""Files that tasks of ``aggregate`` read by Arrow: the rows of Spark's own scan to the bit, and only where both read the same."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F
+
+from windowmill import aggregate
+from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.ways import file_passes, limits
+from windowmill.jobs.ways.file_passes import FileScan
+from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.slice_stages import Slicing
+from windowmill.windowing.errors import SourceError
+from windowmill.windowing.specfile import parse_pipeline
+from windowmill.windowing.ways import divide
+
+pytestmark = pytest.mark.spark
+
+_START = 1_700_000_000_000_000
+_SPEC = {
+    "pipeline": "p",
+    "keys": ["k", "s"],
+    "time": {"column": "t"},
+    "windows": [{"name": "w", "type": "hopping", "size": "10 minutes", "hop": "1 minute"}],
+    "aggregates": {"n": {"count": "*"}, "mean": {"mean": "v"}, "sd": {"stddev_samp": "v"}, "last": {"last": "v"}, "top": {"max": "v"}},
+}
+
+
+def _events(n, seed=1):
+    rng = np.random.default_rng(seed)
+    times = _START + rng.integers(0, 3_600_000_000, n)
+    times[: n // 50] = -(1 << 62)  # no window lies there
+    return pa.table(
+        {
+            "k": pa.array(rng.choice([0.0, -0.0, np.nan, 7.5], n), mask=rng.random(n) < 0.1),
+            "t": pa.array(times, pa.timestamp("us", "UTC"), mask=rng.random(n) < 0.05),
+            "v": pa.array(rng.lognormal(0, 3, n), mask=rng.random(n) < 0.1),
+            "s": pa.array(rng.choice(["a", "b", "ü"], n), mask=rng.random(n) < 0.1),
+            "unused": pa.array([[1]] * n),
+        }
+    )
+
+
+def _sorted(frame):
+    table = frame.toArrow()
+    columns = {name: table.column(name) for name in table.column_names}
+    order = [(name, "ascending") for name in ("k", "s", "window_end")]
+    columns["k"] = columns["k"].cast(pa.string())  # NaN equals NaN
+    floats = ("mean", "sd", "last", "top")
+    columns |= {name: pa.array(columns[name].combine_chunks()).view(pa.int64()) for name in floats}
+    return pa.table(columns).sort_by(order)
+
+
+def _scan(frame, spec=_SPEC):
+    pipeline = parse_pipeline(spec)
+    batch = Input(pipeline=pipeline, columns=Columns(frame.schema))
+    way = divide(pipeline, batch.types).slices
+    return None if way is None else FileScan.of(frame, batch, Slicing(batch, way).stage, None)
+
+
+@pytest.fixture
+def _small_parts(spark):
+    keys = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
+    before = {key: spark.conf.get(key) for key in keys}
+    for key in keys:
+        spark.conf.set(key, "100000")
+    yield
+    for key, value in before.items():
+        spark.conf.set(key, value)
+
+
+@pytest.mark.usefixtures("_small_parts")
+@pytest.mark.parametrize("most_rows", [0, limits.MOST_ROWS_OF_A_TASK], ids=["shuffled", "one_task"])
+def test_the_rows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, most_rows):
+    monkeypatch.setattr(limits, "MOST_ROWS_OF_A_TASK", most_rows)
+    for number in range(3):
+        pq.write_table(_events(9_000 + number, number), tmp_path / f"a b%{number}.parquet", row_group_size=1_000)
+    frame = spark.read.parquet(str(tmp_path))
+    scan = _scan(frame)
+    assert scan is not None
+    assert len(scan.tasks) > 2, "the scan must have tasks that read parts of files"
+    assert sum(part.rows for task in scan.tasks for part in task) == 27_003
+    ours = _sorted(aggregate(frame.select("v", "s", "k", "t"), _SPEC))
+    monkeypatch.setattr(file_passes, "parts_of", lambda *_: None)
+    assert ours.num_rows > 1_000
+    assert ours.equals(_sorted(aggregate(frame, _SPEC)))
+
+
+def test_times_beyond_the_latest_do_not_count(spark, tmp_path):
+    pq.write_table(_events(500), tmp_path / "f.parquet")
+    frame = spark.read.parquet(str(tmp_path))
+    pipeline = parse_pipeline(_SPEC)
+    batch = Input(pipeline=pipeline, columns=Columns(frame.schema))
+    stage = Slicing(batch, divide(pipeline, batch.types).slices).stage
+    scan = FileScan.of(frame, batch, stage, _START + 60_000_000)
+    assert scan is not None
+    lifted = sum(sum(table.column("_rows").to_pylist()) for table in scan.lift(0))
+    times = [time for time in _events(500).column("t").cast(pa.int64()).to_pylist() if time is not None]
+    assert lifted == sum(-(1 << 61) < time <= _START + 60_000_000 for time in times)
+
+
+def _write(folder, **columns):
+    folder.mkdir()
+    table = _events(300)
+    for name, column in columns.items():
+        table = table.drop_columns([name]) if column is None else table.set_column(table.column_names.index(name), name, column(table))
+    pq.write_table(table, folder / "f.parquet")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda frame: frame.where("v > 0.5"),
+        lambda frame: frame.withColumn("v", F.col("v") + 1),
+        lambda frame: frame.selectExpr("k", "t", "s", "v AS w").withColumnRenamed("w", "v"),
+        lambda frame: frame.limit(10),
+        lambda frame: frame.union(frame),
+        lambda frame: frame.distinct(),
+        lambda frame: frame.repartition(2),
+    ],
+    ids=["filter", "computed", "renamed", "limit", "union", "distinct", "repartition"],
+)
+def test_more_than_a_scan_is_sparks(spark, tmp_path, change):
+    _write(tmp_path / "d")
+    frame = spark.read.parquet(str(tmp_path / "d"))
+    assert _scan(frame) is not None
+    assert _scan(change(frame)) is None
+
+
+def test_cached_rows_are_sparks(spark, tmp_path):
+    _write(tmp_path / "d")
+    frame = spark.read.parquet(str(tmp_path / "d")).cache()
+    assert _scan(frame) is None
+    assert _scan(frame.select("k", "s", "t", "v")) is None
+    frame.unpersist()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"v": None},
+        {"v": lambda table: table.column("v").cast(pa.float32())},
+        {"t": lambda table: table.column("t").cast(pa.timestamp("ms", "UTC"), safe=False)},
+        {"t": lambda table: table.column("t").cast(pa.timestamp("us", "America/New_York"))},
+        {"s": lambda table: table.column("s").dictionary_encode()},
+        {"s": lambda table: table.column("s").cast(pa.large_string())},
+    ],
+    ids=["missing", "narrower", "milliseconds", "other_zone", "dictionary", "large"],
+)
+def test_a_file_of_other_types_is_sparks(spark, tmp_path, columns):
+    _write(tmp_path / "d")
+    _write(tmp_path / "e", **columns)
+    schema = spark.read.parquet(str(tmp_path / "d")).schema
+    frame = spark.read.schema(schema).parquet(str(tmp_path / "d"), str(tmp_path / "e"))
+    assert _scan(frame) is None
+
+
+def test_files_read_in_a_way_of_their_own_are_sparks(spark, tmp_path):
+    _write(tmp_path / "d")
+    path = str(tmp_path / "d")
+    assert _scan(spark.read.option("pathGlobFilter", "*.parquet").parquet(path)) is None
+    parts = tmp_path / "parts"
+    spark.read.parquet(path).write.partitionBy("s").parquet(str(parts))
+    assert _scan(spark.read.parquet(str(parts))) is None
+    spark.read.parquet(path).write.json(str(tmp_path / "json"))
+    assert _scan(spark.read.schema(spark.read.parquet(path).schema).json(str(tmp_path / "json"))) is None
+    spark.read.parquet(path).write.format("delta").save(str(tmp_path / "delta"))
+    assert _scan(spark.read.format("delta").load(str(tmp_path / "delta"))) is None
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"org.apache.spark.legacyDateTime": ""}, {"org.apache.spark.version": "2.4.8"}], ids=["mark", "version"]
+)
+def test_dates_of_the_old_calendar_are_sparks(spark, tmp_path, metadata):
+    pq.write_table(_events(10).replace_schema_metadata(metadata), tmp_path / "f.parquet")
+    assert _scan(spark.read.parquet(str(tmp_path))) is None
+    pq.write_table(_events(10).replace_schema_metadata({"org.apache.spark.version": "4.0.0"}), tmp_path / "f.parquet")
+    assert _scan(spark.read.parquet(str(tmp_path))) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"aggregates": {"n": {"count": "*", "where": "v > 1"}}},
+        {"time": {"column": "s"}},
+    ],
+    ids=["condition", "text"],
+)
+def test_what_spark_evaluates_is_sparks(spark, tmp_path, change):
+    _write(tmp_path / "d")
+    assert _scan(spark.read.parquet(str(tmp_path / "d")), _SPEC | change) is None
+
+
+def test_a_file_that_has_changed_since_is_an_error(spark, tmp_path):
+    _write(tmp_path / "d")
+    scan = _scan(spark.read.parquet(str(tmp_path / "d")))
+    with (tmp_path / "d" / "f.parquet").open("ab") as file:
+        file.write(b"PAR1")
+    with pytest.raises(SourceError, match="has changed since"):
+        list(scan.lift(0))
+
+
+def test_instants_are_those_of_the_files(spark, tmp_path):
+    times = [datetime(2024, 2, 29, 23, 59, 59, 999_999, tzinfo=UTC), None]
+    pq.write_table(pa.table({"t": pa.array(times, pa.timestamp("us", "UTC"))}), tmp_path / "f.parquet")
+    window = {"name": "day", "type": "tumbling", "size": "1 day"}
+    spec = {"pipeline": "p", "time": {"column": "t"}, "windows": [window], "aggregates": {"n": {"count": "*"}}}
+    rows = aggregate(spark.read.parquet(str(tmp_path)), spec).select("window_start", "window_end", "n", "batch").toArrow().to_pylist()
+    assert rows == [{"window_start": datetime(2024, 2, 29, tzinfo=UTC), "window_end": datetime(2024, 3, 1, tzinfo=UTC), "n": 1, "batch": 0}]
