@@ -19,8 +19,11 @@ from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.warnings import warnings_of
-from windowmill.jobs.sources.reading import Arrival
+from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.reading import Arrival, reading_of
+from windowmill.jobs.spark import launch
 from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.ways import limits
 from windowmill.windowing.errors import LedgerError, ServerGoneError
 from windowmill.windowing.spec import Pipeline
 
@@ -113,10 +116,11 @@ def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, 
 
 
 def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None) -> Done:
-    from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
-
     progress.timings.clear()
     progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=runnable.pipeline.time.unit is None)}")
+    launch.begin(brief=limits.is_brief(reading_of(runnable, open_source(runnable.pipeline), plan).files))
+    from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
+
     try:
         done = run_batch(runnable, plan, ledger, progress, ruling)
     except ServerGoneError as err:

@@ -90,8 +90,7 @@ class _Steps:
         source = open_source(pipeline)
         self.batch = TableInput.of(runnable, plan, source, left_at=ledger.state_version)
         with progress.step("start", "Spark"):
-            new_bytes = sum(file.size_bytes for file in self.batch.files)
-            brief = new_bytes < limits.MOST_BYTES_OF_SHORT_RUN
+            brief = limits.is_brief(self.batch.files)
             shipment = shipment_of(pipeline)  # what it holds decides which session of a server is used
             self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=brief, shipment=shipment, say=self._warn)
             access_to(self.spark).ship(shipment)

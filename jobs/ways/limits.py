@@ -42,6 +42,11 @@ def rows_within(limit: int, layout: Layout | None) -> int:
     return min(limit, MOST_NUMBERS // max(1, width))
 
 
+def is_brief(files: Sequence[AddedFile]) -> bool:
+    """Whether Spark is configured for a short run over the rows of ``files``."""
+    return sum(file.size_bytes for file in files) < MOST_BYTES_OF_SHORT_RUN
+
+
 def are_few(files: Sequence[AddedFile], layout: Layout | None) -> bool:
     """Whether this process computes the rows of ``files``; false if the log does not give their number."""
     rows = sum(MOST_ROWS + 1 if file.rows is None else file.rows for file in files)
