@@ -6,7 +6,6 @@ All other code takes a session of either kind and asks :func:`access_to` for wha
 from __future__ import annotations
 
 import re
-import tempfile
 import unicodedata
 import warnings
 from abc import ABC, abstractmethod
@@ -112,15 +111,10 @@ class ClassicAccess(Access):
         return rows
 
     def has_delta(self) -> bool:
-        from delta.tables import DeltaTable  # only to check that the JVM has Delta's classes
+        from py4j.java_gateway import JavaClass
 
-        if not super().has_delta():
-            return False
-        try:
-            DeltaTable.isDeltaTable(self.spark, tempfile.gettempdir())
-        except TypeError:  # py4j treats a class that it does not find as a package, which cannot be called
-            return False
-        return True
+        java: Any = self.spark._jvm  # noqa: SLF001 - py4j treats a class that it does not find as a package
+        return super().has_delta() and isinstance(java.io.delta.tables.DeltaTable, JavaClass)
 
 
 class ConnectAccess(Access):
