@@ -43,6 +43,7 @@ class Java:
         """Whether Spark runs on it."""
         return self.major >= OLDEST
 
+
 _RELEASE = re.compile(r'^JAVA_VERSION="(\d[^"]*)"', re.MULTILINE)
 
 

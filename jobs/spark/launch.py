@@ -1,8 +1,8 @@
 """Starts the JVM of a session while this process still imports what the session needs.
 
 PySpark starts it by ``bin/spark-submit``: a shell, a Python that looks for Spark, and a JVM that prints the command of the next one, all
-before the JVM that runs Spark. With nothing configured but windowmill's own settings that command is known, so it is run at once, and PySpark
-connects to it as to the JVM of a submission. Where the environment configures Spark, PySpark starts the JVM as ever.
+before the JVM that runs Spark. With nothing configured but windowmill's own settings that command is known, so it is run at once, and
+PySpark connects to it as to the JVM of a submission. Where the environment configures Spark, PySpark starts the JVM as ever.
 
 Such a JVM has a folder of its own for temporary files, and is killed when this process ends: what it would do then is to delete them.
 """

@@ -103,6 +103,8 @@ def test_a_jvm_that_does_not_start_is_one_line(settings: dict[str, str], tmp_pat
     program.write_text("#!/bin/sh\necho 'no memory' >&2\nexit 1\n")
     program.chmod(0o755)
     (tmp_path / "release").write_text('JAVA_VERSION="17.0.15"\n')
-    done = subprocess.run([sys.executable, "-c", RUN], env=os.environ | {"JAVA_HOME": str(tmp_path)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], env=os.environ | {"JAVA_HOME": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
     assert "no memory" in done.stderr
     assert "MachineError: Spark did not start, its own message is above" in done.stderr
