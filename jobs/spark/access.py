@@ -10,6 +10,7 @@ import unicodedata
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+#: Settings by which Spark compiles no code.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 #: Characters that a Java URI does not escape in a path, besides letters and digits.
 UNESCAPED = "/@_-!.~'()*,;:$&+="
 _URI = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):(?://(?P<authority>[^/]*))?)?(?P<path>.*)", re.DOTALL)
@@ -55,6 +58,10 @@ class Access(ABC):
     @abstractmethod
     def apply(self, conf: Mapping[str, str]) -> None:
         """Set those settings of ``conf`` that can still be changed."""
+
+    @abstractmethod
+    def interpreting(self) -> AbstractContextManager[None]:
+        """Within it Spark evaluates expressions itself, where that is cheaper than to compile code for them: for few rows."""
 
     @abstractmethod
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:
@@ -107,14 +114,25 @@ class ClassicAccess(Access):
             if self.spark.conf.isModifiable(key):
                 self.spark.conf.set(key, value)
 
+    @contextmanager
+    def interpreting(self) -> Iterator[None]:
+        # The compiler's classes are too old for a class archive, and code for a batch names its files, so that no other batch has it.
+        conf, before = self.spark.conf, {name: self.spark.conf.get(name) for name in INTERPRETED}
+        try:
+            for name, value in INTERPRETED.items():
+                conf.set(name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                conf.set(name, str(value))
+
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:  # noqa: ARG002 - a classic session names them so by itself
         return rows
 
     def has_delta(self) -> bool:
-        from py4j.java_gateway import JavaClass
-
-        java: Any = self.spark._jvm  # noqa: SLF001 - py4j treats a class that it does not find as a package
-        return super().has_delta() and isinstance(java.io.delta.tables.DeltaTable, JavaClass)
+        java: Any = self.spark._jvm  # noqa: SLF001
+        # py4j treats a class that it does not find as a package.
+        return super().has_delta() and type(java.io.delta.tables.DeltaTable).__name__ == "JavaClass"
 
 
 class ConnectAccess(Access):
@@ -145,6 +163,9 @@ class ConnectAccess(Access):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of settings that a server keeps
             builder.config(map=dict(conf)).getOrCreate()  # applies all of them to the active session by one request
+
+    def interpreting(self) -> AbstractContextManager[None]:
+        return nullcontext()  # to change settings would take more requests, and the server's compiler is warm
 
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:
         if not holds_text(types):

@@ -146,20 +146,25 @@ def attach(settings: Mapping[str, str]) -> None:
             _begun.pop().end()
             raise MachineError("Spark did not start, its own message is above; `windowmill doctor` examines this machine")
         time.sleep(LOOK_SECONDS)
-    from pyspark import SparkContext
-    from pyspark.java_gateway import launch_gateway
-    from pyspark.serializers import UTF8Deserializer, read_int
+    _connect(begun)
 
+
+def _connect(begun: _Begun) -> None:
+    """Make the JVM that of PySpark's next context, as that of a submission would be."""
+    from pyspark import SparkContext, java_gateway, serializers
+
+    gateways: Any = java_gateway
+    read: Any = serializers
     with begun.told.open("rb") as told:
-        address = {"PYSPARK_GATEWAY_PORT": str(read_int(told)), "PYSPARK_GATEWAY_SECRET": UTF8Deserializer().loads(told)}
+        address = {"PYSPARK_GATEWAY_PORT": str(read.read_int(told)), "PYSPARK_GATEWAY_SECRET": read.UTF8Deserializer().loads(told)}
     os.environ |= address
     try:
-        gateway: Any = launch_gateway()
+        gateway = gateways.launch_gateway()
     finally:
         for name in address:
             del os.environ[name]
     gateway.proc = begun.process
-    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - the next context takes this gateway, as a context of a submission would
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - PySpark offers no other way to give a gateway to builders
 
 
 def command(settings: Mapping[str, str], home: Path, java: Path, more: list[str]) -> list[str]:
