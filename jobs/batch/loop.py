@@ -22,8 +22,8 @@ from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.reading import Arrival
 from windowmill.jobs.spark import launch
+from windowmill.jobs.spark.settings import MOST_BYTES_OF_SHORT_RUN
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.jobs.ways import limits
 from windowmill.windowing.errors import LedgerError, ServerGoneError
 from windowmill.windowing.spec import Pipeline
 
@@ -117,7 +117,7 @@ def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, 
 
 
 def _start_spark(reading: Reading) -> None:
-    launch.begin(brief=limits.is_brief(reading.files))
+    launch.begin(brief=reading.size_bytes < MOST_BYTES_OF_SHORT_RUN)
 
 
 def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None) -> Done:

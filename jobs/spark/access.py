@@ -117,14 +117,13 @@ class ClassicAccess(Access):
     @contextmanager
     def interpreting(self) -> Iterator[None]:
         # The compiler's classes are too old for a class archive, and code for a batch names its files, so that no other batch has it.
-        conf, before = self.spark.conf, {name: self.spark.conf.get(name) for name in INTERPRETED}
+        conf = self.spark.conf
+        before = {name: str(conf.get(name)) for name in INTERPRETED}
         try:
-            for name, value in INTERPRETED.items():
-                conf.set(name, value)
+            self.apply(INTERPRETED)
             yield
         finally:
-            for name, value in before.items():
-                conf.set(name, str(value))
+            self.apply(before)
 
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:  # noqa: ARG002 - a classic session names them so by itself
         return rows

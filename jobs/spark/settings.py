@@ -42,6 +42,8 @@ DELTA_CONF = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
+#: Source bytes up to which Spark is configured for a short run: a short-lived session, and no more partitions than cores.
+MOST_BYTES_OF_SHORT_RUN = 64 << 20
 MOST_SHUFFLE_PARTITIONS = 8
 """Enough for tables of one machine: adaptive execution merges small shuffle partitions, but does not split large ones."""
 

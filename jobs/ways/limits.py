@@ -28,8 +28,6 @@ MOST_PARTIALS = 5_000_000
 MOST_NUMBERS = 32 << 20
 #: Numbers that a partial counts for that is a Python object; a quantile's holds up to 512, most hold fewer.
 NUMBERS_OF_OBJECT = 128
-#: Source bytes up to which Spark is configured for a short run: a short-lived session, and no more partitions than cores.
-MOST_BYTES_OF_SHORT_RUN = 64 << 20
 #: Result rows up to which Great Expectations validates in pandas, without a Spark job.
 MOST_VALIDATED_IN_PANDAS = 1_000_000
 
@@ -40,11 +38,6 @@ def rows_within(limit: int, layout: Layout | None) -> int:
         return limit
     width = sum(layout.widths()) + NUMBERS_OF_OBJECT * len(layout.objects)
     return min(limit, MOST_NUMBERS // max(1, width))
-
-
-def is_brief(files: Sequence[AddedFile]) -> bool:
-    """Whether Spark is configured for a short run over the rows of ``files``."""
-    return sum(file.size_bytes for file in files) < MOST_BYTES_OF_SHORT_RUN
 
 
 def are_few(files: Sequence[AddedFile], layout: Layout | None) -> bool:
