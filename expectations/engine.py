@@ -1,4 +1,4 @@
-"""Runs Great Expectations. Only this module imports it, always inside a function, because the import takes about 3 s of CPU."""
+"""Runs Great Expectations. Only this module imports it, always inside a function, because the import takes about 1 s of CPU."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from windowmill.expectations.lazy_imports import deferred_imports
 from windowmill.expectations.rule import Rule
 
 #: Greatest number of rows named per failed rule.
@@ -43,7 +44,8 @@ class Finding:
 def load() -> Any:
     """Import Great Expectations with its analytics disabled; later calls return the same module."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    return importlib.import_module("great_expectations")
+    with deferred_imports():
+        return importlib.import_module("great_expectations")
 
 
 def preload() -> threading.Thread:

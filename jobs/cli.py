@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 
 
@@ -17,7 +19,12 @@ def command() -> int:
     from windowmill.jobs.warm.client import forked
 
     code = forked(sys.argv[1:])
-    return main() if code is None else code
+    if code is not None:
+        return code
+    # Imports make a million objects that stay. To look through them every 700 objects takes a tenth of a short command's time.
+    gc.set_threshold(100_000)
+    atexit.register(gc.freeze)  # nor is their end worth a last look through them: another fifth of this process' time
+    return main()
 
 
 if __name__ == "__main__":

@@ -40,8 +40,9 @@ make_venv() {
         awk '/^[^ ]/ { wanted = /^uv==/ } wanted' requirements.lock >$venv/uv.lock
         $venv/bin/pip install --quiet --require-hashes --disable-pip-version-check -r $venv/uv.lock
     fi
+    # Compiled at once: with PYTHONDONTWRITEBYTECODE set, as images often have it, each command would compile them anew.
     echo "setup: installing the packages of requirements.lock"
-    $venv/bin/uv pip install --quiet --python $venv/bin/python --require-hashes -r requirements.lock || {
+    $venv/bin/uv pip install --quiet --compile-bytecode --python $venv/bin/python --require-hashes -r requirements.lock || {
         echo "setup: trying again by pip, which takes some minutes" >&2
         $venv/bin/pip install --quiet --require-hashes --disable-pip-version-check -r requirements.lock
     }

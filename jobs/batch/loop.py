@@ -19,7 +19,10 @@ from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.warnings import warnings_of
+from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.reading import Arrival
+from windowmill.jobs.spark import launch
+from windowmill.jobs.spark.settings import MOST_BYTES_OF_SHORT_RUN
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import LedgerError, ServerGoneError
 from windowmill.windowing.spec import Pipeline
@@ -67,6 +70,7 @@ def run(
                 interval_end=interval_end,
                 arrival="log" if done else arrival,
                 accepted=replace(accepted, changes=False) if done else accepted,
+                foresee=_start_spark,
             )
             if plan is None:
                 break
@@ -90,7 +94,7 @@ def backfill(
     ``arrival`` is the order in which the rows count as arrived: the order in which earlier batches read them, or event-time order.
     """
     with _leased(pipeline, progress) as (runnable, ledger):
-        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted)
+        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, foresee=_start_spark)
         return _execute(runnable, plan, ledger, progress, None)
 
 
@@ -112,11 +116,15 @@ def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, 
         yield runnable, Ledger.open(pipeline)
 
 
-def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None) -> Done:
-    from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
+def _start_spark(reading: Reading) -> None:
+    launch.begin(brief=reading.size_bytes < MOST_BYTES_OF_SHORT_RUN)
 
+
+def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None) -> Done:
     progress.timings.clear()
     progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=runnable.pipeline.time.unit is None)}")
+    from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
+
     try:
         done = run_batch(runnable, plan, ledger, progress, ruling)
     except ServerGoneError as err:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
@@ -16,9 +17,9 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import refuse_landed, verify
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs import user_code
-from windowmill.jobs.sources.base import SourceTable
+from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, check_readable, next_reach
+from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, check_readable, next_reach, reading_of
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import LedgerError, SourceReplacedError, SpecError, UnsupportedError
@@ -36,6 +37,13 @@ class Accepted:
 
 NOTHING_ACCEPTED = Accepted()
 
+Foresee = Callable[[Reading], None]
+
+
+def _unheeded(reading: Reading) -> None:
+    """The default of ``foresee``."""
+
+
 #: Default limits of one batch (``maxFilesPerTrigger``, ``maxBytesPerTrigger``); a larger backlog is split into several batches.
 MAX_FILES, MAX_BYTES = 10_000, 8 << 30
 
@@ -47,12 +55,17 @@ def next_run(
     interval_end: datetime | None = None,
     arrival: Arrival = "log",
     accepted: Accepted = NOTHING_ACCEPTED,
+    foresee: Foresee = _unheeded,
 ) -> Plan | None:
-    """The plan of the next batch: the open plan if a run died, else a new plan of the new source versions; null if nothing is to do."""
+    """The plan of the next batch: the open plan if a run died, else a new plan of the new source versions; null if nothing is to do.
+
+    ``foresee`` is told what the batch will read, before the plan is checked and recorded.
+    """
     pipeline = runnable.pipeline
     ledger.check_meaning(pipeline)
     source, last = _source(runnable, ledger), ledger.last_commit
     if ledger.open_batch:
+        foresee(reading_of(runnable, source, ledger.open_batch.plan))
         return _reused(runnable, ledger, ledger.open_batch.plan, source, arrival, accepted)
     after = last.plan.to_version if last else -1
     vouched = _vouched(pipeline, interval_end)
@@ -69,6 +82,7 @@ def next_run(
         max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES),
     )
     check_readable(runnable, source, reach, again=False)
+    foresee(reading_of(runnable, source, reach))
     # The interval is complete only once the backlog is drained: later versions may hold more of its rows.
     interval_end_us = vouched if reach.through == source.version else None
     seen = last.outcome.seen if last and last.outcome else None
@@ -77,7 +91,14 @@ def next_run(
 
 
 def next_backfill(
-    runnable: Runnable, ledger: Ledger, *, begin: int, end: int, arrival: Arrival = "log", accepted: Accepted = NOTHING_ACCEPTED
+    runnable: Runnable,
+    ledger: Ledger,
+    *,
+    begin: int,
+    end: int,
+    arrival: Arrival = "log",
+    accepted: Accepted = NOTHING_ACCEPTED,
+    foresee: Foresee = _unheeded,
 ) -> Plan:
     """The plan of a backfill of the windows that end in (``begin``, ``end``], instants on the axis.
 
@@ -89,7 +110,9 @@ def next_backfill(
     if ledger.open_batch:
         plan = ledger.open_batch.plan
         if isinstance(plan, BackfillPlan) and plan.range == (begin, end):
-            return _reused(runnable, ledger, plan, _source(runnable, ledger), arrival, accepted)
+            source = _source(runnable, ledger)
+            foresee(reading_of(runnable, source, plan))
+            return _reused(runnable, ledger, plan, source, arrival, accepted)
         raise LedgerError(
             f"pipeline {runnable.name}: batch {plan.batch} ({plan.action}) is still open; finish it with `windowmill run` "
             "(or release or discard it if it is held), or drop it with `windowmill abandon`, then backfill"
@@ -99,6 +122,7 @@ def next_backfill(
     before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
     reach = backfill_reach(runnable, source, before, arrival)
     check_readable(runnable, source, reach, again=bool(before))
+    foresee(reading_of(runnable, source, reach))
     plan = BackfillPlan(
         **_pinned(pipeline, ledger, source, reach),
         seen=None,

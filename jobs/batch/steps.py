@@ -34,6 +34,7 @@ from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spark import failures
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.session import import_client, spark_session
+from windowmill.jobs.spark.settings import MOST_BYTES_OF_SHORT_RUN
 from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spark.staging import STAGING, Staged, clear, clear_leftovers
 from windowmill.jobs.ways import limits
@@ -90,8 +91,7 @@ class _Steps:
         source = open_source(pipeline)
         self.batch = TableInput.of(runnable, plan, source, left_at=ledger.state_version)
         with progress.step("start", "Spark"):
-            new_bytes = sum(file.size_bytes for file in self.batch.files)
-            brief = new_bytes < limits.MOST_BYTES_OF_SHORT_RUN
+            brief = self.batch.reading.size_bytes < MOST_BYTES_OF_SHORT_RUN
             shipment = shipment_of(pipeline)  # what it holds decides which session of a server is used
             self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=brief, shipment=shipment, say=self._warn)
             access_to(self.spark).ship(shipment)

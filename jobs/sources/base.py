@@ -76,6 +76,11 @@ class Reading:
     as_of: int | None = None
     rows_ignored: int = 0
 
+    @property
+    def size_bytes(self) -> int:
+        """Size of the files."""
+        return sum(file.size_bytes for file in self.files)
+
 
 @dataclass(frozen=True)
 class SourceTable(ABC):

@@ -6,11 +6,11 @@ All other code takes a session of either kind and asks :func:`access_to` for wha
 from __future__ import annotations
 
 import re
-import tempfile
 import unicodedata
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+#: Settings by which Spark compiles no code.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 #: Characters that a Java URI does not escape in a path, besides letters and digits.
 UNESCAPED = "/@_-!.~'()*,;:$&+="
 _URI = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):(?://(?P<authority>[^/]*))?)?(?P<path>.*)", re.DOTALL)
@@ -61,6 +63,10 @@ class Access(ABC):
     @abstractmethod
     def file_ranges(self, df: DataFrame) -> list[list[FileRange]] | None:
         """See :func:`windowmill.jobs.spark.file_ranges.file_ranges`; null also where the plan is not known."""
+
+    @abstractmethod
+    def interpreting(self) -> AbstractContextManager[None]:
+        """Within it Spark evaluates expressions itself, where that is cheaper than to compile code for them: for few rows."""
 
     @abstractmethod
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:
@@ -116,19 +122,24 @@ class ClassicAccess(Access):
     def file_ranges(self, df: DataFrame) -> list[list[FileRange]] | None:
         return file_ranges(df)
 
+    @contextmanager
+    def interpreting(self) -> Iterator[None]:
+        # The compiler's classes are too old for a class archive, and code for a batch names its files, so that no other batch has it.
+        conf = self.spark.conf
+        before = {name: str(conf.get(name)) for name in INTERPRETED}
+        try:
+            self.apply(INTERPRETED)
+            yield
+        finally:
+            self.apply(before)
+
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:  # noqa: ARG002 - a classic session names them so by itself
         return rows
 
     def has_delta(self) -> bool:
-        from delta.tables import DeltaTable  # only to check that the JVM has Delta's classes
-
-        if not super().has_delta():
-            return False
-        try:
-            DeltaTable.isDeltaTable(self.spark, tempfile.gettempdir())
-        except TypeError:  # py4j treats a class that it does not find as a package, which cannot be called
-            return False
-        return True
+        java: Any = self.spark._jvm  # noqa: SLF001
+        # py4j treats a class that it does not find as a package.
+        return super().has_delta() and type(java.io.delta.tables.DeltaTable).__name__ == "JavaClass"
 
 
 class ConnectAccess(Access):
@@ -162,6 +173,9 @@ class ConnectAccess(Access):
 
     def file_ranges(self, df: DataFrame) -> list[list[FileRange]] | None:  # noqa: ARG002 - the server alone knows the plan
         return None
+
+    def interpreting(self) -> AbstractContextManager[None]:
+        return nullcontext()  # to change settings would take more requests, and the server's compiler is warm
 
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:
         if not holds_text(types):

@@ -18,9 +18,10 @@ from typing import Any
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from windowmill.jobs.spark import launch
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.jars import class_archive, jars_folder
-from windowmill.jobs.spark.settings import DELTA_CONF, RUNTIME_CONF, SERVER, launch_conf
+from windowmill.jobs.spark.settings import DELTA_CONF, RUNTIME_CONF, SERVER, session_conf
 from windowmill.jobs.spark.shipment import Shipment
 from windowmill.windowing.errors import MachineError, ServerGoneError
 
@@ -70,9 +71,11 @@ def spark_session(
     if remote is not None:
         return remote
     os.environ.pop(SERVER, None)  # PySpark would connect to it
-    settings = {} if submitted else launch_conf(master or os.environ.get("WINDOWMILL_MASTER") or "local[*]", brief=brief)
+    settings = {**DELTA_CONF, **RUNTIME_CONF, **conf} if submitted else session_conf(master, conf, brief=brief)
+    if not submitted:
+        launch.attach(settings)
     builder = SparkSession.builder.appName(app_name)
-    for key, value in {**settings, **DELTA_CONF, **RUNTIME_CONF, **conf}.items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     try:
         session = builder.getOrCreate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from windowmill.jobs.spark.jars import class_archive, jar_paths
@@ -41,8 +42,16 @@ DELTA_CONF = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
+#: Source bytes up to which Spark is configured for a short run: a short-lived session, and no more partitions than cores.
+MOST_BYTES_OF_SHORT_RUN = 64 << 20
 MOST_SHUFFLE_PARTITIONS = 8
 """Enough for tables of one machine: adaptive execution merges small shuffle partitions, but does not split large ones."""
+
+
+def session_conf(master: str | None, conf: Mapping[str, str], *, brief: bool) -> dict[str, str]:
+    """All settings of a new session; ``conf`` overrides windowmill's own. See :func:`.spark_session`."""
+    launched = launch_conf(master or os.environ.get("WINDOWMILL_MASTER") or "local[*]", brief=brief)
+    return {**launched, **DELTA_CONF, **RUNTIME_CONF, **conf}
 
 
 def launch_conf(master: str, *, brief: bool = False) -> dict[str, str]:
@@ -80,7 +89,9 @@ def launch_conf(master: str, *, brief: bool = False) -> dict[str, str]:
 
 def _java_options(*, brief: bool) -> list[str]:
     options = [
-        "-XX:+UseParallelGC",  # the highest throughput on few cores; pauses do not matter to a batch
+        # A small batch collects little garbage; else the highest throughput on few cores, where pauses do not matter.
+        "-XX:+UseSerialGC" if brief else "-XX:+UseParallelGC",
+        "-XX:MetaspaceSize=256m",  # by default the JVM collects all garbage at 21 MB of classes; Spark has 130
         f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}",
     ]
     if brief:

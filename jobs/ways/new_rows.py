@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
@@ -49,7 +50,9 @@ class NewRows:
         """Collect the columns of ``rows`` that the ``stages`` read, in one Spark job."""
         own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.columns]
         chosen = rows.select(*own, *passes.inputs(rows, *stages, where=F.col(REASON).isNull()))
-        return cls(chosen.toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")]), rows)
+        with access_to(rows.sparkSession).interpreting():
+            table = chosen.toArrow()
+        return cls(table.sort_by([(FILE, "ascending"), (ROW, "ascending")]), rows)
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
         """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``.

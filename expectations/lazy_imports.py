@@ -1,0 +1,49 @@
+"""What Great Expectations imports and few rules use: modules that execute at first use, and SQLAlchemy, which it does without."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+#: Modules that Great Expectations, and PySpark's library of learning behind it, import whole (``import altair``): 1 s of processor time.
+DEFERRED = frozenset({"altair", "jsonschema", "scipy.sparse", "scipy.stats"})
+#: Great Expectations counts this package as not installed; it needs it for databases alone, and no batch is one. 0.3 s.
+UNUSED = "sqlalchemy"
+
+
+@contextmanager
+def deferred_imports() -> Iterator[None]:
+    """Within the context, what this thread imports finds the modules above deferred or absent, unless they are imported already.
+
+    A deferred module is Python's own: a :class:`importlib.util.LazyLoader` executes it when an attribute of it is read. Python 3.11 does
+    that without a lock, so only this thread gets such modules, and the threads of this program take turns to use them.
+    """
+    finder = _Finder(threading.get_ident())
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if threading.get_ident() != self._thread:
+            return None
+        if fullname == UNUSED:
+            raise ModuleNotFoundError(f"not needed to check rules: {fullname}", name=fullname)
+        if fullname not in DEFERRED:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec

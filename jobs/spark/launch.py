@@ -1,0 +1,242 @@
+"""Starts the JVM of a session while this process still imports what the session needs.
+
+PySpark starts it by ``bin/spark-submit``: a shell, a Python that looks for Spark, and a JVM that prints the command of the next one, all
+before the JVM that runs Spark. With nothing configured but windowmill's own settings that command is known, so it is run at once, and
+PySpark connects to it as to the JVM of a submission. Where the environment configures Spark, PySpark starts the JVM as ever.
+
+Such a JVM has a folder of its own for temporary files, and is killed when this process ends: what it would do then is to delete them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from windowmill.jobs.spark.settings import SERVER, session_conf
+from windowmill.windowing.errors import MachineError
+
+#: Variables of Spark that the command below respects, or that concern no JVM of ours.
+_KNOWN = {"SPARK_LOCAL_IP", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_CONNECT_MODE_ENABLED", SERVER}
+#: Further variables by which Spark's scripts are configured.
+_CONFIGURED = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"}
+#: Settings that change the command beyond those that it is made of.
+_OTHERS = {"spark.driver.extraLibraryPath", "spark.driver.defaultExtraClassPath", "spark.local.dir", "spark.eventLog.enabled"}
+#: What Spark 4.2's launcher opens to Spark (``JavaModuleOptions``).
+_MODULES = [
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "--add-modules=jdk.incubator.vector",
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in (
+            "java.lang",
+            "java.lang.invoke",
+            "java.lang.reflect",
+            "java.io",
+            "java.net",
+            "java.nio",
+            "java.util",
+            "java.util.concurrent",
+            "java.util.concurrent.atomic",
+            "jdk.internal.ref",
+            "sun.nio.ch",
+            "sun.nio.cs",
+            "sun.security.action",
+            "sun.util.calendar",
+        )
+    ),
+    "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+    "-Dderby.connection.requireAuthentication=false",
+]
+LOOK_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A JVM that was started with ``settings``; ``folder`` is for its temporary files, ``lock`` is held while they are needed."""
+
+    settings: Mapping[str, str]
+    process: subprocess.Popen[bytes]
+    folder: Path
+    lock: int
+
+    @property
+    def told(self) -> Path:
+        """File that the JVM writes when it listens: port and secret."""
+        return self.folder / "gateway"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self.lock)
+
+
+_begun: list[_Begun] = []
+
+
+def begin(*, brief: bool) -> None:
+    """Start the JVM of the session that a run will ask for; does nothing if it will use a server or another JVM, or Spark is configured.
+
+    ``brief`` as for :func:`.spark_session`.
+
+    Raises
+    ------
+    MachineError
+        If Java or the Delta jars are missing.
+    """
+    if _begun or _connected() or os.environ.get(SERVER) or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    settings, home = session_conf(None, {}, brief=brief), _spark_home()
+    if home is None or not _is_plain(settings):
+        return
+    folder, lock = _scratch()
+    environment = os.environ | {
+        "SPARK_HOME": str(home),
+        "SPARK_CONNECT_MODE": "0",
+        "PYTHONHASHSEED": "0",  # Python workers must agree on hashes
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "gateway"),
+    }
+    process = subprocess.Popen(
+        command(settings, home, Path(os.environ["JAVA_HOME"]), [f"-Djava.io.tmpdir={folder}"]),
+        stdin=subprocess.PIPE,  # the JVM ends when this process dies, which closes the pipe
+        env=environment,
+        preexec_fn=_ignore_interrupts,  # noqa: PLW1509 - one system call, which needs no lock
+    )
+    _begun.append(_Begun(settings, process, folder, lock))
+    if len(_begun) == 1:
+        atexit.register(_end)
+
+
+def attach(settings: Mapping[str, str]) -> None:
+    """Have PySpark use the JVM that :func:`begin` has started with ``settings``, if there is one.
+
+    Raises
+    ------
+    MachineError
+        If the JVM has ended.
+    """
+    if not _begun or _connected():
+        return
+    if _begun[0].settings != settings:
+        _begun.pop().end()
+        return
+    begun = _begun[0]
+    while not begun.told.is_file():
+        if begun.process.poll() is not None:
+            _begun.pop().end()
+            raise MachineError("Spark did not start, its own message is above; `windowmill doctor` examines this machine")
+        time.sleep(LOOK_SECONDS)
+    _connect(begun)
+
+
+def _connect(begun: _Begun) -> None:
+    """Make the JVM that of PySpark's next context, as that of a submission would be."""
+    from pyspark import SparkContext, java_gateway, serializers
+
+    gateways: Any = java_gateway
+    read: Any = serializers
+    with begun.told.open("rb") as told:
+        address = {"PYSPARK_GATEWAY_PORT": str(read.read_int(told)), "PYSPARK_GATEWAY_SECRET": read.UTF8Deserializer().loads(told)}
+    os.environ |= address
+    try:
+        gateway = gateways.launch_gateway()
+    finally:
+        for name in address:
+            del os.environ[name]
+    gateway.proc = begun.process
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - PySpark offers no other way to give a gateway to builders
+
+
+def command(settings: Mapping[str, str], home: Path, java: Path, more: list[str]) -> list[str]:
+    """The command that Spark's launcher would print for ``settings``, with ``more`` options of Java."""
+    options = [settings.get(f"spark.driver.{kind}JavaOptions", "") for kind in ("default", "extra")]
+    jars = home / "jars"
+    class_path = [settings["spark.driver.extraClassPath"], f"{home}/conf", *map(str, jars.glob("slf4j-api-*.jar")), f"{jars}/*"]
+    return [
+        f"{java}/bin/java",
+        "-cp",
+        os.pathsep.join(class_path),
+        f"-Xmx{settings['spark.driver.memory']}",
+        *(part for text in options for part in shlex.split(text)),
+        *_MODULES,
+        *more,
+        "org.apache.spark.deploy.SparkSubmit",
+        *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
+        "pyspark-shell",
+    ]
+
+
+def _is_plain(settings: Mapping[str, str]) -> bool:
+    master = settings["spark.master"]
+    environment = {name for name in os.environ if name.startswith("SPARK_")} - _KNOWN
+    return master.partition("[")[0] == "local" and not environment and not _CONFIGURED & set(os.environ) and not _OTHERS & set(settings)
+
+
+def _spark_home() -> Path | None:
+    """Folder of the Spark inside PySpark's package; null if Spark's own search would find another one, or one with settings of its own."""
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        return None
+    home = Path(found.origin).parent
+    others = Path("../bin/spark-submit"), home / "spark-distribution", home / "conf"
+    return None if any(path.exists() for path in others) else home
+
+
+def _connected() -> bool:
+    """Whether PySpark has a JVM; it is not imported for the answer."""
+    context: Any = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    return context is not None and context._gateway is not None  # noqa: SLF001
+
+
+def _scratch() -> tuple[Path, int]:
+    """A new folder for a JVM's temporary files, with a lock on it. Removes the folders of processes that were killed."""
+    base = Path(tempfile.gettempdir()) / f"windowmill-jvm-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    # The lock on the base keeps others from taking the new folder for a dead process' one before it is locked itself.
+    turn = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        for left in base.iterdir():
+            with suppress(OSError):
+                lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(left, ignore_errors=True)
+                finally:
+                    os.close(lock)
+        folder = base / secrets.token_hex(6)
+        folder.mkdir()
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return folder, lock
+    finally:
+        os.close(turn)
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in PySpark: this process decides what an interrupt ends
+
+
+def _end() -> None:
+    while _begun:
+        _begun.pop().end()

@@ -1,0 +1,110 @@
+"""The JVM that a run starts: by the command that Spark's own launcher prints, and only where nothing else configures Spark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from windowmill.jobs.spark import launch
+from windowmill.jobs.spark.java import find_java
+from windowmill.jobs.spark.settings import session_conf
+
+RUN = """
+import sys
+from windowmill.jobs.spark import launch
+from windowmill.jobs.spark.session import spark_session
+launch.begin(brief=True)
+[begun] = launch._begun
+print(begun.process.pid, begun.folder)
+spark = spark_session("launched", brief=True)
+assert spark.sparkContext._gateway.proc is begun.process
+assert spark.sparkContext.appName == "launched"
+print(spark.range(1000).groupBy().sum().collect()[0][0])
+print(len(list(begun.folder.iterdir())))
+"""
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
+        monkeypatch.delenv(name)
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # a launch sets them
+    return session_conf("local[2]", {}, brief=True)
+
+
+def test_the_command_is_that_of_sparks_launcher(settings: dict[str, str]) -> None:
+    home, java = launch._spark_home(), find_java().home
+    assert home is not None
+    conf = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    spark_submit = ["org.apache.spark.deploy.SparkSubmit", *conf, "pyspark-shell"]
+    printed = subprocess.run(
+        [f"{java}/bin/java", "-cp", f"{home}/jars/*", "org.apache.spark.launcher.Main", *spark_submit],
+        env={"SPARK_HOME": str(home), "JAVA_HOME": str(java), "SPARK_SCALA_VERSION": "2.13"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    theirs = printed.stdout.strip("\n").lstrip("\0\n").rstrip("\0").split("\0")
+    ours = launch.command(settings, home, java, [])
+    begin = ours.index(spark_submit[0])
+    assert ours[:begin] == theirs[: theirs.index(spark_submit[0])]
+    # The launcher orders the settings anew.
+    assert sorted(ours[begin:]) == sorted(theirs[theirs.index(spark_submit[0]) :])
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("SPARK_HOME", "/opt/spark"), ("SPARK_CONF_DIR", "/etc/spark"), ("PYSPARK_SUBMIT_ARGS", "pyspark-shell")]
+)
+def test_spark_that_is_configured_is_left_to_pyspark(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    assert launch._is_plain(settings)
+    monkeypatch.setenv(variable, value)
+    assert not launch._is_plain(settings)
+
+
+def test_a_cluster_is_left_to_pyspark(settings: dict[str, str]) -> None:
+    for master in ("spark://cluster:7077", "local-cluster[2,1,1024]", "yarn"):
+        assert not launch._is_plain(settings | {"spark.master": master})
+
+
+def test_folders_of_dead_processes_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))
+    first, lock = launch._scratch()
+    (first / "kept").touch()
+    second, _ = launch._scratch()
+    assert (first / "kept").exists()
+    os.close(lock)  # as the kernel does when a process dies
+    launch._scratch()
+    assert not first.exists()
+    assert second.exists()
+
+
+@pytest.mark.spark
+def test_a_session_uses_the_jvm_that_was_begun_and_nothing_is_left_of_it(settings: dict[str, str]) -> None:
+    done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, check=True)
+    begun, total, files = done.stdout.splitlines()
+    pid, folder = begun.split(" ", 1)
+    assert total == str(sum(range(1000)))
+    assert int(files) > 1
+    assert not Path("/proc", pid).exists()
+    assert not Path(folder).exists()
+
+
+@pytest.mark.spark
+def test_a_jvm_that_does_not_start_is_one_line(settings: dict[str, str], tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'no memory' >&2\nexit 1\n")
+    program.chmod(0o755)
+    (tmp_path / "release").write_text('JAVA_VERSION="17.0.15"\n')
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], env=os.environ | {"JAVA_HOME": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert "no memory" in done.stderr
+    assert "MachineError: Spark did not start, its own message is above" in done.stderr
