@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import sys
 
@@ -16,15 +15,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 def command() -> int:
     """Run the command line of this process, in a child of a fork server if there is one; returns the exit code."""
+    from windowmill.jobs.ending import Ending
     from windowmill.jobs.warm.client import forked
 
+    ending = Ending()
     code = forked(sys.argv[1:])
-    if code is not None:
-        return code
-    # Imports make a million objects that stay. To look through them every 700 objects takes a tenth of a short command's time.
-    gc.set_threshold(100_000)
-    atexit.register(gc.freeze)  # nor is their end worth a last look through them: another fifth of this process' time
-    return main()
+    if code is None:
+        # Imports make a million objects that stay. To look through them every 700 objects takes a tenth of a short command's time.
+        gc.set_threshold(100_000)
+        code = main()
+    ending.code = code
+    return code
 
 
 if __name__ == "__main__":

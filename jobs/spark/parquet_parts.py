@@ -24,10 +24,11 @@ _BATCH_ROWS = 250_000
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """Row groups of a file, which had ``size`` bytes when it was examined."""
+    """Row groups of a file, which had ``size`` bytes, and was last ``changed`` (nanoseconds), when it was examined."""
 
     path: str
     size: int
+    changed: int
     row_groups: tuple[int, ...]
     rows: int
 
@@ -41,21 +42,22 @@ def parts_of(ranges: Sequence[Sequence[FileRange]], types: Mapping[str, pa.DataT
     if any("." in name or pa.types.is_nested(kind) for name, kind in types.items()):  # Arrow would take a dot for a step into a struct
         return None
     whole = {part.path: part.size for task in ranges for part in task}
-    metadata: dict[str, pq.FileMetaData] = {}
+    examined: dict[str, tuple[int, pq.FileMetaData]] = {}
     for path, size in whole.items():
         found = _examined(path, size, types)
         if found is None:
             return None
-        metadata[path] = found
-    tasks = [[_part(part, metadata[part.path]) for part in task] for task in ranges]
+        examined[path] = found
+    tasks = [[_part(part, *examined[part.path]) for part in task] for task in ranges]
     groups = sum(len(part.row_groups) for task in tasks for part in task)
-    return tasks if groups == sum(found.num_row_groups for found in metadata.values()) else None
+    return tasks if groups == sum(metadata.num_row_groups for _, metadata in examined.values()) else None
 
 
-def _examined(path: str, size: int, types: Mapping[str, pa.DataType]) -> pq.FileMetaData | None:
-    """The metadata of a file that Arrow reads as Spark does; else null."""
+def _examined(path: str, size: int, types: Mapping[str, pa.DataType]) -> tuple[int, pq.FileMetaData] | None:
+    """When a file was last changed that Arrow reads as Spark does, and its metadata; else null."""
     try:
-        if Path(path).stat().st_size != size:
+        status = Path(path).stat()
+        if status.st_size != size:
             return None
         with pq.ParquetFile(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
@@ -66,12 +68,12 @@ def _examined(path: str, size: int, types: Mapping[str, pa.DataType]) -> pq.File
         return None
     names = [name.lower() for name in schema.names]
     known = all(names.count(name.lower()) == 1 and name in schema.names and schema.field(name).type == kind for name, kind in types.items())
-    return metadata if known else None
+    return (status.st_mtime_ns, metadata) if known else None
 
 
-def _part(part: FileRange, metadata: pq.FileMetaData) -> FilePart:
+def _part(part: FileRange, changed: int, metadata: pq.FileMetaData) -> FilePart:
     groups = [number for number in range(metadata.num_row_groups) if part.start <= _middle(metadata.row_group(number)) < part.stop]
-    return FilePart(part.path, part.size, tuple(groups), sum(metadata.row_group(number).num_rows for number in groups))
+    return FilePart(part.path, part.size, changed, tuple(groups), sum(metadata.row_group(number).num_rows for number in groups))
 
 
 def _middle(group: pq.RowGroupMetaData) -> int:
@@ -92,7 +94,7 @@ def read(parts: Sequence[FilePart], columns: Sequence[str]) -> Iterator[pa.Recor
     """
     for part in parts:
         path = Path(part.path)
-        if not path.is_file() or path.stat().st_size != part.size:
+        if not path.is_file() or (path.stat().st_size, path.stat().st_mtime_ns) != (part.size, part.changed):
             raise SourceError(f"{path} has changed since `aggregate` was called; make the DataFrame anew")
         if part.row_groups:
             with pq.ParquetFile(part.path) as file:

@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import suppress
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from windowmill.jobs.warm import protocol
@@ -57,13 +57,17 @@ def forked(arguments: list[str]) -> int | None:
             connection.connect(protocol.address_of(port))
             if not protocol.is_own(connection):
                 return None
-            protocol.send_request(connection, protocol.Request.of_this_process(arguments))
-        except OSError:  # there is no fork server, or none that works
+        except OSError:  # there is none
             return None
-        return _followed(connection)
+        with _Signals() as signals:
+            try:
+                protocol.send_request(connection, protocol.Request.of_this_process(arguments))
+            except OSError:  # it does not work
+                return None
+            return _followed(connection, signals)
 
 
-def _followed(connection: socket.socket) -> int | None:
+def _followed(connection: socket.socket, signals: _Signals) -> int | None:
     """The end of the run that the server answers about."""
     words = _words(connection)
     try:
@@ -73,10 +77,11 @@ def _followed(connection: socket.socket) -> int | None:
     if "pid" not in first:
         _say(f"the warm process does not take this command ({first.get('refused', 'no answer')}); it runs in a process of its own")
         return None
+    signals.pass_on_to(first["pid"])
     connection.settimeout(None)
-    with _passing_signals_to(first["pid"]):
-        last = next(words, {})
+    last = next(words, {})
     if "signal" in last:
+        signals.restore()
         _end_by(last["signal"])
     if "code" not in last:
         _say("the server of warm processes has ended, and the command with it; it runs again in a process of its own")
@@ -90,17 +95,39 @@ def _words(connection: socket.socket) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-@contextmanager
-def _passing_signals_to(child: int) -> Iterator[None]:
-    def pass_on(number: int, _: object) -> None:
-        os.kill(child, number)
+class _Signals:
+    """Within its context, signals to this process are for the child: at once, or as soon as it is known."""
 
-    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    def __init__(self) -> None:
+        self._child: int | None = None
+        self._waiting: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._take) for number in _PASSED_ON}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+        if self._child is None:  # there is none to pass them on to
+            for number in self._waiting:
+                os.kill(os.getpid(), number)
+
+    def pass_on_to(self, child: int) -> None:
+        self._child = child
+        for number in self._waiting:
+            self._take(number, None)
+
+    def restore(self) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def _take(self, number: int, _: object) -> None:
+        if self._child is None:
+            self._waiting.append(number)
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(self._child, number)
 
 
 def _end_by(number: int) -> None:

@@ -7,7 +7,6 @@ or when the code of windowmill has changed; a child ends with it.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import importlib
 import io
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from windowmill.jobs.child import tie_to_parent
+from windowmill.jobs.ending import Ending
 from windowmill.jobs.warm import protocol
 from windowmill.jobs.warm.protocol import Request
 
@@ -180,20 +180,6 @@ def _validate() -> None:
     validate(pa.Table.from_pylist([row]), parse_pipeline(spec))
 
 
-class _Ending:
-    """Ends a child once everything else that is registered for the end has run: it has no need to free its memory object by object."""
-
-    def __init__(self) -> None:
-        self.code: int | None = None
-        atexit.register(self)
-
-    def __call__(self) -> None:
-        if self.code is not None:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(self.code)
-
-
 def become(request: Request, streams: list[int]) -> None:
     """Make this child what the client is: streams, folder, variables, path; in a session of its own, which ends with the fork server."""
     os.setsid()
@@ -218,7 +204,7 @@ def become(request: Request, streams: list[int]) -> None:
 def main() -> int:
     """Serve until told to end; in a child, run the client's command."""
     kind = protocol.kind_of_process(os.environ)  # before imports change the environment
-    ending = _Ending()  # before they register what is to come first
+    ending = Ending()  # before they register what is to come first
     preload()
     tie = tie_to_parent(os.getpid())
     server = ForkServer(protocol.address_of(int(sys.argv[1])), kind)

@@ -45,6 +45,7 @@ class Keeper:
             stdout=subprocess.PIPE,
             stderr=self._messages,
             env=self._environment,
+            start_new_session=True,  # an interrupt from the keyboard is for its parent
             preexec_fn=tie_to_parent(os.getpid()),  # noqa: PLW1509 - one call of prctl, which needs no lock
         )
 
