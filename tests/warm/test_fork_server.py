@@ -191,7 +191,8 @@ def test_a_signal_reaches_the_child_and_its_end_the_client(served, folder, monke
         [child] = served.children()
         process.send_signal(signal.SIGINT)
         _, messages = process.communicate(timeout=60)
-        assert (process.returncode, messages) == (130, "windowmill: stopped; run again to continue\n")
+        assert process.returncode == 130
+        assert messages.endswith("windowmill: stopped; run again to continue\n")  # rich repeats a line in which it was interrupted
         wait_for(lambda: not served.children())
         assert not Path(f"/proc/{child}").exists()
 
@@ -251,13 +252,12 @@ def test_where_the_fork_server_dies_the_command_runs_again_in_its_own_process(fo
 def test_a_fork_server_ends_when_the_code_has_changed(tmp_path, monkeypatch):
     port, now = free_port(), protocol.kind_of_process(os.environ)
     server = ForkServer(protocol.address_of(port), now | {"windowmill": "an older release"})
-    answers: list[int | None] = []
+    serving = threading.Thread(target=server.serve, daemon=True)
+    serving.start()
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{port}")
-    asking = threading.Thread(target=lambda: answers.append(client.forked(["run", "spec.yaml"])))
-    asking.start()
-    assert server.serve() is None
-    asking.join(10)
-    assert answers == [None]
+    assert client.forked(["run", "spec.yaml"]) is None
+    serving.join(10)
+    assert not serving.is_alive()
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02{}", b"\xff\xff\xff\xff"])
