@@ -22,7 +22,7 @@ def same_process(pid: int, created: float) -> psutil.Process | None:
 def send_signal(process: psutil.Process, number: signal.Signals) -> None:
     """Send it, unless the process has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        process.sendsend_signal(number)  # psutil makes sure that the id is still the same process
+        process.send_signal(number)  # psutil makes sure that the id is still the same process
 
 
 def wait_for_ends(processes: list[psutil.Process], seconds: float) -> None:
