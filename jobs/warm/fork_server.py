@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.ending import Ending
+from windowmill.jobs.own_code import code_in_use
 from windowmill.jobs.warm import protocol
 from windowmill.jobs.warm.protocol import Request
 
@@ -108,7 +109,7 @@ class ForkServer:
 
     def _refusal(self, request: Request) -> str | None:
         """Why no child of this process can run ``request``; null if one can."""
-        if protocol.code_in_use() != self._kind["windowmill"]:
+        if code_in_use() != self._kind["windowmill"]:
             self._is_stale = True
             return "the code of windowmill has changed since that process started; it starts anew"
         differing = [name for name, value in self._kind.items() if request.kind.get(name) != value]
