@@ -13,7 +13,7 @@ from windowmill.dags.specs import Spec, name_of, read_pipeline, redacting
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
 
-#: As Airflow has it; croniter knows the other words.
+#: Airflow's meaning of ``@quarterly``, the one schedule word that croniter does not know.
 _QUARTERLY = "0 0 1 */3 *"
 
 

@@ -70,7 +70,7 @@ def run(
                 interval_end=interval_end,
                 arrival="log" if done else arrival,
                 accepted=replace(accepted, changes=False) if done else accepted,
-                foresee=_start_spark,
+                on_reading=_start_spark,
             )
             if plan is None:
                 break
@@ -94,7 +94,7 @@ def backfill(
     ``arrival`` is the order in which the rows count as arrived: the order in which earlier batches read them, or event-time order.
     """
     with _leased(pipeline, progress) as (runnable, ledger):
-        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, foresee=_start_spark)
+        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=_start_spark)
         return _execute(runnable, plan, ledger, progress, None)
 
 
