@@ -93,10 +93,10 @@ bench-warm: setup ## Time runs as processes of their own, cold and on a warm Spa
 bench-long-life: setup ## Time runs and status after 100,000 batches (about 2 minutes)
 	$(PY) -m benchmarks.long_life
 
-bench-parsing: setup ## Time what parsing 500 specs costs Airflow's DAG processor (about a minute)
+bench-parsing: setup ## Time Airflow's DAG processor on a folder of 500 specs (about a minute)
 	$(PY) -m benchmarks.dag_parsing
 
-bench-minutes: setup ## Run 50 pipelines each minute under a real Airflow, and tell what is late and who takes the processor (about 20 minutes)
+bench-minutes: setup ## Run 50 pipelines each minute under a real Airflow; late runs, processor time by part (about 20 minutes)
 	$(PY) -m benchmarks.minute_schedules
 
 bench-nexmark: bench-setup ## Time the windowed queries of Nexmark beside Flink SQL; EVENTS=N for fewer than 20 million (an hour)

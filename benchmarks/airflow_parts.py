@@ -1,4 +1,4 @@
-"""Processor time of a standalone Airflow by its parts, and of its tasks by task instance, as /proc tells."""
+"""Processor time of a standalone Airflow by its parts, and of its tasks by task instance, from /proc."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORKER = "airflow worker -- LocalExecutor: "
 
 
 class PartsWatch:
-    """Looks at the processes of Airflow (``root``) and of ``others``, by their names, until its context ends.
+    """Measures the processes of Airflow, below the process id ``root``, and of ``others`` (name to process id), until its context ends.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ def _components(root: psutil.Process) -> dict[str, psutil.Process]:
     found = {}
     for child in root.children():
         words = child.cmdline()
-        # The API server has set its title.
+        # The API server changes its process title, which then has its name with underscores.
         name = next((name for name in names if name in words or any(name.replace("-", "_") in word for word in words)), None)
         if name is not None:
             found[name] = child

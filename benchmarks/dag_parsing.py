@@ -1,7 +1,7 @@
 """What it costs Airflow's DAG processor to parse a folder of specs: ``python -m benchmarks.dag_parsing --specs 500``.
 
-Each round starts a process, as the DAG processor does, which imports Airflow, loads a DAG file of windowmill and serializes its DAGs. Told
-is processor time by step; Airflow's own imports are the same for a folder without specs.
+Each round starts a process, as the DAG processor does, which imports Airflow, loads a DAG file of windowmill and serializes its DAGs. The
+figures are processor time by step; Airflow's own imports are the same for a folder without specs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ print(json.dumps({"dags": len(dags), "seconds": [after - before for before, afte
 
 def main(arguments: list[str] | None = None) -> Measurement:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--specs", type=int, default=500, help="(default %(default)s)")
+    parser.add_argument("--specs", type=int, default=500, help="specs in the folder (default %(default)s)")
     parser.add_argument("--repetitions", type=int, default=3, help="processes (default %(default)s)")
     given = measurement.place(parser).parse_args(arguments)
     measured = Measurement("dag_parsing", "parsing a folder of specs", f"{given.specs} specs, {2 * given.specs} DAGs")

@@ -1,10 +1,10 @@
 """Many pipelines on a schedule of a minute under a real Airflow: ``python -m benchmarks.minute_schedules --pipelines 50 --minutes 10``.
 
-A standalone Airflow (LocalExecutor) and a warm Spark Connect server run small pipelines whose sources get new rows every minute. Told are
-the time from a source's version to its commit, runs that started later than their minute, and processor time by part and by task.
-``--schedule`` is ``cron`` (a run every minute), ``wait`` (a run every minute, which waits for rows in the triggerer) or ``watch`` (the
-triggerer looks every minute, and starts a run if there are rows); ``none`` leaves Airflow out and starts ``windowmill run`` by itself.
-With ``--idle`` no rows come, and no server is needed: what remains is what Airflow and runs that find nothing take.
+A standalone Airflow (LocalExecutor) and a warm Spark Connect server run small pipelines whose sources get new rows every minute. The
+figures are the time from a source's version to its commit, the runs that started later than their minute, and processor time by part and
+by task. ``--schedule`` is ``cron`` (a run every minute), ``wait`` (a run every minute, which waits for rows in the triggerer) or ``watch``
+(the triggerer looks every minute, and starts a run if there are rows); ``none`` leaves Airflow out and starts ``windowmill run`` by itself.
+With ``--idle`` no rows come, and no server is needed: what remains is the cost of Airflow and of runs that find nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PAGE = 100
 
 def main(arguments: list[str] | None = None) -> Measurement:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pipelines", type=int, default=50, help="(default %(default)s)")
+    parser.add_argument("--pipelines", type=int, default=50, help="number of pipelines (default %(default)s)")
     parser.add_argument("--minutes", type=int, default=10, help="minutes in which rows land (default %(default)s)")
     parser.add_argument("--schedule", choices=("cron", "wait", "watch", "none"), default="watch", help="(default %(default)s)")
     parser.add_argument("--parallelism", type=int, default=2 * (os.cpu_count() or 1), help="tasks at a time (default %(default)s)")
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
     parser.add_argument("--keep", type=Path, help="keep Airflow's folder here")
     given = measurement.place(parser).parse_args(arguments)
     console = measurement.terminal()
-    # Whoever ends it, Airflow and the server end with it.
+    # SIGTERM unwinds the contexts below too, which stop Airflow and the server.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     rows = 0 if given.idle else ROWS
     workload = f"schedule {given.schedule}: {given.pipelines} pipelines, {rows} rows a minute each for {given.minutes} minutes"

@@ -55,7 +55,10 @@ _KEPT: ContextVar[dict[str, KeptTable] | None] = ContextVar("kept_tables", defau
 
 @contextmanager
 def tables_kept(kept: dict[str, KeptTable] | None = None) -> Iterator[None]:
-    """In this context and thread, :func:`newest` opens each table only once; with ``kept``, not even those of an earlier context."""
+    """In this context and thread, :func:`newest` opens each table only once.
+
+    ``kept`` holds tables by path. A caller that passes the same one again reuses the tables of its earlier contexts.
+    """
     token = _KEPT.set({} if kept is None else kept)
     try:
         yield

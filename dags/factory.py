@@ -14,7 +14,7 @@ from airflow.sdk import DAG, Asset, BaseOperator, Param
 from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator
 from windowmill.dags.pools import pool_of
 from windowmill.dags.retries import retrying
-from windowmill.dags.schedules import check_by_rows, source_asset, timetable_of
+from windowmill.dags.schedules import check_new_versions, source_asset, timetable_of
 from windowmill.dags.specs import name_of, read_pipeline
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import MASK, redacted
@@ -146,7 +146,7 @@ def _check_options(
     if new_versions is not None:
         if new_versions not in get_args(NewVersions):
             raise SpecError(f"{where}: new_versions: got {new_versions!r}; expected {' or '.join(map(repr, get_args(NewVersions)))}")
-        check_by_rows(where, pipeline)
+        check_new_versions(where, pipeline)
 
 
 def _submitted(**arguments: Any) -> BaseOperator:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.configuration import conf
 
 from windowmill.dags.names import MAINTENANCE
-from windowmill.dags.specs import ReadFile
+from windowmill.dags.specs import ParsedFile
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
 
@@ -71,7 +71,7 @@ class Built:
     problems: tuple[str, ...]
 
 
-def build_all(build: Callable[[ReadFile], Sequence[DAG]], wanted: str | None = None) -> Built:
+def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None = None) -> Built:
     """Build the DAGs of every spec; a spec that fails does not affect the others.
 
     Parameters
@@ -92,7 +92,7 @@ def build_all(build: Callable[[ReadFile], Sequence[DAG]], wanted: str | None = N
         try:
             if wanted is not None and wanted.removesuffix(MAINTENANCE) not in path.read_text(encoding="utf-8", errors="replace"):
                 continue
-            spec = ReadFile.of(path)
+            spec = ParsedFile.of(path)
             name = spec.pipeline.pipeline
             if name in owners:
                 raise SpecError(f"{path}: pipeline: {name!r} is also the id in {owners[name]}; each pipeline needs its own")

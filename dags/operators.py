@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PipelineOperator(BaseOperator):
-    """Base of the tasks that run a windowmill command in a child process.
+    """Base of a pipeline's tasks.
 
     Parameters
     ----------
@@ -32,6 +32,13 @@ class PipelineOperator(BaseOperator):
     def __init__(self, *, spec: str | os.PathLike[str] | Pipeline, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.spec = Spec.of(spec)
+
+
+class CommandOperator(PipelineOperator):
+    """Base of the tasks that run a windowmill command in a child process."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self._job: Job | None = None
 
     def run_job(self, arguments: Sequence[str]) -> Finished:
@@ -50,7 +57,7 @@ class PipelineOperator(BaseOperator):
             self._job.stop()
 
 
-class MicroBatchOperator(PipelineOperator):
+class MicroBatchOperator(CommandOperator):
     """Advances the pipeline, or recomputes a range; returns the command's summary.
 
     Parameters
@@ -83,7 +90,7 @@ class MicroBatchOperator(PipelineOperator):
             return summary_of(command[0], self.run_job([*command, path, "--json"]))
 
 
-class MaintainOperator(PipelineOperator):
+class MaintainOperator(CommandOperator):
     """Compacts and vacuums the pipeline's tables; keeps everything that a later run may need."""
 
     def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow passes it
@@ -91,20 +98,11 @@ class MaintainOperator(PipelineOperator):
             raise_for("maintain", self.run_job(["maintain", path]))
 
 
-class QualityReportOperator(BaseOperator):
+class QualityReportOperator(PipelineOperator):
     """Writes the pipeline's report page and returns a summary of its last batch, whether published or held.
 
-    It does so in the task's own process, because the page takes a tenth of a second of processor time, and a further process one second.
-
-    Parameters
-    ----------
-    spec
-        Path of the pipeline's YAML file, as each worker sees it, or the pipeline itself.
+    It does so in the task's own process: the page takes a tenth of a second of processor time, a command would take a second.
     """
-
-    def __init__(self, *, spec: str | os.PathLike[str] | Pipeline, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.spec = Spec.of(spec)
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow passes it
         from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
@@ -131,7 +129,7 @@ class QualityReportOperator(BaseOperator):
         return result
 
 
-class AnnounceOperator(BaseOperator):
+class AnnounceOperator(PipelineOperator):
     """Sends the sink's asset event for all batches committed since the last event; is skipped if there is nothing to announce.
 
     This is a separate task because Airflow sends an event for every outlet of a successful task, and a micro-batch that publishes nothing
@@ -139,16 +137,13 @@ class AnnounceOperator(BaseOperator):
 
     Parameters
     ----------
-    spec
-        Path of the pipeline's YAML file, as each worker sees it, or the pipeline itself.
     asset
         Asset of the pipeline's sink.
     """
 
-    def __init__(self, *, spec: str | os.PathLike[str] | Pipeline, asset: Asset, **kwargs: Any) -> None:
+    def __init__(self, *, asset: Asset, **kwargs: Any) -> None:
         # Also an inlet, to read the asset's earlier events.
         super().__init__(inlets=[asset], outlets=[asset], **kwargs)
-        self.spec = Spec.of(spec)
         self.asset = asset
 
     def execute(self, context: Context) -> dict[str, Any]:

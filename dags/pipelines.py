@@ -10,11 +10,11 @@ from airflow.sdk import DAG, get_parsing_context
 from windowmill.dags.factory import build_dag
 from windowmill.dags.folders import build_all, options_of
 from windowmill.dags.maintenance import build_maintenance_dag
-from windowmill.dags.specs import ReadFile
+from windowmill.dags.specs import ParsedFile
 from windowmill.windowing.errors import SpecError
 
 
-def dags_of(spec: ReadFile) -> list[DAG]:
+def dags_of(spec: ParsedFile) -> list[DAG]:
     """Build the DAG of a pipeline's runs and that of its maintenance."""
     return [build_dag(spec, **options_of(spec.pipeline)), build_maintenance_dag(spec)]
 

@@ -13,7 +13,7 @@ from windowmill.dags.specs import Spec, name_of, read_pipeline, redacting
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
 
-#: As Airflow has it; croniter knows the other words.
+#: Airflow's meaning of ``@quarterly``, the one schedule word that croniter does not know.
 _QUARTERLY = "0 0 1 */3 *"
 
 
@@ -42,7 +42,9 @@ def cron_timetable(schedule: str) -> CronDataIntervalTimetable:
 
 
 def new_versions_of(spec: str | os.PathLike[str] | Pipeline, *, cron: str | None = None) -> Asset:
-    """An asset with an event when the pipeline's source has rows that it has not read: ``schedule=[new_versions_of(spec)]``.
+    """An asset that gets an event when the pipeline's source has rows that the pipeline has not read.
+
+    In a DAG: ``schedule=[new_versions_of(spec)]``.
 
     Parameters
     ----------
@@ -66,7 +68,7 @@ def source_asset(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, cr
     from windowmill.dags.triggers import NewVersionsTrigger, trigger_spec
 
     where = name_of(spec)
-    check_by_rows(where, pipeline)
+    check_new_versions(where, pipeline)
     cron = cron or (pipeline.schedule if isinstance(pipeline.schedule, str) else None)
     if cron is None:
         raise SpecError(f"{where}: schedule: got no cron expression; it says when to look for new versions of the source")
@@ -77,8 +79,14 @@ def source_asset(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, cr
     return Asset(name=name, uri=f"windowmill:{name}", group="windowmill", watchers=[AssetWatcher(name=name, trigger=trigger)])
 
 
-def check_by_rows(where: str, pipeline: Pipeline) -> None:
-    """Refuse to run a pipeline only when there are rows, if the end of an interval alone completes windows."""
+def check_new_versions(where: str, pipeline: Pipeline) -> None:
+    """Refuse ``new_versions`` for a pipeline whose windows an interval without rows completes too; ``where`` names the spec.
+
+    Raises
+    ------
+    SpecError
+        If the watermark is the end of the data interval.
+    """
     if pipeline.time.watermark == "data_interval_end":
         raise SpecError(
             f"{where}: time.watermark: got data_interval_end, with which an interval without rows completes windows too; "

@@ -30,21 +30,21 @@ def read_pipeline(spec: str | os.PathLike[str] | Pipeline) -> Pipeline:
     """
     if isinstance(spec, Pipeline):
         return spec
-    if isinstance(spec, ReadFile):
+    if isinstance(spec, ParsedFile):
         return spec.pipeline
     with redacting():
         return load_pipeline(spec)
 
 
 @dataclass(frozen=True, slots=True)
-class ReadFile(os.PathLike[str]):
-    """A pipeline's YAML file that has been read already, so that several DAGs are built from it at the cost of one."""
+class ParsedFile(os.PathLike[str]):
+    """A pipeline's YAML file and what it holds, so that several DAGs are built from it for one parse."""
 
     path: str
     pipeline: Pipeline
 
     @classmethod
-    def of(cls, path: Path) -> ReadFile:
+    def of(cls, path: Path) -> ParsedFile:
         """Read the file at ``path``; raises ``SpecError``."""
         return cls(str(path), read_pipeline(path))
 

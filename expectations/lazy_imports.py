@@ -1,4 +1,4 @@
-"""What Great Expectations imports and few rules use: modules that execute at first use, and SQLAlchemy, which it does without."""
+"""Makes the import of Great Expectations cheaper: modules that few rules use load at first use, and SQLAlchemy is not loaded."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-#: Modules that Great Expectations, and PySpark's library of learning behind it, import whole (``import altair``): 1 s of processor time.
+#: Modules that Great Expectations, or ``pyspark.ml`` behind it, import as a whole (``import altair``): 1 s of processor time together.
 DEFERRED = frozenset({"altair", "jsonschema", "scipy.sparse", "scipy.stats"})
-#: Great Expectations counts this package as not installed; it needs it for databases alone, and no batch is one. 0.3 s.
+#: Great Expectations needs this package for databases alone, and does without it where it is not installed. Its import takes 0.3 s.
 UNUSED = "sqlalchemy"
 
 
@@ -22,7 +22,7 @@ def deferred_imports() -> Iterator[None]:
     """Within the context, what this thread imports finds the modules above deferred or absent, unless they are imported already.
 
     A deferred module is Python's own: a :class:`importlib.util.LazyLoader` executes it when an attribute of it is read. Python 3.11 does
-    that without a lock, so only this thread gets such modules, and the threads of this program take turns to use them.
+    that without a lock. So only this thread gets such modules, and windowmill's threads use Great Expectations one at a time.
     """
     finder = _Finder(threading.get_ident())
     sys.meta_path.insert(0, finder)

@@ -1,4 +1,4 @@
-"""Processes that outlive the command that has started them, found again by id and time of creation."""
+"""Processes that outlive the command that started them. Their id and time of creation identify them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 
 
 def same_process(pid: int, created: float) -> psutil.Process | None:
-    """The process ``pid`` that was created then; none when that has ended, whoever may have its id by now."""
+    """The process ``pid`` that was created at ``created`` (seconds since 1970); ``None`` if it has ended, whoever has its id now."""
     try:
         process = psutil.Process(pid)
         same = abs(process.create_time() - created) < 1
@@ -20,13 +20,13 @@ def same_process(pid: int, created: float) -> psutil.Process | None:
 
 
 def send_signal(process: psutil.Process, number: signal.Signals) -> None:
-    """Send it, unless the process has ended."""
+    """Send the signal ``number``, unless the process has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        process.send_signal(number)  # psutil makes sure that the id is still the same process
+        process.send_signal(number)  # psutil checks that the id still belongs to this process
 
 
 def wait_for_ends(processes: list[psutil.Process], seconds: float) -> None:
-    """Wait until all have ended, at most ``seconds``; zombies have ended, for which psutil's own waiting would wait."""
+    """Wait until all have ended, at most ``seconds``. A zombie counts as ended; psutil's own waiting would wait for it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and any(map(_is_alive, processes)):
         time.sleep(0.1)

@@ -22,7 +22,7 @@ from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.reading import Arrival
 from windowmill.jobs.spark import launch
-from windowmill.jobs.spark.settings import MOST_BYTES_OF_SHORT_RUN
+from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import LedgerError, ServerGoneError
 from windowmill.windowing.spec import Pipeline
@@ -70,7 +70,7 @@ def run(
                 interval_end=interval_end,
                 arrival="log" if done else arrival,
                 accepted=replace(accepted, changes=False) if done else accepted,
-                foresee=_start_spark,
+                on_reading=_start_spark,
             )
             if plan is None:
                 break
@@ -94,7 +94,7 @@ def backfill(
     ``arrival`` is the order in which the rows count as arrived: the order in which earlier batches read them, or event-time order.
     """
     with _leased(pipeline, progress) as (runnable, ledger):
-        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, foresee=_start_spark)
+        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=_start_spark)
         return _execute(runnable, plan, ledger, progress, None)
 
 
@@ -117,7 +117,7 @@ def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, 
 
 
 def _start_spark(reading: Reading) -> None:
-    launch.begin(brief=reading.size_bytes < MOST_BYTES_OF_SHORT_RUN)
+    launch.begin(brief=is_short_run(reading.size_bytes))
 
 
 def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None) -> Done:

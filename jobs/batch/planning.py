@@ -37,11 +37,12 @@ class Accepted:
 
 NOTHING_ACCEPTED = Accepted()
 
-Foresee = Callable[[Reading], None]
+#: Called with what a batch will read, before its plan is checked and recorded.
+OnReading = Callable[[Reading], None]
 
 
-def _unheeded(reading: Reading) -> None:
-    """The default of ``foresee``."""
+def _ignore(reading: Reading) -> None:
+    """The default of ``on_reading``."""
 
 
 #: Default limits of one batch (``maxFilesPerTrigger``, ``maxBytesPerTrigger``); a larger backlog is split into several batches.
@@ -55,17 +56,17 @@ def next_run(
     interval_end: datetime | None = None,
     arrival: Arrival = "log",
     accepted: Accepted = NOTHING_ACCEPTED,
-    foresee: Foresee = _unheeded,
+    on_reading: OnReading = _ignore,
 ) -> Plan | None:
     """The plan of the next batch: the open plan if a run died, else a new plan of the new source versions; null if nothing is to do.
 
-    ``foresee`` is told what the batch will read, before the plan is checked and recorded.
+    ``on_reading`` is called with what the batch will read, before the plan is checked and recorded.
     """
     pipeline = runnable.pipeline
     ledger.check_meaning(pipeline)
     source, last = _source(runnable, ledger), ledger.last_commit
     if ledger.open_batch:
-        foresee(reading_of(runnable, source, ledger.open_batch.plan))
+        on_reading(reading_of(runnable, source, ledger.open_batch.plan))
         return _reused(runnable, ledger, ledger.open_batch.plan, source, arrival, accepted)
     after = last.plan.to_version if last else -1
     vouched = _vouched(pipeline, interval_end)
@@ -82,7 +83,7 @@ def next_run(
         max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES),
     )
     check_readable(runnable, source, reach, again=False)
-    foresee(reading_of(runnable, source, reach))
+    on_reading(reading_of(runnable, source, reach))
     # The interval is complete only once the backlog is drained: later versions may hold more of its rows.
     interval_end_us = vouched if reach.through == source.version else None
     seen = last.outcome.seen if last and last.outcome else None
@@ -98,7 +99,7 @@ def next_backfill(
     end: int,
     arrival: Arrival = "log",
     accepted: Accepted = NOTHING_ACCEPTED,
-    foresee: Foresee = _unheeded,
+    on_reading: OnReading = _ignore,
 ) -> Plan:
     """The plan of a backfill of the windows that end in (``begin``, ``end``], instants on the axis.
 
@@ -111,7 +112,7 @@ def next_backfill(
         plan = ledger.open_batch.plan
         if isinstance(plan, BackfillPlan) and plan.range == (begin, end):
             source = _source(runnable, ledger)
-            foresee(reading_of(runnable, source, plan))
+            on_reading(reading_of(runnable, source, plan))
             return _reused(runnable, ledger, plan, source, arrival, accepted)
         raise LedgerError(
             f"pipeline {runnable.name}: batch {plan.batch} ({plan.action}) is still open; finish it with `windowmill run` "
@@ -122,7 +123,7 @@ def next_backfill(
     before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
     reach = backfill_reach(runnable, source, before, arrival)
     check_readable(runnable, source, reach, again=bool(before))
-    foresee(reading_of(runnable, source, reach))
+    on_reading(reading_of(runnable, source, reach))
     plan = BackfillPlan(
         **_pinned(pipeline, ledger, source, reach),
         seen=None,

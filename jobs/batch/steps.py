@@ -34,7 +34,7 @@ from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spark import failures
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.session import import_client, spark_session
-from windowmill.jobs.spark.settings import MOST_BYTES_OF_SHORT_RUN
+from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spark.staging import STAGING, Staged, clear, clear_leftovers
 from windowmill.jobs.ways import limits
@@ -91,7 +91,7 @@ class _Steps:
         source = open_source(pipeline)
         self.batch = TableInput.of(runnable, plan, source, left_at=ledger.state_version)
         with progress.step("start", "Spark"):
-            brief = self.batch.reading.size_bytes < MOST_BYTES_OF_SHORT_RUN
+            brief = is_short_run(self.batch.reading.size_bytes)
             shipment = shipment_of(pipeline)  # what it holds decides which session of a server is used
             self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=brief, shipment=shipment, say=self._warn)
             access_to(self.spark).ship(shipment)

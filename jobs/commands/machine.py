@@ -35,7 +35,7 @@ def serve(
     from windowmill.jobs.spark.server import Limits, Server
 
     def ready(server: Server) -> None:
-        pids = {"pid": server.pid, "fork_server": server.processes.pid}
+        pids = {"pid": server.pid, "fork_server": server.fork_server.pid}
         data = {"address": server.address, "port": server.port, **pids, "seconds": round(time.monotonic() - begun, 1)}
         show(Answer(data, server.address), as_json)
 

@@ -1,10 +1,10 @@
 """Starts the JVM of a session while this process still imports what the session needs.
 
 PySpark starts it by ``bin/spark-submit``: a shell, a Python that looks for Spark, and a JVM that prints the command of the next one, all
-before the JVM that runs Spark. With nothing configured but windowmill's own settings that command is known, so it is run at once, and
-PySpark connects to it as to the JVM of a submission. Where the environment configures Spark, PySpark starts the JVM as ever.
+before the JVM that runs Spark. Where only windowmill configures Spark, that last command is known. It is run at once, and PySpark
+connects to its JVM as under ``spark-submit``. Where the environment configures Spark too, PySpark starts the JVM in its usual way.
 
-Such a JVM has a folder of its own for temporary files, and is killed when this process ends: what it would do then is to delete them.
+Such a JVM has a folder of its own for temporary files. It is killed when this process ends: all that it would still do is to delete them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from windowmill.windowing.errors import MachineError
 _KNOWN = {"SPARK_LOCAL_IP", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_CONNECT_MODE_ENABLED", SERVER}
 #: Further variables by which Spark's scripts are configured.
 _CONFIGURED = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"}
-#: Settings that change the command beyond those that it is made of.
+#: Settings for which the launcher's command has parts that :func:`command` does not write.
 _OTHERS = {"spark.driver.extraLibraryPath", "spark.driver.defaultExtraClassPath", "spark.local.dir", "spark.eventLog.enabled"}
 #: What Spark 4.2's launcher opens to Spark (``JavaModuleOptions``).
 _MODULES = [
@@ -80,8 +80,8 @@ class _Begun:
     lock: int
 
     @property
-    def told(self) -> Path:
-        """File that the JVM writes when it listens: port and secret."""
+    def gateway_file(self) -> Path:
+        """File into which the JVM writes its port and secret once it listens."""
         return self.folder / "gateway"
 
     def end(self) -> None:
@@ -91,11 +91,14 @@ class _Begun:
         os.close(self.lock)
 
 
+#: The JVM of this process, if one was started here.
 _begun: list[_Begun] = []
 
 
 def begin(*, brief: bool) -> None:
-    """Start the JVM of the session that a run will ask for; does nothing if it will use a server or another JVM, or Spark is configured.
+    """Start the JVM of the session that a run will ask for.
+
+    Does nothing if the run will use a server or a JVM that exists, or if the environment configures Spark.
 
     ``brief`` as for :func:`.spark_session`.
 
@@ -123,8 +126,7 @@ def begin(*, brief: bool) -> None:
         preexec_fn=_ignore_interrupts,  # noqa: PLW1509 - one system call, which needs no lock
     )
     _begun.append(_Begun(settings, process, folder, lock))
-    if len(_begun) == 1:
-        atexit.register(_end)
+    atexit.register(_end)
 
 
 def attach(settings: Mapping[str, str]) -> None:
@@ -141,7 +143,7 @@ def attach(settings: Mapping[str, str]) -> None:
         _begun.pop().end()
         return
     begun = _begun[0]
-    while not begun.told.is_file():
+    while not begun.gateway_file.is_file():
         if begun.process.poll() is not None:
             _begun.pop().end()
             raise MachineError("Spark did not start, its own message is above; `windowmill doctor` examines this machine")
@@ -150,13 +152,13 @@ def attach(settings: Mapping[str, str]) -> None:
 
 
 def _connect(begun: _Begun) -> None:
-    """Make the JVM that of PySpark's next context, as that of a submission would be."""
+    """Have PySpark's next context use the JVM, as it does under ``spark-submit``."""
     from pyspark import SparkContext, java_gateway, serializers
 
     gateways: Any = java_gateway
     read: Any = serializers
-    with begun.told.open("rb") as told:
-        address = {"PYSPARK_GATEWAY_PORT": str(read.read_int(told)), "PYSPARK_GATEWAY_SECRET": read.UTF8Deserializer().loads(told)}
+    with begun.gateway_file.open("rb") as file:
+        address = {"PYSPARK_GATEWAY_PORT": str(read.read_int(file)), "PYSPARK_GATEWAY_SECRET": read.UTF8Deserializer().loads(file)}
     os.environ |= address
     try:
         gateway = gateways.launch_gateway()
@@ -212,7 +214,7 @@ def _scratch() -> tuple[Path, int]:
     """A new folder for a JVM's temporary files, with a lock on it. Removes the folders of processes that were killed."""
     base = Path(tempfile.gettempdir()) / f"windowmill-jvm-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
-    # The lock on the base keeps others from taking the new folder for a dead process' one before it is locked itself.
+    # The lock on the base keeps others from taking the new folder for one of a dead process before it is locked itself.
     turn = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(turn, fcntl.LOCK_EX)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyspark
 
+from windowmill.jobs.own_code import newest_change
 from windowmill.jobs.spark.access import ConnectAccess
 from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_EXTENSION, EXTENSIONS, RELEASE, SERVER, TOKEN
-from windowmill.jobs.warm.protocol import newest_change
 from windowmill.windowing.errors import MachineError, ServerGoneError, first_line
 
 if TYPE_CHECKING:

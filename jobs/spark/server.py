@@ -54,8 +54,7 @@ class Server:
         self.port = port or _free_port()
         self.token = os.environ.get(TOKEN) or secrets.token_hex(16)
         self._limits, self._say = limits, say
-        #: Where the commands of clients start from.
-        self.processes = Keeper(self.port, _environment({}), say)
+        self.fork_server = Keeper(self.port, _environment({}), say)
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = False
 
@@ -79,15 +78,15 @@ class Server:
             If the port is taken, or the server does not start.
         """
         with tempfile.TemporaryDirectory(prefix="windowmill-serve-") as scratch:
-            self.processes.start()
+            self.fork_server.start()
             try:
                 self._start(Path(scratch))
-                self.processes.wait(WARM_SECONDS)
+                self.fork_server.wait(WARM_SECONDS)
                 if not self._ending:
                     ready(self)
                 return self._watch(Path(scratch))
             finally:
-                self.processes.stop()
+                self.fork_server.stop()
                 self._stop()
 
     def end(self) -> None:
@@ -151,7 +150,7 @@ class Server:
         most_bytes = self._most_bytes()
         while not self._ending:
             time.sleep(LOOK_SECONDS)
-            self.processes.look()
+            self.fork_server.look()
             now, why = time.monotonic(), None
             # Those that warmed it up are recent clients, too.
             used = now if clients(self.port, recent=now - begun > CLOSED_SECONDS) else used

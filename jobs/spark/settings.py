@@ -42,10 +42,18 @@ DELTA_CONF = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
-#: Source bytes up to which Spark is configured for a short run: a short-lived session, and no more partitions than cores.
-MOST_BYTES_OF_SHORT_RUN = 64 << 20
+#: Source bytes from which a run is not short.
+BYTES_OF_LONG_RUN = 64 << 20
 MOST_SHUFFLE_PARTITIONS = 8
 """Enough for tables of one machine: adaptive execution merges small shuffle partitions, but does not split large ones."""
+
+
+def is_short_run(source_bytes: int) -> bool:
+    """Whether Spark is configured for a short run: a session that is started fast (``brief``), and no more partitions than cores.
+
+    A JVM starts before the plan is checked (:mod:`.launch`): if a later caller decided otherwise, other settings would start a second one.
+    """
+    return source_bytes < BYTES_OF_LONG_RUN
 
 
 def session_conf(master: str | None, conf: Mapping[str, str], *, brief: bool) -> dict[str, str]:

@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 from windowmill.jobs.warm import protocol
 
-#: Commands that import much and that schedules run; the others start in processes of their own.
+#: Commands that import much and that schedules run; the others run in processes of their own.
 FORKED = ("run", "backfill", "release", "discard", "report", "maintain")
 _HERE = ("localhost", "127.0.0.1", "::1")
+_DEFAULT_PORT = 15002  # PySpark's
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -24,7 +25,7 @@ def port_here(address: str) -> int | None:
     """Port of a Spark Connect server on this machine; null for others."""
     try:
         parts = urlsplit(address)
-        return (parts.port or 15002) if parts.scheme == "sc" and parts.hostname in _HERE else None
+        return (parts.port or _DEFAULT_PORT) if parts.scheme == "sc" and parts.hostname in _HERE else None
     except ValueError:  # the run tells what is wrong with it
         return None
 
@@ -57,25 +58,25 @@ def forked(arguments: list[str]) -> int | None:
             connection.connect(protocol.address_of(port))
             if not protocol.is_own(connection):
                 return None
-        except OSError:  # there is none
+        except OSError:  # there is no fork server
             return None
         with _Signals() as signals:
             try:
                 protocol.send_request(connection, protocol.Request.of_this_process(arguments))
-            except OSError:  # it does not work
+            except OSError:  # it does not take the request
                 return None
             return _followed(connection, signals)
 
 
 def _followed(connection: socket.socket, signals: _Signals) -> int | None:
-    """The end of the run that the server answers about."""
+    """Wait for the end of the child; its exit code, or ``None`` if the fork server refuses the request or ends."""
     words = _words(connection)
     try:
         first = next(words, {})
     except OSError:
         first = {}
     if "pid" not in first:
-        _say(f"the warm process does not take this command ({first.get('refused', 'no answer')}); it runs in a process of its own")
+        _say(f"the fork server does not take this command ({first.get('refused', 'no answer')}); it runs in a process of its own")
         return None
     signals.pass_on_to(first["pid"])
     connection.settimeout(None)
@@ -84,7 +85,7 @@ def _followed(connection: socket.socket, signals: _Signals) -> int | None:
         signals.restore()
         _end_by(last["signal"])
     if "code" not in last:
-        _say("the server of warm processes has ended, and the command with it; it runs again in a process of its own")
+        _say("the fork server has ended, and the command with it; it runs again in a process of its own")
         return None
     return int(last["code"])
 
@@ -96,7 +97,7 @@ def _words(connection: socket.socket) -> Iterator[dict[str, Any]]:
 
 
 class _Signals:
-    """Within its context, signals to this process are for the child: at once, or as soon as it is known."""
+    """Within its context, passes on signals of this process to the child: at once, or as soon as the child's id is known."""
 
     def __init__(self) -> None:
         self._child: int | None = None
@@ -109,7 +110,7 @@ class _Signals:
 
     def __exit__(self, *_: object) -> None:
         self.restore()
-        if self._child is None:  # there is none to pass them on to
+        if self._child is None:  # no child has come: they are for this process
             for number in self._waiting:
                 os.kill(os.getpid(), number)
 

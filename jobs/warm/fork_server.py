@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.ending import Ending
+from windowmill.jobs.own_code import code_in_use
 from windowmill.jobs.warm import protocol
 from windowmill.jobs.warm.protocol import Request
 
@@ -60,7 +61,13 @@ class ForkServer:
         self._is_stale = False
 
     def serve(self) -> tuple[Request, list[int]] | None:
-        """Fork children until the code of windowmill has changed; returns their request and streams in each child, and last ``None``."""
+        """Fork children until the code of windowmill has changed and the last child has ended.
+
+        Returns
+        -------
+        tuple or None
+            In each child its request and its streams (file descriptors); in this process ``None``.
+        """
         while self._runs or not self._is_stale:
             for key, _ in self._selector.select():
                 if key.data is None:
@@ -70,7 +77,7 @@ class ForkServer:
                 elif key.fileobj == key.data.process:
                     self._reap(key.data)
                 elif key.data in self._runs:
-                    self._listen_to(key.data)
+                    self._abandon(key.data)
         return None
 
     def _take(self) -> tuple[Request, list[int]] | None:
@@ -108,11 +115,11 @@ class ForkServer:
 
     def _refusal(self, request: Request) -> str | None:
         """Why no child of this process can run ``request``; null if one can."""
-        if protocol.code_in_use() != self._kind["windowmill"]:
+        if code_in_use() != self._kind["windowmill"]:
             self._is_stale = True
-            return "the code of windowmill has changed since that process started; it starts anew"
+            return "the code of windowmill has changed since it started; it starts anew"
         differing = [name for name, value in self._kind.items() if request.kind.get(name) != value]
-        return f"this process has another {' and another '.join(differing)}" if differing else None
+        return f"it differs in {' and '.join(differing)}" if differing else None
 
     def _watch(self, child: int, client: socket.socket) -> None:
         run = _Run(child, os.pidfd_open(child), client)
@@ -122,8 +129,8 @@ class ForkServer:
         with suppress(OSError):  # a client that has gone is noticed as one that closes
             protocol.answer(client, pid=child)
 
-    def _listen_to(self, run: _Run) -> None:
-        """A client has nothing more to say: its socket is readable when it is closed, and nobody waits for the run any more."""
+    def _abandon(self, run: _Run) -> None:
+        """Kill a child whose client has gone: a client sends nothing after its request, so its socket is readable once it is closed."""
         self._selector.unregister(run.client)
         try:
             os.killpg(run.child, signal.SIGKILL)
@@ -181,7 +188,7 @@ def _validate() -> None:
 
 
 def become(request: Request, streams: list[int]) -> None:
-    """Make this child what the client is: streams, folder, variables, path; in a session of its own, which ends with the fork server."""
+    """Give this child the client's streams, folder, variables and path, and a session (of processes) of its own."""
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)

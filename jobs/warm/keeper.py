@@ -50,7 +50,7 @@ class Keeper:
         )
 
     def look(self) -> None:
-        """See whether the fork server has become ready or has ended."""
+        """Note whether the fork server has become ready, and start it again if it has ended."""
         process = self._process
         if process is None or process.stdout is None:
             return
@@ -61,11 +61,11 @@ class Keeper:
         process.stdout.close()
         if self.is_ready:
             if process.returncode:
-                self._say(f"the process from which commands start has died (exit code {process.returncode}); it is started anew")
+                self._say(f"the fork server has died (exit code {process.returncode}); it is started anew")
             self.start()
         else:
             self._process = None
-            self._say(f"no process from which commands start warm: {self._last_message()}; each command has a process of its own")
+            self._say(f"the fork server did not start: {self._last_message()}; each command has a process of its own")
 
     def wait(self, seconds: float) -> None:
         """Wait until the fork server is ready or has ended, at most ``seconds``."""

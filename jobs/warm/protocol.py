@@ -14,15 +14,15 @@ import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-#: The longest that either side waits for the other's words (not for the run).
+from windowmill.jobs.own_code import code_in_use
+
+#: The longest that either side waits for a message of the other; a run may take any time.
 ANSWER_SECONDS = 10.0
-#: First parts of the names of variables that modules read when they are imported, which the fork server has done before.
+#: Prefixes of variables that modules read at import. The fork server has imported them already, so a child cannot change them.
 READ_AT_IMPORT = ("MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "WINDOWMILL_FAILPOINT")
-_PACKAGES = ("windowing", "checkpoints", "expectations", "jobs")
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")
 _STREAMS = 3
@@ -52,30 +52,18 @@ class Request:
 
     @classmethod
     def of_this_process(cls, arguments: list[str]) -> Request:
-        os.umask(umask := os.umask(0o077))
+        os.umask(umask := os.umask(0o077))  # the mask can only be read by setting another one
         return cls(arguments, str(Path.cwd()), umask, dict(os.environ), sys.path, kind_of_process(os.environ))
 
 
 def kind_of_process(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What a child cannot change after the fork: interpreter, its options, code of windowmill, namespaces, variables read by imports."""
+    """What a child cannot change after the fork: interpreter, its options, code of windowmill, namespaces, variables read at import."""
     return {
         "interpreter": [sys.prefix, sys.version, sys.stdout.encoding, *map(int, sys.flags)],
         "windowmill": code_in_use(),
         "namespaces": [Path(f"/proc/self/ns/{name}").readlink().name for name in ("mnt", "pid", "user")],
         "variables": {name: value for name, value in sorted(environment.items()) if name.startswith(READ_AT_IMPORT)},
     }
-
-
-def code_in_use() -> str:
-    """A text that differs for another release of windowmill, another place of it, and edited modules."""
-    root = Path(__file__).parents[2]
-    return f"windowmill {metadata.version('windowmill')} of {root}, changed at {newest_change()}"
-
-
-def newest_change() -> int:
-    """When a module of windowmill was last changed, in nanoseconds."""
-    root = Path(__file__).parents[2]
-    return max(file.stat().st_mtime_ns for name in _PACKAGES for file in (root / name).resolve().rglob("*.py"))
 
 
 def address_of(port: int) -> str:
@@ -101,7 +89,15 @@ def send_request(connection: socket.socket, request: Request) -> None:
 
 
 def receive_request(connection: socket.socket) -> tuple[Request, list[int]]:
-    """The request and its streams, which the caller closes; raises ``ValueError`` if it is none, ``OSError`` if it does not come."""
+    """The request and its streams, as file descriptors that the caller closes.
+
+    Raises
+    ------
+    ValueError
+        If what comes is no request.
+    OSError
+        If nothing comes within the connection's timeout, or the client has gone.
+    """
     head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, _STREAMS)
     try:
         if len(head) != _LENGTH.size or len(streams) != _STREAMS:
@@ -123,5 +119,5 @@ def receive_request(connection: socket.socket) -> tuple[Request, list[int]]:
 
 
 def answer(connection: socket.socket, **words: int | str) -> None:
-    """Send a line to the client, which may have gone."""
+    """Send a line of JSON to the client; raises ``OSError`` if it has gone."""
     connection.sendall(json.dumps(words).encode() + b"\n")

@@ -18,7 +18,7 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spark.access import access_to
-from windowmill.jobs.spark.settings import MOST_BYTES_OF_SHORT_RUN
+from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.ways.emission import Emission, emission_of
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -105,7 +105,7 @@ class Input:
     def partitions(self, spark: SparkSession) -> int:
         """Number of Spark partitions for windows: the session's shuffle partitions, but for little data at most the number of cores."""
         configured = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
-        if self.size_bytes is None or self.size_bytes >= MOST_BYTES_OF_SHORT_RUN:
+        if self.size_bytes is None or not is_short_run(self.size_bytes):
             return configured
         return min(configured, max(2, access_to(spark).cores()))
 

@@ -28,8 +28,6 @@ MOST_PARTIALS = 5_000_000
 MOST_NUMBERS = 32 << 20
 #: Numbers that a partial counts for that is a Python object; a quantile's holds up to 512, most hold fewer.
 NUMBERS_OF_OBJECT = 128
-#: Source bytes up to which Spark is configured for a short run: a short-lived session, and no more partitions than cores.
-MOST_BYTES_OF_SHORT_RUN = 64 << 20
 #: Limits on the rows of files that one task makes windows of, and on how often windows count them: a shuffle would take longer.
 MOST_ROWS_OF_A_TASK, MOST_COUNTED_OF_A_TASK = 500_000, 10_000_000
 #: Result rows up to which Great Expectations validates in pandas, without a Spark job.

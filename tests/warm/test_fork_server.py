@@ -180,7 +180,7 @@ def test_what_a_child_could_not_have_runs_in_its_own_process_and_says_why(served
         _, messages = process.communicate(timeout=120)
     assert process.returncode == 0
     assert messages == (
-        "windowmill: the warm process does not take this command (this process has another variables); it runs in a process of its own\n"
+        "windowmill: the fork server does not take this command (it differs in variables); it runs in a process of its own\n"
     )
     assert holder(folder) == process.pid
 
@@ -241,7 +241,7 @@ def test_where_the_fork_server_dies_the_command_runs_again_in_its_own_process(fo
         assert "nothing new" in output
         assert holder(folder) == process.pid
         wait_for(lambda: (served.keeper.look(), bool(served.told))[1])
-        assert served.told == ["the process from which commands start has died (exit code -9); it is started anew"]
+        assert served.told == ["the fork server has died (exit code -9); it is started anew"]
         served.keeper.wait(120)
         assert served.run("run", "spec.yaml", cwd=folder)[0] == 0
         assert holder(folder) != process.pid

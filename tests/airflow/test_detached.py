@@ -1,0 +1,38 @@
+"""Processes that outlive the command that started them: found again, signalled, waited for."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from examples.flights.detached import same_process, send_signal, wait_for_ends
+
+
+@pytest.fixture
+def sleeping() -> Iterator[psutil.Process]:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        yield psutil.Process(child.pid)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_process_that_is_signalled_ends(sleeping: psutil.Process) -> None:
+    created = sleeping.create_time()
+    found = same_process(sleeping.pid, created)
+    assert found == sleeping
+    send_signal(found, signal.SIGTERM)
+    wait_for_ends([found], 10)
+    assert same_process(sleeping.pid, created) is None  # a zombie: nobody has waited for it
+
+
+def test_a_process_that_has_ended_is_not_signalled(sleeping: psutil.Process) -> None:
+    sleeping.kill()
+    sleeping.wait(10)
+    send_signal(sleeping, signal.SIGTERM)
