@@ -149,9 +149,9 @@ MUTANTS = (
     Mutant(
         "backfill-beside-an-open-batch",
         "jobs/batch/planning.py",
-        "            return _reused(runnable, ledger, plan, _source(runnable, ledger), arrival, accepted)\n        raise LedgerError(",
+        "            return _reused(runnable, ledger, plan, source, arrival, accepted)\n        raise LedgerError(",
         (
-            "            return _reused(runnable, ledger, plan, _source(runnable, ledger), arrival, accepted)\n"
+            "            return _reused(runnable, ledger, plan, source, arrival, accepted)\n"
             "        return plan\n"
             "        raise LedgerError("
         ),
