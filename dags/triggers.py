@@ -1,4 +1,4 @@
-"""Wait in the triggerer for new versions of a pipeline's source: for a task that waits, and for an asset that starts a DAG.
+"""Triggers that wait for new versions of a pipeline's source: one for a task that waits, one for an asset that starts a DAG.
 
 A trigger names the spec, and nothing that the spec takes from the environment: Airflow stores a trigger's arguments in its database.
 The triggerer reads the spec like a worker, with its own environment. It looks at the Delta logs in threads, without Spark.
@@ -23,7 +23,7 @@ from windowmill.windowing.redaction import holds_credentials, redacted
 if TYPE_CHECKING:
     from windowmill.jobs.sources.unread import SourceWatch, Unread
 
-#: Seconds after which rows that no run has taken up start another run.
+#: Seconds after an event until it is sent again if no plan has covered its version: the run may have failed before it made a plan.
 PATIENCE_SECONDS = 900.0
 
 
@@ -118,7 +118,7 @@ class NewVersionsTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types for it
         self.spec = Spec(path, fields)
         self.cron = cron
-        #: When the last event was sent, and the version that it told.
+        #: When the last event was sent (by the monotonic clock), and its version.
         self._sent_at = time.monotonic()
         self._sent: int | None = None
 

@@ -1,4 +1,4 @@
-"""The command ``windowmill``: runs in a warm process where ``windowmill serve`` keeps one, else in this one."""
+"""The command ``windowmill``: runs in a child of the fork server of ``windowmill serve``, if there is one, else in this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def command() -> int:
     ending = Ending()
     code = forked(sys.argv[1:])
     if code is None:
-        # Imports make a million objects that stay. To look through them every 700 objects takes a tenth of a short command's time.
+        # Imports make a million objects that stay. Collecting every 700 new objects, the default, takes a tenth of a short command.
         gc.set_threshold(100_000)
         code = main()
     ending.code = code

@@ -12,12 +12,12 @@ import yaml
 MAX_DEPTH = 32
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp", "merge", "value")}
 
-#: Where libyaml accepts what PyYAML's own parser refuses, or reads it otherwise (found by comparing them on mutated specs).
+#: Characters with which libyaml accepts or reads a text otherwise than PyYAML's own parser does (found by comparing them on mutated specs).
 _READ_OTHERWISE = re.compile("[\t\r?!%\x85\u2028\u2029\ufeff]|[|>][-+0-9]*#")
 
 
 def parse_yaml(text: str) -> tuple[Any, Any]:
-    """The value of a YAML text, and its node, which has the line of each field; both none for an empty text.
+    """The value of a YAML text, and its node, which has the line of each field; both ``None`` for an empty text.
 
     Raises
     ------

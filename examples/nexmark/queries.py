@@ -29,6 +29,10 @@ class Query:
 
     Attributes
     ----------
+    name
+        Of the query, and of its pipeline's file.
+    title
+        What Nexmark calls it.
     sql
         The answer's columns from the view ``windows``, the rows of the pipeline.
     key

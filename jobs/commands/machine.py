@@ -13,7 +13,7 @@ from windowmill.jobs.commands.output import console, errors, show
 
 
 def doctor() -> None:
-    """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports, the Spark Connect server."""
+    """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports, the servers that SPARK_REMOTE names."""
     from windowmill.jobs.commands.doctor import examine, report
 
     raise typer.Exit(report(examine(), console))
@@ -30,7 +30,7 @@ def serve(
     ] = 8,
     as_json: AsJson = False,
 ) -> None:
-    """Keep Spark warm on this machine, and print the address for SPARK_REMOTE; ends on SIGTERM and Ctrl-C."""
+    """Keep Spark and Python warm on this machine, and print the address for SPARK_REMOTE; ends on SIGTERM and Ctrl-C."""
     from windowmill.jobs.commands.answers import Answer
     from windowmill.jobs.spark.server import Limits, Server
 

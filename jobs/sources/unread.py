@@ -46,14 +46,14 @@ class SourceWatch:
         self._runnable = runnable_of(pipeline)
         self._kept: dict[str, KeptTable] = {}
         self._ledger: Ledger | None = None
-        #: Table, newest version, and last version read, when the last look found no rows.
-        self._without_rows: tuple[str, int, int] | None = None
+        #: Table id, newest version, and last version read (none if nothing has been), when the last look found no rows.
+        self._without_rows: tuple[str, int, int | None] | None = None
 
     def look(self) -> Unread | None:
-        """What a run would take up now; none if the source has no new rows and no batch is open.
+        """What a run would take up now; ``None`` if the source has no new rows and no batch is open.
 
         New versions without rows, as OPTIMIZE and the like make them, do not count. Nor do versions that change rows, if the spec ignores
-        these. A problem that the run itself would tell, such as a replaced table, counts.
+        these. A problem that the run itself would report, such as a replaced table, counts.
 
         Raises
         ------
@@ -72,11 +72,11 @@ class SourceWatch:
             unread = Unread(source.version, newest.plan.to_version if newest else -1, self._ledger.open_batch is not None)
             if unread.open or (newest and newest.plan.source_id != source.table_id):
                 return unread
-            after = last.plan.to_version if last else -1
+            after = last.plan.to_version if last else None
             seen = (source.table_id, source.version, after)
             if source.version == after or seen == self._without_rows:
                 return None
-            if source.version < after or self._has_rows(source, last.plan.to_version if last else None):
+            if (after is not None and source.version < after) or self._has_rows(source, after):
                 return unread
             self._without_rows = seen
             return None

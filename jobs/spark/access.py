@@ -62,11 +62,11 @@ class Access(ABC):
 
     @abstractmethod
     def file_ranges(self, df: DataFrame) -> list[list[FileRange]] | None:
-        """See :func:`windowmill.jobs.spark.file_ranges.file_ranges`; null also where the plan is not known."""
+        """See :func:`windowmill.jobs.spark.file_ranges.file_ranges`; ``None`` also where the plan is not known."""
 
     @abstractmethod
     def interpreting(self) -> AbstractContextManager[None]:
-        """Within it Spark evaluates expressions itself, where that is cheaper than to compile code for them: for few rows."""
+        """Within it Spark interprets expressions instead of compiling them, which is cheaper for few rows."""
 
     @abstractmethod
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:

@@ -1,6 +1,6 @@
 """The files of a DataFrame that only scans Parquet files, as Spark divides them among tasks.
 
-What a DataFrame scans is told by its plan, which PySpark gives of a classic session alone.
+Only a DataFrame's plan shows what it scans, and PySpark gives the plan of a classic session only.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _FILES, _PARQUET, _LISTED = (
 #: Metadata of columns that Spark finds in a file by number instead of by name.
 _FIELD_ID = "parquet.field.id"
 _SCAN = "org.apache.spark.sql.execution.FileSourceScanExec"
-#: Settings under which Spark reads a Parquet file as others do.
+#: Settings under which Spark reads the same rows from Parquet files as Arrow does.
 _PLAIN = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.session.timeZone": "UTC",
 }
-#: Number of files and parts of files above which it costs less to leave them to Spark than to look at each.
+#: Most tasks, and most ranges of files; to examine the footers of more files would cost more than reading by Arrow saves.
 _MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """The row groups of a local file, of ``size`` bytes, whose middle lies in ``start:stop``."""
+    """Those row groups of a local file of ``size`` bytes whose middle byte lies in ``start:stop``."""
 
     path: str
     size: int
@@ -44,7 +44,7 @@ class FileRange:
 
 
 def file_ranges(df: DataFrame) -> list[list[FileRange]] | None:
-    """For each task of Spark's own scan, what it reads; null if ``df`` is more than the columns of local Parquet files.
+    """The file ranges that each task of Spark's own scan reads; ``None`` if ``df`` is more than columns of local Parquet files.
 
     Filters, new or renamed columns, partitions, options, cached rows and files of other formats all make it more.
     """
@@ -72,7 +72,7 @@ def _class(java: Any) -> str:
 
 
 def _reads_files(plan: Any) -> bool:
-    """Whether ``plan`` is a scan of Parquet files, or a choice of its columns."""
+    """Whether ``plan`` is a scan of Parquet files, or a projection of it onto some of its columns."""
     relation = plan.child() if _class(plan) == _PROJECT else plan
     if _class(relation) != _RELATION or not plan.outputSet().subsetOf(relation.outputSet()):
         return False

@@ -49,9 +49,9 @@ _RELEASE = re.compile(r'^JAVA_VERSION="(\d[^"]*)"', re.MULTILINE)
 
 @cache
 def java_at(home: Path) -> Java | None:
-    """The Java under ``home`` with the version that it states in its file ``release``, or reports when started (about 0.1 s).
+    """The Java under ``home``, with the version of its file ``release``, or the one that it reports when started (about 0.1 s).
 
-    Null if there is none, or it has no such file and does not start.
+    ``None`` if there is no Java, or if it has no such file and does not start.
     """
     with suppress(OSError):
         if os.access(home / "bin" / "java", os.X_OK) and (written := _RELEASE.search((home / "release").read_text())):

@@ -1,4 +1,4 @@
-"""Parquet files that a task reads by Arrow rather than through the JVM, whose rows would be made Arrow again for Python.
+"""Parquet files that a task reads by Arrow. Read by the JVM, their columns would become rows, and Arrow columns again for Python.
 
 Which row groups a task reads is what Spark would give it to read, in the same order. A file qualifies only if Arrow reads its columns as
 exactly the types that Spark gives them.
@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from windowmill.jobs.spark.file_ranges import FileRange
 from windowmill.windowing.errors import SourceError
 
-#: Metadata of files whose dates and instants may count by the calendar that was replaced in 1582.
+#: Metadata keys. Spark 2 wrote dates and instants before 1582 by the Julian calendar, and later releases mark files that still do.
 _LEGACY, _WRITER = b"org.apache.spark.legacyDateTime", b"org.apache.spark.version"
-#: Number of rows read together.
+#: Rows of a record batch.
 _BATCH_ROWS = 250_000
 
 
@@ -54,7 +54,7 @@ def parts_of(ranges: Sequence[Sequence[FileRange]], types: Mapping[str, pa.DataT
 
 
 def _examined(path: str, size: int, types: Mapping[str, pa.DataType]) -> tuple[int, pq.FileMetaData] | None:
-    """When a file was last changed that Arrow reads as Spark does, and its metadata; else null."""
+    """When the file was last changed (nanoseconds since 1970), and its metadata; ``None`` if Arrow would not read what Spark reads."""
     try:
         status = Path(path).stat()
         if status.st_size != size:

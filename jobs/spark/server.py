@@ -31,7 +31,7 @@ from windowmill.windowing.errors import MachineError
 WARMING = "windowmill.jobs.commands.warming"
 START_SECONDS, WARM_SECONDS, STOP_SECONDS = 120.0, 600.0, 10.0
 LOOK_SECONDS, MEMORY_SECONDS = 0.5, 10.0
-#: How long the kernel knows a connection that has been closed.
+#: Seconds for which the kernel still lists a connection that has been closed (TIME_WAIT).
 CLOSED_SECONDS = 60.0
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _LISTENING = "0A"  # of the states in /proc/net/tcp
@@ -152,7 +152,7 @@ class Server:
             time.sleep(LOOK_SECONDS)
             self.fork_server.look()
             now, why = time.monotonic(), None
-            # Those that warmed it up are recent clients, too.
+            # Just after a start, the recent connections include those of the warm-up, which are no use by a client.
             used = now if clients(self.port, recent=now - begun > CLOSED_SECONDS) else used
             if self._process is not None and self._process.poll() is not None:
                 why = f"has died (exit code {self._process.returncode})"
@@ -171,7 +171,10 @@ class Server:
         return "asked to stop"
 
     def _most_bytes(self) -> int:
-        """The memory that a server may take that is ready now; 0 if there is no limit, or one that a new server does not keep."""
+        """The memory limit of a server that has just become ready; 0 for none.
+
+        A limit that it exceeds already counts as none: a new server would exceed it too, and be started anew for ever.
+        """
         most, held = self._limits.memory_bytes, memory_bytes(self.pid)
         if most and held > most:
             self._say(
@@ -181,7 +184,7 @@ class Server:
         return most
 
     def _worn(self, age: float, most_bytes: int) -> str | None:
-        """Why the server should be started anew; null while it is within its limits, of which that of memory may be 0 for none."""
+        """Why the server should be started anew; ``None`` while it is within its limits. ``most_bytes`` 0 is no limit of memory."""
         if self._limits.age_seconds and age > self._limits.age_seconds:
             return f"has run for {age:.0f} s"
         if most_bytes and (held := memory_bytes(self.pid)) > most_bytes:

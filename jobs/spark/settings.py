@@ -42,7 +42,7 @@ DELTA_CONF = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
-#: Source bytes from which a run is not short.
+#: Source bytes from which on a run is not short.
 BYTES_OF_LONG_RUN = 64 << 20
 MOST_SHUFFLE_PARTITIONS = 8
 """Enough for tables of one machine: adaptive execution merges small shuffle partitions, but does not split large ones."""

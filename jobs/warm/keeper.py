@@ -18,9 +18,9 @@ STOP_SECONDS = 5.0
 
 
 class Keeper:
-    """The fork server beside the Spark Connect server on ``port``; ``say`` is told what happens to it.
+    """Keeps the fork server beside the Spark Connect server on ``port``; calls ``say`` with a line when it ends.
 
-    A fork server that ends is started again, unless it has never been ready: then commands run in processes of their own.
+    A fork server that ends is started again. One that ends before it was ready is not: commands then run in processes of their own.
     """
 
     def __init__(self, port: int, environment: Mapping[str, str], say: Callable[[str], None]) -> None:

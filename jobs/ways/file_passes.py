@@ -1,4 +1,4 @@
-"""The first pass over Parquet files whose rows tasks read by themselves, without a way through the JVM."""
+"""Slices and windows of Parquet files that tasks read by Arrow, not through the JVM."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileScan:
-    """The rows of a pipeline's input, in files; small and picklable.
+    """A pipeline's input as ranges of Parquet files for tasks to read; small and picklable.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class FileScan:
 
     @classmethod
     def of(cls, df: DataFrame, batch: Input, stage: SliceStage, latest: int | None) -> FileScan | None:
-        """The scan that ``df`` is; null if only Spark can read it, or evaluate what the spec asks of its rows."""
+        """The scan that ``df`` consists of; ``None`` if only Spark can read it, or evaluate the spec's conditions and times."""
         pipeline, columns = batch.pipeline, batch.columns
         if every_condition(pipeline) or not isinstance(columns.type_of(pipeline.time.column), IntegralType | TimestampType):
             return None
@@ -61,7 +61,7 @@ class FileScan:
         return list(dict.fromkeys([self.pipeline.time.column, *self.stage.keys, *self.stage.ties, *self.stage.source_columns]))
 
     def windows(self, spark: SparkSession, stage: WindowStage, partitions: int) -> DataFrame:
-        """As :func:`windowmill.jobs.ways.slice_passes.windows`; of few rows in a single task without a shuffle."""
+        """As :func:`windowmill.jobs.ways.slice_passes.windows`; few rows take a single task without a shuffle."""
         rows = sum(part.rows for task in self.tasks for part in task)
         overlap = sum(grid.most_ends(grid.longest) for _, grid in stage.grids)
         if rows <= limits.MOST_ROWS_OF_A_TASK and rows * overlap <= limits.MOST_COUNTED_OF_A_TASK:
@@ -88,7 +88,7 @@ def _lifted(scan: FileScan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
 
 
 def _windows(scan: FileScan, stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor: the work of all tasks, and what else follows a shuffle."""
+    """Runs in an executor: lifts the rows of all tasks, and combines the slices as it is done after a shuffle."""
     for _ in batches:
         parts = [table for number in range(len(scan.tasks)) for table in scan.lift(number)]
         for combined in combined_here(stage, parts):

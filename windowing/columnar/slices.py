@@ -288,7 +288,7 @@ def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: in
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows of ``batches``, cut after every ``CHUNK_ROWS``: where they are cut does not depend on how they came."""
+    """The rows of ``batches``, cut after every ``CHUNK_ROWS``, wherever a batch ends: float sums depend on the cuts."""
     waiting: list[pa.RecordBatch] = []
     room = CHUNK_ROWS
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Windows from packed slices that no shuffle has sorted: where one process has those of all keys."""
+"""Windows from packed slices of all keys in one process, where no shuffle has sorted them by key."""
 
 from __future__ import annotations
 
