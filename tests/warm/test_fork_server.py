@@ -251,13 +251,13 @@ def test_where_the_fork_server_dies_the_command_runs_again_in_its_own_process(fo
 def test_a_fork_server_ends_when_the_code_has_changed(tmp_path, monkeypatch):
     port, now = free_port(), protocol.kind_of_process(os.environ)
     server = ForkServer(protocol.address_of(port), now | {"windowmill": "an older release"})
-    answers: list[int | None] = []
+    ends: list[object] = []
+    serving = threading.Thread(target=lambda: ends.append(server.serve()), daemon=True)
+    serving.start()
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{port}")
-    asking = threading.Thread(target=lambda: answers.append(client.forked(["run", "spec.yaml"])))
-    asking.start()
-    assert server.serve() is None
-    asking.join(10)
-    assert answers == [None]
+    assert client.forked(["run", "spec.yaml"]) is None
+    serving.join(10)
+    assert ends == [None]
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02{}", b"\xff\xff\xff\xff"])
