@@ -51,6 +51,8 @@ def forked(arguments: list[str]) -> int | None:
     """
     if not arguments or arguments[0] not in FORKED or (port := port_here(os.environ.get("SPARK_REMOTE", ""))) is None:
         return None
+    if None in (sys.stdin, sys.stdout, sys.stderr):  # closed: a socket would take the number of the stream, and be sent for it
+        return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(protocol.ANSWER_SECONDS)
         try:
@@ -96,7 +98,7 @@ def _words(connection: socket.socket) -> Iterator[dict[str, Any]]:
 
 
 class _Signals:
-    """Within its context, signals to this process are for the child: at once, or as soon as it is known."""
+    """Within its context, signals that this process does not ignore are for the child: at once, or as soon as it is known."""
 
     def __init__(self) -> None:
         self._child: int | None = None
@@ -104,7 +106,8 @@ class _Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._take) for number in _PASSED_ON}
+        heeded = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._take) for number in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:
