@@ -64,6 +64,8 @@ def forked(arguments: list[str]) -> int | None:
         with _Signals() as signals:
             try:
                 protocol.send_request(connection, protocol.Request.of_this_process(arguments))
+            except TimeoutError:
+                return _refused("no answer")
             except OSError:  # it does not work
                 return None
             return _followed(connection, signals)
@@ -77,8 +79,7 @@ def _followed(connection: socket.socket, signals: _Signals) -> int | None:
     except OSError:
         first = {}
     if "pid" not in first:
-        _say(f"the warm process does not take this command ({first.get('refused', 'no answer')}); it runs in a process of its own")
-        return None
+        return _refused(first.get("refused", "no answer"))
     signals.pass_on_to(first["pid"])
     connection.settimeout(None)
     last = next(words, {})
@@ -89,6 +90,10 @@ def _followed(connection: socket.socket, signals: _Signals) -> int | None:
         _say("the server of warm processes has ended, and the command with it; it runs again in a process of its own")
         return None
     return int(last["code"])
+
+
+def _refused(why: str) -> None:
+    _say(f"the warm process does not take this command ({why}); it runs in a process of its own")
 
 
 def _words(connection: socket.socket) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """What a client and the fork server of the same user and machine say to each other, over an abstract Unix socket.
 
-The client sends one :class:`Request` with its three standard streams. The server answers with lines of JSON: ``{"pid": …}`` once the child
+The server sends a byte when it takes the connection, as streams sent to a process that has stopped would stay open, and whoever reads them
+would wait. The client sends one :class:`Request` with its three standard streams. The server answers with lines of JSON: ``{"pid": …}`` once the child
 has started, then ``{"code": …}`` or ``{"signal": …}`` as it has ended; or ``{"refused": …}`` with the reason. A connection that the client
 closes ends the child, so that a killed client leaves no run behind.
 """
@@ -26,6 +27,7 @@ _PACKAGES = ("windowing", "checkpoints", "expectations", "jobs")
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")
 _STREAMS = 3
+_TAKEN = b"\n"
 _MOST_BYTES = 64 << 20
 
 
@@ -94,14 +96,17 @@ def is_own(connection: socket.socket) -> bool:
 
 
 def send_request(connection: socket.socket, request: Request) -> None:
-    """Send ``request`` and the standard streams of this process."""
+    """Send ``request`` and the standard streams of this process; raises ``OSError`` if the server does not take them."""
     body = json.dumps(asdict(request)).encode()
+    if connection.recv(len(_TAKEN)) != _TAKEN:
+        raise ConnectionAbortedError
     socket.send_fds(connection, [_LENGTH.pack(len(body))], range(_STREAMS))
     connection.sendall(body)
 
 
 def receive_request(connection: socket.socket) -> tuple[Request, list[int]]:
     """The request and its streams, which the caller closes; raises ``ValueError`` if it is none, ``OSError`` if it does not come."""
+    connection.sendall(_TAKEN)
     head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, _STREAMS)
     try:
         if len(head) != _LENGTH.size or len(streams) != _STREAMS:

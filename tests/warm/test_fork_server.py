@@ -329,6 +329,20 @@ def test_a_client_sends_nothing_to_another_user(monkeypatch):
             assert connection.recv(1) == b""
 
 
+def test_a_client_sends_its_streams_only_to_a_server_that_answers(monkeypatch, capsys):
+    port = free_port()
+    monkeypatch.setattr(protocol, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{port}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(protocol.address_of(port))
+        listening.listen()
+        assert client.forked(["run", "spec.yaml"]) is None
+        assert "(no answer)" in capsys.readouterr().err
+        connection, _ = listening.accept()
+        with connection:
+            assert socket.recv_fds(connection, 1, 3)[:2] == (b"", [])
+
+
 def test_doctor_tells_whether_commands_start_warm(served, monkeypatch):
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{served.port}")
     [check] = check_fork_server()
