@@ -20,7 +20,7 @@ class Ending:
 
     def __call__(self) -> None:
         if self.code is not None:
-            for stream in (sys.stdout, sys.stderr):
+            for stream in filter(None, (sys.stdout, sys.stderr)):  # null: closed
                 try:
                     stream.flush()
                 except OSError:  # the reader has gone

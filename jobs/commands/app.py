@@ -60,7 +60,7 @@ class _State:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command of ``arguments``, by default those of the process; returns its exit code."""
-    return _guarded(lambda: app(args=arguments, standalone_mode=False))
+    return _guarded(lambda: app(args=arguments, prog_name="windowmill", standalone_mode=False))
 
 
 def _guarded(action: Callable[[], Any]) -> int:

@@ -112,8 +112,11 @@ def begin(*, brief: bool) -> None:
     settings, home = session_conf(None, {}, brief=brief), _spark_home()
     if home is None or not _is_plain(settings):
         return
-    folder, lock = _scratch()
-    environment = os.environ | {
+    try:
+        folder, lock = _scratch()
+    except OSError:  # as where another user has taken the folder's name
+        return
+    environment = {name: value for name, value in os.environ.items() if name != SERVER} | {
         "SPARK_HOME": str(home),
         "SPARK_CONNECT_MODE": "0",
         "PYTHONHASHSEED": "0",  # Python workers must agree on hashes
@@ -211,12 +214,20 @@ def _connected() -> bool:
 
 
 def _scratch() -> tuple[Path, int]:
-    """A new folder for a JVM's temporary files, with a lock on it. Removes the folders of processes that were killed."""
+    """A new folder for a JVM's temporary files, with a lock on it. Removes the folders of processes that were killed.
+
+    Raises
+    ------
+    OSError
+        If there can be none, or the folder above it is not this user's: others could change the files, or have it be a link.
+    """
     base = Path(tempfile.gettempdir()) / f"windowmill-jvm-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     # The lock on the base keeps others from taking the new folder for one of a dead process before it is locked itself.
-    turn = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
+    turn = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
+        if os.fstat(turn).st_uid != os.getuid():
+            raise PermissionError(f"{base} belongs to another user")
         fcntl.flock(turn, fcntl.LOCK_EX)
         for left in base.iterdir():
             with suppress(OSError):

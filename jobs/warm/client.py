@@ -52,6 +52,8 @@ def forked(arguments: list[str]) -> int | None:
     """
     if not arguments or arguments[0] not in FORKED or (port := port_here(os.environ.get("SPARK_REMOTE", ""))) is None:
         return None
+    if None in (sys.stdin, sys.stdout, sys.stderr):  # closed: a socket would take the number of the stream, and be sent for it
+        return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(protocol.ANSWER_SECONDS)
         try:
@@ -63,6 +65,8 @@ def forked(arguments: list[str]) -> int | None:
         with _Signals() as signals:
             try:
                 protocol.send_request(connection, protocol.Request.of_this_process(arguments))
+            except TimeoutError:
+                return _refused("no answer")
             except OSError:  # it does not take the request
                 return None
             return _followed(connection, signals)
@@ -76,8 +80,7 @@ def _followed(connection: socket.socket, signals: _Signals) -> int | None:
     except OSError:
         first = {}
     if "pid" not in first:
-        _say(f"the fork server does not take this command ({first.get('refused', 'no answer')}); it runs in a process of its own")
-        return None
+        return _refused(first.get("refused", "no answer"))
     signals.pass_on_to(first["pid"])
     connection.settimeout(None)
     last = next(words, {})
@@ -90,6 +93,10 @@ def _followed(connection: socket.socket, signals: _Signals) -> int | None:
     return int(last["code"])
 
 
+def _refused(why: str) -> None:
+    _say(f"the fork server does not take this command ({why}); it runs in a process of its own")
+
+
 def _words(connection: socket.socket) -> Iterator[dict[str, Any]]:
     with connection.makefile() as lines:
         for line in lines:
@@ -97,7 +104,7 @@ def _words(connection: socket.socket) -> Iterator[dict[str, Any]]:
 
 
 class _Signals:
-    """Within its context, passes on signals of this process to the child: at once, or as soon as the child's id is known."""
+    """Within its context, passes on signals that this process does not ignore to the child, as soon as the child's id is known."""
 
     def __init__(self) -> None:
         self._child: int | None = None
@@ -105,7 +112,8 @@ class _Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._take) for number in _PASSED_ON}
+        heeded = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._take) for number in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:

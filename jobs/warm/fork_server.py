@@ -15,6 +15,7 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -91,7 +92,12 @@ class ForkServer:
         if admitted is None:
             connection.close()
             return None
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError as err:  # of processes or memory
+            self._refuse(connection, admitted[1], f"no child can be made: {err}")
+            connection.close()
+            return None
         if child == 0:
             self._leave()
             connection.close()
@@ -108,10 +114,14 @@ class ForkServer:
         refusal = self._refusal(request)
         if refusal is None:
             return request, streams
+        self._refuse(connection, streams, refusal)
+        return None
+
+    def _refuse(self, connection: socket.socket, streams: list[int], reason: str) -> None:
         for stream in streams:
             os.close(stream)
-        protocol.answer(connection, refused=refusal)
-        return None
+        with suppress(OSError):  # the client has gone
+            protocol.answer(connection, refused=reason)
 
     def _refusal(self, request: Request) -> str | None:
         """Why no child of this process can run ``request``; null if one can."""
@@ -198,6 +208,7 @@ def become(request: Request, streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request.environment)
     time.tzset()
+    tempfile.tempdir = None  # it keeps what TMPDIR was
     sys.path[:] = request.path
     sys.argv[1:] = request.arguments
     importlib.invalidate_caches()

@@ -1,8 +1,9 @@
 """What a client and the fork server of the same user and machine say to each other, over an abstract Unix socket.
 
-The client sends one :class:`Request` with its three standard streams. The server answers with lines of JSON: ``{"pid": …}`` once the child
-has started, then ``{"code": …}`` or ``{"signal": …}`` as it has ended; or ``{"refused": …}`` with the reason. A connection that the client
-closes ends the child, so that a killed client leaves no run behind.
+The server sends a byte when it takes the connection: streams that are sent to a stopped process would stay open, and whoever reads them
+would wait. Then the client sends one :class:`Request` with its three standard streams. The server answers with lines of JSON:
+``{"pid": …}`` once the child has started, then ``{"code": …}`` or ``{"signal": …}`` as it has ended; or ``{"refused": …}`` with the
+reason. A connection that the client closes ends the child, so that a killed client leaves no run behind.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ READ_AT_IMPORT = ("MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "WINDOWMILL_FAILPOINT")
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")
 _STREAMS = 3
+_TAKEN = b"\n"
 _MOST_BYTES = 64 << 20
 
 
@@ -82,8 +84,10 @@ def is_own(connection: socket.socket) -> bool:
 
 
 def send_request(connection: socket.socket, request: Request) -> None:
-    """Send ``request`` and the standard streams of this process."""
+    """Send ``request`` and the standard streams of this process; raises ``OSError`` if the server does not take them."""
     body = json.dumps(asdict(request)).encode()
+    if connection.recv(len(_TAKEN)) != _TAKEN:
+        raise ConnectionAbortedError
     socket.send_fds(connection, [_LENGTH.pack(len(body))], range(_STREAMS))
     connection.sendall(body)
 
@@ -98,6 +102,7 @@ def receive_request(connection: socket.socket) -> tuple[Request, list[int]]:
     OSError
         If nothing comes within the connection's timeout, or the client has gone.
     """
+    connection.sendall(_TAKEN)
     head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, _STREAMS)
     try:
         if len(head) != _LENGTH.size or len(streams) != _STREAMS:

@@ -85,9 +85,40 @@ def test_folders_of_dead_processes_are_removed(monkeypatch: pytest.MonkeyPatch, 
     assert second.exists()
 
 
+def _linked(base: Path) -> None:
+    base.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("taken", [Path.touch, _linked], ids=["a file", "a link"])
+def test_a_folder_that_another_has_made_is_left_alone(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, taken
+) -> None:
+    (tmp_path / "elsewhere" / "kept").mkdir(parents=True)
+    taken(tmp_path / f"windowmill-jvm-{os.getuid()}")
+    monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(launch, "_connected", lambda: False)
+    launch.begin(brief=True)  # PySpark starts the JVM later
+    assert not launch._begun
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["kept"]
+
+
+def test_the_folder_of_another_user_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))
+    _, lock = launch._scratch()
+    os.close(lock)
+    [base] = tmp_path.iterdir()
+    before, user = list(base.iterdir()), os.getuid()
+    base.rename(tmp_path / f"windowmill-jvm-{user + 1}")
+    monkeypatch.setattr(launch.os, "getuid", lambda: user + 1)
+    with pytest.raises(PermissionError):
+        launch._scratch()
+    assert [path.name for path in (tmp_path / f"windowmill-jvm-{user + 1}").iterdir()] == [path.name for path in before]
+
+
 @pytest.mark.spark
 def test_a_session_uses_the_jvm_that_was_begun_and_nothing_is_left_of_it(settings: dict[str, str]) -> None:
-    done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, check=True)
+    # An empty address is none: Spark's launcher would take it for one.
+    done = subprocess.run([sys.executable, "-c", RUN], env=os.environ | {"SPARK_REMOTE": ""}, capture_output=True, text=True, check=True)
     begun, total, files = done.stdout.splitlines()
     pid, folder = begun.split(" ", 1)
     assert total == str(sum(range(1000)))

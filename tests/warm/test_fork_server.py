@@ -175,6 +175,38 @@ def test_without_a_fork_server_a_command_runs_in_its_own_process(folder):
     assert holder(folder) == process.pid
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_command_with_a_closed_stream_runs_in_its_own_process(served, folder, closed):
+    words = [sys.executable, "-m", "windowmill.jobs.cli", "run", "spec.yaml"]
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *words]
+    with subprocess.Popen(command, cwd=folder, env=served.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        _, messages = process.communicate(timeout=120)
+    assert (process.returncode, messages) == (0, b"")
+    assert holder(folder) == process.pid
+
+
+def test_signals_that_a_client_ignores_do_not_reach_its_child(served, folder, monkeypatch):
+    words = [sys.executable, "-m", "windowmill.jobs.cli", "run", "spec.yaml"]
+    with (
+        leased(folder, monkeypatch),
+        subprocess.Popen(
+            ["sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", *words],
+            cwd=folder,
+            env=served.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        waits_for_the_lease(process)
+        for ignored in (signal.SIGHUP, signal.SIGINT):
+            process.send_signal(ignored)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.terminate()
+        assert process.wait(60) == -signal.SIGTERM
+
+
 def test_what_a_child_could_not_have_runs_in_its_own_process_and_says_why(served, folder):
     with served.start("run", "spec.yaml", cwd=folder, OMP_NUM_THREADS="3") as process:
         _, messages = process.communicate(timeout=120)
@@ -252,12 +284,28 @@ def test_where_the_fork_server_dies_the_command_runs_again_in_its_own_process(fo
 def test_a_fork_server_ends_when_the_code_has_changed(tmp_path, monkeypatch):
     port, now = free_port(), protocol.kind_of_process(os.environ)
     server = ForkServer(protocol.address_of(port), now | {"windowmill": "an older release"})
-    serving = threading.Thread(target=server.serve, daemon=True)
+    ends: list[object] = []
+    serving = threading.Thread(target=lambda: ends.append(server.serve()), daemon=True)
     serving.start()
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{port}")
     assert client.forked(["run", "spec.yaml"]) is None
     serving.join(10)
-    assert not serving.is_alive()
+    assert ends == [None]
+
+
+def test_a_fork_server_that_cannot_fork_refuses_and_goes_on(monkeypatch, capsys):
+    port, kind = free_port(), protocol.kind_of_process(os.environ)
+
+    def fork() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("windowmill.jobs.warm.fork_server.os.fork", fork)
+    server = ForkServer(protocol.address_of(port), kind)
+    threading.Thread(target=server.serve, daemon=True).start()
+    monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{port}")
+    for _ in range(2):
+        assert client.forked(["run", "spec.yaml"]) is None
+        assert "no child can be made: [Errno 11] Resource temporarily unavailable" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02{}", b"\xff\xff\xff\xff"])
@@ -280,6 +328,20 @@ def test_a_client_sends_nothing_to_another_user(monkeypatch):
         connection, _ = listening.accept()
         with connection:
             assert connection.recv(1) == b""
+
+
+def test_a_client_sends_its_streams_only_to_a_server_that_answers(monkeypatch, capsys):
+    port = free_port()
+    monkeypatch.setattr(protocol, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{port}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(protocol.address_of(port))
+        listening.listen()
+        assert client.forked(["run", "spec.yaml"]) is None
+        assert "(no answer)" in capsys.readouterr().err
+        connection, _ = listening.accept()
+        with connection:
+            assert socket.recv_fds(connection, 1, 3)[:2] == (b"", [])
 
 
 def test_doctor_tells_whether_commands_start_warm(served, monkeypatch):
