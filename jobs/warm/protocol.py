@@ -1,9 +1,9 @@
 """What a client and the fork server of the same user and machine say to each other, over an abstract Unix socket.
 
-The server sends a byte when it takes the connection, as streams sent to a process that has stopped would stay open, and whoever reads them
-would wait. The client sends one :class:`Request` with its three standard streams. The server answers with lines of JSON: ``{"pid": …}`` once the child
-has started, then ``{"code": …}`` or ``{"signal": …}`` as it has ended; or ``{"refused": …}`` with the reason. A connection that the client
-closes ends the child, so that a killed client leaves no run behind.
+The server sends a byte when it takes the connection: streams sent to a process that has stopped would stay open, and whoever reads them
+would wait. The client sends one :class:`Request` with its three standard streams. The server answers with lines of JSON: ``{"pid": …}``
+once the child has started, then ``{"code": …}`` or ``{"signal": …}`` as it has ended; or ``{"refused": …}`` with the reason. A connection
+that the client closes ends the child, so that a killed client leaves no run behind.
 """
 
 from __future__ import annotations
