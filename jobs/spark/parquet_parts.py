@@ -64,7 +64,7 @@ def _examined(path: str, size: int, types: Mapping[str, pa.DataType]) -> tuple[i
     except (OSError, pa.ArrowException):  # Spark reads it, or says what is wrong
         return None
     own = metadata.metadata or {}
-    if _LEGACY in own or int(own.get(_WRITER, b"3").partition(b".")[0]) < 3:
+    if _LEGACY in own or own.get(_WRITER, b"3.0.0") < b"3.0.0":  # as Spark compares them
         return None
     names = [name.lower() for name in schema.names]
     known = all(names.count(name.lower()) == 1 and name in schema.names and schema.field(name).type == kind for name, kind in types.items())

@@ -66,7 +66,8 @@ def forked(arguments: list[str]) -> int | None:
             try:
                 protocol.send_request(connection, protocol.Request.of_this_process(arguments))
             except TimeoutError:
-                return _refused("no answer")
+                _tell_refusal("no answer")
+                return None
             except OSError:  # it does not take the request
                 return None
             return _followed(connection, signals)
@@ -80,7 +81,8 @@ def _followed(connection: socket.socket, signals: _Signals) -> int | None:
     except OSError:
         first = {}
     if "pid" not in first:
-        return _refused(first.get("refused", "no answer"))
+        _tell_refusal(first.get("refused", "no answer"))
+        return None
     signals.pass_on_to(first["pid"])
     connection.settimeout(None)
     last = next(words, {})
@@ -93,7 +95,7 @@ def _followed(connection: socket.socket, signals: _Signals) -> int | None:
     return int(last["code"])
 
 
-def _refused(why: str) -> None:
+def _tell_refusal(why: str) -> None:
     _say(f"the fork server does not take this command ({why}); it runs in a process of its own")
 
 

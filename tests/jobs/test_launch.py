@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -90,8 +91,8 @@ def _linked(base: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", [Path.touch, _linked], ids=["a file", "a link"])
-def test_a_folder_that_another_has_made_is_left_alone(
-    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, taken
+def test_what_another_has_put_in_the_folders_place_is_left_alone(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, taken: Callable[[Path], None]
 ) -> None:
     (tmp_path / "elsewhere" / "kept").mkdir(parents=True)
     taken(tmp_path / f"windowmill-jvm-{os.getuid()}")

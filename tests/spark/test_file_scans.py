@@ -180,8 +180,9 @@ def test_files_read_in_a_way_of_their_own_are_sparks(spark, tmp_path):
 def test_dates_of_the_old_calendar_are_sparks(spark, tmp_path, metadata):
     pq.write_table(_events(10).replace_schema_metadata(metadata), tmp_path / "f.parquet")
     assert _scan(spark.read.parquet(str(tmp_path))) is None
-    pq.write_table(_events(10).replace_schema_metadata({"org.apache.spark.version": "4.0.0"}), tmp_path / "f.parquet")
-    assert _scan(spark.read.parquet(str(tmp_path))) is not None
+    for version in ("4.0.0", "main"):
+        pq.write_table(_events(10).replace_schema_metadata({"org.apache.spark.version": version}), tmp_path / "f.parquet")
+        assert _scan(spark.read.parquet(str(tmp_path))) is not None
 
 
 @pytest.mark.parametrize(
