@@ -14,8 +14,8 @@ MUTANTS = (
     Mutant(
         "days-of-the-old-calendar-read-from-files",
         "jobs/spark/parquet_parts.py",
-        "if _LEGACY in own or int(",
-        "if int(",
+        "if _LEGACY in own or own.get(",
+        "if own.get(",
         ("tests/spark/test_file_scans.py::test_dates_of_the_old_calendar_are_sparks",),
         spark=True,
     ),
