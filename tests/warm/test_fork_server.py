@@ -28,8 +28,6 @@ from windowmill.jobs.warm.keeper import Keeper
 from windowmill.windowing.specfile import load_pipeline
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
-if sys.platform != "linux":
-    pytest.skip("fork servers need abstract sockets", allow_module_level=True)
 
 
 def free_port() -> int:
@@ -145,7 +143,7 @@ def test_a_child_imports_from_the_path_of_its_client(served, folder):
     spec["aggregates"]["own"] = {"use": "mine:Own"}
     spec["sink"]["path"] = "own"
     (folder / "own.yaml").write_text(yaml.safe_dump(spec))
-    path = f"{os.environ['PYTHONPATH']}:{folder / 'modules'}"
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(folder / "modules")])
     _, _, messages = served.run("run", "own.yaml", cwd=folder, PYTHONPATH=path)
     assert "found it" in messages
 

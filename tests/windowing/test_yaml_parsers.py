@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from windowmill.windowing import yamltext
@@ -40,7 +39,6 @@ def outcome(parse: Any, text: str) -> Any:
     return repr(value), _lines(node)
 
 
-@pytest.mark.skipif(yamltext._FastLoader is None, reason="this PyYAML has no libyaml")
 def test_both_parsers_agree():
     rng = random.Random(7)
     accepted = 0
