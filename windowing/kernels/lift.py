@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -70,48 +72,52 @@ def _lift(atom: Atom, table: pa.Table, ints: Ints, floats: Floats) -> None:
     """Fill one atom's columns in zeroed arenas."""
     columns = [table.column(name).combine_chunks() for name in atom.columns]
     counted = _counted(atom, columns, table)
-    every = bool(counted.all())
     match atom.kind:
         case "rows" | "count":
             ints[:, 0] = counted
         case "sum_int":
-            ints[:, 0] = np.where(counted, int64_of(columns[0]), 0)
+            ints[:, 0] = _masked(int64_of(columns[0]), counted, 0)
             ints[:, 1] = ints[:, 0] >> 63
         case "sum_decimal":
             ints[:] = np.where(counted[:, None], limbs_of(columns[0]), 0)
         case "sum_float":
-            _lift_sum(float64_of(columns[0]) if every else np.where(counted, float64_of(columns[0]), 0.0), ints, floats)
+            _lift_sum(_masked(float64_of(columns[0]), counted, 0.0), ints, floats)
         case "sum_weight":
-            _lift_sum(np.where(counted, float64_of(columns[1]), 0.0), ints, floats)
+            _lift_sum(_masked(float64_of(columns[1]), counted, 0.0), ints, floats)
         case "sum_product":
-            _lift_product([np.where(counted, float64_of(column), 0.0) for column in columns], ints, floats)
+            _lift_product([_masked(float64_of(column), counted, 0.0) for column in columns], ints, floats)
         case "lasting":
-            _lift_sum(np.where(counted, float64_of(table.column(WEIGHT).combine_chunks()), 0.0), ints, floats)
+            _lift_sum(_masked(float64_of(table.column(WEIGHT).combine_chunks()), counted, 0.0), ints, floats)
         case "area":
             columns.append(table.column(WEIGHT).combine_chunks())
-            _lift_product([np.where(counted, float64_of(column), 0.0) for column in columns], ints, floats)
+            _lift_product([_masked(float64_of(column), counted, 0.0) for column in columns], ints, floats)
         case "moments" | "moments4":
-            value = float64_of(columns[0]) if every else np.where(counted, float64_of(columns[0]), 0.0)
+            value = _masked(float64_of(columns[0]), counted, 0.0)
             ints[:, 0], floats[:, 0] = counted, value
             # 0, or NaN for an infinity or NaN: their spread is not a number from the start.
             with np.errstate(invalid="ignore"):
                 floats[:, 2 : 3 if atom.kind == "moments" else 5] = (value - value)[:, None]
         case "comoments":
-            x, y = (np.where(counted, float64_of(column), 0.0) for column in columns)
+            x, y = (_masked(float64_of(column), counted, 0.0) for column in columns)
             with np.errstate(invalid="ignore"):
                 zero_x, zero_y = x - x, y - y
             ints[:, 0], floats[:, 0], floats[:, 2] = counted, x, y
             floats[:, 4], floats[:, 5], floats[:, 6] = zero_x, zero_x + zero_y, zero_y
         case "product" | "magnitude":
-            _lift_factor(atom.kind == "magnitude", np.where(counted, float64_of(columns[0]), 1.0), counted, ints, floats)
+            _lift_factor(atom.kind == "magnitude", _masked(float64_of(columns[0]), counted, 1.0), counted, ints, floats)
         case "histogram":
             _lift_bins(np.array(atom.edges, np.float64), float64_of(columns[0]), counted, ints)
         case "count_least" | "count_greatest":
-            ints[:, 0], ints[:, TIMES] = np.where(counted, order_key(columns[0]), 0), counted
+            ints[:, 0], ints[:, TIMES] = _masked(order_key(columns[0]), counted, 0), counted
         case _:
             rows = np.arange(len(counted), dtype=np.int64)
             ints[:, 0] = rows if atom.place_decides else order_key(columns[0])
-            ints[:, PICKED] = rows if every else np.where(counted, rows, -1)
+            ints[:, PICKED] = _masked(rows, counted, -1)
+
+
+def _masked(values: Any, counted: Bools, otherwise: float) -> Any:
+    """``values`` of the rows that count, ``otherwise`` of the others; not copied if all rows count."""
+    return values if counted.all() else np.where(counted, values, otherwise)
 
 
 def _lift_sum(value: Floats, ints: Ints, floats: Floats) -> None:
