@@ -34,7 +34,7 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 from windowmill.windowing.watermark import BEFORE, Clock
-from windowmill.windowing.ways import Slices, divide
+from windowmill.windowing.ways import divide
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -123,8 +123,8 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     # A bounded input has no open sessions to keep: its rows are combined at once. Events that last have a partial for each window start
     # that they cross, more than a window needs that reads its rows once.
     slices = parts.slices if parts.ways == ("slices",) and pipeline.time.end is None else None
-    if slices is not None and arrival is None:
-        slicing = Slicing(batch, slices)
+    slicing = None if slices is None else Slicing(batch, slices)
+    if slicing is not None and arrival is None:
         scan = FileScan.of(df, batch, slicing.stage, latest)
         if scan is not None:
             stage = slicing.window_stage(_emission(None, final=final))
@@ -136,7 +136,7 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
         every = slices is None and batch.revises
         rows, survey = _numbered(rows.withColumn(UNTIL_OF, event_end(pipeline, columns)), batch, arrival, every=every)
     bounded = _Bounded(batch, rows, survey, arrival, final=final)
-    return bounded.by_live_rows() if slices is None else bounded.by_slices(slices)
+    return bounded.by_live_rows() if slicing is None else bounded.by_slices(slicing)
 
 
 def _numbered(rows: DataFrame, batch: Input, arrival: str | None, *, every: bool) -> tuple[DataFrame, Survey | None]:
@@ -164,9 +164,9 @@ class _Bounded:
     arrival: str | None
     final: bool
 
-    def by_slices(self, slices: Slices) -> Evaluated:
-        batch, survey, slicing = self.batch, self.survey, Slicing(self.batch, slices)
-        rows = self.rows if survey is None else lateness.judged(self.rows, survey, batch, slices.grids.grids)
+    def by_slices(self, slicing: Slicing) -> Evaluated:
+        batch, survey = self.batch, self.survey
+        rows = self.rows if survey is None else lateness.judged(self.rows, survey, batch, slicing.slices.grids.grids)
         through = None
         if survey is not None and survey.seen is not None:
             through = survey.seen - batch.disorder - (0 if batch.revises else batch.lateness)
