@@ -66,8 +66,7 @@ def next_run(
     ledger.check_meaning(pipeline)
     source, last = _source(runnable, ledger), ledger.last_commit
     if ledger.open_batch:
-        on_reading(reading_of(runnable, source, ledger.open_batch.plan))
-        return _reused(runnable, ledger, ledger.open_batch.plan, source, arrival, accepted)
+        return _reused(runnable, ledger, ledger.open_batch.plan, source, arrival, accepted, on_reading)
     after = last.plan.to_version if last else -1
     vouched = _vouched(pipeline, interval_end)
     if source.version <= after and not _moves_on(pipeline, ledger, vouched):
@@ -82,8 +81,7 @@ def next_run(
         max_files=_limit(options, "maxFilesPerTrigger", MAX_FILES),
         max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES),
     )
-    check_readable(runnable, source, reach, again=False)
-    on_reading(reading_of(runnable, source, reach))
+    on_reading(check_readable(runnable, source, reach, again=False))
     # The interval is complete only once the backlog is drained: later versions may hold more of its rows.
     interval_end_us = vouched if reach.through == source.version else None
     seen = last.outcome.seen if last and last.outcome else None
@@ -111,9 +109,7 @@ def next_backfill(
     if ledger.open_batch:
         plan = ledger.open_batch.plan
         if isinstance(plan, BackfillPlan) and plan.range == (begin, end):
-            source = _source(runnable, ledger)
-            on_reading(reading_of(runnable, source, plan))
-            return _reused(runnable, ledger, plan, source, arrival, accepted)
+            return _reused(runnable, ledger, plan, _source(runnable, ledger), arrival, accepted, on_reading)
         raise LedgerError(
             f"pipeline {runnable.name}: batch {plan.batch} ({plan.action}) is still open; finish it with `windowmill run` "
             "(or release or discard it if it is held), or drop it with `windowmill abandon`, then backfill"
@@ -122,8 +118,7 @@ def next_backfill(
     _verify(runnable, ledger, accepted)
     before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
     reach = backfill_reach(runnable, source, before, arrival)
-    check_readable(runnable, source, reach, again=bool(before))
-    on_reading(reading_of(runnable, source, reach))
+    on_reading(check_readable(runnable, source, reach, again=bool(before)))
     plan = BackfillPlan(
         **_pinned(pipeline, ledger, source, reach),
         seen=None,
@@ -159,11 +154,14 @@ def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reac
     }
 
 
-def _reused(runnable: Runnable, ledger: Ledger, plan: Plan, source: SourceTable, arrival: Arrival, accepted: Accepted) -> Plan:
+def _reused(
+    runnable: Runnable, ledger: Ledger, plan: Plan, source: SourceTable, arrival: Arrival, accepted: Accepted, on_reading: OnReading
+) -> Plan:
     """The open batch's ``plan``, after checking that source, code and tables still match it."""
     _check_arrival(runnable.pipeline, plan, arrival)
     _check_columns(runnable, plan.source_schema, source)
     _verify(runnable, ledger, accepted)
+    on_reading(reading_of(runnable, source, plan))
     return plan
 
 

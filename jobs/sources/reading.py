@@ -99,8 +99,8 @@ def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | Reach) -> R
     return Reading(tuple(files), settled, as_of, ignored)
 
 
-def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, again: bool) -> None:
-    """Refuse a plan whose input is no longer readable.
+def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, again: bool) -> Reading:
+    """The files that a new plan would read; refuses a plan whose input is no longer readable.
 
     Parameters
     ----------
@@ -122,6 +122,7 @@ def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, aga
                 f"source {source.path}: the file {gone.path} of version {gone.version} is gone (VACUUM); bring it back, or rebuild this "
                 "pipeline in a new sink with backfill; keep delta.deletedFileRetentionDuration longer than runs may pause"
             )
+        return reading
     except SourceRangeGoneError as err:
         if not again or (reach.snapshot is not None and reach.snapshot >= reach.through):
             raise

@@ -149,8 +149,8 @@ MUTANTS = (
     Mutant(
         "backfill-beside-an-open-batch",
         "jobs/batch/planning.py",
-        "            return _reused(runnable, ledger, plan, source, arrival, accepted)\n        raise LedgerError(",
-        ("            return _reused(runnable, ledger, plan, source, arrival, accepted)\n        return plan\n        raise LedgerError("),
+        "accepted, on_reading)\n        raise LedgerError(",
+        "accepted, on_reading)\n        return plan\n        raise LedgerError(",
         ("tests/jobs/test_plans.py::test_a_backfill_waits_for_the_batch_that_is_open",),
     ),
     Mutant(
