@@ -258,7 +258,10 @@ def check_fork_server() -> list[Check]:
         return [Check("Warm commands", True, "commands start from a process that has imported what they need")]
     return [
         Check(
-            "Warm commands", "warn", f"no fork server beside port {port}", "start both with `windowmill serve`; until then commands import"
+            "Warm commands",
+            "warn",
+            f"no fork server beside port {port}",
+            "start both with `windowmill serve`; until then each command imports everything itself",
         )
     ]
 
