@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
         if airflow is not None:
             _tell_tasks(measured, airflow, watch)
             if given.keep:
-                shutil.copytree(airflow.home, given.keep, dirs_exist_ok=True)
+                shutil.copytree(airflow.folder, given.keep, dirs_exist_ok=True)
     measured.finish(console, given.results)
     return measured
 

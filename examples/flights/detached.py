@@ -3,10 +3,50 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
 
 import psutil
+
+RECORD = "running.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A process whose files are in ``folder``. The folder's ``running.json`` lets later commands find it.
+
+    ``created`` (seconds since 1970) tells it from a later process with the same id.
+    """
+
+    folder: str
+    pid: int
+    created: float
+
+    @classmethod
+    def running(cls, folder: Path) -> Self | None:
+        """The one that was recorded in ``folder`` and still lives."""
+        try:
+            known = cls(**json.loads((folder / RECORD).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+        return known if known.process() is not None else None
+
+    def process(self) -> psutil.Process | None:
+        """Its process; ``None`` if it has ended, whoever has its id now."""
+        return same_process(self.pid, self.created)
+
+    def record(self) -> Self:
+        """Write it down for later commands."""
+        (Path(self.folder) / RECORD).write_text(json.dumps(asdict(self)), encoding="utf-8")
+        return self
+
+    def forget(self) -> None:
+        """Remove the record."""
+        (Path(self.folder) / RECORD).unlink(missing_ok=True)
 
 
 def same_process(pid: int, created: float) -> psutil.Process | None:

@@ -11,14 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
-from examples.flights.detached import same_process, send_signal, wait_for_ends
+from examples.flights.detached import Detached, send_signal, wait_for_ends
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -35,13 +35,10 @@ class AirflowError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class LocalAirflow:
-    """A running standalone Airflow. ``created`` tells its process from a later one with the same id."""
+class LocalAirflow(Detached):
+    """A running standalone Airflow. ``folder`` is its home."""
 
-    home: str
     port: int
-    pid: int
-    created: float
 
     @property
     def url(self) -> str:
@@ -64,22 +61,7 @@ class LocalAirflow:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        started = cls(str(home), ports[0], process.pid, psutil.Process(process.pid).create_time())
-        (home / "running.json").write_text(json.dumps(asdict(started)), encoding="utf-8")
-        return started
-
-    @classmethod
-    def running(cls, home: Path) -> LocalAirflow | None:
-        """The one that was started below ``home`` and still lives."""
-        try:
-            known = cls(**json.loads((home / "running.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            return None
-        return known if known.process() is not None else None
-
-    def process(self) -> psutil.Process | None:
-        """Its process; none when that has ended, whoever may have its id by now."""
-        return same_process(self.pid, self.created)
+        return cls(str(home), process.pid, psutil.Process(process.pid).create_time(), ports[0]).record()
 
     def stop(self) -> None:
         """End it with all its components; a task at work has ``STOP_SECONDS`` to end."""
@@ -95,7 +77,7 @@ class LocalAirflow:
             for process in tree:
                 send_signal(process, signal.SIGKILL)
             wait_for_ends(tree, 5)
-        (Path(self.home) / "running.json").unlink(missing_ok=True)
+        self.forget()
 
     def wait_until_ready(self, dag_id: str) -> None:
         """Return when the API answers and knows the DAG.
@@ -108,14 +90,14 @@ class LocalAirflow:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self.process() is None:
-                output = Path(self.home) / "standalone.log"
+                output = Path(self.folder) / "standalone.log"
                 raise AirflowError(f"Airflow ended while starting; its output is in {output}:\n{_tail(output)}")
             try:
                 self.call("GET", f"/dags/{dag_id}")
                 return
             except (httpx.HTTPError, AirflowError):
                 time.sleep(1)
-        why = self._import_errors() or f"its output is in {self.home}/standalone.log"
+        why = self._import_errors() or f"its output is in {self.folder}/standalone.log"
         raise AirflowError(f"Airflow did not know the DAG {dag_id} after {START_SECONDS} s; {why}")
 
     def call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
@@ -147,7 +129,7 @@ class LocalAirflow:
 
     def log_tail(self, task: dict[str, Any], lines: int = 20) -> str:
         """The last lines of a task's last attempt."""
-        folder = Path(self.home) / "logs" / f"dag_id={task['dag_id']}" / f"run_id={task['dag_run_id']}" / f"task_id={task['task_id']}"
+        folder = Path(self.folder) / "logs" / f"dag_id={task['dag_id']}" / f"run_id={task['dag_run_id']}" / f"task_id={task['task_id']}"
         logs = sorted(folder.glob("attempt=*.log"), key=lambda path: path.stat().st_mtime)
         return "\n".join([*list(_messages(logs[-1]))[-lines:], f"(all of it: {logs[-1]})"]) if logs else f"(no log in {folder})"
 

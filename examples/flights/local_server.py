@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
 
-from examples.flights.detached import same_process, send_signal, wait_for_ends
+from examples.flights.detached import Detached, send_signal, wait_for_ends
 
 #: Starting and warming up take about a minute on two cores.
 START_SECONDS = 600
@@ -26,13 +26,10 @@ class ServerError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class LocalServer:
-    """A running ``windowmill serve``. ``created`` tells its process from a later one with the same id."""
+class LocalServer(Detached):
+    """A running ``windowmill serve``."""
 
-    folder: str
     address: str
-    pid: int
-    created: float
 
     @classmethod
     def start(cls, folder: Path) -> LocalServer:
@@ -60,18 +57,7 @@ class LocalServer:
                 process.kill()
                 raise ServerError(f"windowmill serve did not start; its messages are in {log}")
             time.sleep(0.2)
-        server = cls(str(folder), json.loads(line)["address"], process.pid, created)
-        (folder / "running.json").write_text(json.dumps(asdict(server)), encoding="utf-8")
-        return server
-
-    @classmethod
-    def running(cls, folder: Path) -> LocalServer | None:
-        """The one that was started with ``folder`` and still lives."""
-        try:
-            known = cls(**json.loads((folder / "running.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            return None
-        return known if same_process(known.pid, known.created) else None
+        return cls(str(folder), process.pid, created, json.loads(line)["address"]).record()
 
     def environment(self) -> dict[str, str]:
         """Variables by which Airflow has a connection to the server, and ``pipelines.py`` and the example's DAG use it."""
@@ -82,9 +68,9 @@ class LocalServer:
 
     def stop(self) -> None:
         """End it with Spark and the fork server."""
-        process = same_process(self.pid, self.created)
+        process = self.process()
         if process is not None:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 send_signal(process, number)
                 wait_for_ends([process], STOP_SECONDS)
-        (Path(self.folder) / "running.json").unlink(missing_ok=True)
+        self.forget()

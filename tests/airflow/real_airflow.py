@@ -57,7 +57,7 @@ class RealAirflow:
         self._environment = inherited | self.settings | environment
         self._components: dict[str, subprocess.Popen[bytes]] = {}
         # Only its client is used: the processes are ours.
-        self._api = LocalAirflow(str(home), ports[0], os.getpid(), psutil.Process().create_time())
+        self._api = LocalAirflow(str(home), os.getpid(), psutil.Process().create_time(), ports[0])
 
     @classmethod
     @contextlib.contextmanager

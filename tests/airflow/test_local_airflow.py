@@ -23,7 +23,7 @@ TASK = {"dag_id": "flight_delays", "dag_run_id": "scheduled__1", "task_id": "mic
 @pytest.fixture
 def airflow(tmp_path):
     """One whose process is this test's."""
-    return LocalAirflow(str(tmp_path), 8080, os.getpid(), psutil.Process().create_time())
+    return LocalAirflow(str(tmp_path), os.getpid(), psutil.Process().create_time(), port=8080)
 
 
 def test_only_the_process_that_was_started_is_ours(airflow):
@@ -34,7 +34,7 @@ def test_only_the_process_that_was_started_is_ours(airflow):
 def test_a_strangers_process_is_left_alone(tmp_path):
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        LocalAirflow(str(tmp_path), 8080, stranger.pid, created=0.0).stop()
+        LocalAirflow(str(tmp_path), stranger.pid, created=0.0, port=8080).stop()
         assert stranger.poll() is None
     finally:
         stranger.kill()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.dag
 
 def test_a_server_is_found_again_and_stopped(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
-        server = LocalServer(str(tmp_path), "sc://localhost:15002/;token=t", process.pid, psutil.Process(process.pid).create_time())
+        server = LocalServer(str(tmp_path), process.pid, psutil.Process(process.pid).create_time(), "sc://localhost:15002/;token=t")
         (tmp_path / "running.json").write_text(json.dumps(asdict(server)))
         assert LocalServer.running(tmp_path) == server
         begun = time.monotonic()
@@ -30,7 +30,7 @@ def test_a_server_is_found_again_and_stopped(tmp_path):
 
 
 def test_its_connection_is_one_of_spark_connect(tmp_path):
-    environment = LocalServer(str(tmp_path), "sc://localhost:40123/;token=0a1b", 1, 0.0).environment()
+    environment = LocalServer(str(tmp_path), 1, 0.0, "sc://localhost:40123/;token=0a1b").environment()
     connection = Connection.from_json(environment[f"AIRFLOW_CONN_{CONNECTION.upper()}"])
     found = (connection.conn_type, connection.host, connection.port, connection.password)
     assert found == ("spark_connect", "localhost", 40123, "0a1b")
