@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> list[Measurement]:
     bids = Bids(given.rate)
     number, minutes = given.events * BIDS // CYCLE, given.events / given.rate / 60
     of = "" if given.queries == list(QUERIES) else f" {', '.join(given.queries)}"
-    stream = f"{number:,} bids of {given.events:,} events in {minutes:.3g} minutes"
+    stream = f"{number:,} bids of {given.events:,} events in {minutes:.3g} minutes;{of or ' all queries'}"
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     measured: list[Measurement] = []
