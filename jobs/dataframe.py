@@ -20,10 +20,12 @@ from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways import live_row_pass as live
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.file_passes import FileScan
+from windowmill.jobs.ways.file_passes import SlicesOfFiles, live_windows
+from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness_on_spark import Survey
 from windowmill.jobs.ways.pass_output import REFUSED, results
+from windowmill.jobs.ways.row_numbers import ROW_BITS
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import check_lengths
@@ -39,8 +41,6 @@ from windowmill.windowing.ways import divide
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Number of low bits of a row's number that count rows within a Spark partition.
-_ROW_BITS = 33
 #: Partition multiplier when the row count is unknown: a worker holds one partition at a time.
 _PARTITIONS_OF_UNKNOWN = 4
 
@@ -124,11 +124,10 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     # that they cross, more than a window needs that reads its rows once.
     slices = parts.slices if parts.ways == ("slices",) and pipeline.time.end is None else None
     slicing = None if slices is None else Slicing(batch, slices)
-    if slicing is not None and arrival is None:
-        scan = FileScan.of(df, batch, slicing.stage, latest)
-        if scan is not None:
-            stage = slicing.window_stage(_emission(None, final=final))
-            return Evaluated(scan.windows(df.sparkSession, stage, batch.partitions(df.sparkSession)), None)
+    if arrival is None:
+        read_here = _of_files(df, batch, slicing, latest, final=final)
+        if read_here is not None:
+            return Evaluated(read_here, None)
     instant, reason = event_time(pipeline, columns, None if latest is None else f"{latest}L")
     rows = (df if arrival is None else df.orderBy(backquoted(arrival))).withColumns({TIME: instant, REASON: reason})
     survey = None
@@ -139,11 +138,27 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
     return bounded.by_live_rows() if slicing is None else bounded.by_slices(slicing)
 
 
+def _of_files(df: DataFrame, batch: Input, slicing: Slicing | None, latest: int | None, *, final: bool) -> DataFrame | None:
+    """The result rows if ``df`` is a scan of files that tasks can read by Arrow; ``None`` if only Spark can read its rows."""
+    pipeline, spark = batch.pipeline, df.sparkSession
+    if slicing is not None:
+        stage = slicing.stage
+        scan = FileScan.of(df, batch, [*stage.keys, *stage.ties, *stage.source_columns], latest)
+        windows = slicing.window_stage(_emission(None, final=final))
+        return None if scan is None else SlicesOfFiles(scan, stage).windows(spark, windows, batch.partitions(spark))
+    if pipeline.time.end is not None or (final and _ticks_past_tuples(pipeline)):
+        return None
+    live_rows = live.LiveRows.of(pipeline, batch.types)
+    scan = FileScan.of(df, batch, [name for name, _ in live_rows.log.columns_of_fresh()], latest)
+    clock = Clock(0, batch.lateness, moves=False, seen=BEFORE)
+    return None if scan is None else live_windows(spark, scan, live_rows, clock, batch.partitions(spark))
+
+
 def _numbered(rows: DataFrame, batch: Input, arrival: str | None, *, every: bool) -> tuple[DataFrame, Survey | None]:
     """Number the rows, in order of ``arrival`` if given, and survey lateness in that case; ``every`` as of :func:`.survey`."""
     number = F.monotonically_increasing_id()
     # The high bits are the Spark partition, the low 33 bits the row's position in it.
-    numbered = rows.withColumns({FILE: F.shiftright(number, _ROW_BITS).cast("int"), ROW: number.bitwiseAND((1 << _ROW_BITS) - 1)})
+    numbered = rows.withColumns({FILE: F.shiftright(number, ROW_BITS).cast("int"), ROW: number.bitwiseAND((1 << ROW_BITS) - 1)})
     if arrival is None or batch.pipeline.time.watermark == "data_interval_end":
         return numbered, None
     survey = lateness.survey(numbered, batch, every=every)
@@ -178,7 +193,7 @@ class _Bounded:
         batch, survey, spark = self.batch, self.survey, self.rows.sparkSession
         way, partitions = live.LiveRows.of(batch.pipeline, batch.types), batch.partitions(spark)
         # These numbers also ascend in order of arrival; a survey's numbers matter only if batches follow.
-        rows = self.rows.withColumn(NUMBER_OF, F.shiftleft(F.col(FILE).cast("long"), _ROW_BITS) + F.col(ROW))
+        rows = self.rows.withColumn(NUMBER_OF, F.shiftleft(F.col(FILE).cast("long"), ROW_BITS) + F.col(ROW))
         rows = lateness.without_watermark(rows) if survey is None else lateness.with_watermark_at_arrival(rows, survey, batch)
         if self.arrival is None:
             return Evaluated(way.windows(way.fresh(rows), self._clock(), batch.batch, partitions * _PARTITIONS_OF_UNKNOWN), None)

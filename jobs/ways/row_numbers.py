@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Number of low bits of a row's number that count rows within a batch; the bits above hold the batch number.
 BATCH_SHIFT = 43
+#: Number of low bits of a row's number that count rows within a Spark partition, where the input is a single batch.
+ROW_BITS = 33
 #: Smallest block in rows, and greatest number of blocks: larger batches get larger blocks, so that the driver collects little.
 BLOCK_ROWS = 4_096
 MAX_BLOCKS = 50_000

@@ -270,9 +270,11 @@ def check_aggregate(
     ...
     ...     def lower(self, price):
     ...         return price
-    >>> check_aggregate(Newest, [(1,), (2,)])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    windowmill.windowing.algebra.LawError: aggregate 'Newest' breaks the law of commutativity: combine(a, b) gives 2, but combine(b, a) ...
+    >>> try:
+    ...     check_aggregate(Newest, [(1,), (2,)])
+    ... except AssertionError as error:
+    ...     print(error)  # doctest: +ELLIPSIS
+    aggregate 'Newest' breaks the law of commutativity: combine(a, b) gives 2, but combine(b, a) ...
     """
     from hypothesis import strategies as st
 
@@ -311,9 +313,11 @@ def check_engine(engine: type[Engine[Any]], *, examples: int = 200, max_steps: i
     >>> class Hasty(TwoStacks):
     ...     def evict(self):  # forgets to turn the back stack over
     ...         del self._back[:1]
-    >>> check_engine(Hasty)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    AssertionError: engine 'two_stacks': after insert, evict: query gives 'a', recomputation ''...
+    >>> try:
+    ...     check_engine(Hasty)
+    ... except AssertionError as error:
+    ...     print(error)
+    engine 'two_stacks': after insert, evict: query gives 'a', recomputation ''
     """
     from hypothesis import HealthCheck, given, settings
     from hypothesis import strategies as st

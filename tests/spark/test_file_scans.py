@@ -12,8 +12,9 @@ from pyspark.sql import functions as F
 
 from windowmill import aggregate
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.ways import file_passes, limits
-from windowmill.jobs.ways.file_passes import FileScan
+from windowmill.jobs.ways import file_scan, limits, live_row_pass
+from windowmill.jobs.ways.file_passes import SlicesOfFiles
+from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.errors import SourceError
@@ -61,7 +62,7 @@ def _scan(frame, spec=_SPEC):
     pipeline = parse_pipeline(spec)
     batch = Input(pipeline=pipeline, columns=Columns(frame.schema))
     way = divide(pipeline, batch.types).slices
-    return None if way is None else FileScan.of(frame, batch, Slicing(batch, way).stage, None)
+    return None if way is None else FileScan.of(frame, batch, ["k", "s", "v"], None)
 
 
 @pytest.fixture
@@ -87,9 +88,43 @@ def test_the_rows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, mo
     assert len(scan.tasks) > 2, "the scan must have tasks that read parts of files"
     assert sum(part.rows for task in scan.tasks for part in task) == 27_003
     ours = _sorted(aggregate(frame.select("v", "s", "k", "t"), _SPEC))
-    monkeypatch.setattr(file_passes, "parts_of", lambda *_: None)
+    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
     assert ours.num_rows > 1_000
     assert ours.equals(_sorted(aggregate(frame, _SPEC)))
+
+
+_POLICIES = [
+    {"name": "last", "type": "sliding", "evict": {"count": 40}, "trigger": {"count": 3}},
+    {"name": "recent", "type": "sliding", "evict": {"time": "5 minutes"}, "trigger": {"count": 7}},
+    {"name": "w", "type": "session", "gap": "20 seconds"},
+]
+
+
+@pytest.mark.usefixtures("_small_parts")
+@pytest.mark.parametrize("keys", [["k", "s"], ["d"], []], ids=["float and text", "decimal", "none"])
+def test_live_rows_of_files_give_the_windows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, keys):
+    monkeypatch.setattr(live_row_pass, "_ROWS_PER_PARTITION", 1_000)
+    for number in range(3):
+        events = _events(2_000 + number, number)
+        decimals = pa.array(np.arange(len(events)) % 7).cast(pa.decimal128(20, 0)).cast(pa.decimal128(20, 3))
+        pq.write_table(events.append_column("d", decimals), tmp_path / f"{number}.parquet", row_group_size=500)
+    frame, spec = spark.read.parquet(str(tmp_path)), _SPEC | {"keys": keys, "windows": _POLICIES}
+    spec["time"] = {"column": "t", "tie_break": ["v"]}
+    rows = aggregate(frame, spec)
+    assert "repartition" in rows._jdf.queryExecution().logical().toString().lower()
+    assert "FileScan" not in rows._jdf.queryExecution().executedPlan().toString()
+    ours = _ordered(rows, keys)
+    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    assert ours.num_rows > 2_000
+    assert ours.equals(_ordered(aggregate(frame, spec), keys))
+
+
+def _ordered(frame, keys):
+    table = frame.toArrow()
+    texts = {name: table.column(name).cast(pa.string()) for name in keys}
+    floats = {name: pa.array(table.column(name).combine_chunks()).view(pa.int64()) for name in ("mean", "sd", "last", "top")}
+    columns = {name: table.column(name) for name in table.column_names} | texts | floats
+    return pa.table(columns).sort_by([(name, "ascending") for name in (*keys, "window", "window_end", "trigger", "window_start")])
 
 
 def test_times_beyond_the_latest_do_not_count(spark, tmp_path):
@@ -98,9 +133,9 @@ def test_times_beyond_the_latest_do_not_count(spark, tmp_path):
     pipeline = parse_pipeline(_SPEC)
     batch = Input(pipeline=pipeline, columns=Columns(frame.schema))
     stage = Slicing(batch, divide(pipeline, batch.types).slices).stage
-    scan = FileScan.of(frame, batch, stage, _START + 60_000_000)
+    scan = FileScan.of(frame, batch, ["k", "s", "v"], _START + 60_000_000)
     assert scan is not None
-    lifted = sum(sum(table.column("_rows").to_pylist()) for table in scan.lift(0))
+    lifted = sum(sum(table.column("_rows").to_pylist()) for table in SlicesOfFiles(scan, stage).lift(0))
     times = [time for time in _events(500).column("t").cast(pa.int64()).to_pylist() if time is not None]
     assert lifted == sum(-(1 << 61) < time <= _START + 60_000_000 for time in times)
 
@@ -204,7 +239,7 @@ def test_a_file_that_has_changed_since_is_an_error(spark, tmp_path):
     with (tmp_path / "d" / "f.parquet").open("ab") as file:
         file.write(b"PAR1")
     with pytest.raises(SourceError, match="has changed since"):
-        list(scan.lift(0))
+        list(scan.rows(0))
 
 
 def test_instants_are_those_of_the_files(spark, tmp_path):

@@ -69,9 +69,12 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
+    # A shell lets processes in its background ignore Ctrl-C, and so would the commands of the tests.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     server = Served()
     yield server
     server.keeper.stop()
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")

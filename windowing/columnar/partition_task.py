@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.columnar.keyed import KeyedWindows, Step
-from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.columnar.log import NUMBER_OF, StateLog
 from windowmill.windowing.columnar.output import result_rows
 from windowmill.windowing.columnar.rows import NUMBER, TIME, WATERMARK
 from windowmill.windowing.kernels.combine import Bools, Ints
@@ -71,7 +71,9 @@ class PartitionTask:
 
     def _arrived(self, fresh: pa.Table, windows: KeyedWindows) -> pa.Table:
         """``fresh`` as live rows in order of arrival; a null watermark becomes that of the row before."""
-        fresh = fresh.sort_by("_number")
+        number = fresh.column(NUMBER_OF).to_numpy()
+        if (number[1:] < number[:-1]).any():
+            fresh = fresh.sort_by(NUMBER_OF)
         rows = self.log.rows(fresh, windows.learn(self.log.key_columns(fresh), fresh.num_rows))
         known = pc.fill_null(rows.column(WATERMARK), BEFORE).to_numpy()
         watermark_at_arrival = np.maximum.accumulate(np.concatenate(([self.clock.since], known)))[1:]

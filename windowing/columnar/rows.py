@@ -39,8 +39,7 @@ class Keys:
             return np.zeros(n_rows, np.int64)
         both = pa.concat_tables([self.table, pa.table(columns)])
         codes = _codes([as_key(plain(both.column(name))) for name in both.column_names])
-        greatest = np.maximum.accumulate(np.concatenate(([-1], codes)))
-        firsts = both.take(pa.array(np.flatnonzero(codes > greatest[:-1])))
+        firsts = both.take(pa.array(_firsts(codes)))
         self.table = pa.table({name: as_key(plain(firsts.column(name))) for name in firsts.column_names})
         return codes[both.num_rows - n_rows :]
 
@@ -59,7 +58,7 @@ def codes_of(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[Ints, in
 def keys_of(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[pa.Table, Ints, int]:
     """One row for each key of ``tables``, the key index of each of their rows, and the number of keys."""
     codes, n_keys = codes_of(tables, names)
-    firsts = pa.array(np.unique(codes, return_index=True)[1])
+    firsts = pa.array(_firsts(codes))
     keys = pa.table({name: as_key(_column_of(tables, name).combine_chunks().take(firsts)) for name in names})
     return keys, codes, n_keys
 
@@ -84,6 +83,12 @@ def _codes(columns: list[pa.Array]) -> Ints:
         if index:
             codes = np.asarray(pa.array(codes).dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
     return codes
+
+
+def _firsts(codes: Ints) -> Ints:
+    """Index of the first row of each code; ``codes`` are numbered in order of first appearance. O(n)."""
+    greatest = np.maximum.accumulate(np.concatenate(([-1], codes)))
+    return np.flatnonzero(codes > greatest[:-1])
 
 
 def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) -> Leaves:

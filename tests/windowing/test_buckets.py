@@ -1,0 +1,62 @@
+"""Buckets of rows by key: equal keys meet, whatever table they come in."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from windowmill.windowing.columnar.buckets import in_buckets
+from windowmill.windowing.columnar.rows import keys_of
+
+_VALUES = {
+    "int": (pa.int32(), [*range(-50, 50), None]),
+    "float": (pa.float64(), [0.0, -0.0, float("nan"), float("-inf"), 1.5, *map(float, range(40)), None]),
+    "single": (pa.float32(), [0.0, -0.0, float("nan"), 1.5, *map(float, range(40)), None]),
+    "bool": (pa.bool_(), [True, False, None]),
+    "text": (pa.string(), [*map(str, range(50)), "", "ü", None]),
+    "bytes": (pa.binary(), [b"\xff\x00", b"", *(bytes([n]) for n in range(40)), None]),
+    "decimal": (pa.decimal128(20, 3), [*map(Decimal, range(40)), Decimal("-0.001"), None]),
+    "date": (pa.date32(), [*(date(2020, 1, 1 + n) for n in range(31)), None]),
+    "instant": (pa.timestamp("us", "UTC"), [*(datetime(1960 + n, 1, 1, tzinfo=UTC) for n in range(60)), None]),
+}
+
+
+@pytest.mark.parametrize("keys", [*([name] for name in _VALUES), ["int", "text"], ["text", "float", "instant"]], ids=",".join)
+def test_equal_keys_of_different_tables_have_one_bucket(keys):
+    rng = np.random.default_rng(3)
+    tables = []
+    for n in (1, 7, 400, 401):
+        columns = {name: pa.array([values[at] for at in rng.integers(0, len(values), n)], kind) for name, (kind, values) in _VALUES.items()}
+        tables.append(pa.table(columns | {"row": np.arange(n) + 1_000 * n}))
+    tables[0] = tables[0].slice(0, 1)
+    parts: dict[int, list[pa.Table]] = {}
+    for table in tables:
+        for bucket, rows in in_buckets(table, keys, 5):
+            assert np.all(np.diff(rows.column("row").to_numpy()) > 0), "rows keep their order"
+            parts.setdefault(bucket, []).append(rows)
+    numbers = [number for found in parts.values() for rows in found for number in rows.column("row").to_pylist()]
+    assert sorted(numbers) == sorted(number for table in tables for number in table.column("row").to_pylist())
+    assert len(parts) > 1 or keys == ["bool"]
+    together = [rows for bucket in sorted(parts) for rows in parts[bucket]]
+    _, codes, _ = keys_of(together, keys)
+    buckets = np.concatenate([[bucket] * len(rows) for bucket in sorted(parts) for rows in parts[bucket]])
+    for code in np.unique(codes):
+        assert len(set(buckets[codes == code])) == 1
+
+
+def test_without_keys_or_with_one_bucket_nothing_moves():
+    table = pa.table({"k": [2, 1, 2]})
+    assert [(bucket, rows.to_pylist()) for bucket, rows in in_buckets(table, [], 4)] == [(0, table.to_pylist())]
+    assert [(bucket, rows.to_pylist()) for bucket, rows in in_buckets(table, ["k"], 1)] == [(0, table.to_pylist())]
+    assert list(in_buckets(table.slice(0, 0), ["k"], 3)) == []
+    assert list(in_buckets(table.slice(0, 0), [], 3)) == []
+
+
+def test_many_keys_are_spread_evenly():
+    sizes = [rows.num_rows for _, rows in in_buckets(pa.table({"k": np.arange(10_000) * 1_000}), ["k"], 8)]
+    assert len(sizes) == 8
+    assert max(sizes) < 1.2 * min(sizes)
