@@ -132,8 +132,22 @@ def _arguments(text: str | None) -> str:
         return clipped(text, 200)
     if not isinstance(values, dict):
         return clipped(values, 200)
-    texts = {name.replace("_", " "): ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in values.items()}
+    texts = {name.replace("_", " "): _text(value) for name, value in values.items()}
     return clipped(", ".join(f"{name} {value}" for name, value in texts.items() if value is not None and name != "column"), 200)
+
+
+def _text(value: Any) -> Any:
+    """An argument as it is shown: of a list its values, and of a condition of Great Expectations an expression."""
+    match value:
+        case {"type": "comparison", "column": {"name": column}, "operator": operator, "parameter": parameter}:
+            return f"{column} {operator} {_text(parameter)}"
+        case {"type": "nullity", "column": {"name": column}, "is_null": is_null}:
+            return f"{column} IS {'' if is_null else 'NOT '}NULL"
+        case {"type": "and" | "or" as word, "conditions": [*conditions]}:
+            return f" {word.upper()} ".join(f"({_text(condition)})" for condition in conditions)
+        case [*values]:
+            return ", ".join(map(str, values))
+    return value
 
 
 def _observed(row: dict[str, Any]) -> str:

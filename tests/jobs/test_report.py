@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from windowmill.checkpoints.batches import Commit, RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.report import charts, scales, write_report
+from windowmill.jobs.report import charts, quality, scales, write_report
 from windowmill.jobs.report.curves import read_curves
 from windowmill.jobs.report.quality import read_quality
 from windowmill.jobs.report.tables import ReportError, open_table, read_quarantine
@@ -350,6 +350,27 @@ def test_quality_shows_the_last_attempt_and_tells_warnings_and_broken_rules(pipe
     ]
     page = Page.of(pipeline)
     assert page.values("aria-label", "i") == ["passed", "warned", "broken", "passed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (None, ""),
+        ("[", "["),
+        ('{"column": "n", "min_value": 1, "max_value": null}', "min value 1"),
+        ('{"column_list": ["a", "b"], "mostly": 0.9}', "column list a, b, mostly 0.9"),
+        (
+            '{"row_condition": {"type": "comparison", "column": {"name": "window"}, "operator": "IN", "parameter": ["a", "b"]}}',
+            "row condition window IN a, b",
+        ),
+        (
+            '{"row_condition": {"type": "and", "conditions": [{"type": "nullity", "column": {"name": "k"}, "is_null": true}]}}',
+            "row condition (k IS NULL)",
+        ),
+    ],
+)
+def test_arguments_of_rules_are_shown_as_text(arguments, shown):
+    assert quality._arguments(arguments) == shown
 
 
 def test_page_is_bounded(tmp_path):
