@@ -184,6 +184,28 @@ def test_a_user_brings_windows_and_aggregates(tmp_path: Path, monkeypatch: pytes
     assert [(row["window_start"], row["window_end"], row["longest"]) for row in found] == [(0, 2, "xyz"), (1, 3, "xyz"), (2, 4, "xy")]
 
 
+class Total:
+    """A sum with an identity."""
+
+    identity = 0
+
+    def lift(self, value: int) -> int:
+        return value
+
+    def combine(self, older: int, newer: int) -> int:
+        return older + newer
+
+    def lower(self, total: int) -> int:
+        return total
+
+
+def test_an_own_aggregate_with_an_identity_gives_null_for_a_window_of_nulls(tmp_path: Path):
+    own = {"use": f"{__name__}:Total", "args": ["v"]}
+    spec = spec_of(windows=[{"name": "w", "type": "tumbling", "size": "1 hour", "empty": "emit"}], aggregates={"s": own})
+    rows = [{"k": "a", "t": f"2013-01-01T{hour:02}:30:00", "v": v} for hour, v in ((0, 2), (1, None), (3, 0))]
+    assert [row["s"] for row in results(tmp_path, spec, rows)] == [2, None, None, 0]
+
+
 def test_nothing_in_nothing_out(tmp_path: Path):
     assert attempt(tmp_path, HOURLY, []) == ([], [])
     out, err = attempt(tmp_path, HOURLY, [{"k": "a", "t": None}])

@@ -250,8 +250,6 @@ def _user_defined(name: str, rows: Sequence[tuple[Any, ...]]) -> Any:
     imported = imported_for("use", name)
     aggregate = imported() if isinstance(imported, type) else imported
     lifted = [aggregate.lift(*row) for row in rows]
-    if hasattr(aggregate, "identity"):
-        lifted.insert(0, aggregate.identity() if callable(aggregate.identity) else aggregate.identity)
     return aggregate.lower(functools.reduce(aggregate.combine, lifted)) if lifted else None
 
 
