@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import sysconfig
+import traceback
+from pathlib import PurePath
 
 from windowmill.windowing import errors
 from windowmill.windowing.columnar.checksums import REMEDY
@@ -49,6 +52,11 @@ _KNOWN = (
     (r"[Pp]ermission denied|AccessControlException", "a path may not be read or written by this user; check its permissions"),
 )
 
+#: A frame of a Python trace: file, line and function.
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
+#: How the files of Python and of installed libraries begin.
+_INSTALLED = ("<", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+
 #: Windowmill's own error in a Python worker, as Spark's error quotes it in the trace.
 _OURS = re.compile(rf"^\s*(?:[\w.]+: )*{re.escape(errors.__name__)}\.(\w+Error): ([^\n]+)", re.MULTILINE)
 
@@ -85,5 +93,14 @@ def explain(err: Exception) -> str:
     worker = re.search(r"Traceback \(most recent call last\):.*?\n(\w[\w.]*(?:Error|Exception)?: [^\n]{0,300})\n", text, re.DOTALL)
     java = re.search(r"(?:Caused by: |: )((?:[a-z]+\.)+[A-Z]\w*(?:Exception|Error): [^\n]{0,200})", text)
     what = worker[1] if worker else java[1] if java and "An error occurred while calling" in first else first
-    advice = advice or "run again, or with `windowmill --debug …` for the trace"
-    return f"{what[:300]}; {advice}; nothing of this batch counts until it is committed"
+    if advice is None:
+        advice = "run again, or with `windowmill --debug …` for the trace"
+        named = what if worker or java or not str(err).strip() else f"{type(err).__name__}: {first}"
+        what = named[:300] + _place(text if worker else "".join(traceback.format_tb(err.__traceback__)))
+    return f"{what[:400]}; {advice}; nothing of this batch counts until it is committed"
+
+
+def _place(trace: str) -> str:
+    """Where the innermost call of ``trace`` is that is not a library's: a function of the user's, where one fails."""
+    frames = [frame for frame in _FRAME.findall(trace) if not frame[0].startswith(_INSTALLED)]
+    return " ({}:{} in {})".format(PurePath(frames[-1][0]).name, *frames[-1][1:]) if frames else ""

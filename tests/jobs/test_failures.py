@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import traceback
 
 import pytest
 
-from windowmill.jobs.spark.failures import raised_in_worker, typed
+from windowmill.jobs.spark.failures import explain, raised_in_worker, typed
 from windowmill.windowing.errors import StateCorruptError, StateMissingError
 
 
@@ -23,6 +25,24 @@ def test_an_error_of_our_own_comes_back_from_a_worker():
         found = raised_in_worker(RuntimeError(_trace(err)))
     assert type(found) is StateCorruptError
     assert str(found) == "state /s: 1 of 3 rows read differ"
+
+
+def _fail(_value: int) -> int:
+    return json.loads("x")  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_an_error_of_a_users_module_says_what_and_where(quoted):
+    try:
+        _fail(1)
+    except ValueError as err:
+        found = explain(RuntimeError(_trace(err)) if quoted else err)
+    assert re.match(r"(json\.decoder\.)?JSONDecodeError: Expecting value: .* \(test_failures\.py:\d+ in _fail\); run again", found)
+    assert "\n" not in found
+
+
+def test_an_error_without_words_is_told_by_its_type():
+    assert explain(NotImplementedError()).startswith("NotImplementedError; run again")
 
 
 def test_an_error_of_a_users_module_is_not_ours():
