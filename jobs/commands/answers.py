@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -18,19 +17,12 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.warnings import warnings_of
+from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.sources.kinds import KINDS, open_source
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SourceError, StateCorruptError, first_line
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One answer in two forms: JSON values in ``data``, and in ``text`` what a terminal shows (a string or a rich table)."""
-
-    data: Any
-    text: Any
 
 
 def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Annotated, Any, cast
 
@@ -60,14 +61,19 @@ class _State:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command of ``arguments``, by default those of the process; returns its exit code."""
-    return _guarded(lambda: app(args=arguments, prog_name="windowmill", standalone_mode=False))
+    given = sys.argv[1:] if arguments is None else arguments
+    # An option of all commands, so it may stand behind any of them; the sort is stable.
+    given = sorted(given, key=lambda argument: argument != "--debug")
+    return _guarded(lambda: app(args=given, prog_name="windowmill", standalone_mode=False))
 
 
 def _guarded(action: Callable[[], Any]) -> int:
     try:
         result = action()
     except TyperException as err:
-        errors.print(f"windowmill: {err.format_message()}; see `windowmill --help`", markup=False)
+        # Without any argument the help has been printed, and there is no message.
+        if told := err.format_message().rstrip("."):
+            errors.print(f"windowmill: {told}; see `windowmill --help`", markup=False)
         return 2
     except typer.Abort:
         return _stopped()

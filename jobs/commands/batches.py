@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from windowmill.jobs.commands.options import AcceptChanges, AcceptCode, Arrival, AsJson, Spec
-from windowmill.jobs.commands.output import errors, show
+from windowmill.jobs.commands.output import Answer, errors, show
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline
@@ -80,7 +80,6 @@ def abandon(spec: Spec, as_json: AsJson = False) -> None:
     """Drop an open plan that has published nothing; the next run makes a new plan."""
     from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.progress import Progress
-    from windowmill.jobs.commands.answers import Answer
 
     pipeline = load_pipeline(spec)
     plan = loop.abandon(pipeline, Progress(errors))

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 from packaging.requirements import Requirement
-from rich.console import Console
 from rich.text import Text
 
 from windowmill.checkpoints.places import local_path
+from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.spark.jars import DELTA_VERSION, class_archive, damaged_jars, jars_folder
 from windowmill.jobs.spark.java import find_java, java_at
 from windowmill.jobs.spark.settings import SERVER
@@ -66,18 +66,20 @@ def examine() -> list[Check]:
     ]
 
 
-def report(checks: list[Check], console: Console) -> int:
-    """Print ``checks``; returns 1 if one of them is wrong, else 0."""
+def report(checks: list[Check]) -> Answer:
+    """Say what ``checks`` have found."""
     width = max(len(check.name) for check in checks)
+    text = Text()
     for check in checks:
         mark, style = MARKS[check.ok]
-        console.print(Text.assemble((f"{mark:<6}", style), f"{check.name:<{width}}  ", check.found), soft_wrap=True)
+        text.append(f"{mark:<6}", style).append(f"{check.name:<{width}}  {check.found}\n")
         if check.ok is not True:
-            console.print(Text(f"{'':<{6 + width}}  -> {check.advice}", style=style), soft_wrap=True)
+            text.append(f"{'':<{6 + width}}  -> {check.advice}\n", style)
     wrong = sum(check.ok is False for check in checks)
     warned = sum(check.ok == "warn" for check in checks)
-    console.print(Text(f"{wrong} wrong, {warned} to look at, {len(checks) - wrong - warned} fine"))
-    return 1 if wrong else 0
+    text.append(f"{wrong} wrong, {warned} to look at, {len(checks) - wrong - warned} fine")
+    found = [{"name": c.name, "result": MARKS[c.ok][0].lower(), "found": c.found, "advice": c.advice} for c in checks]
+    return Answer({"wrong": wrong, "warned": warned, "checks": found}, text)
 
 
 def check_java() -> Check:

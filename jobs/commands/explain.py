@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from windowmill.jobs.commands.answers import Answer
+from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.costs import engine_cost
 from windowmill.windowing.engines import ENGINES

@@ -9,14 +9,16 @@ from typing import Annotated
 import typer
 
 from windowmill.jobs.commands.options import AsJson
-from windowmill.jobs.commands.output import console, errors, show
+from windowmill.jobs.commands.output import Answer, errors, show
 
 
-def doctor() -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports, the servers that SPARK_REMOTE names."""
     from windowmill.jobs.commands.doctor import examine, report
 
-    raise typer.Exit(report(examine(), console))
+    answer = report(examine())
+    show(answer, as_json)
+    raise typer.Exit(1 if answer.data["wrong"] else 0)
 
 
 def serve(
@@ -31,7 +33,6 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Keep Spark and Python warm on this machine, and print the address for SPARK_REMOTE; ends on SIGTERM and Ctrl-C."""
-    from windowmill.jobs.commands.answers import Answer
     from windowmill.jobs.spark.server import Limits, Server
 
     def ready(server: Server) -> None:

@@ -24,7 +24,7 @@ from windowmill.checkpoints.state.partials import Needed, compact_partials
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.commands.answers import Answer
+from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.spark import staging
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.columnar.known_spans import marks_of

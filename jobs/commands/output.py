@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 
-if TYPE_CHECKING:
-    from windowmill.jobs.commands.answers import Answer
-
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer in two forms: JSON values in ``data``, and in ``text`` what a terminal shows (a string or a rich table)."""
+
+    data: Any
+    text: Any
 
 
 def show(answer: Answer, as_json: bool) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from windowmill.jobs.commands.options import AsJson, Spec
-from windowmill.jobs.commands.output import console, show
+from windowmill.jobs.commands.output import Answer, show
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.specfile import load_pipeline, read_spec
 
@@ -17,6 +18,7 @@ from windowmill.windowing.specfile import load_pipeline, read_spec
 def validate(
     spec: Spec,
     source: Annotated[bool, typer.Option("--source", help="Also compare the spec with the columns of its source; no JVM.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check the spec, with its conditions, functions and expectations; starts nothing."""
     from windowmill.jobs.spec_checks import problems_of, source_problems
@@ -28,10 +30,9 @@ def validate(
         raise SpecError("\n".join(read.problem(field, text) for field, text in problems))
     missing = [name for name in ("source", "sink") if getattr(pipeline, name) is None]
     note = f"; without {' and '.join(missing)} it serves `windowmill try` only" if missing else ""
-    console.print(
-        f"{spec}: pipeline {pipeline.pipeline} is valid: {len(pipeline.windows)} windows, {len(pipeline.aggregates)} aggregates{note}",
-        markup=False,
-    )
+    text = f"{spec}: pipeline {pipeline.pipeline} is valid: {len(pipeline.windows)} windows, {len(pipeline.aggregates)} aggregates{note}"
+    names = {"windows": [window.name for window in pipeline.windows], "aggregates": list(pipeline.aggregates)}
+    show(Answer({"pipeline": pipeline.pipeline, "status": "valid", **names, "missing": missing}, Text(text)), as_json)
 
 
 def explain(spec: Spec, as_json: AsJson = False) -> None:
@@ -47,6 +48,7 @@ def try_(
     batch_rows: Annotated[int | None, typer.Option("--batch-rows", min=1, help="Split the input into batches of this many rows.")] = None,
     engine: Annotated[str, typer.Option("--engine", help="kernel; spark, as runs; or reference, the oracle: plain and slow.")] = "kernel",
     final: Annotated[bool, typer.Option("--final/--no-final", help="Whether the watermark goes to infinity at the end of input.")] = True,
+    _as_json: Annotated[bool, typer.Option("--json", help="No effect: the output is JSON lines.")] = False,
 ) -> None:
     """Run the spec on JSON lines and print its rows as JSON lines. No Airflow, no tables."""
     from windowmill.jobs.commands.try_command import run_try

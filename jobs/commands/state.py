@@ -14,7 +14,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.log import is_log
-from windowmill.jobs.commands.answers import Answer
+from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.commands.state_views.base import View, source_types, value_of
 from windowmill.jobs.commands.state_views.live_rows import LiveRowsView
 from windowmill.jobs.commands.state_views.mixed import MixedView

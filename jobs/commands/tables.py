@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from windowmill.jobs.commands.options import AsJson, Last, Spec
-from windowmill.jobs.commands.output import console, errors, show
+from windowmill.jobs.commands.output import Answer, errors, show
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.specfile import load_pipeline
 
@@ -56,11 +57,14 @@ def state(
 def report(
     spec: Spec,
     out: Annotated[str | None, typer.Option("--out", help="Path or URI of the page; by default next to the pipeline's tables.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write the HTML report."""
     from windowmill.jobs.report import write_report
 
-    console.print(redacted(write_report(load_pipeline(spec), out=str(out) if out else None)), markup=False)
+    pipeline = load_pipeline(spec)
+    page = redacted(write_report(pipeline, out=str(out) if out else None))
+    show(Answer({"pipeline": pipeline.pipeline, "report": page}, Text(page)), as_json)
 
 
 def maintain(spec: Spec, as_json: AsJson = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import json
 import os
 import socket
 import sys
@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
+from windowmill.jobs.cli import main
 from windowmill.jobs.commands import doctor
 from windowmill.jobs.commands.doctor import Check
 from windowmill.jobs.spark import jars, java
@@ -177,11 +177,23 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, asked: str, ok: bool | str) -> 
     assert doctor.check_memory().ok == ok
 
 
-def test_report_ends_with_one_only_if_something_is_wrong() -> None:
-    printed = io.StringIO()
-    console = Console(file=printed, width=200)
-    fine, told, wrong = Check("A", True, "good"), Check("B", "warn", "odd", "look"), Check("C", False, "bad", "repair")
-    assert doctor.report([fine, told], console) == 0
-    assert "repair" not in printed.getvalue()
-    assert doctor.report([fine, told, wrong], console) == 1
-    assert printed.getvalue().splitlines()[-3:] == ["WRONG C  bad", "         -> repair", "1 wrong, 1 to look at, 1 fine"]
+def examined(monkeypatch: pytest.MonkeyPatch, checks: list[Check], *options: str) -> int:
+    monkeypatch.setattr(doctor, "examine", lambda: checks)
+    return main(["doctor", *options])
+
+
+def test_doctor_ends_with_one_only_if_something_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fine, told, wrong = Check("A", True, "good"), Check("B", "warn", "odd", "look"), Check("C", False, "[bad]", "repair")
+    assert examined(monkeypatch, [fine, told]) == 0
+    assert "repair" not in capsys.readouterr().out
+    assert examined(monkeypatch, [fine, told, wrong]) == 1
+    assert capsys.readouterr().out.splitlines()[-3:] == ["WRONG C  [bad]", "         -> repair", "1 wrong, 1 to look at, 1 fine"]
+    assert examined(monkeypatch, [fine, wrong], "--json") == 1
+    assert json.loads(capsys.readouterr().out) == {
+        "wrong": 1,
+        "warned": 0,
+        "checks": [
+            {"name": "A", "result": "ok", "found": "good", "advice": ""},
+            {"name": "C", "result": "wrong", "found": "[bad]", "advice": "repair"},
+        ],
+    }
