@@ -19,14 +19,13 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import holds_credentials, redacted
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.registry import TYPES
-from windowmill.windowing.yamltext import MAX_DEPTH, parse_yaml
+from windowmill.windowing.yamltext import MAX_DEPTH, VARIABLE, parse_yaml
 
 MAX_BYTES = 1 << 20
 #: Number of problems of one spec that an error lists; thousands would hide the first.
 _MOST_PROBLEMS = 20
 #: Limits on the characters of a value, and of a line, in a message.
 _SHOWN, _LINE = 120, 900
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 #: A variable, an escaped dollar sign, or a malformed variable.
 _MARK = re.compile(r"\$\$(?=\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{[^}]{0,40}\}?")
 _FIELD = re.compile(r"([a-z_]+(?:\.\w+)*): (.*)", re.DOTALL)
@@ -173,7 +172,7 @@ class _Filling:
                 self.look_for_credentials(item, (*path, str(name)))
         elif isinstance(value, str):
             # Variables are not literal credentials, so remove them: key:${SECRET}@ becomes key:@.
-            literal = _NO_SECRET.sub("://", _VARIABLE.sub("", value))
+            literal = _NO_SECRET.sub("://", VARIABLE.sub("", value))
             if holds_credentials(literal) or (path[-2:-1] == ("options",) and holds_credentials(f"{path[-1]}={literal}")):
                 self._refuse(path, "holds credentials; leave them to the machine's own settings, or name them as ${NAME}")
 
@@ -190,9 +189,9 @@ class _Filling:
             return mark[0]
 
         filled_text = _MARK.sub(replace, text)
-        if _VARIABLE.search(text):
+        if VARIABLE.search(text):
             self.filled[text] = filled_text
-            self.filled |= {f"${{{name}}}": self._environment[name] for name in _VARIABLE.findall(text) if name in self._environment}
+            self.filled |= {f"${{{name}}}": self._environment[name] for name in VARIABLE.findall(text) if name in self._environment}
         return filled_text
 
     def _refuse(self, path: _Path, message: str) -> None:
@@ -273,9 +272,10 @@ def _describe(error: Any, name: str, lines: Mapping[_Path, int], written: Any) -
         return f"{where}: got {shown(error['input'] if '[key]' in error['loc'] else value)}; expected text matching {context['pattern']}"
     if kind in _EXPECTED:
         return f"{where}: got {shown(value)}; expected {_EXPECTED[kind].format(**context)}"
-    if kind in ("union_tag_invalid", "literal_error"):
-        expected = context.get("expected_tags") or context.get("expected")
-        return f"{where}: got {shown(value.get('type') if isinstance(value, Mapping) else value)}; expected one of {expected}"
+    if kind == "union_tag_invalid":
+        return f"{_where(name, (*path, 'type'), lines)}: got {shown(value.get('type'))}; expected one of {context['expected_tags']}"
+    if kind == "literal_error":
+        return f"{where}: got {shown(value)}; expected one of {context['expected']}"
     if kind == "union_tag_not_found":
         return f"{where}: got {shown(value)}; expected a mapping with a type, one of {', '.join(sorted(TYPES.imported()))}"
     message = redacted(error["msg"].removeprefix("Value error, "))

@@ -12,6 +12,11 @@ import yaml
 MAX_DEPTH = 32
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp", "merge", "value")}
 
+#: A variable of the environment in a text.
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+#: A variable while YAML is read, which would give its braces a meaning of their own in ``{path: ${NAME}}``; of private characters.
+_SHIELDED = re.compile("\\$\ue000([A-Za-z0-9_]+)\ue001")
+
 #: Characters with which libyaml accepts or reads a text otherwise than PyYAML's own parser does (found by comparing them on mutated specs).
 _READ_OTHERWISE = re.compile("[\t\r?!%\x85\u2028\u2029\ufeff]|[|>][-+0-9]*#")
 
@@ -27,11 +32,12 @@ def parse_yaml(text: str) -> tuple[Any, Any]:
     if _FastLoader is not None and not _READ_OTHERWISE.search(text):
         # PyYAML's own parser takes ten times as long; it is asked for the message if something is wrong.
         with suppress(yaml.YAMLError):
-            return _document(_FastLoader(text))
-    return _document(_PlainLoader(text))
+            return _document(_FastLoader, text)
+    return _document(_PlainLoader, text)
 
 
-def _document(loader: Any) -> tuple[Any, Any]:
+def _document(parser: Any, text: str) -> tuple[Any, Any]:
+    loader = parser(VARIABLE.sub("$\ue000\\1\ue001", text))
     node = loader.get_single_node()
     return (loader.construct_document(node) if node is not None else None), node
 
@@ -58,6 +64,11 @@ class _SpecRules:
             self._depth -= 1
         if node is not None and node.tag not in _TAGS:
             raise yaml.composer.ComposerError(None, None, f"the tag {node.tag!r} is not read; write a plain value", node.start_mark)
+        return node
+
+    def compose_scalar_node(self: Any, anchor: Any) -> Any:
+        node = yaml.composer.Composer.compose_scalar_node(self, anchor)
+        node.value = _SHIELDED.sub(r"${\1}", node.value)
         return node
 
     def compose_mapping_node(self: Any, anchor: Any) -> Any:

@@ -40,6 +40,17 @@ def test_a_spec_as_written(tmp_path):
     assert Pipeline.model_validate(pipeline.model_dump(mode="json")) == pipeline
 
 
+@pytest.mark.parametrize("sink", ["{path: ${WAREHOUSE}/out}", "{path: '${WAREHOUSE}/out'}", "\n  path: ${WAREHOUSE}/out  # or a ${TABLE}"])
+def test_a_variable_stands_wherever_a_text_does(tmp_path, sink):
+    pipeline = load(tmp_path, MINIMAL.replace("{path: /out}", sink).replace("keys: [k]", "keys: [${KEY}, $${KEY}]"), KEY="k")
+    assert (pipeline.sink.path, pipeline.keys) == ("/data/out", ("k", "${KEY}"))
+
+
+def test_a_variable_that_is_missing_is_told_with_its_line(tmp_path):
+    with pytest.raises(SpecError, match=r"p.yaml:10: sink.path: the environment variable OUT is not set; export OUT="):
+        load(tmp_path, MINIMAL.replace("/out", "${OUT}/out"))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -51,7 +62,7 @@ def test_a_spec_as_written(tmp_path):
         ("PT30M", "30 minuts", r"p.yaml:6: windows.0.hop: got '30 minuts'; expected a duration such as"),
         ("PT30M", "0 seconds", r"windows.0.hop: got '0 seconds'; expected a duration longer than zero"),
         ("PT30M", "30", r"windows.0.hop: got 30; expected a duration with a unit"),
-        ("type: hopping", "type: hoping", r"windows.0: got 'hoping'; expected one of 'tumbling', 'hopping'"),
+        ("type: hopping", "type: hoping", r"p.yaml:6: windows.0.type: got 'hoping'; expected one of 'tumbling', 'hopping'"),
         ("keys:", "keyz:", r"p.yaml:3: keyz: unknown field; did you mean 'keys'\?"),
         ("keys: [k]", "keys: [window]", r"keys: 'window' is taken by a column of windowmill's own"),
         ("n: {count", "k: {count", r"aggregates.k: the name is taken by a key"),
