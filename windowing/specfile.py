@@ -147,6 +147,7 @@ class _Filling:
     def __init__(self, name: str, environment: Mapping[str, str], lines: Mapping[_Path, int]) -> None:
         self._name, self._environment, self._lines = name, environment, lines
         self.problems: list[str] = []
+        self._missing: set[str] = set()
         self.filled: dict[str, str] = {}
 
     def fill(self, value: Any, path: _Path) -> Any:
@@ -183,7 +184,9 @@ class _Filling:
             if mark[1] is None:
                 self._refuse(path, f"got {mark[0]!r}; expected the name of an environment variable, as in ${{NAME}} ($${{ is the text ${{)")
             elif mark[1] not in self._environment:
-                self._refuse(path, f"the environment variable {mark[1]} is not set; export {mark[1]}=…, then run again")
+                if mark[1] not in self._missing:  # one problem, however many fields name it
+                    self._refuse(path, f"the environment variable {mark[1]} is not set; export {mark[1]}=…, then run again")
+                self._missing.add(mark[1])
             else:
                 return self._environment[mark[1]]
             return mark[0]
