@@ -28,7 +28,7 @@ from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_CONF, RELEASE, RU
 from windowmill.jobs.warm.keeper import Keeper
 from windowmill.windowing.errors import MachineError
 
-WARMING = "windowmill.jobs.commands.warming"
+WARMING = "windowmill.jobs.warm.warm_up"
 START_SECONDS, WARM_SECONDS, STOP_SECONDS = 120.0, 600.0, 10.0
 LOOK_SECONDS, MEMORY_SECONDS = 0.5, 10.0
 #: Seconds for which the kernel still lists a connection that has been closed (TIME_WAIT).

@@ -1,4 +1,4 @@
-"""Warms up the Spark Connect server that ``SPARK_REMOTE`` names: ``python -m windowmill.jobs.commands.warming``.
+"""Warms up the Spark Connect server that ``SPARK_REMOTE`` names: ``python -m windowmill.jobs.warm.warm_up``.
 
 Runs small pipelines by slices and by positions in a temporary folder, a few batches each, so that the server has loaded and compiled what
 the run of a small batch needs. Such batches need no Python workers, so the same windows are also computed over a DataFrame, which starts
