@@ -104,11 +104,11 @@ def test_a_missing_class_archive_is_warned_of(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_kernels_that_are_not_compiled_are_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from windowmill.windowing.kernels.sliced import hopping_windows
+    from windowmill.windowing.kernels.slice_windows import hopping_windows
 
     monkeypatch.setattr(hopping_windows, "_cache", SimpleNamespace(cache_path=str(tmp_path)))
     assert doctor.check_kernels().ok == "warn"
-    index = tmp_path / "sliced.hopping_windows-20.py311.nbi"
+    index = tmp_path / "slice_windows.hopping_windows-20.py311.nbi"
     index.touch()
     assert doctor.check_kernels().ok is True
     os.utime(index, (0, 0))  # compiled from other code, long ago

@@ -38,7 +38,7 @@ def test_an_engine_combines_at_most_as_often_as_is_said(name, n, m):
 COUNTING = """
 import json, sys
 import numpy as np
-from windowmill.windowing.kernels import flatfat, rings, sliced, two_stacks
+from windowmill.windowing.kernels import flatfat, rings, slice_windows, two_stacks
 
 calls = 0
 def counting(module, name):
@@ -48,7 +48,7 @@ def counting(module, name):
         calls += 1
         inner(*operands)
     setattr(module, name, combine)
-counting(sliced, "combine"), counting(two_stacks, "combine_atom"), counting(flatfat, "combine_atom")
+counting(slice_windows, "combine"), counting(two_stacks, "combine_atom"), counting(flatfat, "combine_atom")
 
 program = np.array([[0, 0, 0, 1, 0]])
 def ones(rows):
@@ -57,8 +57,8 @@ found = []
 for n, m in json.loads(sys.argv[1]):
     windows = 6 * -(-n // m)
     leaves, calls = n + (windows - 1) * m, 0
-    slices = np.array([0, leaves]), np.arange(leaves), np.full(leaves, sliced.NEVER_CLOSED)
-    _, ends, *_ = sliced.hopping_windows(program, *slices, *ones(leaves), n, m, 0, n - 1, leaves)
+    slices = np.array([0, leaves]), np.arange(leaves), np.full(leaves, slice_windows.NEVER_CLOSED)
+    _, ends, *_ = slice_windows.hopping_windows(program, *slices, *ones(leaves), n, m, 0, n - 1, leaves)
     stored, calls = calls, 0
     lo, offsets = np.arange(windows) * m, np.array([0, windows])
     two_stacks.fifo_ranges(program, *ones(leaves), np.arange(leaves), offsets, lo, lo + n, np.array([-1]), *ones(windows))

@@ -31,7 +31,7 @@ from windowmill.windowing.kernels.columns import int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, known_span
 from windowmill.windowing.kernels.rows import Rows
-from windowmill.windowing.kernels.sliced import NEVER_CLOSED
+from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.slicing.numbering import Numbering
 
 #: ``first`` and ``last`` of a key of which a window has counted nothing.

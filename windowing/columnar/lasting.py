@@ -31,7 +31,7 @@ from windowmill.windowing.columnar.slices import CLOSED, TIME, closed_of, nulled
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE
-from windowmill.windowing.kernels.sliced import NEVER_CLOSED
+from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.slicing.crossings import Crossings
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from windowmill.windowing.columnar.known_spans import least_spans
 from windowmill.windowing.columnar.slices import Revising, SliceStage
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.slice_revisions import Arrived, late_windows, versions
-from windowmill.windowing.kernels.sliced import NEVER_CLOSED
+from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.kernels.slices import combine_runs, runs
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.leaves import runs as equal_runs

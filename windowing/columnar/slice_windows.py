@@ -1,7 +1,7 @@
 """Combines slices of whole keys into windows, and into the rows that the state keeps.
 
 Where all windows are hopping ones of fixed length over numbers alone, and events are points,
-:mod:`windowmill.windowing.kernels.sliced` combines them; else :mod:`windowmill.windowing.columnar.grid_partials`.
+:mod:`windowmill.windowing.kernels.slice_windows` combines them; else :mod:`windowmill.windowing.columnar.grid_partials`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.kernels.columns import arenas, int64_of, key_offsets, stored
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.lower import lower
-from windowmill.windowing.kernels.sliced import NEVER_CLOSED, hopping_windows
+from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED, hopping_windows
 from windowmill.windowing.kernels.slices import along_axis, combine_runs, runs
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.leaves import runs as equal_runs

@@ -30,7 +30,7 @@ from windowmill.windowing.kernels.columns import int64_of, order_key, stored, va
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, lift_runs
-from windowmill.windowing.kernels.sliced import NEVER_CLOSED
+from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.kernels.slices import along_axis, by_key, runs
 from windowmill.windowing.nodes import Nodes
 

@@ -6,5 +6,5 @@ per atom.
 
 The rows of a window are found by ``grid_ranges`` and ``grid_revisions`` (over ``grid_arithmetic``), ``sessions``, ``snapshots``,
 ``counts``, ``policies`` and ``late_tuples``. Their partials are combined by ``two_stacks`` (ranges of rows), ``flatfat`` (over ``rings``,
-where rows are removed in any order) and ``sliced`` (stored slices); ``clipped`` weights rows separately for each window.
+where rows are removed in any order) and ``slice_windows`` (stored slices); ``clipped`` weights rows separately for each window.
 """

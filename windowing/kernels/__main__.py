@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.kernels.sliced import hopping_windows
+from windowmill.windowing.kernels.slice_windows import hopping_windows
 
 _SLIDING = [
     {"evict": evict, "trigger": trigger}

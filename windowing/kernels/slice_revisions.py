@@ -19,7 +19,7 @@ import numpy as np
 
 from windowmill.windowing.kernels.combine import Bools, Ints, njit
 from windowmill.windowing.kernels.grid_arithmetic import LISTED, Grid, end_of, first_after, is_listed_past, start_of
-from windowmill.windowing.kernels.sliced import NEVER_CLOSED
+from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 
 
 class Arrived(NamedTuple):

@@ -17,7 +17,7 @@ from windowmill.windowing.columnar.grid_partials import Partials, windows_of
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.sliced import NEVER_CLOSED
+from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER
