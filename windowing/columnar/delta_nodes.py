@@ -19,7 +19,7 @@ from windowmill.windowing.columnar.log import BATCH, KIND
 from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
 from windowmill.windowing.columnar.positions import FLOAT_LEAST, LEAST, LIVE, NODE, SEQUENCE
 from windowmill.windowing.errors import StateCorruptError
-from windowmill.windowing.kernels import policy_rules as kernel
+from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 

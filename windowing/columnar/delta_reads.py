@@ -19,7 +19,7 @@ from windowmill.windowing.columnar.position_reads import Bounds, Demand, Known
 from windowmill.windowing.columnar.positions import HEAD, NEXT, SEQUENCE, PositionStage
 from windowmill.windowing.columnar.rows import plain
 from windowmill.windowing.columnar.slices import TIME
-from windowmill.windowing.kernels import policy_rules as kernel
+from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.slicing.policy_settings import delta_of, holds_integers, joined_values, values_at, values_of

@@ -16,7 +16,7 @@ from windowmill.windowing.columnar.position_sequence import Entered, Held, Posit
 from windowmill.windowing.columnar.position_tries import Combined, combine_totals
 from windowmill.windowing.columnar.positions import FLOAT_LEAST, LEAST, LIVE
 from windowmill.windowing.columnar.results import Column
-from windowmill.windowing.kernels import policy_rules as kernel
+from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lower import lower

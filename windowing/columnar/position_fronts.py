@@ -12,7 +12,7 @@ from windowmill.windowing.columnar.position_nodes import Forest
 from windowmill.windowing.columnar.position_reads import alone_in
 from windowmill.windowing.columnar.position_sequence import Entered, Held, PositionSequence, Ran, part_of
 from windowmill.windowing.columnar.results import Column
-from windowmill.windowing.kernels import policy_rules as kernel
+from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.policy_settings import no_values

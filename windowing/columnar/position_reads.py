@@ -30,7 +30,7 @@ from windowmill.windowing.columnar.rows import KEY, NUMBER, UNTIL, WATERMARK, in
 from windowmill.windowing.columnar.rows import TIME as ROW_TIME
 from windowmill.windowing.columnar.slices import CLOSED, TIME
 from windowmill.windowing.errors import StateCorruptError
-from windowmill.windowing.kernels import policy_rules as kernel
+from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.slicing.leaves import Leaves

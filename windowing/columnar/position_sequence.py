@@ -35,7 +35,7 @@ from windowmill.windowing.columnar.rows import NUMBER
 from windowmill.windowing.columnar.rows import TIME as ROW_TIME
 from windowmill.windowing.columnar.slices import TIME, lifted_groups
 from windowmill.windowing.columnar.stored_objects import StoredObjects
-from windowmill.windowing.kernels import policy_rules as kernel
+from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.late_tuples import judge_tuples
 from windowmill.windowing.kernels.layout import Layout

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from windowmill.windowing.kernels.combine import Bools, Ints, inner, njit
-from windowmill.windowing.kernels.policy_rules import AFTER, AGE, BEFORE, EMPTY, IDLE, NONE, TICKS, TRIGGER, tick_after, tick_until
+from windowmill.windowing.kernels.policy_arrays import AFTER, AGE, BEFORE, EMPTY, IDLE, NONE, TICKS, TRIGGER, tick_after, tick_until
 from windowmill.windowing.kernels.rows import suspects_of
 
 
@@ -18,7 +18,7 @@ def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, number
     Parameters
     ----------
     settings, listed
-        As in :class:`~windowmill.windowing.kernels.policy_rules.Rules`.
+        As in :class:`~windowmill.windowing.kernels.policy_arrays.Rules`.
     applied
         Older tuples that the key knows: in the window, waiting, or the last one applied.
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from windowmill.windowing.bounds import MOST_ROWS_OF_KEY
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints, inlined, inner, njit
-from windowmill.windowing.kernels.policy_rules import (
+from windowmill.windowing.kernels.policy_arrays import (
     AFTER,
     AGE,
     BASE,

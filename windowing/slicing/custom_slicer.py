@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.errors import SpecError, StateError
-from windowmill.windowing.kernels import policy_rules as kernel
+from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.late_tuples import judge_tuples
 from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest, runs

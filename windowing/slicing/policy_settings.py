@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from windowmill.windowing.bounds import check_key, check_share
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.kernels import policy_rules as kernel
+from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import condition_column

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.kernels import policy_rules as kernel
+from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.late_tuples import judge_tuples
 from windowmill.windowing.kernels.rings import PENDING, ring_changes
