@@ -29,11 +29,11 @@ from windowmill.checkpoints.state.base import (
     by_batches,
     files_of,
 )
-from windowmill.checkpoints.state.delta_positions import greatest_column, is_needed, values, with_splits
+from windowmill.checkpoints.state.position_deltas import greatest_column, is_needed, values, with_splits
 from windowmill.checkpoints.state.searched_files import SearchedFiles, footer
 from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.windowing.columnar.delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.log import BATCH, DUE, KIND
+from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.position_reads import Demand, alone_in
 from windowmill.windowing.columnar.positions import (

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.checksums import SUM
-from windowmill.windowing.columnar.delta_reads import sequence_nodes
 from windowmill.windowing.columnar.log import NUMBER_OF
+from windowmill.windowing.columnar.position_delta_reads import sequence_nodes
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
 from windowmill.windowing.columnar.position_fronts import FrontSequence
 from windowmill.windowing.columnar.position_reads import Known, nodes_of, tuples_of

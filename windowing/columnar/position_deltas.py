@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windowmill.windowing.columnar.delta_nodes import STRIDE, Cover, Places, greatest_values, least_values, may_leave, places_of
+from windowmill.windowing.columnar.position_delta_nodes import STRIDE, Cover, Places, greatest_values, least_values, may_leave, places_of
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.position_sequence import Entered, Held, PositionSequence, Ran
 from windowmill.windowing.columnar.position_tries import Combined, combine_totals

@@ -208,7 +208,7 @@ class Wanted(Protocol):
 
 @dataclass(frozen=True)
 class InnerNodes:
-    """All inner nodes of a sequence whose tuples leave from anywhere, by which :mod:`.delta_reads` tells what else the batch needs.
+    """All inner nodes of a sequence whose tuples leave from anywhere; :mod:`.position_delta_reads` then selects the rest.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
 """Which nodes Spark reads for a batch of windows over positions that evict by a delta.
 
-As :mod:`windowmill.windowing.columnar.delta_reads`, but of rounded differences: a batch may read some nodes more than it needs.
+As :mod:`windowmill.windowing.columnar.position_delta_reads`, but of rounded differences: a batch may read some nodes more than it needs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.windowing.columnar.delta_nodes import STRIDE
 from windowmill.windowing.columnar.log import BATCH, KIND
+from windowmill.windowing.columnar.position_delta_nodes import STRIDE
 from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
 from windowmill.windowing.columnar.positions import FLOAT_LEAST, LEAST, LIVE, NODE, SEQUENCE, PositionStage
 from windowmill.windowing.slicing.policy_settings import compares_as_float, delta_of

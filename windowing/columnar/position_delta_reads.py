@@ -13,7 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.delta_nodes import STRIDE, greatest_values, least_values, live_nodes, make_up, may_leave, places_of
+from windowmill.windowing.columnar.position_delta_nodes import (
+    STRIDE,
+    greatest_values,
+    least_values,
+    live_nodes,
+    make_up,
+    may_leave,
+    places_of,
+)
 from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
 from windowmill.windowing.columnar.position_reads import Bounds, Demand, Known
 from windowmill.windowing.columnar.positions import HEAD, NEXT, SEQUENCE, PositionStage
