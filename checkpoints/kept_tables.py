@@ -9,7 +9,7 @@ from contextvars import ContextVar
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.log_files import LAST_CHECKPOINT, entry_name, store_of
+from windowmill.checkpoints.delta_log_files import LAST_CHECKPOINT, entry_name, store_of
 
 #: Modification time and size of a file.
 Mark = tuple[int | None, int | None]

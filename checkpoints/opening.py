@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from deltalake.exceptions import TableNotFoundError
 
+from windowmill.checkpoints.delta_log_faults import fault_of_log
 from windowmill.checkpoints.formats import unchecked_through
 from windowmill.checkpoints.kept_tables import newest
-from windowmill.checkpoints.log_entries import fault_of_log
 from windowmill.checkpoints.migrations import migrated
 from windowmill.windowing.columnar.checksums import REMEDY, RowCheck
 from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line

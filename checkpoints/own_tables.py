@@ -13,9 +13,9 @@ import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from windowmill.checkpoints.delta_log_faults import has_lost_its_beginning
+from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
 from windowmill.checkpoints.kept_tables import newest
-from windowmill.checkpoints.log_entries import has_lost_its_beginning
-from windowmill.checkpoints.log_files import actions_of, entry_name, store_of
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.windowing.errors import LedgerBehindError, SinkError, StateCorruptError, WindowmillError, first_line
 

@@ -19,10 +19,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from windowmill.checkpoints.delta_log_faults import has_lost_its_beginning
+from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
 from windowmill.checkpoints.features import Features, catalog_managed, check_readable_features
 from windowmill.checkpoints.kept_tables import newest
-from windowmill.checkpoints.log_entries import has_lost_its_beginning
-from windowmill.checkpoints.log_files import actions_of, entry_name, store_of
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceMissingError, SourceRangeGoneError, first_line
 

@@ -1,4 +1,4 @@
-"""Checks that the entries of a Delta table's log are complete.
+"""Detects what a Delta table's log has lost: entries that are truncated, or its beginning.
 
 A machine crash or a full disk can leave a log entry that is empty or truncated. Readers take an empty entry, or one truncated between two
 lines, for a smaller commit, and skip lines of unknown kinds. But each entry begins with the number of files that the commit added and
@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.log_files import LAST_CHECKPOINT, actions_of, entry_name, store_of
+from windowmill.checkpoints.delta_log_files import LAST_CHECKPOINT, actions_of, entry_name, store_of
 
 #: Kinds of actions in the log entries of a pipeline's own tables.
 _KINDS = {"commitInfo", "protocol", "metaData", "add", "remove", "txn", "domainMetadata", "cdc", "checkpointMetadata", "sidecar"}
