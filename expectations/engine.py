@@ -48,7 +48,7 @@ def load() -> Any:
         return importlib.import_module("great_expectations")
 
 
-def preload() -> threading.Thread:
+def load_in_background() -> threading.Thread:
     """Import Great Expectations in the background while the JVM starts; an earlier use waits for the import.
 
     Call this after importing pyspark, which Great Expectations imports too.

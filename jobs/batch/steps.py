@@ -24,7 +24,7 @@ from windowmill.checkpoints.protocol import Attempt
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.expectations import docs, history
-from windowmill.expectations.engine import preload
+from windowmill.expectations.engine import load_in_background
 from windowmill.expectations.gate import Verdict, validate
 from windowmill.jobs.batch import sink
 from windowmill.jobs.batch.adopting import same_quarantined, same_rows
@@ -87,7 +87,7 @@ class _Steps:
         #: The result rows, if they were collected into this process for validation.
         self.collected: pa.Table | None = None
         import_client()
-        preload()
+        load_in_background()
         source = open_source(pipeline)
         self.batch = TableInput.of(runnable, plan, source, left_at=ledger.state_version)
         with progress.step("start", "Spark"):

@@ -169,7 +169,7 @@ class ForkServer:
 
 
 def preload() -> None:
-    """Import what a run of a small batch uses, and load its kernels; nothing that opens a table or a connection."""
+    """Import what a run of a small batch uses, and load its kernels, before the first fork; nothing that opens a table or a connection."""
     # GX imports PySpark, and not the other way round. The commands are left to the child: their consoles look at its streams.
     for name in ("jobs.batch.steps", "jobs.batch.loop", "jobs.report.page", "jobs.spark.remote"):
         importlib.import_module(f"windowmill.{name}")
