@@ -22,7 +22,7 @@ from benchmarks.pipelines import MINUTE_US
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import slices_in_process
-from windowmill.windowing.columnar.slices import TIME
+from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.nodes import Span
 
 LENGTHS = (60, 128, 256, 600, 1_440, 10_080)

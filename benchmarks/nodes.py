@@ -30,9 +30,10 @@ from benchmarks.race import Result
 from benchmarks.spark_ways import session
 from windowmill.checkpoints.state.partials import SORTED_ROWS, PartialTable, slice_schema
 from windowmill.jobs.ways import limits, slice_passes, slices_in_process
+from windowmill.windowing.columnar.added_columns import BATCH, LEVEL, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
 from windowmill.windowing.columnar.output import result_schema
-from windowmill.windowing.columnar.slices import BATCH, LEVEL, SLICE, NodeStage, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowStage
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.nodes import Nodes, Selection, Span

@@ -21,7 +21,7 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.maintenance import maintain
-from windowmill.windowing.columnar.slices import BATCH, SLICE
+from windowmill.windowing.columnar.added_columns import BATCH, SLICE
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import Nodes
 from windowmill.windowing.spec import Pipeline

@@ -21,12 +21,13 @@ from windowmill.checkpoints.state.log import latest_entries
 from windowmill.checkpoints.state.positions import needed_rows
 from windowmill.checkpoints.state.wanted import OpenSessions, open_condition, span_condition
 from windowmill.windowing.axis import to_us
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LEVEL, NUMBER_OF, REACHING, SLICE, TIME, WATERMARK_OF
 from windowmill.windowing.columnar.known_spans import columns_of, first_of, last_of
-from windowmill.windowing.columnar.log import BATCH, DUE, KEY_ENTRY, KIND, NUMBER_OF, ROW, TIME_OF, WATERMARK_OF, LogTableOfWindow
+from windowmill.windowing.columnar.log import KEY_ENTRY, ROW, LogTableOfWindow
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import LIVE, NODE, SEQUENCE, WAITING
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST, latest_fragments
-from windowmill.windowing.columnar.slices import CLOSED, LEVEL, REACHING, SLICE, reaching_of
+from windowmill.windowing.columnar.slices import reaching_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints
 
@@ -209,7 +210,7 @@ class PositionsInspection(Inspection):
         kinds |= {"waiting": f"{KIND} = '{WAITING}'"}
         counted = ", ".join(f"count(*) FILTER (WHERE {condition}) AS {name}" for name, condition in kinds.items())
         counts = self._one(f"SELECT {counted}, count(*) AS needed, min({FIRST}) AS oldest FROM ({self._needed()})")
-        newest = f"max({TIME_OF}) FILTER (WHERE {self._readable}) AS newest"
+        newest = f"max({TIME}) FILTER (WHERE {self._readable}) AS newest"
         read = self._one(
             f"SELECT count(*) AS entries, count(*) FILTER (WHERE {self._readable}) AS read, {newest} FROM state "
             f"WHERE {SEQUENCE} IS NOT NULL"
@@ -239,7 +240,7 @@ class LogInspection(Inspection):
         rows = f"{KIND} = '{ROW}'"
         counts = self._one(
             f"SELECT count(*) FILTER (WHERE {rows}) AS live, count(*) AS needed, "
-            f"min({TIME_OF}) FILTER (WHERE {rows}) AS oldest, max({TIME_OF}) FILTER (WHERE {rows}) AS newest FROM ({self._latest()})"
+            f"min({TIME}) FILTER (WHERE {rows}) AS oldest, max({TIME}) FILTER (WHERE {rows}) AS newest FROM ({self._latest()})"
         )
         read = self._one(
             f"SELECT count(*) AS entries, count(*) FILTER (WHERE {BATCH} < {self.before_batch}) AS read FROM state WHERE {self._own}"
@@ -281,13 +282,13 @@ class LogInspection(Inspection):
             if table.held:
                 held = f"FILTER (WHERE {quoted(table.held)})"
                 yield f"count(*) {held} AS {quoted(f'{table.held} n')}"
-                yield f"min({TIME_OF}) {held} AS {quoted(f'{table.held} oldest')}"
-                yield f"max({TIME_OF}) {held} AS {quoted(f'{table.held} newest')}"
+                yield f"min({TIME}) {held} AS {quoted(f'{table.held} oldest')}"
+                yield f"max({TIME}) {held} AS {quoted(f'{table.held} newest')}"
 
     def rows_of(self, key: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
         """The last ``limit`` live rows of ``key``, ascending; ``watermark`` is that at arrival, ``batch`` the last that changed the row."""
         rows = self._rows(f"SELECT * FROM ({self._latest(key)}) WHERE {KIND} = '{ROW}' ORDER BY {NUMBER_OF} DESC LIMIT {limit}")
-        own = {"number": NUMBER_OF, "time": TIME_OF, "watermark": WATERMARK_OF, "batch": BATCH}
+        own = {"number": NUMBER_OF, "time": TIME, "watermark": WATERMARK_OF, "batch": BATCH}
         return [
             {name: row[column] for name, column in own.items()}
             | {"held_by": [f"{table.window}: {table.name}" for table in self._tables if table.held and row[table.held]]}

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 
-from windowmill.windowing.columnar.checksums import REMEDY, SUM
+from windowmill.windowing.columnar.added_columns import BATCH, SLICE, SUM
+from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.columnar.session_partials import LAST
-from windowmill.windowing.columnar.slices import BATCH, SLICE
 from windowmill.windowing.errors import StateCorruptError
 
 #: Size in bytes up to which a table is read whole; that takes about 0.1 s.

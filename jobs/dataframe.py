@@ -29,9 +29,8 @@ from windowmill.jobs.ways.row_numbers import ROW_BITS
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import check_lengths
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF
 from windowmill.windowing.columnar.keyed import live_columns
-from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF
-from windowmill.windowing.columnar.slices import TIME
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline

@@ -29,11 +29,11 @@ from typing import Literal
 
 import pyarrow as pa
 
-from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
-from windowmill.windowing.columnar.slices import ARRIVAL, BATCH, CLOSED, GRID, LEVEL, ORDER, REACHING, SLICE
+from windowmill.windowing.columnar.slices import GRID
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
 from windowmill.windowing.kernels.layout import Layout, why_unmergeable

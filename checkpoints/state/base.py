@@ -16,10 +16,9 @@ from windowmill.checkpoints.formats import nullable, ours, prepare
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import WHOLE_BYTES, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import Condition
+from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.log import KIND
 from windowmill.windowing.columnar.session_partials import LAST
-from windowmill.windowing.columnar.slices import BATCH, LEVEL, REACHING, SLICE
 from windowmill.windowing.errors import StateError
 
 if TYPE_CHECKING:

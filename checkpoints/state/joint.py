@@ -19,12 +19,10 @@ from windowmill.checkpoints.state.log import latest_entries, own_entries
 from windowmill.checkpoints.state.partials import Needed
 from windowmill.checkpoints.state.positions import needed_rows, rows_of_group, search_order
 from windowmill.checkpoints.state.wanted import span_condition
-from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, KIND, LEVEL, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.known_spans import columns_of
-from windowmill.windowing.columnar.log import KIND
 from windowmill.windowing.columnar.positions import LIVE, SEQUENCE
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
-from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.errors import SpecError
 
 if TYPE_CHECKING:

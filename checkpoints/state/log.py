@@ -18,12 +18,12 @@ from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.reading import require_columns
 from windowmill.checkpoints.state.base import StateTable, files_of, number_of_rows
 from windowmill.checkpoints.state.wanted import Condition, ReadLimit
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.log import DUE, GONE, KEY_ENTRY, KIND, NUMBER_OF
+from windowmill.windowing.columnar.log import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.positions import SEQUENCE
 from windowmill.windowing.columnar.rows import KEY, codes_of
 from windowmill.windowing.columnar.session_partials import GAP
-from windowmill.windowing.columnar.slices import BATCH, SLICE
 from windowmill.windowing.watermark import AFTER
 
 if TYPE_CHECKING:

@@ -29,10 +29,9 @@ from windowmill.checkpoints.state.wanted import (
     rows_of_part,
     span_condition,
 )
-from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.session_partials import LAST
-from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.kernels.layout import Layout
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from windowmill.checkpoints.state.base import (
 from windowmill.checkpoints.state.position_deltas import greatest_column, is_needed, values, with_splits
 from windowmill.checkpoints.state.searched_files import SearchedFiles, footer
 from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.windowing.columnar.log import BATCH, DUE, KIND
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, TIME
 from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.position_reads import Demand, alone_in
@@ -50,7 +50,6 @@ from windowmill.windowing.columnar.positions import (
     scalar_of,
 )
 from windowmill.windowing.columnar.rows import keys_of
-from windowmill.windowing.columnar.slices import TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

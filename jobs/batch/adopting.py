@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import FractionalType
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.added_columns import SUM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

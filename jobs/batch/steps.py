@@ -43,8 +43,7 @@ from windowmill.jobs.ways.choose import way_of
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.jobs.ways.way import Restored, Way
-from windowmill.windowing.columnar.checksums import SUM
-from windowmill.windowing.columnar.slices import BATCH
+from windowmill.windowing.columnar.added_columns import BATCH, SUM
 from windowmill.windowing.errors import HeldError, ServerGoneError, WindowmillError, first_line
 
 #: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.

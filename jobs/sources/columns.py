@@ -10,10 +10,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructType
 
+from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.keyed import live_columns
-from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.output import result_schema
-from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import divide

@@ -14,8 +14,7 @@ from windowmill.jobs.instants import instant_sql
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import FILE, REASON, TAKEN, Columns
 from windowmill.windowing.bounds import accepted_times
-from windowmill.windowing.columnar.log import UNTIL_OF
-from windowmill.windowing.columnar.slices import TIME
+from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 

@@ -16,9 +16,10 @@ from windowmill.jobs.ways.live_row_pass import LiveRows
 from windowmill.jobs.ways.row_numbers import ROW_BITS
 from windowmill.jobs.ways.slice_passes import cut, result_rows, windows
 from windowmill.windowing.columnar import slices
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, TIME_OF
 from windowmill.windowing.columnar.buckets import in_buckets
-from windowmill.windowing.columnar.log import NUMBER_OF, TIME_OF, StateLog
-from windowmill.windowing.columnar.slices import TIME, SliceStage, WindowStage
+from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.columnar.slices import SliceStage, WindowStage
 from windowmill.windowing.columnar.unshuffled import combined_here
 from windowmill.windowing.watermark import Clock
 

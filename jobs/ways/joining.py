@@ -26,8 +26,7 @@ from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways.base import Computed, Loaded, Part
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
-from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF
-from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF
 from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:

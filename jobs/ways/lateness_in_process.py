@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.sources.columns import FILE, REASON
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
-from windowmill.windowing.columnar.log import UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, ORDER, TIME
+from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, ORDER, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import row_numbers
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
-from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, LATE, ORDER, TIME
+from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, NUMBER_OF, ORDER, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:

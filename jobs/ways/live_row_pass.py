@@ -23,8 +23,9 @@ from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.spark.column_types import sql_type
 from windowmill.jobs.ways.pass_output import CHUNK_ROWS, output, output_schema
+from windowmill.windowing.columnar.added_columns import KIND, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.log import FRESH, KIND, NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
+from windowmill.windowing.columnar.log import FRESH, StateLog
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.partition_task import PartitionResult, PartitionTask
 from windowmill.windowing.spec import Pipeline
@@ -65,7 +66,7 @@ class LiveRows:
 
     def fresh(self, rows: DataFrame) -> DataFrame:
         """Rows with a usable event time, with the columns of ``log.fresh_schema``; ``rows`` have number, event and watermark at arrival."""
-        own = {name: F.col(name) for name in (NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF)}
+        own = {name: F.col(name) for name in (NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF)}
         own |= {label: F.col(backquoted(name)) for name, label in self.log.columns_of_fresh()}
         own |= {
             label: F.coalesce(truth(condition, self.types), F.lit(False))
@@ -179,7 +180,7 @@ def _worked(task: PartitionTask, batches: Iterator[pa.RecordBatch], check: RowCh
 def _with_defaults(fresh: pa.Table) -> pa.Table:
     """Fill defaults of ``fresh`` rows: events are points, and the watermark at arrival is null."""
     if UNTIL_OF not in fresh.column_names:
-        fresh = fresh.append_column(UNTIL_OF, fresh.column(TIME_OF))
+        fresh = fresh.append_column(UNTIL_OF, fresh.column(TIME))
     if WATERMARK_OF not in fresh.column_names:
         fresh = fresh.append_column(WATERMARK_OF, pa.nulls(fresh.num_rows, pa.int64()))
     return fresh

@@ -13,8 +13,9 @@ from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.new_rows import NewRows, computed
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.advanced import Advanced
-from windowmill.windowing.columnar.log import NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF, StateLog
+from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.grids import grids_among
@@ -58,7 +59,7 @@ class LiveRowReading:
     @property
     def schema(self) -> pa.Schema:
         """Columns of the rows read: as those of ``log.fresh_schema``, by the names of the source's columns."""
-        own = [(name, pa.int64()) for name in (NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF)]
+        own = [(name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF)]
         own += [(name, self.types[name]) for name in dict.fromkeys(self.source_columns)]
         return pa.schema([*own, *((name, pa.bool_()) for name in self.log.conditions)])
 
@@ -100,7 +101,7 @@ def fits(fresh: pa.Table, stored: pa.Table, reading: LiveRowReading, clock: Cloc
     Windows of most other kinds are no more than the rows.
     """
     pipeline, tables = reading.pipeline, [table for table in (fresh, stored) if table.num_rows]
-    instants = [pc.min_max(table.column(name)) for table in tables for name in (TIME_OF, UNTIL_OF)]
+    instants = [pc.min_max(table.column(name)) for table in tables for name in (TIME, UNTIL_OF)]
     known = [instant for span in instants for instant in span.as_py().values() if instant is not None]
     if not known:
         return True

@@ -17,8 +17,7 @@ from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.row_numbers import numbers_of
-from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF
-from windowmill.windowing.columnar.slices import TIME
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,8 +12,7 @@ from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.sources.rows import event_end
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways import slice_passes as passes
-from windowmill.windowing.columnar.log import NUMBER_OF, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

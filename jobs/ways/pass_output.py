@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from windowmill.jobs.ways import counting
 from windowmill.jobs.ways.base import Computed
-from windowmill.windowing.columnar.log import NUMBER_OF
+from windowmill.windowing.columnar.added_columns import NUMBER_OF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

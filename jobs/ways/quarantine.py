@@ -12,7 +12,7 @@ from windowmill.jobs.conditions.spark import every_condition, failing
 from windowmill.jobs.sources.columns import REASON, VERSION, Columns
 from windowmill.jobs.spark.staging import Staged
 from windowmill.windowing.bounds import PRINTABLE
-from windowmill.windowing.columnar.slices import TIME
+from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.errors import TooManyBadRowsError
 
 if TYPE_CHECKING:

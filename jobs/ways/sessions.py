@@ -18,7 +18,7 @@ from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.sessions_in_process import LoadedInProcess
 from windowmill.jobs.ways.sessions_on_spark import LoadedOnSpark
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.session_partials import SessionStage, fragment_schema, row_schema
 from windowmill.windowing.ways import Sessions, WayName
 

@@ -15,7 +15,7 @@ from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.live_row_pass import partitions
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.pass_output import computed, output, output_schema
-from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.session_partials import SessionStage, advance
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.windowing.columnar import slice_windows, slices
-from windowmill.windowing.columnar.log import UNTIL_OF
+from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, ORDER, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
-from windowmill.windowing.columnar.slices import ARRIVAL, CLOSED, GRID, LATE, ORDER, SLICE, TIME, Reading, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import GRID, Reading, SliceStage, WindowStage
 from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.new_rows import NewRows, counted
 from windowmill.windowing.columnar import known_spans, slices
-from windowmill.windowing.columnar.log import UNTIL_OF
+from windowmill.windowing.columnar.added_columns import ARRIVAL, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slice_windows import Combined, result_rows
-from windowmill.windowing.columnar.slices import ARRIVAL, SLICE, TIME, Revising, WindowStage
+from windowmill.windowing.columnar.slices import Revising, WindowStage
 from windowmill.windowing.columnar.unshuffled import combined_here
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from windowmill.checkpoints.formats import FORMAT, FORMATS, check_format, prepar
 from windowmill.checkpoints.opening import open_state
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.windowing.columnar.checksums import SUM, RowCheck, with_checksums
+from windowmill.windowing.columnar.added_columns import SUM
+from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
 from windowmill.windowing.errors import StateCorruptError, StateError, StateMissingError
 from windowmill.windowing.nodes import Span
 

@@ -25,7 +25,7 @@ from windowmill.checkpoints.state import positions, searched_files
 from windowmill.checkpoints.state.joint import compact_entries
 from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.windowing.columnar.log import KIND
+from windowmill.windowing.columnar.added_columns import KIND
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING, PositionStage
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.spec import Pipeline

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.golden.make import CASES, HERE, KEPT, Golden, rows_of
 from tests.spark.harness import differences, expected, place
 from windowmill.checkpoints.formats import FORMAT, UNCHECKED_THROUGH
-from windowmill.windowing.columnar.checksums import SUM
+from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.specfile import parse_pipeline
 
 FOLDERS = sorted(folder for format_ in HERE.glob("format-*") for folder in format_.iterdir())

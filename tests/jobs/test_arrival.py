@@ -16,7 +16,7 @@ from windowmill.jobs.batch.adopting import same_quarantined
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways.lateness_in_process import judge, judge_by, seen_after
 from windowmill.jobs.ways.quarantine import BAD_CONDITION, MOST_BAD_ROWS, check_bad_rows
-from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
+from windowmill.windowing.columnar.added_columns import CLOSED, LATE, TIME
 from windowmill.windowing.errors import TooManyBadRowsError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.specfile import parse_pipeline

@@ -24,9 +24,9 @@ from windowmill.jobs.ways.lateness_on_spark import _closing
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import _fits, work
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
+from windowmill.windowing.columnar.added_columns import SLICE, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.slice_windows import result_rows
-from windowmill.windowing.columnar.slices import SLICE, TIME
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.reference import Record, evaluate

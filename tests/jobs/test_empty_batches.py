@@ -19,8 +19,8 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import LoadedInProcess, judged, load
+from windowmill.windowing.columnar.added_columns import BATCH, SLICE
 from windowmill.windowing.columnar.known_spans import columns_of, last_of
-from windowmill.windowing.columnar.slices import BATCH, SLICE
 from windowmill.windowing.errors import LimitExceededError, StateCorruptError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline

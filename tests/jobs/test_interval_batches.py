@@ -23,8 +23,7 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import judged, load
-from windowmill.windowing.columnar.log import UNTIL_OF
-from windowmill.windowing.columnar.slices import REACHING, SLICE
+from windowmill.windowing.columnar.added_columns import REACHING, SLICE, UNTIL_OF
 from windowmill.windowing.errors import LimitExceededError
 from windowmill.windowing.spec import Pipeline
 

@@ -31,10 +31,10 @@ from windowmill.jobs.ways.positions import PositionPart
 from windowmill.jobs.ways.sessions import SessionPart
 from windowmill.jobs.ways.slices import SlicePart
 from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.columnar.log import StateLog
-from windowmill.windowing.columnar.slices import TIME
 from windowmill.windowing.errors import SpecError, StateCorruptError
 from windowmill.windowing.nodes import Span
 from windowmill.windowing.spec import Pipeline

@@ -29,8 +29,8 @@ from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import judged as judged_rows
 from windowmill.jobs.ways.slices_in_process import load, revised_after
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar.checksums import SUM, RowCheck
-from windowmill.windowing.columnar.slices import CLOSED, SLICE
+from windowmill.windowing.columnar.added_columns import CLOSED, SLICE, SUM
+from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.nodes import Nodes
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline

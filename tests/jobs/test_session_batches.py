@@ -30,7 +30,8 @@ from windowmill.jobs.ways.sessions import stage_of
 from windowmill.jobs.ways.sessions_in_process import LoadedInProcess
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.added_columns import SUM
+from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import divide, why_rows
 

@@ -16,7 +16,7 @@ from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.way import Way
-from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import Nodes
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
-from windowmill.windowing.columnar.log import BATCH, DUE, GONE, KIND, ROW, StateLog
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND
+from windowmill.windowing.columnar.log import GONE, ROW, StateLog
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.errors import StateError

@@ -18,9 +18,10 @@ from windowmill.checkpoints.state.wanted import condition_of
 from windowmill.windowing import nodes as nodes_module
 from windowmill.windowing.axis import Edges, Grid
 from windowmill.windowing.columnar import slice_windows, slices
-from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE, SUM, TIME
+from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.packing import PLACE
-from windowmill.windowing.columnar.slices import BATCH, CLOSED, LEVEL, SLICE, TIME, NodeStage, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowStage
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.nodes import Nodes, Selection

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.strategies import shared
 from tests.windowing.test_columnar import Row
 from tests.windowing.test_positions import Run, compare, in_order
-from windowmill.windowing.columnar.log import BATCH, KIND
+from windowmill.windowing.columnar.added_columns import BATCH, KIND
 from windowmill.windowing.columnar.position_delta_nodes import STRIDE
 from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
 from windowmill.windowing.columnar.positions import HEAD, LIVE, NODE, WAITING

@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
 from tests.windowing.test_log import place
+from windowmill.windowing.columnar.added_columns import CLOSED, DUE, KIND, LATE, NUMBER_OF, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.log import DUE, KIND, NUMBER_OF
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.position_batch import advance
 from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.position_reads import Demand, Known
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, SEQUENCE, WAITING, PositionStage, PositionState
 from windowmill.windowing.columnar.rows import key_codes
-from windowmill.windowing.columnar.slices import CLOSED, LATE, TIME
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column

@@ -15,8 +15,9 @@ from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.columnar import packing, slice_windows, slices
+from windowmill.windowing.columnar.added_columns import SLICE, TIME
 from windowmill.windowing.columnar.output import result_schema
-from windowmill.windowing.columnar.slices import GRID, SLICE, TIME, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import GRID, SliceStage, WindowStage
 from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.layout import Layout

@@ -17,13 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.windowing.columnar.added_columns import BATCH, SUM
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.checksums import Words, add_bytes, add_floats, add_lists, add_words
 from windowmill.windowing.kernels.columns import valid_of
 from windowmill.windowing.kernels.combine import Bools
 
-#: Columns of a stored row: its checksum, and the batch that wrote it.
-SUM, BATCH = "_sum", "_batch"
 _ALL_VALID: Bools = np.empty(0, np.bool_)
 #: Start value of a row's sum, and the hash of a list's null item, so that null items and empty structs count.
 _START, _NULL_ITEM = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)

@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from windowmill.windowing.axis import Edges, WindowGrid
 from windowmill.windowing.bounds import check_lasting
-from windowmill.windowing.columnar.log import UNTIL_OF
-from windowmill.windowing.columnar.slices import CLOSED, TIME, closed_of, nulled
+from windowmill.windowing.columnar.added_columns import CLOSED, TIME, UNTIL_OF
+from windowmill.windowing.columnar.slices import closed_of, nulled
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE

@@ -24,7 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.checksums import SUM, with_checksums
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SUM, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import TIME as TIME_OF
+from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK, Keys, plain
 from windowmill.windowing.errors import SpecError, StateError
@@ -32,12 +34,8 @@ from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
 
-#: Columns of every entry: its kind, the batch that appended it, the watermark from which its key has work.
-KIND, BATCH, DUE = "_kind", "_batch", "_due"
-#: Columns of a row: its number in order of arrival, its event, the watermark at its arrival.
-_OWN = {NUMBER: "_number", TIME: "_time", UNTIL: "_until", WATERMARK: "_watermark"}
-#: The same columns, one by one.
-NUMBER_OF, TIME_OF, UNTIL_OF, WATERMARK_OF = _OWN.values()
+#: For each column of live rows that is not the source's, the log's column.
+_OWN = {NUMBER: NUMBER_OF, TIME: TIME_OF, UNTIL: UNTIL_OF, WATERMARK: WATERMARK_OF}
 ROW, GONE, KEY_ENTRY = "row", "gone", "key"
 #: What comes before the label of a source's column where rows are not alone in their table.
 LIVE_PREFIX = "_row__"
@@ -308,22 +306,3 @@ def _differ(new: pa.Array, old: pa.Array) -> Bools:
         new, old = (pa.array(column.to_numpy(zero_copy_only=False).view(np.int64)) for column in (new, old))
     unequal = pc.fill_null(pc.not_equal(new, old), False)
     return np.asarray(pc.or_(unequal, pc.xor(new.is_valid(), old.is_valid())).to_numpy(zero_copy_only=False), np.bool_)
-
-
-__all__ = [
-    "BATCH",
-    "DUE",
-    "FRESH",
-    "GONE",
-    "KEY_ENTRY",
-    "KIND",
-    "LIVE_PREFIX",
-    "NUMBER_OF",
-    "ROW",
-    "TIME_OF",
-    "UNTIL_OF",
-    "WATERMARK_OF",
-    "LogTableOfWindow",
-    "StateLog",
-    "Stored",
-]

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.columnar.keyed import KeyedWindows, Step
-from windowmill.windowing.columnar.log import NUMBER_OF, StateLog
+from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.output import result_rows
 from windowmill.windowing.columnar.rows import NUMBER, TIME, WATERMARK
 from windowmill.windowing.kernels.combine import Bools, Ints

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from windowmill.windowing.columnar.added_columns import LATE, NUMBER_OF, SUM
 from windowmill.windowing.columnar.advanced import Advanced
-from windowmill.windowing.columnar.checksums import SUM
-from windowmill.windowing.columnar.log import NUMBER_OF
 from windowmill.windowing.columnar.position_delta_reads import sequence_nodes
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
 from windowmill.windowing.columnar.position_fronts import FrontSequence
@@ -14,7 +13,6 @@ from windowmill.windowing.columnar.position_reads import Known, nodes_of, tuples
 from windowmill.windowing.columnar.position_sequence import PositionSequence
 from windowmill.windowing.columnar.positions import PositionStage
 from windowmill.windowing.columnar.rows import keys_of
-from windowmill.windowing.columnar.slices import LATE
 from windowmill.windowing.kernels.columns import int64_of
 
 

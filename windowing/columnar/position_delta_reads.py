@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.columnar.position_delta_nodes import (
     STRIDE,
     greatest_values,
@@ -26,7 +27,6 @@ from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
 from windowmill.windowing.columnar.position_reads import Bounds, Demand, Known
 from windowmill.windowing.columnar.positions import HEAD, NEXT, SEQUENCE, PositionStage
 from windowmill.windowing.columnar.rows import plain
-from windowmill.windowing.columnar.slices import TIME
 from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Bools, Ints

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, NUMBER_OF, TIME
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.positions import (
     FRONT,
@@ -28,7 +28,6 @@ from windowmill.windowing.columnar.positions import (
 )
 from windowmill.windowing.columnar.rows import KEY, NUMBER, UNTIL, WATERMARK, in_order, plain
 from windowmill.windowing.columnar.rows import TIME as ROW_TIME
-from windowmill.windowing.columnar.slices import CLOSED, TIME
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of

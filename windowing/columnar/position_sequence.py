@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windowmill.windowing.columnar.log import BATCH, DUE, KIND, NUMBER_OF
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME
 from windowmill.windowing.columnar.output import result_rows
 from windowmill.windowing.columnar.position_nodes import FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.position_reads import WAITS, Known
@@ -33,7 +33,7 @@ from windowmill.windowing.columnar.positions import (
 from windowmill.windowing.columnar.results import Chunk, Column
 from windowmill.windowing.columnar.rows import NUMBER
 from windowmill.windowing.columnar.rows import TIME as ROW_TIME
-from windowmill.windowing.columnar.slices import TIME, lifted_groups
+from windowmill.windowing.columnar.slices import lifted_groups
 from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints

@@ -17,12 +17,12 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LATE, NUMBER_OF, SUM, TIME
 from windowmill.windowing.columnar.advanced import Advanced
-from windowmill.windowing.columnar.checksums import SUM, RowCheck
-from windowmill.windowing.columnar.log import NUMBER_OF
+from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.columnar.slices import BATCH, CLOSED, LATE, TIME, by_time, lifted_groups
+from windowmill.windowing.columnar.slices import by_time, lifted_groups
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.kernels import sessions as kernel
 from windowmill.windowing.kernels.columns import arenas, int64_of, stored

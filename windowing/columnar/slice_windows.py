@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.axis import Grid, WindowGrid
 from windowmill.windowing.bounds import check_share, count_ends
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.grid_partials import Partials, combine_numbers, concatenate, windows_of
 from windowmill.windowing.columnar.known_spans import (
@@ -33,14 +34,9 @@ from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, count_slices
 from windowmill.windowing.columnar.slice_revisions import marked_by_edge, merged_late, revisions_of
 from windowmill.windowing.columnar.slices import (
-    BATCH,
     CHUNK_BYTES,
     CHUNK_SLICES,
-    CLOSED,
     GRID,
-    LEVEL,
-    REACHING,
-    SLICE,
     NodeStage,
     Revising,
     SliceStage,

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
-from windowmill.windowing.columnar.checksums import SUM, RowCheck
+from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LATE, LEVEL, ORDER, REACHING, SLICE, SUM, TIME
+from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import Packing
 from windowmill.windowing.columnar.rows import as_key, key_codes
@@ -36,20 +37,6 @@ from windowmill.windowing.nodes import Nodes
 
 if TYPE_CHECKING:
     from windowmill.windowing.columnar.lasting import Lasting
-
-#: Columns of a row to lift, beside those of the source: its event time; the instant through which windows had been shown at its arrival, or
-#: null if none of them holds it; whether it is late.
-TIME, CLOSED, LATE = "_time", "_closed", "_late"
-#: Position of a row in the order of arrival of its batch, if it brings revisions, else null; also of its partial, until that is stored.
-ARRIVAL = "_arrival"
-#: Position of every row in that order; of a partial, that of its first row, until it is stored. Only where revisions show empty windows.
-ORDER = "_order"
-#: Columns of a slice beside the keys, ``CLOSED`` and the partials: its start, and its batch.
-SLICE, BATCH = "_slice", "_batch"
-#: Level of a node, 0 for a slice; only where nodes are stored.
-LEVEL = "_level"
-#: Whether the events of a partial began before its slice and last into it: 1 or 0; only where events last.
-REACHING = "_reaching"
 
 #: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates, and window start
 #: where the end does not imply it.

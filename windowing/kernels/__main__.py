@@ -58,6 +58,7 @@ def _run(windows: list[dict[str, Any]], emit: str) -> None:
 
 def _slice(*, revises: bool) -> None:
     """The kernels of runs on Spark, over slices that come in order and not, with and without late rows."""
+    from windowmill.windowing.columnar import added_columns as added
     from windowmill.windowing.columnar import slice_windows, slices
     from windowmill.windowing.columnar.known_spans import columns_of
     from windowmill.windowing.grids import Grids
@@ -69,12 +70,12 @@ def _slice(*, revises: bool) -> None:
     spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
     pipeline = parse_pipeline(spec)
     layout, grids = Layout.of(pipeline, {"t": pa.int64(), "v": pa.float64()}), Grids.of(pipeline)
-    own = [(name, pa.int64()) for name in (slices.SLICE, slices.CLOSED, *columns_of(grids.known), slices.BATCH)]
+    own = [(name, pa.int64()) for name in (added.SLICE, added.CLOSED, *columns_of(grids.known), added.BATCH)]
     schema = pa.schema([*own, *layout.stored_columns])
     stage = slices.SliceStage((), (), layout, grids.edges, 0, schema, revises=revises, known=grids.known)
-    rows = pa.table({slices.TIME: [3, 1, 3], slices.CLOSED: pa.array([None, None, 5], pa.int64()), "v": [1.0, 2.0, 3.0]})
+    rows = pa.table({added.TIME: [3, 1, 3], added.CLOSED: pa.array([None, None, 5], pa.int64()), "v": [1.0, 2.0, 3.0]})
     if revises:
-        rows = rows.append_column(slices.ARRIVAL, pa.array([None, None, 2], pa.int64()))
+        rows = rows.append_column(added.ARRIVAL, pa.array([None, None, 2], pa.int64()))
     packed = [batch for table in slices.lifted(stage, rows.to_batches(), 0) for batch in table.to_batches()]
     names = ("window", "window_start", "window_end", "trigger", "revision", "mean", "batch")
     results = pa.schema(list(zip(names, (pa.string(), *[pa.int64()] * 4, pa.float64(), pa.int64()), strict=True)))

@@ -1,0 +1,30 @@
+"""Names of the columns that windowmill adds to new rows, to partials, and to rows of the state."""
+
+from __future__ import annotations
+
+#: Of a row: its event time, and the end of an event that lasts.
+TIME, UNTIL_OF = "_time", "_until"
+#: Of a row: its number in order of arrival, and the watermark at its arrival.
+NUMBER_OF, WATERMARK_OF = "_number", "_watermark"
+#: Of a row and its slice: the instant through which windows had been shown at the row's arrival, or null if none of them holds it.
+CLOSED = "_closed"
+#: Of a row: whether it is late.
+LATE = "_late"
+#: Position of a row in the order of arrival of its batch, if it brings revisions, else null; also of its partial, until that is stored.
+ARRIVAL = "_arrival"
+#: Position of every row in that order; of a partial, that of its first row, until it is stored. Only where revisions show empty windows.
+ORDER = "_order"
+#: Start of a slice.
+SLICE = "_slice"
+#: Level of a node, 0 for a slice; only where nodes are stored.
+LEVEL = "_level"
+#: Whether the events of a partial began before its slice and last into it: 1 or 0; only where events last.
+REACHING = "_reaching"
+#: Batch that appended a row of the state.
+BATCH = "_batch"
+#: Kind of a row of the state, where a table holds several.
+KIND = "_kind"
+#: Watermark from which the key of a row of the state has work.
+DUE = "_due"
+#: Checksum of a row of the state.
+SUM = "_sum"
