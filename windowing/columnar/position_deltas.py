@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.position_delta_nodes import STRIDE, Cover, Places, greatest_values, least_values, may_leave, places_of
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
-from windowmill.windowing.columnar.position_sequence import Entered, Held, PositionSequence, Ran
+from windowmill.windowing.columnar.position_sequence import Entered, Held, PositionSequence, Ran, Scalars
 from windowmill.windowing.columnar.position_tries import Combined, combine_totals
 from windowmill.windowing.columnar.positions import FLOAT_LEAST, LEAST, LIVE
 from windowmill.windowing.columnar.results import Column
@@ -155,27 +155,26 @@ class DeltaSequence(PositionSequence):
         return used[np.lexsort((places.begin, places.key))]
 
     @cached_property
-    def _applied(self) -> Mapping[int, tuple[Ran, _Shown, Entered]]:
+    def _runs(self) -> Mapping[int, tuple[Ran, _Shown, Entered]]:
         return {window: self._run(window) for window in self._windows}
 
     @cached_property
     def _ran(self) -> Mapping[int, Ran]:
-        return {window: ran for window, (ran, _, _) in self._applied.items()}
+        return {window: ran for window, (ran, _, _) in self._runs.items()}
 
     def _run(self, window: int) -> tuple[Ran, _Shown, Entered]:
         entered = self._entered(window, self._held)
         applied, keys = entered.tuples, entered.keys
-        out, removed = self._stage.settings[window].run(self._listed, applied, keys, self._stage.clock, entered.integers)
-        key, start, end, number, _, hi, _, gone_to = out
-        chosen = self._shows(end)
-        changes = window_changes(applied.offsets, key, hi, gone_to, removed, keys.alive)
-        windows = Windows.of(*(column[chosen] for column in (key, start, end)), trigger=number[chosen])
+        fired = self._stage.settings[window].run(self._listed, applied, keys, self._stage.clock, entered.integers)
+        chosen = self._shows(fired.end)
+        changes = window_changes(applied.offsets, fired.key, fired.hi, fired.gone_to, fired.removed, keys.alive)
+        windows = Windows.of(fired.key[chosen], fired.start[chosen], fired.end[chosen], trigger=fired.number[chosen])
         front = self._after.copy()
         live = np.flatnonzero(keys.alive)
         np.minimum.at(front, self._key_of(applied)[live], entered.begin[live])
         # A node may begin before its first live tuple.
-        front = np.maximum(front, self._before[window][2])
-        return Ran(windows, keys.states, keys.bases, front), _Shown(key, chosen, *changes), entered
+        front = np.maximum(front, self._before[window].front)
+        return Ran(windows, Scalars(keys.states, keys.bases, front)), _Shown(fired.key, chosen, *changes), entered
 
     def _key_of(self, applied: kernel.Tuples) -> Ints:
         """The key index of each tuple or run."""
@@ -184,7 +183,7 @@ class DeltaSequence(PositionSequence):
     @cached_property
     def _items(self) -> _Items:
         """All items; windows of the sequence hold the same ones after the batch."""
-        _, _, entered = self._applied[self._windows[0]]
+        _, _, entered = self._runs[self._windows[0]]
         applied, is_new = entered.tuples, entered.is_fed
         new, _ = self._leaves
         held = self._held_nodes.select(new.column_names).cast(new.schema)
@@ -218,7 +217,7 @@ class DeltaSequence(PositionSequence):
         nothing = self._restored_places.at(np.empty(0, np.int64))
         found, of_nodes = dict[int, Combined](), None
         for window in self._windows:
-            shown = self._applied[window][1]
+            shown = self._runs[window][1]
             partials, kind = self._combined(shown, self._stored.places if of_nodes is None and self._stage.keep else nothing)
             found[window] = partials.at(np.flatnonzero(kind == 0)[shown.chosen])
             of_nodes = of_nodes or partials.at(kind == 2)

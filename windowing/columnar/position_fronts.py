@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.position_nodes import Forest
 from windowmill.windowing.columnar.position_reads import alone_in
-from windowmill.windowing.columnar.position_sequence import Entered, Held, PositionSequence, Ran, part_of
+from windowmill.windowing.columnar.position_sequence import Entered, Held, PositionSequence, Ran, Scalars, part_of
 from windowmill.windowing.columnar.results import Column
 from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Ints
@@ -38,14 +38,12 @@ class FrontSequence(PositionSequence):
     def _run(self, window: int) -> Ran:
         alone, nodes = alone_in(self._stage, window), self._forest.rows
         applied = np.diff(self._fed.offsets) * alone.by_count
-        offsets, held = self._forest.covers(self._before[window][2], self._next, applied, alone.before)
+        offsets, held = self._forest.covers(self._before[window].front, self._next, applied, alone.before)
         weight = np.int64(1) << nodes.level[held]
-        return self._applied(
-            window, self._entered(window, Held(offsets, nodes.begin[held], weight, nodes.first[held], no_values(len(held))))
-        )
+        before = Held(offsets, nodes.begin[held], weight, nodes.first[held], no_values(len(held)))
+        return self._run_policies(window, self._entered(window, before))
 
-    def _applied(self, window: int, entered: Entered) -> Ran:
-        """Run the policies."""
+    def _run_policies(self, window: int, entered: Entered) -> Ran:
         settings, applied, keys, begin = self._stage.settings[window], entered.tuples, entered.keys, entered.begin
         evict = applied.evict
         flushes_by_delta = settings.trigger is None and settings.evict.delta is not None
@@ -55,11 +53,11 @@ class FrontSequence(PositionSequence):
             known = keys.states[applied.held > 0]
             evict.known[firsts], evict.whole[firsts] = known[:, kernel.HAS_BASE] != 0, known[:, kernel.BASE]
             evict.value[firsts] = keys.bases[applied.held > 0]
-        out, _ = settings.run(self._listed, applied, keys, self._stage.clock, entered.integers)
-        key, start, end, number, lo, hi, _, _ = out
+        fired = settings.run(self._listed, applied, keys, self._stage.clock, entered.integers)
+        key, start, end, number, lo, hi = fired[:6]
         if self._stage.ends is not None:
             chosen = self._shows(end)
-            key, start, end, number, lo, hi = (column[chosen] for column in (key, start, end, number, lo, hi))
+            key, start, end, number, lo, hi = (column[chosen] for column in fired[:6])
         filled, last = hi > lo, np.maximum(hi - 1, 0)
         ends = np.append(begin + applied.weight, 0)
         positions = np.where(filled, np.append(begin, 0)[lo], 0), np.where(filled, ends[last], 0)
@@ -73,7 +71,7 @@ class FrontSequence(PositionSequence):
             for column, values in ((kernel.HAS_BASE, evict.known), (kernel.BASE, evict.whole)):
                 keys.states[:, column] = np.where(there, values[heads], 0) if len(begin) else 0
             keys.bases[:] = np.where(there, evict.value[heads], 0.0) if len(begin) else 0.0
-        return Ran(windows, keys.states, keys.bases, self._after - left)
+        return Ran(windows, Scalars(keys.states, keys.bases, self._after - left))
 
     def _aggregate(self, window: int, part: slice) -> dict[str, Column]:
         return self._forest.aggregate(part_of(self._ran[window].windows, part))

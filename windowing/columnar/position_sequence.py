@@ -79,6 +79,23 @@ class _Fed:
 
 
 @dataclass(frozen=True)
+class Scalars:
+    """What the state keeps of a window of the spec, of each key.
+
+    Attributes
+    ----------
+    states, bases
+        As in :class:`windowmill.windowing.kernels.policy_arrays.Keys`.
+    front
+        First position that the window holds; shape (n_keys,).
+    """
+
+    states: Ints
+    bases: Floats
+    front: Ints
+
+
+@dataclass(frozen=True)
 class Ran:
     """A window of the spec after the batch.
 
@@ -86,14 +103,12 @@ class Ran:
     ----------
     windows
         Complete windows; ``lo`` and ``hi`` are positions.
-    states, bases, front
-        Scalars of each key, and the first position that its window holds.
+    after
+        Its scalars.
     """
 
     windows: Windows
-    states: Ints
-    bases: Floats
-    front: Ints
+    after: Scalars
 
 
 @dataclass(frozen=True)
@@ -155,7 +170,7 @@ class PositionSequence(ABC):
         self._next = known.scalar(NEXT)
         self._before = {window: self._restored(window) for window in self._windows}
         settings, clock = stage.settings[self._windows[0]], stage.clock
-        ticks = np.concatenate([states[:, kernel.TICK] for states, _, _ in self._before.values()])
+        ticks = np.concatenate([scalars.states[:, kernel.TICK] for scalars in self._before.values()])
         self._listed = settings.listed(tuples.time, ticks, clock)
         self._accepted, fresh, life = judge_tuples(
             settings.array, self._listed, tuples.offsets, tuples.time, tuples.number, tuples.watermark, tuples.new, ~tuples.new
@@ -169,14 +184,14 @@ class PositionSequence(ABC):
         offsets = np.searchsorted(tuples.key[rows], np.arange(tuples.n_keys + 1)).astype(np.int64)
         self._fed = _Fed(rows, offsets, fresh[rows])
 
-    def _restored(self, window: int) -> tuple[Ints, Floats, Ints]:
-        """Scalars, bases and first positions of all keys in a window before the batch."""
+    def _restored(self, window: int) -> Scalars:
+        """The scalars of a window before the batch."""
         name, known = self._stage.pipeline.windows[window].name, self._known
         states = self._stage.settings[window].fresh(len(known.entry))
         there = known.entry >= 0
         for place, scalar in enumerate(STATE):
             states[there, place] = known.scalar(scalar_of(name, scalar))[there]
-        return states, known.fraction(scalar_of(name, BASE)), known.scalar(scalar_of(name, FRONT))
+        return Scalars(states, known.fraction(scalar_of(name, BASE)), known.scalar(scalar_of(name, FRONT)))
 
     @property
     def refused(self) -> Ints:
@@ -231,7 +246,7 @@ class PositionSequence(ABC):
     def _entered(self, window: int, held: Held) -> Entered:
         """The policies' input: of each key what the window holds, and then the tuples to apply."""
         tuples, fed, settings = self._tuples, self._fed, self._stage.settings[window]
-        n_held, states, bases = np.diff(held.offsets), *self._before[window][:2]
+        n_held, before = np.diff(held.offsets), self._before[window]
         of_fed = tuples.key[fed.rows]
         is_fed = np.argsort(np.append(np.repeat(np.arange(len(n_held)), n_held), of_fed), kind="stable") >= len(held.begin)
         begin = _spread(is_fed, held.begin, self._positions)
@@ -248,7 +263,7 @@ class PositionSequence(ABC):
         )
         run = kernel.Tuples(held.offsets + fed.offsets, n_held, weight, time, fresh, closes, evict, trigger)
         integers = holds_integers(deltas[0], tuples.table), holds_integers(deltas[1], tuples.table)
-        return Entered(run, kernel.Keys(states.copy(), bases.copy(), np.zeros(len(begin), np.bool_)), integers, begin, is_fed)
+        return Entered(run, kernel.Keys(before.states.copy(), before.bases.copy(), np.zeros(len(begin), np.bool_)), integers, begin, is_fed)
 
     @cached_property
     def _after(self) -> Ints:
@@ -258,7 +273,7 @@ class PositionSequence(ABC):
     @property
     def _head(self) -> Ints:
         """The first position that a window of each key holds."""
-        return np.asarray(np.min([ran.front for ran in self._ran.values()], axis=0), np.int64)
+        return np.asarray(np.min([ran.after.front for ran in self._ran.values()], axis=0), np.int64)
 
     def results(self) -> Iterator[pa.Table]:
         """Result rows of the complete windows."""
@@ -285,11 +300,12 @@ class PositionSequence(ABC):
         changed[tuples.key[self._accepted]] = True
         columns: dict[str, pa.Array] = {}
         for window, ran in self._ran.items():
-            states, bases, front = self._before[window]
-            changed |= (ran.states != states).any(axis=1) | (ran.bases.view(np.int64) != bases.view(np.int64)) | (ran.front != front)
-            due = np.minimum(due, ran.states[:, kernel.TICK])
+            before, after = self._before[window], ran.after
+            changed |= (after.states != before.states).any(axis=1) | (after.front != before.front)
+            changed |= after.bases.view(np.int64) != before.bases.view(np.int64)
+            due = np.minimum(due, after.states[:, kernel.TICK])
             name = self._stage.pipeline.windows[window].name
-            scalars = {scalar: ran.states[:, place] for place, scalar in enumerate(STATE)} | {BASE: ran.bases, FRONT: ran.front}
+            scalars = {scalar: after.states[:, place] for place, scalar in enumerate(STATE)} | {BASE: after.bases, FRONT: after.front}
             columns |= {scalar_of(name, scalar): pa.array(np.ascontiguousarray(values)) for scalar, values in scalars.items()}
         through = np.full(tuples.n_keys, self._stage.clock.watermark, np.int64)
         queued = np.bincount(tuples.key[waiting], minlength=tuples.n_keys)
@@ -307,7 +323,7 @@ class PositionSequence(ABC):
         moved = np.flatnonzero(np.diff(fed.offsets))
         last[moved] = fed.rows[fed.offsets[moved + 1] - 1]
         # All windows of a sequence forget a key together.
-        last[self._ran[self._windows[0]].states[:, kernel.LAST] == BEFORE] = -1
+        last[self._ran[self._windows[0]].after.states[:, kernel.LAST] == BEFORE] = -1
         return last
 
     def _cells(self, places: Ints) -> dict[str, pa.Array]:

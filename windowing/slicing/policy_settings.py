@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,34 @@ STATE = ("last", "ticked", "tick", "fired", "inserted", "full", "has_base", "bas
 _FRESH = {"last": BEFORE, "ticked": BEFORE, "tick": AFTER}
 _KINDS = {"count": kernel.COUNT, "time": kernel.TIME, "delta": kernel.DELTA, "punctuation": kernel.PUNCTUATION}
 _NONE = np.empty(0, np.int64)
+
+
+class Triggers(NamedTuple):
+    """The triggers that fired in a batch, key by key in order of firing; int64, shapes (n_triggers,) but for ``removed``.
+
+    Attributes
+    ----------
+    key
+        Index of the key.
+    start, end, number
+        Bounds of the window that is shown, and the trigger's number.
+    lo, hi
+        The window holds tuples lo:hi, without those that deltas have removed.
+    gone_from, gone_to
+        ``removed[gone_from:gone_to]`` were removed since the previous trigger.
+    removed
+        The tuples that deltas have removed, in order of removal; shape (n_removed,).
+    """
+
+    key: Ints
+    start: Ints
+    end: Ints
+    number: Ints
+    lo: Ints
+    hi: Ints
+    gone_from: Ints
+    gone_to: Ints
+    removed: Ints
 
 
 class PolicySettings:
@@ -131,8 +159,8 @@ class PolicySettings:
         lasting = idle if shows_empty else min(age, idle)
         return min(of_keys, n_tuples * (lasting // self._steps.period + 2))
 
-    def run(self, listed: Ints, tuples: kernel.Tuples, keys: kernel.Keys, clock: Clock, whole: tuple[bool, bool]) -> tuple[Ints, Ints]:
-        """Apply ``tuples`` to ``keys``, in place; returns the triggers and the removed tuples, as in the kernel's ``Noted``.
+    def run(self, listed: Ints, tuples: kernel.Tuples, keys: kernel.Keys, clock: Clock, whole: tuple[bool, bool]) -> Triggers:
+        """Apply ``tuples`` to ``keys``, in place; returns what has fired.
 
         Parameters
         ----------
@@ -165,7 +193,7 @@ class PolicySettings:
         out, removed = np.empty((8, counts[0]), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0
         apply_policies(rules, tuples, keys, progress, kernel.Noted(True, counts, out, removed))
-        return out[:, : counts[kernel.NOTED]], removed[: counts[kernel.REMOVED]]
+        return Triggers(*out[:, : counts[kernel.NOTED]], removed[: counts[kernel.REMOVED]])
 
 
 def delta_of(settings: PolicySettings) -> Delta:

@@ -81,22 +81,22 @@ class PolicySlicer:
             values_of(trigger, table, sequence),
         )
         whole = holds_integers(evict, table), holds_integers(trigger, table)
-        out, removed = settings.run(listed, tuples, kernel.Keys(self._states, self._bases, alive), clock, whole)
-        key, start, end, number, lo, hi, gone_from, gone_to = out
-        bounds = runs(key)
-        keys = key[bounds[:-1]]
+        fired = settings.run(listed, tuples, kernel.Keys(self._states, self._bases, alive), clock, whole)
+        bounds = runs(fired.key)
+        keys = fired.key[bounds[:-1]]
         if self._settings.from_anywhere:
             slots_of = np.full(len(leaves), PENDING, np.int64)
             slots_of[leaves.find(self._held)] = self._slots
-            slots, gone = slots_of[sequence], np.stack((gone_from, gone_to), axis=1)
-            *columns, places = ring_changes(bounds, keys, offsets[keys], hi, gone, removed, slots, self._capacity)
+            slots, gone = slots_of[sequence], np.stack((fired.gone_from, fired.gone_to), axis=1)
+            *columns, places = ring_changes(bounds, keys, offsets[keys], fired.hi, gone, fired.removed, slots, self._capacity)
             self._slots = slots[alive]
             capacity, front, span, empty, change_offsets, changed = columns
             ring = Ring(capacity, front, span, empty, change_offsets, changed, np.where(places < 0, -1, sequence[places]))
-            return Windows.of(key, start, end, trigger=number, ring=ring), alive
+            return Windows.of(fired.key, fired.start, fired.end, trigger=fired.number, ring=ring), alive
         self._begins = offsets[:-1] - (self._applied - n_held)
         middles = np.where(self._middle[keys] < 0, -1, self._middle[keys] + self._begins[keys])
-        return Windows.of(key, start, end, trigger=number, ranges=(sequence, lo, hi), middles=middles), alive
+        ranges = sequence, fired.lo, fired.hi
+        return Windows.of(fired.key, fired.start, fired.end, trigger=fired.number, ranges=ranges, middles=middles), alive
 
     def _remember(self, leaves: Leaves, sequence: Ints, offsets: Ints, n_held: Ints, alive: Bools, known: Bools, ready: Bools) -> None:
         self._held, self._waiting = leaves.number[sequence[alive]], leaves.number[known & ~ready]
