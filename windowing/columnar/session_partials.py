@@ -34,11 +34,10 @@ from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.kernels.slices import by_key, combine_runs
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import BEFORE
 
 #: Columns of a fragment beside the keys, ``BATCH`` and the partials: the gap of its session, and its first and last event time.
 GAP, FIRST, LAST = "_gap", "_first", "_last"
-#: Instant before all others, and number before those of all rows.
-_BEFORE = np.iinfo(np.int64).min
 
 
 def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout) -> pa.Schema:
@@ -182,7 +181,7 @@ class _Arrived:
     @cached_property
     def closed(self) -> Ints:
         """The instant through which windows were closed when each row arrived; the earliest of all if it makes no difference."""
-        return int64_of(self.rows.column(CLOSED).combine_chunks().fill_null(_BEFORE))
+        return int64_of(self.rows.column(CLOSED).combine_chunks().fill_null(BEFORE))
 
     def groups(self, gap: int) -> Ints:
         """Offsets in ``order`` of the runs of rows that form one fragment each; shape (n_fragments + 1,)."""
@@ -225,7 +224,7 @@ class _Merged:
     @classmethod
     def of(cls, stage: SessionStage, arrived: _Arrived, gap: int) -> _Merged:
         table, codes, numbers, marks = _fragments(stage, arrived, gap)
-        new = numbers > _BEFORE
+        new = numbers > BEFORE
         order = np.lexsort((int64_of(table.column(FIRST).combine_chunks()), codes))
         codes, numbers, marks = codes[order], numbers[order], marks[order]
         first, last = (int64_of(table.column(name).combine_chunks())[order] for name in (FIRST, LAST))
@@ -311,7 +310,7 @@ def _fragments(stage: SessionStage, arrived: _Arrived, gap: int) -> tuple[pa.Tab
     new = pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
     of_row = np.repeat(np.arange(arrived.n_keys), np.diff(arrived.offsets))
     both = pa.concat_tables([of_gap, new]).combine_chunks()
-    before = np.full(len(of_gap), _BEFORE, np.int64)
+    before = np.full(len(of_gap), BEFORE, np.int64)
     numbers, marks = np.append(before, arrived.numbers[firsts]), np.append(before, arrived.closed[firsts])
     return both, np.append(codes, of_row[bounds[:-1]]), numbers, marks
 
