@@ -91,9 +91,9 @@ def _without_idle_spans(stored: pa.Table, rows: pa.Table | None, stage: WindowSt
     return pa.concat_tables([slices, needed])
 
 
-def _spans(stored: pa.Table, stage: WindowStage) -> known_spans.Stored:
+def _spans(stored: pa.Table, stage: WindowStage) -> known_spans.StoredSpans:
     own = stage.slices
-    return known_spans.Stored(own.known, stage.known_grids, own.keys, stored.filter(pc.is_null(stored.column(SLICE))))
+    return known_spans.StoredSpans(own.known, stage.known_grids, own.keys, stored.filter(pc.is_null(stored.column(SLICE))))
 
 
 def _usable(rows: pa.Table) -> pa.Table:
@@ -123,7 +123,7 @@ def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) ->
     revised = 0 if rows is None or stage.revising is None else _revised(rows, stage.revising, stage)
     later = 0
     if rows is not None and stored is not None and stage.slices.known:
-        later = _spans(stored, stage).most_shown_later(_usable(rows), TIME, stage.after)
+        later = _spans(stored, stage).most_shown_later(_usable(rows), stage.after)
     return n_keys * ends + revised + later <= limits.rows_within(limits.MOST_RESULTS, stage.slices.layout)
 
 

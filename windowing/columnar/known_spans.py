@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
 from windowmill.windowing.bounds import check_ends_of_key, check_share
+from windowmill.windowing.columnar.added_columns import SLICE, TIME
 from windowmill.windowing.columnar.grid_partials import Partials
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.errors import StateCorruptError
@@ -172,11 +173,11 @@ def least_spans(before: Ints, begins: Ints) -> Ints:
     return least
 
 
-def split(windows: Sequence[str], slices: pa.Table, offsets: Ints, slice_column: str) -> tuple[pa.Table, Ints, Spans]:
+def split_off(windows: Sequence[str], slices: pa.Table, offsets: Ints) -> tuple[pa.Table, Ints, Spans]:
     """``slices`` without the rows of spans, the offsets of their keys, and the spans; key k's are ``offsets[k]:offsets[k + 1]``."""
     if not windows:
         return slices, offsets, Spans.of((), slices, np.empty(0, np.int64), len(offsets) - 1)
-    of_span = slices.column(slice_column).is_null().combine_chunks().to_numpy(zero_copy_only=False)
+    of_span = slices.column(SLICE).is_null().combine_chunks().to_numpy(zero_copy_only=False)
     keys = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     spans = Spans.of(windows, slices.filter(pa.array(of_span)), keys[of_span], len(offsets) - 1)
     before = np.append(0, np.cumsum(~of_span)).astype(np.int64)
@@ -238,7 +239,7 @@ class Filled:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredSpans:
     """Rows of spans that were read from the state.
 
     Attributes
@@ -264,10 +265,10 @@ class Stored:
             needed[codes[last >= grid.first_start_after(after)]] = True
         return self.rows.filter(pa.array(needed[codes]))
 
-    def most_shown_later(self, new: pa.Table, time: str, after: int) -> int:
+    def most_shown_later(self, new: pa.Table, after: int) -> int:
         """Upper bound on the empty windows that end at or before ``after``, and that ``new`` rows show as they make keys known there."""
         codes, of_new, n_keys = self._codes(new)
-        times = int64_of(new.column(time).combine_chunks())
+        times = int64_of(new.column(TIME).combine_chunks())
         first, last = np.full(n_keys, _NO_FIRST, np.int64), np.full(n_keys, _NO_LAST, np.int64)
         np.minimum.at(first, of_new, times)
         np.maximum.at(last, of_new, times)

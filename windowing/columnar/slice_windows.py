@@ -28,7 +28,7 @@ from windowmill.windowing.columnar.known_spans import (
     least_spans,
     spans_before,
     spans_stored,
-    split,
+    split_off,
 )
 from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, count_slices
@@ -153,7 +153,7 @@ def _merged(stage: SliceStage, table: pa.Table) -> _Merged:
     slices, lengths = stage.packing.unpack(table)
     rows_before = np.append(0, np.cumsum(lengths)).astype(np.int64)
     first_of_key = key_offsets(table, keys)
-    slices, offsets, spans = split(stage.known, slices, rows_before[first_of_key], SLICE)
+    slices, offsets, spans = split_off(stage.known, slices, rows_before[first_of_key])
     starts, reaching, closed = int64_of(slices.column(SLICE).combine_chunks()), reaching_of(slices), closed_of(slices)
     turns = int64_of(slices.column(BATCH).combine_chunks()) + 1 + arrivals_of(slices)
     if len(moved := along_axis(offsets, places_of(starts, reaching), closed, turns)):
@@ -305,28 +305,31 @@ def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: Partials, own: n
     fresh = counted & (own | (leaves.closed > wanted.closed_before))
     first, before, now = (wanted.nodes.number(t) for t in (stage.keep_from, wanted.before, wanted.through))
     nodes = []
-    for rows, whole, until in ((counted, before, now), (fresh, None, before)):
+    # Nodes that end after ``before`` become complete in this batch; to those that end earlier it adds what is fresh.
+    for rows, after, until in ((counted, before, now), (fresh, first, before)):
         level_below = leaves.at(rows)
         number = wanted.nodes.numbers(level_below.starts)
         for level in range(1, wanted.nodes.top + 1):
             number = number >> level << level
             # Skip a node that begins before the needed range or ends after the complete one: the nodes above it do so too.
             inside = (number >= first) & (number + (1 << level) <= until)
-            number, level_below = number[inside], level_below.at(inside)
-            if not len(number):
+            if not inside.any():
                 break
-            keys = level_below.keys
-            bounds = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]) | (number[1:] != number[:-1]), True])
-            number = number[bounds[:-1]]
-            ints, floats = combine_runs(stage.slices.layout.program(), bounds, level_below.ints, level_below.floats)
-            objects = stage.slices.objects.fold(level_below.objects, bounds)
-            never = np.full(len(number), NEVER_CLOSED, np.int64)
-            spans = least_spans(level_below.before, bounds[:-1])
-            begun = np.zeros(len(number), np.int64)
-            level_below = Partials(keys[bounds[:-1]], wanted.nodes.starts(number), never, ints, floats, objects, spans, begun)
-            now_whole = np.ones(len(number), np.bool_) if whole is None else number + (1 << level) > whole
-            nodes.append((level, level_below.at(now_whole)))
+            number, level_below = _joined(stage.slices, wanted, number[inside], level_below.at(inside))
+            nodes.append((level, level_below.at(number + (1 << level) > after)))
     return nodes
+
+
+def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: Partials) -> tuple[Ints, Partials]:
+    """Combine the partials ``below``, sorted by key and ``number`` of their node, into nodes: the number and partial of each."""
+    keys = below.keys
+    bounds = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]) | (number[1:] != number[:-1]), True])
+    firsts = bounds[:-1]
+    number = number[firsts]
+    ints, floats = combine_runs(stage.layout.program(), bounds, below.ints, below.floats)
+    objects, spans = stage.objects.fold(below.objects, bounds), least_spans(below.before, firsts)
+    never, begun = np.full(len(number), NEVER_CLOSED, np.int64), np.zeros(len(number), np.int64)
+    return number, Partials(keys[firsts], wanted.nodes.starts(number), never, ints, floats, objects, spans, begun)
 
 
 def _kept(
