@@ -18,7 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import number_of_rows
 from windowmill.checkpoints.state.log import latest_entries
-from windowmill.checkpoints.state.positions import needed_rows
+from windowmill.checkpoints.state.position_compaction import needed_rows
 from windowmill.checkpoints.state.wanted import OpenSessions, open_condition, span_condition
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LEVEL, NUMBER_OF, REACHING, SLICE, TIME, WATERMARK_OF

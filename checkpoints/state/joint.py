@@ -17,7 +17,7 @@ from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import REWRITE, batches_of, files_of, number_of_rows, order_of
 from windowmill.checkpoints.state.log import latest_entries, own_entries
 from windowmill.checkpoints.state.partials import Needed
-from windowmill.checkpoints.state.positions import needed_rows, rows_of_group, search_order
+from windowmill.checkpoints.state.position_compaction import needed_rows, rows_of_group, search_order
 from windowmill.checkpoints.state.wanted import span_condition
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, KIND, LEVEL, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.known_spans import columns_of

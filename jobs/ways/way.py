@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from windowmill.checkpoints.state.base import StateTable, is_overgrown, is_scattered
 from windowmill.checkpoints.state.joint import compact_entries, joint_schema
 from windowmill.checkpoints.state.partials import Needed, compact_partials
-from windowmill.checkpoints.state.positions import overgrown_from
+from windowmill.checkpoints.state.position_compaction import overgrown_from
 from windowmill.jobs.ways.balance import settle
 from windowmill.jobs.ways.base import Applied, Loaded, Part
 from windowmill.jobs.ways.emission import Emission

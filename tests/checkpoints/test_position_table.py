@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.strategies import shared
 from tests.windowing.test_columnar import CUTS, STREAMS, Row
 from tests.windowing.test_positions import POLICY_WINDOWS, TYPES, Run, compare, in_order, spec_of
-from windowmill.checkpoints.state import positions, searched_files
+from windowmill.checkpoints.state import position_compaction, searched_files
 from windowmill.checkpoints.state.joint import compact_entries
 from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.checkpoints.state.wanted import ReadLimit
@@ -75,8 +75,8 @@ def searching() -> Iterator[None]:
     """No file is read whole, and row groups have four rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searched_files, "WHOLE_BYTES", 0)
-        patch.setattr(positions, "GROUP_ROWS", 4)
-        patch.setattr(positions, "NEAR_LEVELS", 2)
+        patch.setattr(position_compaction, "GROUP_ROWS", 4)
+        patch.setattr(position_compaction, "NEAR_LEVELS", 2)
         yield
 
 
@@ -204,13 +204,13 @@ def test_a_newest_key_row_that_is_lost_is_told(tmp_path, how):
 
 
 def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(tmp_path, monkeypatch):
-    monkeypatch.setattr(positions, "FEW_FILES", 8)
+    monkeypatch.setattr(position_compaction, "FEW_FILES", 8)
     run = TableRun(tmp_path / "state", long_spec("count"))
     run.feed(tuples("a", 0, 2_000))
     merged = []
     for n in range(2_000, 2_000 + 40):
         run.feed(tuples("a", n, n + 1))
-        first = positions.overgrown_from(run.path)
+        first = position_compaction.overgrown_from(run.path)
         if first is not None:
             merged.append(first)
             compact_entries(run.path, run.batches, ["positions"], first=first)
@@ -220,14 +220,14 @@ def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(tmp_path,
 
 
 def test_a_large_file_that_was_not_written_in_the_order_of_searches_is_rewritten_on_demand(tmp_path, monkeypatch):
-    monkeypatch.setattr(positions, "SMALL_BATCH_ROWS", 1_000)
+    monkeypatch.setattr(position_compaction, "SMALL_BATCH_ROWS", 1_000)
     run = TableRun(tmp_path / "state", long_spec("count"))
     run.feed(tuples("ab", 0, 10))
     with searching():
         run.feed(tuples("ab", 10, 2_000))
-        assert positions.overgrown_from(run.path) is None
-        assert positions.overgrown_from(run.path, lay_out=True) == 1
+        assert position_compaction.overgrown_from(run.path) is None
+        assert position_compaction.overgrown_from(run.path, lay_out=True) == 1
         compact_entries(run.path, run.batches, ["positions"], first=1)
-        assert positions.overgrown_from(run.path, lay_out=True) is None
+        assert position_compaction.overgrown_from(run.path, lay_out=True) is None
         run.feed(tuples("ab", 2_000, 2_010))
     compare(run, tuples("ab", 0, 2_010), final=False)

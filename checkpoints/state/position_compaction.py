@@ -1,0 +1,118 @@
+"""Compaction of the state table of windows over positions: when, which rows stay, and in which order.
+
+Files of compacted rows are large; :mod:`windowmill.checkpoints.state.searched_files` reads few of their row groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deltalake import DeltaTable
+
+from windowmill.checkpoints.appending import SMALL_BATCH_ROWS
+from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.state.base import COMPACTED_BYTES, FEW_ENTRIES, FEW_FILES, BatchFiles, batches_of, by_batches, files_of
+from windowmill.checkpoints.state.searched_files import footer
+from windowmill.windowing.columnar.added_columns import BATCH, KIND, TIME
+from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
+from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, SEQUENCE, THROUGH, WAITING
+
+#: Levels of which nodes are stored beside the leaves under them, and rows and bytes of a row group: the nodes at either end of a window
+#: lie in one or two row groups, and the rest of a key's nodes in few.
+NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 10, 8_192, 1 << 20
+#: Columns beside those of the state in :func:`needed_rows`, quoted.
+_AGE, _NEWEST, _LEAST, _PASSED, _VERSION = '"_ age"', '"_ newest"', '"_ head"', '"_ through"', '"_ version"'
+
+
+def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
+    """The first batch of the newest files at ``path`` that are worth merging; null for none.
+
+    Reads only the Delta log, and with ``lay_out`` footers of large files.
+
+    Files are merged with newer ones if these together have at least half as many rows. So each row is rewritten a logarithmic number of
+    times, and at most about half of the rows of an old file are superseded.
+
+    Parameters
+    ----------
+    lay_out
+        Whether also a large file of one batch is to be rewritten in the order in which it is searched.
+    """
+    table = DeltaTable(path)
+    groups = by_batches(files_of(table))
+    many = sum(len(group.files) for group in groups) > FEW_FILES
+    first, taken = len(groups), BatchFiles(0, 0, [])
+    while first and (taken + groups[first - 1]).bytes <= COMPACTED_BYTES:
+        outside = sum(len(group.files) for group in groups[:first])
+        if taken.files and groups[first - 1].rows > 2 * taken.rows and not (many and outside > FEW_FILES // 2):
+            break
+        first, taken = first - 1, taken + groups[first - 1]
+    if len(taken.files) > 1 and (many or taken.rows > 2 * groups[first].rows + FEW_ENTRIES):
+        return groups[first].first
+    if lay_out:
+        unsorted = (number for number, group in enumerate(groups) if any(_is_unsorted(table, file) for file in group.files))
+        from_here = next(unsorted, len(groups))
+        if from_here < len(groups) and sum(group.bytes for group in groups[from_here:]) <= COMPACTED_BYTES:
+            return groups[from_here].first
+    return None
+
+
+def rows_of_group(files: Sequence[Mapping[str, Any]]) -> int:
+    """Rows of a row group in a table of ``files``: fewer if they are wide, but not so few that footers are long."""
+    rows, size = (sum(int(file[name]) for file in files) for name in ("num_records", "size_bytes"))
+    return min(GROUP_ROWS, max(GROUP_ROWS // 16, GROUP_BYTES * rows // max(1, size), 1))
+
+
+def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:
+    """Whether ``file`` is one of a large batch, of which a search reads more than it needs, because its row groups are large."""
+    first, last = batches_of(file)
+    if first != last or file["num_records"] <= SMALL_BATCH_ROWS:
+        return False
+    metadata = footer(table, file)
+    return bool(metadata.num_rows > 4 * GROUP_ROWS * metadata.num_row_groups)
+
+
+def search_order(keys: Sequence[str], *, live: bool) -> list[str]:
+    """The sort order in SQL of rows that are searched: low levels of a key by their positions, and then high levels.
+
+    Rows of other parts in the table do not take part. ``live`` is as for :func:`needed_rows`.
+    """
+    of_keys = [f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {quoted(key)} END" for key in keys]
+    far = f"{LEVEL} >= {NEAR_LEVELS}"
+    if live:
+        # Of windows that evict by a delta, inner nodes are read before leaves.
+        far += f" OR ({LIVE} IS NOT NULL AND {LEVEL} > 0)"
+    return [KIND, SEQUENCE, f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {far} END", *of_keys, POSITION, LEVEL]
+
+
+def needed_rows(state: str, keys: Sequence[str], where: str, *, live: bool, removes: bool = True) -> str:
+    """The SQL query for the rows of ``state`` that satisfy ``where`` and that a batch after them all may need.
+
+    Parameters
+    ----------
+    live
+        Whether the table has windows that evict by a delta, whose nodes supersede one another.
+    removes
+        Whether no older rows are left that a node without live tuples supersedes, so that it is not needed.
+    """
+    of_key = [*keys, SEQUENCE]
+    renamed = [f'"_ key {number}"' for number in range(len(of_key))]
+    named = ", ".join(f"{quoted(name)} AS {alias}" for name, alias in zip(of_key, renamed, strict=True))
+    age = f"row_number() OVER (PARTITION BY {', '.join(map(quoted, of_key))} ORDER BY {BATCH} DESC) AS {_AGE}"
+    known = f"SELECT {named}, {BATCH} AS {_NEWEST}, {HEAD} AS {_LEAST}, {THROUGH} AS {_PASSED}, {age} FROM {state}"
+    newest = f"SELECT * FROM ({known} WHERE {KIND} = '{KEY_ROW}' AND {where}) WHERE {_AGE} = 1"
+    same = " AND ".join(f"(s.{quoted(name)} IS NOT DISTINCT FROM n.{alias})" for name, alias in zip(of_key, renamed, strict=True))
+    # What of a key lacks its ``key`` row is kept, so that the next batch of the key tells of it.
+    nodes, rows = f"{POSITION} >= {_LEAST}", f"SELECT * FROM {state} WHERE {where}"
+    if live:
+        of_node = ", ".join([*map(quoted, of_key), KIND, LEVEL, POSITION])
+        rows = f"SELECT *, row_number() OVER (PARTITION BY {of_node} ORDER BY {BATCH} DESC) AS {_VERSION} FROM {state} WHERE {where}"
+        is_latest = f"{_VERSION} = 1 AND {POSITION} + (1 << {LEVEL}) > {_LEAST}" + (f" AND {LIVE} > 0" if removes else "")
+        nodes = f"CASE WHEN {LIVE} IS NULL THEN {nodes} ELSE {is_latest} END"
+    kinds = {
+        KEY_ROW: f"{BATCH} = {_NEWEST}",
+        WAITING: f"({TIME} >= {_PASSED} OR {_PASSED} IS NULL)",
+        NODE: f"({nodes} OR {_LEAST} IS NULL)",
+    }
+    chosen = " OR ".join(f"({KIND} = '{kind}' AND {condition})" for kind, condition in kinds.items())
+    return f"SELECT s.* FROM ({rows}) AS s LEFT JOIN ({newest}) AS n ON {same} WHERE {chosen}"
