@@ -13,7 +13,7 @@ from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.places import local_path
 from windowmill.windowing.errors import StateError
 
-#: The format that this release writes for each kind of table. :mod:`windowmill.checkpoints.migrations` migrates older formats of ``state``.
+#: The format that this release writes for each kind of table. :mod:`.state.migrations` migrates older formats of ``state``.
 FORMATS = {"state": 2, "quarantine": 1, "quality": 1, "held": 1}
 #: Names of table properties: the format, and the last batch that may have rows without checksums.
 FORMAT, UNCHECKED_THROUGH = "windowmill.format", "windowmill.unchecked_through"

@@ -17,7 +17,7 @@ class Places:
     Attributes
     ----------
     ledger, state, quarantine, quality, held
-        Delta tables: batches; slices; rows never applied; validation results; rows of held batches.
+        Delta tables: batches; what later batches need of earlier ones; rows never applied; validation results; rows of held batches.
     docs
         Folder of the Data Docs pages.
     report

@@ -1,1 +1,1 @@
-"""State tables of slices and of live rows; runs read and write state only through these modules."""
+"""The state table, opened, read, written, compacted and inspected; all other code reads and writes state only through these modules."""

@@ -14,7 +14,7 @@ from windowmill.checkpoints.appending import SMALL_BATCH_ROWS, append_once, land
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.formats import nullable, ours, prepare
 from windowmill.checkpoints.quoting import backquoted, quoted
-from windowmill.checkpoints.reading import WHOLE_BYTES, read_whole, require_columns
+from windowmill.checkpoints.state.reading import WHOLE_BYTES, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import Condition
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck

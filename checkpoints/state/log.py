@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.kept_tables import newest
-from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.quoting import backquoted, quoted
-from windowmill.checkpoints.reading import require_columns
 from windowmill.checkpoints.state.base import StateTable, files_of, number_of_rows
+from windowmill.checkpoints.state.opening import reporting_damage
+from windowmill.checkpoints.state.reading import require_columns
 from windowmill.checkpoints.state.wanted import Condition, ReadLimit
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck

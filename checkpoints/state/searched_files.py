@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 
-from windowmill.checkpoints.reading import WHOLE_BYTES, open_file, read_whole, require_columns
 from windowmill.checkpoints.state.base import files_of
+from windowmill.checkpoints.state.reading import WHOLE_BYTES, open_file, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.added_columns import BATCH, KIND
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION

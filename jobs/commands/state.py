@@ -9,11 +9,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from rich.console import Group, RenderableType
 
-from windowmill.checkpoints.inspection import key_value
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.opening import reporting_damage
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.state.inspection import key_value
 from windowmill.checkpoints.state.log import is_log
+from windowmill.checkpoints.state.opening import reporting_damage
 from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.commands.state_views.base import View, source_types, value_of
 from windowmill.jobs.commands.state_views.live_rows import LiveRowsView

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.checkpoints.batches import BackfillPlan, Plan
-from windowmill.checkpoints.opening import open_state
 from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.state.opening import open_state
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.reading import reading_of

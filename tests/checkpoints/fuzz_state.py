@@ -26,7 +26,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.golden.make import HERE
 from windowmill.checkpoints import codec
 from windowmill.checkpoints.formats import prepare
-from windowmill.checkpoints.opening import open_state
+from windowmill.checkpoints.state.opening import open_state
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END

@@ -12,9 +12,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.golden.make import HERE
-from windowmill.checkpoints import reading
 from windowmill.checkpoints.formats import FORMAT, FORMATS, check_format, prepare
-from windowmill.checkpoints.opening import open_state
+from windowmill.checkpoints.state import reading
+from windowmill.checkpoints.state.opening import open_state
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.added_columns import SUM

@@ -21,9 +21,9 @@ from rich.console import Console
 from tests.golden.make import HERE, Golden
 from tests.golden.test_golden import landed
 from windowmill.checkpoints.batches import Commit, RunPlan
-from windowmill.checkpoints.inspection import SlicesInspection, key_value
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.state.inspection import SlicesInspection, key_value
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.state import state_of

@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "missing-state-column-null",
-        "checkpoints/reading.py",
+        "checkpoints/state/reading.py",
         (
             "        require_columns(uri, [*stored, *may_lack], schema.names)\n"
             "        rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)\n"
@@ -74,28 +74,28 @@ MUTANTS = (
     ),
     Mutant(
         "missing-columns-accepted",
-        "checkpoints/reading.py",
+        "checkpoints/state/reading.py",
         "    if missing:\n",
         "    if False:\n",
         ("tests/checkpoints/test_opening.py::test_a_missing_column_is_damage",),
     ),
     Mutant(
         "state-that-is-gone-started-empty",
-        "checkpoints/opening.py",
+        "checkpoints/state/opening.py",
         "            if left_at is None:\n                return RowCheck(path)\n",
         "            if True:\n                return RowCheck(path)\n",
         ("tests/checkpoints/test_opening.py::test_no_table_is_a_pipelines_first_or_a_loss",),
     ),
     Mutant(
         "older-state-accepted",
-        "checkpoints/opening.py",
+        "checkpoints/state/opening.py",
         "if left_at is not None and version < left_at:",
         "if False:",
         ("tests/checkpoints/test_opening.py::test_an_older_table_is_a_loss",),
     ),
     Mutant(
         "damaged-log-accepted",
-        "checkpoints/opening.py",
+        "checkpoints/state/opening.py",
         "        if fault is not None:\n            raise",
         "        if False:\n            raise",
         ("tests/checkpoints/test_opening.py::test_a_last_entry_cut_anywhere_is_damage",),

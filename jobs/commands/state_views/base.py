@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from windowmill.checkpoints.inspection import Inspection
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.state.inspection import Inspection
 from windowmill.jobs.commands.answers import bound, titled
 from windowmill.jobs.json_lines.read import plain
 from windowmill.windowing.columnar.partial_bytes import decode

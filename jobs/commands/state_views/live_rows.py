@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.markup import escape
 
-from windowmill.checkpoints.inspection import LogInspection
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.state.inspection import LogInspection
 from windowmill.checkpoints.state.joint import own_rows
 from windowmill.jobs.commands.answers import titled
 from windowmill.jobs.commands.state_views.base import View, cell, source_types, value_of

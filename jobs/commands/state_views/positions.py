@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.markup import escape
 
-from windowmill.checkpoints.inspection import PositionsInspection
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.state.inspection import PositionsInspection
 from windowmill.jobs.commands.answers import titled
 from windowmill.jobs.commands.state_views.base import View, cell, partials_told, source_types, value_of
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME

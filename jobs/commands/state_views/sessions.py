@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.markup import escape
 
-from windowmill.checkpoints.inspection import SessionsInspection
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.state.inspection import SessionsInspection
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.commands.state_views.base import View, partials_told, source_types
 from windowmill.windowing.axis import AXIS_BEGIN

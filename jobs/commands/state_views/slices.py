@@ -9,8 +9,8 @@ import numpy as np
 from rich.console import RenderableType
 from rich.markup import escape
 
-from windowmill.checkpoints.inspection import SlicesInspection
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.state.inspection import SlicesInspection
 from windowmill.jobs.commands.state_views.base import View, partials_told, source_types
 from windowmill.windowing.axis import WindowGrid
 from windowmill.windowing.columnar.grid_partials import Partials, windows_of

@@ -11,7 +11,7 @@ from deltalake.exceptions import TableNotFoundError
 from windowmill.checkpoints.delta_log_faults import fault_of_log
 from windowmill.checkpoints.formats import unchecked_through
 from windowmill.checkpoints.kept_tables import newest
-from windowmill.checkpoints.migrations import migrated
+from windowmill.checkpoints.state.migrations import migrated
 from windowmill.windowing.columnar.checksums import REMEDY, RowCheck
 from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line
 
