@@ -12,7 +12,6 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdap
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from windowmill.windowing.errors import SpecError
 from windowmill.windowing.registry import Registry
 from windowmill.windowing.windows.base import Window
 
@@ -44,13 +43,6 @@ def register(kind: type[_W]) -> type[_W]:
     else:
         TYPES.register(name, kind, kind.__module__)
     return kind
-
-
-def window_type(name: str) -> type[Window]:
-    """The type that specs call ``name``; raises ``SpecError`` if there is none."""
-    if name not in TYPES:
-        raise SpecError(f"type: got {name!r}; expected one of {', '.join(map(repr, TYPES))}")
-    return TYPES[name]
 
 
 class ByType:
