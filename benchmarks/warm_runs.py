@@ -28,7 +28,7 @@ from benchmarks.pipelines import Growing
 from benchmarks.processes import cpu_seconds, cpu_seconds_of
 from benchmarks.race import Result, ratios
 from benchmarks.small_runs import AGGREGATES, KEYS, ROWS_PER_MINUTE, WINDOWS
-from windowmill.jobs.spark.server import memory_bytes
+from windowmill.jobs.warm.connect_server import memory_bytes
 
 HISTORY = 100_000
 #: Between two looks at the processor time of a client, whose JVM nobody waits for.

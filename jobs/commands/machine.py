@@ -33,7 +33,7 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Keep Spark and Python warm on this machine, and print the address for SPARK_REMOTE; ends on SIGTERM and Ctrl-C."""
-    from windowmill.jobs.spark.server import Limits, Server
+    from windowmill.jobs.warm.connect_server import Limits, Server
 
     def ready(server: Server) -> None:
         pids = {"pid": server.pid, "fork_server": server.fork_server.pid}

@@ -1,5 +1,6 @@
-"""Processes that start warm: a fork server has imported all that a run needs, and forks a child for each.
+"""The processes that ``windowmill serve`` keeps warm.
 
-``client`` is what the command line asks first, ``fork_server`` the process that forks, ``keeper`` what keeps it running beside a Spark
-Connect server, ``protocol`` what client and fork server say to each other. ``warm_up`` warms the Spark Connect server itself.
+``connect_server`` is the Spark Connect server, and ``warm_up`` what warms it. ``fork_server`` is a process that has imported all that a run
+needs, and forks a child for each; ``keeper`` keeps it running beside the Spark Connect server. ``client`` is what the command line asks
+first, ``protocol`` what client and fork server say to each other.
 """

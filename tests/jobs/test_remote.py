@@ -12,11 +12,12 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
 
 from windowmill.jobs.commands.doctor import check_server
-from windowmill.jobs.spark import failures, remote, server, session
+from windowmill.jobs.spark import failures, remote, session
 from windowmill.jobs.spark.column_types import holds_text, sql_type
 from windowmill.jobs.spark.remote import ServerFacts, kept_session
 from windowmill.jobs.spark.settings import DELTA_EXTENSION, SERVER
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
+from windowmill.jobs.warm import connect_server
 from windowmill.windowing.errors import MachineError, ServerGoneError
 
 
@@ -125,28 +126,28 @@ def test_an_error_of_a_lost_server_is_known(said):
 def test_connections_to_a_port_are_counted():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        assert server.clients(port) == 0
+        assert connect_server.clients(port) == 0
         with socket.create_connection(("127.0.0.1", port)):
-            assert server.clients(port) == 1
-        assert server.clients(port, recent=True) >= 1
+            assert connect_server.clients(port) == 1
+        assert connect_server.clients(port, recent=True) >= 1
 
 
 def test_a_port_that_is_taken_is_told():
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        taken = server.Server(listening.getsockname()[1], server.Limits(), print)
+        taken = connect_server.Server(listening.getsockname()[1], connect_server.Limits(), print)
         with pytest.raises(MachineError, match="is in use; stop what listens there, or choose another one by --port"):
             taken.keep(lambda _: None)
 
 
 def test_a_worn_server_is_started_anew_and_an_idle_one_ends(monkeypatch, tmp_path):
     told: list[str] = []
-    kept = server.Server(1, server.Limits(idle_seconds=1, memory_bytes=1 << 30), told.append)
+    kept = connect_server.Server(1, connect_server.Limits(idle_seconds=1, memory_bytes=1 << 30), told.append)
     held = iter([1 << 29, 1 << 29, 3 << 29, 3 << 29])  # as it is ready, at two looks, and as it is ready anew: then there is no limit
     connected = iter([0, 0, 1, 1, 0, 0])
-    monkeypatch.setattr(server, "memory_bytes", lambda _: next(held))
-    monkeypatch.setattr(server, "clients", lambda *_, **__: next(connected, 0))
-    monkeypatch.setattr(server, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(server, "MEMORY_SECONDS", 0.0)
+    monkeypatch.setattr(connect_server, "memory_bytes", lambda _: next(held))
+    monkeypatch.setattr(connect_server, "clients", lambda *_, **__: next(connected, 0))
+    monkeypatch.setattr(connect_server, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(connect_server, "MEMORY_SECONDS", 0.0)
     monkeypatch.setattr(kept, "_start", lambda _: told.append("start"))
     assert kept._watch(tmp_path) == "no client for 1 s"
     assert told == [
@@ -158,7 +159,7 @@ def test_a_worn_server_is_started_anew_and_an_idle_one_ends(monkeypatch, tmp_pat
 
 
 def test_a_server_is_worn_by_age():
-    kept = server.Server(1, server.Limits(age_seconds=60), print)
+    kept = connect_server.Server(1, connect_server.Limits(age_seconds=60), print)
     assert kept._worn(59, 0) is None
     assert kept._worn(61, 0) == "has run for 61 s"
 

@@ -193,7 +193,7 @@ class PolicySettings:
         out, removed = np.empty((8, counts[0]), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0
         apply_policies(rules, tuples, keys, progress, kernel.Noted(True, counts, out, removed))
-        return Triggers(*out[:, : counts[kernel.NOTED]], removed[: counts[kernel.REMOVED]])
+        return Triggers._make((*out[:, : counts[kernel.NOTED]], removed[: counts[kernel.REMOVED]]))
 
 
 def delta_of(settings: PolicySettings) -> Delta:
