@@ -118,9 +118,9 @@ class NewVersionsTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types for it
         self.spec = Spec(path, fields)
         self.cron = cron
-        #: When the last event was sent (by the monotonic clock), and its version.
+        #: When the last event was sent (by the monotonic clock), and what it told.
         self._sent_at = time.monotonic()
-        self._sent: int | None = None
+        self._sent: Unread | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{__name__}.NewVersionsTrigger", trigger_spec(self.spec) | {"cron": self.cron}
@@ -143,12 +143,15 @@ class NewVersionsTrigger(BaseEventTrigger):
                 continue
             problem = ""
             if unread and self._is_due(unread):
-                self._sent_at, self._sent = time.monotonic(), unread.version
+                self._sent_at, self._sent = time.monotonic(), unread
                 self.log.info("%s", _told(unread))
                 yield _event({"version": unread.version})
 
     def _is_due(self, unread: Unread) -> bool:
-        unanswered = self._sent is not None and unread.planned < self._sent
+        sent = self._sent
+        # A run that cannot plan, as of a table that has been replaced, leaves the plans as they are; that table's versions may be lower.
+        # A batch that was open has ended since, perhaps by a ruling, which plans nothing more.
+        unanswered = sent is not None and not sent.open and (unread.planned < sent.version or unread.planned == sent.planned)
         return not (unread.open or unanswered) or time.monotonic() - self._sent_at >= PATIENCE_SECONDS
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.triggers.base import TaskSuccessEvent
 from deltalake import DeltaTable, write_deltalake
 
+from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags import triggers
 from windowmill.dags.factory import build_dag
@@ -289,6 +291,50 @@ def test_rows_that_nobody_takes_up_are_told_again_after_a_while(spec, land, tick
         return [(await asyncio.wait_for(anext(events), 30)).payload for _ in range(2)]
 
     assert asyncio.run(run()) == [{"version": 0}, {"version": 0}]
+
+
+def test_a_replaced_table_is_told_once_however_old_its_versions_are(spec, land, plan, ticking):
+    for _ in range(3):
+        land()
+    assert plan() == 2
+    shutil.rmtree(spec.with_name("events"))
+    land()
+    commit(spec)
+
+    async def run():
+        events = NewVersionsTrigger(path=str(spec), fields=None, cron="* * * * *").run()
+        assert (await asyncio.wait_for(anext(events), 30)).payload == {"version": 0}
+        again = asyncio.create_task(anext(events))
+        await asyncio.sleep(0.5)
+        assert not again.done()  # the run that says so has made no plan, nor would the next one
+        again.cancel()
+
+    asyncio.run(run())
+
+
+def test_rows_that_came_while_a_batch_was_held_are_told_once_it_is_ruled_on(spec, land, plan, ticking, monkeypatch):
+    monkeypatch.setattr(triggers, "PATIENCE_SECONDS", 0.0)
+    land()
+    plan()
+    land()
+
+    async def run():
+        events = NewVersionsTrigger(path=str(spec), fields=None, cron="* * * * *").run()
+        assert (await asyncio.wait_for(anext(events), 30)).payload == {"version": 1}
+        monkeypatch.setattr(triggers, "PATIENCE_SECONDS", 900.0)
+        again = asyncio.create_task(anext(events))
+        await asyncio.sleep(0.5)
+        assert not again.done()
+        await asyncio.to_thread(commit, spec)
+        assert (await asyncio.wait_for(again, 30)).payload == {"version": 1}
+
+    asyncio.run(run())
+
+
+def commit(spec: Path) -> None:
+    """Commit the open batch."""
+    ledger = Ledger.open(load_pipeline(spec))
+    ledger.record_commit(ledger.open_batch.plan, Commit(seen=None, emitted=None, verdict="passed"), datetime.now(UTC))
 
 
 def test_the_next_instant_of_a_schedule():
