@@ -63,8 +63,8 @@ def live_windows(spark: SparkSession, scan: FileScan, live: LiveRows, clock: Clo
 
 def _task_numbers(spark: SparkSession, scan: FileScan) -> DataFrame:
     """A row and a Spark partition for each task of ``scan``."""
-    n = max(1, len(scan.tasks))
-    return spark.range(0, n, 1, n)
+    n = len(scan.tasks)
+    return spark.range(0, n, 1, max(1, n))
 
 
 def _lifted(files: SlicesOfFiles, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -119,6 +119,15 @@ def test_live_rows_of_files_give_the_windows_of_sparks_own_scan_to_the_bit(spark
     assert ours.equals(_ordered(aggregate(frame, spec), keys))
 
 
+@pytest.mark.parametrize("windows", [_SPEC["windows"], _POLICIES], ids=["slices", "live rows"])
+def test_a_folder_without_files_has_no_windows(spark, tmp_path, windows):
+    _write(tmp_path / "d")
+    (tmp_path / "e").mkdir()
+    frame = spark.read.schema(spark.read.parquet(str(tmp_path / "d")).schema).parquet(str(tmp_path / "e"))
+    assert _scan(frame) is not None
+    assert aggregate(frame, _SPEC | {"windows": windows}).count() == 0
+
+
 def _ordered(frame, keys):
     table = frame.toArrow()
     texts = {name: table.column(name).cast(pa.string()) for name in keys}

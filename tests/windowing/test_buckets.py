@@ -48,6 +48,19 @@ def test_equal_keys_of_different_tables_have_one_bucket(keys):
         assert len(set(buckets[codes == code])) == 1
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array([3_000_000, -800_000, None, 3_000_000], pa.int32()).cast(pa.date32()),
+        pa.Array.from_buffers(pa.string(), 4, pa.array([b"\xff\xfe", b"\xfe", None, b"\xff\xfe"]).buffers()),
+    ],
+    ids=["dates beyond the year 9999 and before 1", "texts that are no UTF-8"],
+)
+def test_keys_that_python_has_no_values_for_have_buckets(keys):
+    parts = dict(in_buckets(pa.table({"k": keys, "row": range(4)}), ["k"], 1 << 20))
+    assert sorted(rows.column("row").to_pylist() for rows in parts.values()) == [[0, 3], [1], [2]]
+
+
 def test_without_keys_or_with_one_bucket_nothing_moves():
     table = pa.table({"k": [2, 1, 2]})
     assert [(bucket, rows.to_pylist()) for bucket, rows in in_buckets(table, [], 4)] == [(0, table.to_pylist())]

@@ -47,6 +47,10 @@ def _bits(column: pa.Array) -> Hashes:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return order_key(column).view(np.uint64)
+    if pa.types.is_date32(kind):  # may lie beyond Python's dates
+        return order_key(column.cast(pa.int32())).view(np.uint64)
+    if pa.types.is_string(kind):  # may be no UTF-8
+        column = column.cast(pa.binary())
     return np.array([crc32(repr(value).encode()) for value in column.to_pylist()], np.uint64)
 
 
