@@ -16,7 +16,7 @@ from windowmill.jobs.ways.live_row_pass import LiveRows
 from windowmill.jobs.ways.row_numbers import ROW_BITS
 from windowmill.jobs.ways.slice_passes import cut, result_rows, windows
 from windowmill.windowing.columnar import slices
-from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, TIME_OF
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME
 from windowmill.windowing.columnar.buckets import in_buckets
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.slices import SliceStage, WindowStage
@@ -87,7 +87,7 @@ def _blocks(scan: FileScan, log: StateLog, n_partitions: int, batches: Iterator[
     for task in _tasks(batches):
         for rows, places in scan.rows(task):
             cells = {label: rows.column(name) for name, label in log.columns_of_fresh()}
-            cells |= {NUMBER_OF: pa.array((task << ROW_BITS) + places), TIME_OF: rows.column(TIME)}
+            cells |= {NUMBER_OF: pa.array((task << ROW_BITS) + places), TIME: rows.column(TIME)}
             for number, block in in_buckets(pa.table(cells), list(log.keys.values()), n_partitions):
                 yield pa.record_batch([pa.array([number], pa.int32()), pa.array([_streamed(block)], pa.binary())], schema=_BLOCK)
 

@@ -13,8 +13,8 @@ from pyspark.sql.types import IntegralType, TimestampType
 from windowmill.jobs.conditions.spark import every_condition
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.parquet_parts import Tasks, parts_of, read
-from windowmill.windowing.columnar.event_times import event_times
 from windowmill.windowing.columnar.added_columns import TIME
+from windowmill.windowing.columnar.event_times import event_times
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.spec import Pipeline
 
