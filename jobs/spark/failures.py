@@ -89,8 +89,8 @@ def explain(err: Exception) -> str:
     text = f"{type(err).__name__}: {err}"
     advice = next((advice for pattern, advice in _KNOWN if re.search(pattern, text)), None)
     first = next((line.strip() for line in str(err).splitlines() if line.strip()), type(err).__name__)
-    # The error of a Python worker is the last line of the trace that Spark quotes.
-    worker = re.search(r"Traceback \(most recent call last\):.*?\n(\w[\w.]*(?:Error|Exception)?: [^\n]{0,300})\n", text, re.DOTALL)
+    # The error of a Python worker is the last line of the trace that Spark quotes, the only one without indentation.
+    worker = re.search(r"Traceback \(most recent call last\):.*?\n(\w[\w.]*(?:: [^\n]{0,300})?)", text, re.DOTALL)
     java = re.search(r"(?:Caused by: |: )((?:[a-z]+\.)+[A-Z]\w*(?:Exception|Error): [^\n]{0,200})", text)
     what = worker[1] if worker else java[1] if java and "An error occurred while calling" in first else first
     if advice is None:

@@ -31,18 +31,30 @@ def _fail(_value: int) -> int:
     return json.loads("x")  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("quoted", [False, True])
-def test_an_error_of_a_users_module_says_what_and_where(quoted):
+@pytest.mark.parametrize(
+    "seen",
+    [
+        lambda err: err,
+        lambda err: RuntimeError(_trace(err)),
+        lambda err: RuntimeError("An exception was thrown from the Python worker:\n" + "".join(traceback.format_exception(err)).rstrip()),
+    ],
+    ids=["here", "quoted by Java", "quoted by pyspark"],
+)
+def test_an_error_of_a_users_module_says_what_and_where(seen):
     try:
         _fail(1)
     except ValueError as err:
-        found = explain(RuntimeError(_trace(err)) if quoted else err)
+        found = explain(seen(err))
     assert re.match(r"(json\.decoder\.)?JSONDecodeError: Expecting value: .* \(test_failures\.py:\d+ in _fail\); run again", found)
     assert "\n" not in found
 
 
 def test_an_error_without_words_is_told_by_its_type():
-    assert explain(NotImplementedError()).startswith("NotImplementedError; run again")
+    try:
+        raise NotImplementedError
+    except NotImplementedError as err:
+        for seen in (err, RuntimeError(_trace(err))):
+            assert explain(seen).startswith("NotImplementedError (test_failures.py:")
 
 
 def test_an_error_of_a_users_module_is_not_ours():
