@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.ways import lateness_in_process as lateness
+from windowmill.jobs.ways import limits
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.row_numbers import numbers_of
@@ -45,11 +47,11 @@ class NewRows:
     in_spark: DataFrame
 
     @classmethod
-    def collected(cls, rows: DataFrame, stages: Sequence[Reading]) -> NewRows:
-        """Collect the columns of ``rows`` that the ``stages`` read, in one Spark job."""
+    def collected(cls, rows: DataFrame, stages: Sequence[Reading], n_rows: int) -> NewRows:
+        """Collect the columns of ``rows`` that the ``stages`` read, in one Spark job; ``n_rows`` is their number by the source's log."""
         own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.columns]
         chosen = rows.select(*own, *passes.inputs(rows, *stages, where=F.col(REASON).isNull()))
-        with access_to(rows.sparkSession).interpreting():
+        with access_to(rows.sparkSession).interpreting() if n_rows <= limits.MOST_INTERPRETED else nullcontext():
             table = chosen.toArrow()
         return cls(table.sort_by([(FILE, "ascending"), (ROW, "ascending")]), rows)
 

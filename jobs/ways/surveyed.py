@@ -38,7 +38,7 @@ class Surveyed:
         rows = batch.read(spark)
         stages = [part.reading for part in parts]
         if cls._is_small(batch, stages):
-            few = NewRows.collected(rows, stages)
+            few = NewRows.collected(rows, stages, batch.expected_rows)
             seen = lateness.seen_after(few.table, batch.seen)
             return cls(few, len(few.table), batch.emission(seen, stops_at_range=stops))
         many = numbered(rows, batch, parts)
