@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: Columns of shuffled blocks: the partition that a block belongs to, and its rows as an Arrow stream.
 _PARTITION, _ROWS = "partition", "rows"
 _BLOCK = pa.schema([(_PARTITION, pa.int32()), (_ROWS, pa.binary())])
+#: Size of a block. Spark sends a worker as many as 10,000 values at once, however long, but not 2 GiB.
+_BLOCK_BYTES = 100_000
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,16 @@ def _windows(files: SlicesOfFiles, stage: WindowStage, batches: Iterator[pa.Reco
 
 
 def _blocks(scan: FileScan, log: StateLog, n_partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor: the fresh rows of tasks, in a block for each partition and batch that is read."""
+    """Runs in an executor: the fresh rows of tasks, in blocks for each partition and batch that is read."""
     for task in _tasks(batches):
         for rows, places in scan.rows(task):
             cells = {label: rows.column(name) for name, label in log.columns_of_fresh()}
             cells |= {NUMBER_OF: pa.array((task << ROW_BITS) + places), TIME: rows.column(TIME)}
-            for number, block in in_buckets(pa.table(cells), list(log.keys.values()), n_partitions):
-                yield pa.record_batch([pa.array([number], pa.int32()), pa.array([_streamed(block)], pa.binary())], schema=_BLOCK)
+            for number, bucket in in_buckets(pa.table(cells), list(log.keys.values()), n_partitions):
+                n_rows = max(1, bucket.num_rows * _BLOCK_BYTES // bucket.nbytes)
+                for begin in range(0, bucket.num_rows, n_rows):
+                    block = _streamed(bucket.slice(begin, n_rows))
+                    yield pa.record_batch([pa.array([number], pa.int32()), pa.array([block], pa.binary())], schema=_BLOCK)
 
 
 def _tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:

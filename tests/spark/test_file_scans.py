@@ -12,10 +12,11 @@ from pyspark.sql import functions as F
 
 from windowmill import aggregate
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.ways import file_scan, limits, live_row_pass
+from windowmill.jobs.ways import file_passes, file_scan, limits, live_row_pass
 from windowmill.jobs.ways.file_passes import SlicesOfFiles
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.live_row_pass import LiveRows
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.errors import SourceError
 from windowmill.windowing.specfile import parse_pipeline
@@ -126,6 +127,27 @@ def test_a_folder_without_files_has_no_windows(spark, tmp_path, windows):
     frame = spark.read.schema(spark.read.parquet(str(tmp_path / "d")).schema).parquet(str(tmp_path / "e"))
     assert _scan(frame) is not None
     assert aggregate(frame, _SPEC | {"windows": windows}).count() == 0
+
+
+def test_blocks_are_short(spark, tmp_path, monkeypatch):
+    pq.write_table(_events(5_000), tmp_path / "f.parquet")
+    frame, pipeline = spark.read.parquet(str(tmp_path)), parse_pipeline(_SPEC | {"windows": _POLICIES})
+    scan, log = _scan(frame), LiveRows.of(pipeline, Columns(frame.schema).arrow).log
+
+    def blocks():
+        for batch in file_passes._blocks(scan, log, 2, iter([pa.record_batch({"id": [0]})])):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    monkeypatch.setattr(file_passes, "_BLOCK_BYTES", 1 << 30)
+    whole = dict(blocks())
+    assert sorted(whole) == [0, 1]
+    monkeypatch.setattr(file_passes, "_BLOCK_BYTES", 10_000)
+    cut = list(blocks())
+    assert max(len(block) for _, block in cut) < 13_000
+    for number, block in whole.items():
+        pieces = pa.record_batch({"rows": pa.array([piece for at, piece in cut if at == number], pa.binary())})
+        together = pa.Table.from_batches(file_passes._rows_of_blocks(iter([pieces])))
+        assert together.drop_columns(["k", "v"]).equals(pa.ipc.open_stream(block).read_all().drop_columns(["k", "v"]))  # without NaN
 
 
 def _ordered(frame, keys):
