@@ -9,7 +9,7 @@ from pyarrow import fs
 
 
 def write_page(place: str, html: str) -> None:
-    """Replace the page at ``place``, a local path or a URI; creates local folders.
+    """Replace the page at ``place``, a local path or a URI; creates local folders. A link stays, and a pipe or device is written to.
 
     Raises
     ------
@@ -23,6 +23,10 @@ def write_page(place: str, html: str) -> None:
             stream.write(html.encode())
         return
     page = Path(place)
+    if page.exists() and not page.is_file() and not page.is_dir():
+        page.write_text(html, encoding="utf-8")
+        return
+    page = page.resolve()
     page.parent.mkdir(parents=True, exist_ok=True)
     # Written to a temporary file and renamed, so that no reader loads half a page.
     part = page.with_name(f".{page.name}.{os.getpid()}")

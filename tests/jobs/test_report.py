@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -423,6 +424,20 @@ def test_a_page_that_cannot_be_written_is_told_in_one_line(pipeline, tmp_path):
     for target in ("nowhere://bucket/page.html", f"{tmp_path}"):
         with pytest.raises(ReportError, match=rf"^report {target}: cannot be written .*--out$"):
             write_report(pipeline, out=target)
+
+
+def test_out_may_be_a_link_or_a_pipe(pipeline, tmp_path):
+    (tmp_path / "page.html").touch()
+    (tmp_path / "link.html").symlink_to(tmp_path / "page.html")
+    write_report(pipeline, out=str(tmp_path / "link.html"))
+    assert (tmp_path / "link.html").is_symlink()
+    assert "never run" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_report(pipeline, out=str(tmp_path / "pipe"))
+    assert (tmp_path / "pipe").is_fifo()
+    assert b"<title>" in os.read(reader, 1 << 16)
+    os.close(reader)
 
 
 def test_damaged_table_leaves_the_old_page(pipeline):
