@@ -11,6 +11,7 @@ import pyarrow as pa
 from windowmill.expectations import frames, rates
 from windowmill.expectations.rule import Rule
 from windowmill.expectations.suites import identity_columns, needs_spark, rules
+from windowmill.windowing.columnar.chunks import without_empty_chunks
 
 if TYPE_CHECKING:
     import pyspark.sql
@@ -142,7 +143,7 @@ def _findings(rows: pa.Table | pyspark.sql.DataFrame, suite: Sequence[Rule], ide
         return findings
     if session is None:
         return findings | {rule.index: Finding(success=False, error="needs a running Spark session") for rule in remote}
-    return findings | _findings_of_frame(session.createDataFrame(rows), remote, identity)
+    return findings | _findings_of_frame(session.createDataFrame(without_empty_chunks(rows)), remote, identity)
 
 
 def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:

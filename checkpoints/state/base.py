@@ -18,6 +18,7 @@ from windowmill.checkpoints.state.reading import WHOLE_BYTES, read_whole, requir
 from windowmill.checkpoints.state.wanted import Condition
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.columnar.session_partials import LAST
 from windowmill.windowing.errors import StateError
 
@@ -63,7 +64,7 @@ class StateTable:
             few = few.sort_by([(name, "ascending") for name in self._order]) if self._order else few
             append_once(self._path, few, app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
         else:
-            frame = self._spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
+            frame = self._spark.createDataFrame(without_empty_chunks(rows)) if isinstance(rows, pa.Table) else rows
             chosen = frame.select(*map(backquoted, self._schema.names))
             writer = writer_once(chosen, count, app_id=app_id, version=batch, metadata=metadata, order=self._order)
             writer.mode("append").option("mergeSchema", self._widens).save(self._path)

@@ -22,6 +22,7 @@ from windowmill.checkpoints.state.reading import require_columns
 from windowmill.checkpoints.state.searched_files import SearchedFiles
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, TIME
+from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
 from windowmill.windowing.columnar.position_reads import Demand, alone_in
@@ -113,7 +114,7 @@ class PositionTable(StateTable):
         few = bounds.limit(_FEW_BOUNDS + 1).toArrow()
         if few.num_rows > _FEW_BOUNDS:
             return bounds
-        return F.broadcast(self._spark.createDataFrame(few, bounds.schema))
+        return F.broadcast(self._spark.createDataFrame(without_empty_chunks(few), bounds.schema))
 
 
 def _bounds(stage: PositionStage, stored: DataFrame, touched: DataFrame | None) -> DataFrame:

@@ -44,6 +44,7 @@ from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.jobs.ways.way import Restored, Way
 from windowmill.windowing.columnar.added_columns import BATCH, SUM
+from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.errors import HeldError, ServerGoneError, WindowmillError, first_line
 
 #: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
@@ -254,7 +255,7 @@ class _Steps:
         if isinstance(rows, DataFrame):
             return rows
         # Spark on its own would take instants without a zone for instants.
-        return self.spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+        return self.spark.createDataFrame(without_empty_chunks(rows), from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
 
     def _rows(self, result: Applied) -> DataFrame | pa.Table:
         """The result rows; an empty table if there are none."""

@@ -16,6 +16,7 @@ from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.session import spark_session
 from windowmill.jobs.spark.shipping import shipment_of
+from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.columnar.output import gives_json
 from windowmill.windowing.columnar.results import Column, ResultTable, key_ranks
 from windowmill.windowing.columnar.rows import Keys, plain
@@ -45,7 +46,7 @@ class SparkEngine:
         rows = rows.append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
         typed = [pa.field(field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in rows.schema]
         spark = spark_session("windowmill try", brief=True, shipment=shipment_of(self._pipeline), say=errors.print)
-        frame = spark.createDataFrame(rows.cast(pa.schema(typed)))
+        frame = spark.createDataFrame(without_empty_chunks(rows.cast(pa.schema(typed))))
         frame, failed = self._read(frame)
         found = evaluate(frame, self._pipeline, arrival=_PLACE, final=final, latest=self._latest)
         assert found.refused is not None

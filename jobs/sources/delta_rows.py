@@ -19,6 +19,7 @@ from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.jobs.sources.base import AddedFile, Reading
 from windowmill.jobs.sources.columns import FILE, ROW, URI, VERSION, Columns
 from windowmill.jobs.spark.access import UNESCAPED, access_to
+from windowmill.windowing.columnar.chunks import without_empty_chunks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -83,7 +84,7 @@ def _with_file_columns(rows: DataFrame, root: str, files: Sequence[AddedFile], f
     if by_file.num_rows <= _FEW_FILES:
         rows = rows.selectExpr("*", f"{_lookup_sql(by_file)} AS _told").select("*", "_told.*")
     else:
-        rows = rows.join(F.broadcast(rows.sparkSession.createDataFrame(by_file)), URI, "left")
+        rows = rows.join(F.broadcast(rows.sparkSession.createDataFrame(without_empty_chunks(by_file))), URI, "left")
     stray = f"raise_error(concat('windowmill: a row of a file that the plan does not name: ', {URI}))"
     return rows.withColumn(FILE, F.expr(f"coalesce({FILE}, CAST({stray} AS INT))"))
 

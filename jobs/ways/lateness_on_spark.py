@@ -23,6 +23,7 @@ from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import row_numbers
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, NUMBER_OF, ORDER, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ def _number(surveyed: Survey) -> Column:
 def _by_blocks(rows: DataFrame, surveyed: Survey) -> tuple[DataFrame, DataFrame]:
     """The rows of blocks without late rows, and those of the other blocks with the greatest event time before the block."""
     file, number, seen_before = zip(*surveyed.behind, strict=True)
-    before = rows.sparkSession.createDataFrame(pa.table({FILE: pa.array(file, pa.int32()), "_block": number, "_before": seen_before}))
+    told = pa.table({FILE: pa.array(file, pa.int32()), "_block": number, "_before": seen_before})
+    before = rows.sparkSession.createDataFrame(without_empty_chunks(told))
     joined = rows.withColumn("_block", F.floor(F.col(ROW) / surveyed.block_rows)).join(F.broadcast(before), [FILE, "_block"], "left")
     return joined.where(F.col("_before").isNull()), joined.where(F.col("_before").isNotNull())
 

@@ -20,6 +20,7 @@ from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.row_numbers import numbers_of
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF
+from windowmill.windowing.columnar.chunks import without_empty_chunks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -76,7 +77,7 @@ class NewRows:
         rows, refused = self.in_spark, self.table.filter(pc.is_valid(self.table.column(REASON))).select([FILE, ROW, REASON])
         if not refused.num_rows:
             return None
-        return rows.drop(REASON).join(F.broadcast(rows.sparkSession.createDataFrame(refused)), [FILE, ROW])
+        return rows.drop(REASON).join(F.broadcast(rows.sparkSession.createDataFrame(without_empty_chunks(refused))), [FILE, ROW])
 
 
 def computed(done: Advanced) -> Computed:

@@ -201,7 +201,7 @@ class RealAirflow:
             raise AirflowError(f"{err}; tasks: { {task['task_id']: (task['state'], task['try_number']) for task in tasks} }") from err
 
     def events(self, asset: str) -> list[dict[str, Any]]:
-        """Extras of the asset's events, oldest first."""
+        """Extras of the asset's events, oldest first. Airflow 3.3 answers 500 while a run that they have triggered is queued."""
         answer = self.call("GET", "/assets/events", params={"name_pattern": asset, "order_by": "timestamp", "limit": 100})
         return [event["extra"] for event in answer["asset_events"] if event["name"] == asset]
 

@@ -43,7 +43,8 @@ def test_rows_end_a_tasks_waiting_and_start_a_dag(write_spec, tmp_path: Path):
         assert airflow.wait_for_run("waits", run) == "success"
         task = airflow.tasks("waits", run)["wait"]
         assert (task["state"], task["pid"]) == ("success", None)  # no process of its own
-        airflow.wait("the run that the asset starts", lambda: airflow.runs("watches"), 240)
-        assert [run["run_type"] for run in airflow.runs("watches")] == ["asset_triggered"]
+        [started] = airflow.wait("the run that the asset starts", lambda: airflow.runs("watches"), 240)
+        assert started["run_type"] == "asset_triggered"
+        assert airflow.wait_for_run("watches", started["dag_run_id"]) == "success"
         [event] = airflow.events("delays__source")
         assert event == {"from_trigger": True, "payload": {"version": 0}}

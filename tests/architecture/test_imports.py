@@ -135,6 +135,20 @@ def test_stored_bytes_are_never_executed(package):
             assert called not in ("eval", "exec"), path
 
 
+def test_spark_gets_arrow_tables_without_empty_chunks():
+    """Spark drops rows after an empty chunk; see ``without_empty_chunks``."""
+    calls = [
+        node
+        for package in OURS
+        for path in files_of(package)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "createDataFrame"
+    ]
+    assert calls
+    for call in calls:
+        assert ast.unparse(call.args[0]).startswith("without_empty_chunks("), ast.unparse(call)
+
+
 def test_no_modules_import_each_other_in_a_circle():
     """Imports within functions count; those for types alone do not."""
     modules = {_name(path): path for package in OURS for path in files_of(package)}

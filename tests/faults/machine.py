@@ -78,8 +78,7 @@ class Machine(RuleBasedStateMachine):
     def _begun(cls, kind: str) -> World:
         """A pipeline that has committed its first batch; copying its folder is quicker than making the tables anew."""
         if kind not in cls._prepared:
-            folder = cls.root / f"prepared-{kind}"
-            folder.mkdir()
+            folder = Path(tempfile.mkdtemp(prefix=f"prepared-{kind}-", dir=cls.root))
             world = World(Bench(folder, dict(PIPELINES[kind])))
             world.land(world.new_rows(5, 60))
             world.run()

@@ -87,6 +87,34 @@ def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_pa
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
 
 
+@pytest.mark.parametrize("dies", [False, True], ids=["once", "twice"])
+def test_spark_writes_the_whole_state_of_a_batch_of_this_process(spark, tmp_path, monkeypatch, dies):
+    """Of a batch that ends no session, and so drops no row: among the tables that make up its state are empty ones."""
+    from windowmill.checkpoints.state import base
+    from windowmill.jobs.batch.steps import _Steps
+
+    class Died(BaseException):
+        """Stands for a process that is gone."""
+
+    def dying(*_arguments: Any) -> None:
+        raise Died
+
+    monkeypatch.setattr(base, "SMALL_BATCH_ROWS", 0)
+    rows = [{"k": "a", "site": 1, "t": BASE + n * MINUTE, "v": 1.0, "i": n, "label": "x", "id": f"{n}"} for n in (0, 1, 3, 2, 4, 90)]
+    bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[:1]})
+    for begin, end in ((0, 2), (2, 5), (5, 6)):
+        bench.land(rows[begin:end])
+        if dies:  # the next run compares the state that it computes with the state that this one has written
+            with monkeypatch.context() as patched:
+                patched.setattr(_Steps, "commit", dying)
+                with pytest.raises(Died):
+                    bench.run()
+        bench.run()
+    [session] = bench.rows()
+    assert session["n"] == 5
+    assert differences([session], expected(bench.pipeline, rows).rows) == []
+
+
 @pytest.mark.parametrize("most_rows", [0, limits.MOST_ROWS], ids=["Spark", "process"])
 def test_a_first_batch_that_is_a_backfill_builds_the_state(spark, tmp_path, monkeypatch, most_rows):
     monkeypatch.setattr(limits, "MOST_ROWS", most_rows)
