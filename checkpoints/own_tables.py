@@ -33,15 +33,15 @@ class Change:
     """One commit to a table.
 
     ``added`` and ``removed`` identify the files whose rows it added and removed; ``moved_in`` and ``moved_out`` are the files that it
-    rewrote without changing rows (``dataChange`` false). ``note`` is windowmill's ``userMetadata`` of the commit, empty if someone else
-    made it. ``digest`` identifies ``added``.
+    rewrote without changing rows (``dataChange`` false). ``rows`` is the number of rows added, null if a file's statistics do not give
+    it. ``note`` is windowmill's ``userMetadata`` of the commit, empty if someone else made it. ``digest`` identifies ``added``.
     """
 
     version: int
     operation: str
     added: frozenset[str]
     removed: frozenset[str]
-    rows: int
+    rows: int | None
     note: Mapping[str, Any]
     transactions: Mapping[str, int]
     moved_in: frozenset[str] = frozenset()
@@ -57,13 +57,13 @@ class Change:
 class Landed:
     """A batch's commit in a table.
 
-    ``attempt`` made it. If its log entry has been cleaned up, ``attempt`` and ``digest`` are null, ``rows`` is 0 and ``version`` is the
-    table's newest.
+    ``attempt`` made it and added ``rows``. If its log entry has been cleaned up, ``attempt``, ``rows`` and ``digest`` are null, and
+    ``version`` is the table's newest.
     """
 
     version: int
     attempt: str | None
-    rows: int
+    rows: int | None
     digest: str | None
     note: Mapping[str, Any]
 
@@ -116,7 +116,7 @@ class DeltaOwnTable:
         for version in range(table.version(), -1, -1):
             change = self.change_at(version)
             if change is None:
-                return Landed(table.version(), None, 0, None, {})
+                return Landed(table.version(), None, None, None, {})
             if change.transactions.get(app_id) == batch:
                 return Landed(version, change.note.get("attempt"), change.rows, change.digest, change.note)
         return None
@@ -169,16 +169,17 @@ def own_tables(runnable: Runnable) -> dict[str, OwnTable]:
 def _change(version: int, actions: list[dict[str, Any]]) -> Change:
     info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     files: dict[tuple[str, bool], set[str]] = {(kind, changes): set() for kind in ("add", "remove") for changes in (True, False)}
-    rows = 0
+    counts: list[int | None] = []
     for action in actions:
         for kind in ("add", "remove"):
             if kind not in action:
                 continue
             changes = bool(action[kind].get("dataChange", True))
             files[kind, changes].add(_identity(action[kind]))
-            if kind == "add" and changes and action[kind].get("stats"):
-                rows += json.loads(action[kind]["stats"]).get("numRecords", 0)
+            if kind == "add" and changes:
+                counts.append(json.loads(action[kind].get("stats") or "{}").get("numRecords"))
     transactions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
+    rows = None if None in counts else sum(count for count in counts if count is not None)
     added, moved_in, removed, moved_out = map(frozenset, files.values())
     return Change(version, str(info.get("operation", "?")), added, removed, rows, _note(info), transactions, moved_in, moved_out)
 

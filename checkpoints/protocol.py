@@ -34,6 +34,7 @@ from windowmill.windowing.errors import (
     StateError,
     StateMissingError,
     StorageFullError,
+    WindowmillError,
     first_line,
 )
 
@@ -232,7 +233,7 @@ class Attempt:
         found = self.landed("sink")
         return None if found is None else str(found.note.get("verdict", "passed"))
 
-    def write(self, role: str, write: Callable[[], object], same: Callable[[], bool]) -> Landed:
+    def write(self, role: str, write: Callable[[], object], same: Callable[[], bool], *, count: int | None = None) -> Landed:
         """Call ``write`` to commit the batch's rows to a table, unless they have landed already; returns the commit that counts.
 
         Parameters
@@ -241,13 +242,15 @@ class Attempt:
             Commits the rows with :meth:`app_id` and :meth:`metadata`.
         same
             Whether the batch's rows in the table equal those that ``write`` would commit; called only if another attempt wrote them.
+        count
+            Number of rows that ``write`` commits; null where it also rewrites others.
 
         Raises
         ------
         MixedAttemptError
             If another attempt wrote other rows.
         StorageFullError, SinkError, StateError
-            If the commit did not land.
+            If the commit did not land, or holds another number of rows.
         Exception
             Whatever ``write`` raised, if its commit did not land and the disk is not full.
         """
@@ -269,8 +272,12 @@ class Attempt:
                     raise
             found = found or self.landed(role)
             if found is None:
-                kind = SinkError if role == "sink" else StateError
-                raise kind(f"{role} {table.place}: the commit of batch {self.plan.batch} did not land; run again")
+                raise _failed(role)(f"{role} {table.place}: the commit of batch {self.plan.batch} did not land; run again")
+        if found.attempt == self.id and None not in (count, found.rows) and found.rows != count:
+            raise _failed(role)(
+                f"{role} {table.place}: the commit of batch {self.plan.batch} (version {found.version}) holds {found.rows} rows instead of "
+                f"the {count} computed; the batch stays open: give the pipeline a new sink, and backfill it there"
+            )
         if found.attempt != self.id and not same():
             raise MixedAttemptError(
                 f"{role} {table.place}: an earlier attempt at batch {self.plan.batch} (version {found.version}) wrote other rows than "
@@ -278,7 +285,7 @@ class Attempt:
                 "backfill it there"
             )
         standing = table.standing() or Standing("", found.version)
-        mine = Written(self.plan.batch, standing.table_id, found.version, found.rows, found.digest, found.attempt)
+        mine = Written(self.plan.batch, standing.table_id, found.version, found.rows or 0, found.digest, found.attempt)
         accepted = self.written.get(role)
         if accepted is not None and accepted.version > found.version:  # accepted later changes by others
             mine = replace(mine, version=accepted.version, digest=None)
@@ -307,6 +314,10 @@ class Attempt:
                 if foreign is not None:
                     raise _refused(table, before, foreign)
         self._ledger.record_commit(self.plan, outcome, at)
+
+
+def _failed(role: str) -> type[WindowmillError]:
+    return SinkError if role == "sink" else StateError
 
 
 def abandon(plan: Plan, pipeline: str, ledger: Ledger, tables: Mapping[str, OwnTable], at: datetime) -> None:

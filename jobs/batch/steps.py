@@ -184,7 +184,9 @@ class _Steps:
                 instants=self.batch.instants,
             )
 
-        return self.attempt.write("sink", write, self._same(lambda: self._frame(result), path, "batch")).version
+        same = self._same(lambda: self._frame(result), path, "batch")
+        # The commit of a backfill may also rewrite rows of the files that it replaces.
+        return self.attempt.write("sink", write, same, count=result.row_count if replaces is None else None).version
 
     def _quarantine(self, staged: Staged) -> None:
         app_id, path = self.attempt.app_id("quarantine"), self.places.quarantine
@@ -193,7 +195,7 @@ class _Steps:
             prepare(path, staged.schema, "quarantine")
             staged.append_to(path, app_id=app_id, version=self.plan.batch, metadata=self.attempt.metadata())
 
-        self.attempt.write("quarantine", write, lambda: same_quarantined(staged.table(), path, self.plan.batch))
+        self.attempt.write("quarantine", write, lambda: same_quarantined(staged.table(), path, self.plan.batch), count=staged.rows)
 
     def remember(self, way: Way, result: Applied) -> int | None:
         """One idempotent commit to the state."""
@@ -209,6 +211,7 @@ class _Steps:
                 "state",
                 lambda: way.remember(rows, count, app_id=app_id, metadata=self.attempt.metadata()),
                 self._same(lambda: self._as_frame(rows).drop(*unchecked), self.places.state, BATCH, partials=True),
+                count=None if isinstance(rows, DataFrame) else rows.num_rows,
             ).version
 
     def _same(self, rows: Callable[[], DataFrame], path: str, column: str, *, partials: bool = False) -> Callable[[], bool]:

@@ -25,6 +25,7 @@ from windowmill.windowing.errors import (
     MixedAttemptError,
     SinkError,
     StateCorruptError,
+    StateError,
     StateMissingError,
     StorageFullError,
 )
@@ -205,6 +206,20 @@ def test_a_lost_response_is_asked_for(pipeline):
 
     assert attempt.write("sink", lost, lambda: False).attempt == attempt.id
     assert pipeline.rows("sink") == 3
+
+
+@pytest.mark.parametrize(("role", "error"), [("sink", SinkError), ("state", StateError)])
+def test_a_commit_that_holds_fewer_rows_than_computed_is_refused(pipeline, role, error):
+    ledger = pipeline.ledger()
+    pipeline.plan(ledger)
+    attempt = pipeline.attempt(ledger)
+
+    def lossy() -> None:
+        append_once(pipeline.tables[role].place, ROWS, app_id=attempt.app_id(role), version=2, metadata=attempt.metadata())
+
+    with pytest.raises(error, match=r"holds 1 rows instead of the 2 computed"):
+        attempt.write(role, lossy, lambda: True, count=2)
+    assert attempt.write(role, lossy, lambda: True, count=1).rows == 1
 
 
 @pytest.mark.covers("P7")
