@@ -40,14 +40,23 @@ MUTANTS = (
     Mutant(
         "not-landed-passes",
         "checkpoints/protocol.py",
-        '            if found is None:\n                kind = SinkError if role == "sink" else StateError\n                raise kind(',
-        (
-            "            if found is None:\n"
-            '                kind = SinkError if role == "sink" else StateError\n'
-            "                return Landed(0, self.id, 0, None, {})\n"
-            "                raise kind("
-        ),
+        "            if found is None:\n                raise _failed(role)(",
+        "            if found is None:\n                return Landed(0, self.id, 0, None, {})\n                raise _failed(role)(",
         ("tests/checkpoints/test_protocol.py::test_a_commit_that_did_not_land_stops_the_batch",),
+    ),
+    Mutant(
+        "commit-that-lost-rows-passes",
+        "checkpoints/protocol.py",
+        "if found.attempt == self.id and None not in (count, found.rows) and found.rows != count:",
+        "if False:",
+        ("tests/checkpoints/test_protocol.py::test_a_commit_that_holds_fewer_rows_than_computed_is_refused",),
+    ),
+    Mutant(
+        "empty-chunks-for-spark",
+        "windowing/columnar/chunks.py",
+        "(batch for batch in table.to_batches() if batch.num_rows)",
+        "table.to_batches()",
+        ("tests/windowing/test_chunks.py::test_only_empty_chunks_are_left_out",),
     ),
     Mutant(
         "foreign-writes-accepted",
