@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from windowmill.windowing.columnar.added_columns import BATCH, KIND
-from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
+from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
+from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
 from windowmill.windowing.columnar.positions import SEQUENCE, PositionState
 from windowmill.windowing.costs import Cost, Shape, live_positions_cost, positions_cost
 from windowmill.windowing.spec import Pipeline

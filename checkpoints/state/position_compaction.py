@@ -14,8 +14,8 @@ from windowmill.checkpoints.appending import SMALL_BATCH_ROWS
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import COMPACTED_BYTES, FEW_ENTRIES, FEW_FILES, BatchFiles, batches_of, by_batches, files_of
 from windowmill.checkpoints.state.searched_files import footer
-from windowmill.windowing.columnar.added_columns import BATCH, KIND, TIME
-from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
+from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, TIME
+from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, SEQUENCE, THROUGH, WAITING
 
 #: Levels of which nodes are stored beside the leaves under them, and rows and bytes of a row group: the nodes at either end of a window

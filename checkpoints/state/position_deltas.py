@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.windowing.columnar.added_columns import BATCH, KIND
+from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
 from windowmill.windowing.columnar.position_delta_nodes import STRIDE
-from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
+from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import FLOAT_LEAST, LEAST, LIVE, NODE, SEQUENCE, PositionStage
 from windowmill.windowing.slicing.policy_settings import compares_as_float, delta_of
 

@@ -21,10 +21,10 @@ from windowmill.checkpoints.state.position_deltas import greatest_column, is_nee
 from windowmill.checkpoints.state.reading import require_columns
 from windowmill.checkpoints.state.searched_files import SearchedFiles
 from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, TIME
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
-from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
+from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
 from windowmill.windowing.columnar.position_reads import Demand, alone_in
 from windowmill.windowing.columnar.positions import (
     FRONT,

@@ -22,8 +22,8 @@ from deltalake.fs import DeltaStorageHandler
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.reading import WHOLE_BYTES, open_file, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.windowing.columnar.added_columns import BATCH, KIND
-from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
+from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
+from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
 from windowmill.windowing.columnar.position_reads import Bounds, Demand
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE, PositionStage
 from windowmill.windowing.columnar.rows import key_codes

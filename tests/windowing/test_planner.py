@@ -14,9 +14,9 @@ from tests.windowing.test_columnar import Row
 from tests.windowing.test_positions import Run
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.windowing.catalogue import parse_aggregate
-from windowmill.windowing.columnar.added_columns import KIND, SUM
+from windowmill.windowing.columnar.added_columns import KIND, LEVEL, SUM
 from windowmill.windowing.columnar.log import StateLog
-from windowmill.windowing.columnar.position_nodes import ABOVE, LEVEL
+from windowmill.windowing.columnar.position_nodes import ABOVE
 from windowmill.windowing.columnar.positions import NODE
 from windowmill.windowing.costs import count_slices
 from windowmill.windowing.engines import ENGINES, admissible

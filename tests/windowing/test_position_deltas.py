@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.strategies import shared
 from tests.windowing.test_columnar import Row
 from tests.windowing.test_positions import Run, compare, in_order
-from windowmill.windowing.columnar.added_columns import BATCH, KIND
+from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
 from windowmill.windowing.columnar.position_delta_nodes import STRIDE
-from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
+from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import HEAD, LIVE, NODE, WAITING
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.combine import Ints

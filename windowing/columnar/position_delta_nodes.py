@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.added_columns import BATCH, KIND
-from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
+from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
+from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import FLOAT_LEAST, LEAST, LIVE, NODE, SEQUENCE
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels import policy_arrays as kernel

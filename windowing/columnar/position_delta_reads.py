@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.added_columns import TIME
+from windowmill.windowing.columnar.added_columns import LEVEL, TIME
 from windowmill.windowing.columnar.position_delta_nodes import (
     STRIDE,
     greatest_values,
@@ -23,7 +23,7 @@ from windowmill.windowing.columnar.position_delta_nodes import (
     may_leave,
     places_of,
 )
-from windowmill.windowing.columnar.position_nodes import LEVEL, POSITION
+from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.position_reads import Bounds, Demand, Known
 from windowmill.windowing.columnar.positions import HEAD, NEXT, SEQUENCE, PositionStage
 from windowmill.windowing.columnar.rows import plain

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from windowmill.windowing.columnar.added_columns import LEVEL
 from windowmill.windowing.columnar.position_delta_nodes import STRIDE, Cover, Places, greatest_values, least_values, may_leave, places_of
-from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
+from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
 from windowmill.windowing.columnar.position_sequence import Entered, Held, PositionSequence, Ran, Scalars
 from windowmill.windowing.columnar.position_tries import Combined, combine_totals
 from windowmill.windowing.columnar.positions import FLOAT_LEAST, LEAST, LIVE

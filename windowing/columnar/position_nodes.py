@@ -13,6 +13,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
+from windowmill.windowing.columnar.added_columns import LEVEL
 from windowmill.windowing.columnar.grid_partials import combine_numbers
 from windowmill.windowing.columnar.results import Column
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
@@ -25,9 +26,9 @@ from windowmill.windowing.kernels.positions import MISSING, Nodes, covers, place
 from windowmill.windowing.kernels.slices import combine_runs
 from windowmill.windowing.slicing.leaves import Windows
 
-#: Columns of a node beside the partials: its level, its first position, the event time of the tuple there, and the event time of the first
-#: tuple of the node above it; null if no window will ever hold all of that node.
-LEVEL, POSITION, FIRST, ABOVE = "_level", "_position", "_first", "_above"
+#: Columns of a node beside ``LEVEL`` and the partials: its first position, the event time of the tuple there, and the event time of the
+#: first tuple of the node above it; null if no window will ever hold all of that node.
+POSITION, FIRST, ABOVE = "_position", "_first", "_above"
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, NUMBER_OF, TIME
-from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LEVEL, NUMBER_OF, TIME
+from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
 from windowmill.windowing.columnar.positions import (
     FRONT,
     HEAD,

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, NUMBER_OF, TIME
 from windowmill.windowing.columnar.output import result_rows
-from windowmill.windowing.columnar.position_nodes import FIRST, LEVEL, POSITION
+from windowmill.windowing.columnar.position_nodes import FIRST, POSITION
 from windowmill.windowing.columnar.position_reads import WAITS, Known
 from windowmill.windowing.columnar.positions import (
     BASE,

@@ -24,11 +24,11 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LATE, NUMBER_OF, SUM, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LATE, LEVEL, NUMBER_OF, SUM, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.log import LIVE_PREFIX, label_of
-from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LEVEL, POSITION
+from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
 from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.layout import Layout

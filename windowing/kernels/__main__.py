@@ -85,6 +85,7 @@ def _slice(*, revises: bool) -> None:
 
 def _positions() -> None:
     """The kernels of windows over positions, which restore nodes and complete others."""
+    from windowmill.windowing.columnar import added_columns as added
     from windowmill.windowing.columnar.output import result_schema
     from windowmill.windowing.columnar.position_batch import advance
     from windowmill.windowing.columnar.positions import PositionStage, PositionState
@@ -103,7 +104,8 @@ def _positions() -> None:
     stored: pa.Table = state.stored_schema.empty_table()
     for batch in range(2):
         clock, first = Clock(0, 0, seen=8 * batch + 9, since=8 * batch), 8 * batch
-        rows = [{"v": 1.0, "_time": time, "_number": time, "_closed": None, "_late": False} for time in range(first, first + 8)]
+        own = {added.CLOSED: None, added.LATE: False}
+        rows = [{"v": 1.0, added.TIME: at, added.NUMBER_OF: at} | own for at in range(first, first + 8)]
         stage = PositionStage(pipeline, layout, state, batch, clock, None, True, result_schema(pipeline, types))
         done = advance(stage, pa.Table.from_pylist(rows, schema=state.rows), stored)
         stored = stored if done.state is None else pa.concat_tables([stored, done.state])

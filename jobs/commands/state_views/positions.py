@@ -12,8 +12,8 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.inspection import PositionsInspection
 from windowmill.jobs.commands.answers import titled
 from windowmill.jobs.commands.state_views.base import View, cell, partials_told, source_types, value_of
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME
-from windowmill.windowing.columnar.position_nodes import FIRST, LEVEL, POSITION
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, NUMBER_OF, TIME
+from windowmill.windowing.columnar.position_nodes import FIRST, POSITION
 from windowmill.windowing.columnar.positions import FRONT, KEY_ROW, LIVE, NEXT, NODE, SEQUENCE, WAITING, PositionState, scalar_of
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.slicing.policy_settings import STATE
