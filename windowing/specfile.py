@@ -27,7 +27,7 @@ _MOST_PROBLEMS = 20
 #: Limits on the characters of a value, and of a line, in a message.
 _SHOWN, _LINE = 120, 900
 #: A variable, an escaped dollar sign, or a malformed variable.
-_MARK = re.compile(r"\$\$(?=\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{[^}]{0,40}\}?")
+_MARK = re.compile(rf"\$\$(?=\{{)|{VARIABLE.pattern}|\$\{{[^}}]{{0,40}}\}}?")
 _FIELD = re.compile(r"([a-z_]+(?:\.\w+)*): (.*)", re.DOTALL)
 _NO_SECRET = re.compile(r"://(?:[^/@:\s]*:)?@")
 _TABLES = ("source", "sink", "checkpoints")

@@ -12,12 +12,12 @@ import yaml
 MAX_DEPTH = 32
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp", "merge", "value")}
 
-#: A variable of the environment in a text.
+#: A variable of the environment in a text; its group is the name.
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-#: A variable while YAML is read, which would give its braces a meaning of their own in ``{path: ${NAME}}``; of private characters.
+#: A variable while YAML is read. Private characters stand for its braces, which in ``{path: ${NAME}}`` would be those of a mapping.
 _SHIELDED = re.compile("\\$\ue000([A-Za-z0-9_]+)\ue001")
 
-#: Characters with which libyaml accepts or reads a text otherwise than PyYAML's own parser does (found by comparing them on mutated specs).
+#: Characters that libyaml treats otherwise than PyYAML's own parser does (found by comparing the two on mutated specs).
 _READ_OTHERWISE = re.compile("[\t\r?!%\x85\u2028\u2029\ufeff]|[|>][-+0-9]*#")
 
 
