@@ -54,10 +54,8 @@ class FrontSequence(PositionSequence):
             evict.known[firsts], evict.whole[firsts] = known[:, kernel.HAS_BASE] != 0, known[:, kernel.BASE]
             evict.value[firsts] = keys.bases[applied.held > 0]
         fired = settings.run(self._listed, applied, keys, self._stage.clock, entered.integers)
-        key, start, end, number, lo, hi = fired[:6]
-        if self._stage.ends is not None:
-            chosen = self._shows(end)
-            key, start, end, number, lo, hi = (column[chosen] for column in fired[:6])
+        shown = slice(None) if self._stage.ends is None else self._shows(fired.end)
+        key, start, end, number, lo, hi = (column[shown] for column in fired[:6])
         filled, last = hi > lo, np.maximum(hi - 1, 0)
         ends = np.append(begin + applied.weight, 0)
         positions = np.where(filled, np.append(begin, 0)[lo], 0), np.where(filled, ends[last], 0)

@@ -80,7 +80,7 @@ class _Fed:
 
 @dataclass(frozen=True)
 class Scalars:
-    """What the state keeps of a window of the spec, of each key.
+    """The scalars that the state keeps of each key, for one window of the spec.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Ran:
     windows
         Complete windows; ``lo`` and ``hi`` are positions.
     after
-        Its scalars.
+        The scalars of each key after the batch.
     """
 
     windows: Windows
@@ -185,7 +185,7 @@ class PositionSequence(ABC):
         self._fed = _Fed(rows, offsets, fresh[rows])
 
     def _restored(self, window: int) -> Scalars:
-        """The scalars of a window before the batch."""
+        """The scalars of each key before the batch, for one window of the spec."""
         name, known = self._stage.pipeline.windows[window].name, self._known
         states = self._stage.settings[window].fresh(len(known.entry))
         there = known.entry >= 0

@@ -132,8 +132,8 @@ class Noted(NamedTuple):
     counts
         Elements ``NOTED`` to ``DUE``; shape (4,).
     out
-        For each of n triggers: key, start, end, number, lo and hi, and the range in ``removed`` of the tuples removed since the previous
-        trigger; shape (8, n).
+        A column for each of n triggers: the fields of :class:`windowmill.windowing.slicing.policy_settings.Triggers` up to ``gone_to``, in
+        their order; shape (8, n).
     removed
         The tuples that deltas have removed, in order of removal.
     """

@@ -160,7 +160,7 @@ class PolicySettings:
         return min(of_keys, n_tuples * (lasting // self._steps.period + 2))
 
     def run(self, listed: Ints, tuples: kernel.Tuples, keys: kernel.Keys, clock: Clock, whole: tuple[bool, bool]) -> Triggers:
-        """Apply ``tuples`` to ``keys``, in place; returns what has fired.
+        """Apply ``tuples`` to ``keys``, in place; returns the triggers that fire.
 
         Parameters
         ----------
