@@ -272,9 +272,9 @@ class Attempt:
                     raise
             found = found or self.landed(role)
             if found is None:
-                raise _failed(role)(f"{role} {table.place}: the commit of batch {self.plan.batch} did not land; run again")
+                raise _error_of(role)(f"{role} {table.place}: the commit of batch {self.plan.batch} did not land; run again")
         if found.attempt == self.id and None not in (count, found.rows) and found.rows != count:
-            raise _failed(role)(
+            raise _error_of(role)(
                 f"{role} {table.place}: the commit of batch {self.plan.batch} (version {found.version}) holds {found.rows} rows instead of "
                 f"the {count} computed; the batch stays open: give the pipeline a new sink, and backfill it there"
             )
@@ -316,7 +316,7 @@ class Attempt:
         self._ledger.record_commit(self.plan, outcome, at)
 
 
-def _failed(role: str) -> type[WindowmillError]:
+def _error_of(role: str) -> type[WindowmillError]:
     return SinkError if role == "sink" else StateError
 
 

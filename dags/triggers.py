@@ -149,8 +149,9 @@ class NewVersionsTrigger(BaseEventTrigger):
 
     def _is_due(self, unread: Unread) -> bool:
         sent = self._sent
-        # A run that cannot plan, as of a table that has been replaced, leaves the plans as they are; that table's versions may be lower.
-        # A batch that was open has ended since, perhaps by a ruling, which plans nothing more.
+        # A plan answers an event by covering its version. The plans must have moved, too: versions of a replaced table may be lower than
+        # those that they cover, and a run refuses to plan it. An event that told of an open batch is answered when the batch has ended,
+        # which may be by a ruling, without a plan.
         unanswered = sent is not None and not sent.open and (unread.planned < sent.version or unread.planned == sent.planned)
         return not (unread.open or unanswered) or time.monotonic() - self._sent_at >= PATIENCE_SECONDS
 

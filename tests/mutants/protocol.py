@@ -40,8 +40,8 @@ MUTANTS = (
     Mutant(
         "not-landed-passes",
         "checkpoints/protocol.py",
-        "            if found is None:\n                raise _failed(role)(",
-        "            if found is None:\n                return Landed(0, self.id, 0, None, {})\n                raise _failed(role)(",
+        "            if found is None:\n                raise _error_of(role)(",
+        "            if found is None:\n                return Landed(0, self.id, 0, None, {})\n                raise _error_of(role)(",
         ("tests/checkpoints/test_protocol.py::test_a_commit_that_did_not_land_stops_the_batch",),
     ),
     Mutant(
