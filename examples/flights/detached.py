@@ -12,12 +12,12 @@ from typing import Self
 
 import psutil
 
-RECORD = "running.json"
+_RECORD = "running.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """A process whose files are in ``folder``. The folder's ``running.json`` lets later commands find it.
+    """A detached process whose files are in ``folder``; by the folder's ``running.json`` later commands find it.
 
     ``created`` (seconds since 1970) tells it from a later process with the same id.
     """
@@ -30,7 +30,7 @@ class Detached:
     def running(cls, folder: Path) -> Self | None:
         """The one that was recorded in ``folder`` and still lives."""
         try:
-            known = cls(**json.loads((folder / RECORD).read_text(encoding="utf-8")))
+            known = cls(**json.loads((folder / _RECORD).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
         return known if known.process() is not None else None
@@ -41,12 +41,12 @@ class Detached:
 
     def record(self) -> Self:
         """Write it down for later commands."""
-        (Path(self.folder) / RECORD).write_text(json.dumps(asdict(self)), encoding="utf-8")
+        (Path(self.folder) / _RECORD).write_text(json.dumps(asdict(self)), encoding="utf-8")
         return self
 
     def forget(self) -> None:
         """Remove the record."""
-        (Path(self.folder) / RECORD).unlink(missing_ok=True)
+        (Path(self.folder) / _RECORD).unlink(missing_ok=True)
 
 
 def same_process(pid: int, created: float) -> psutil.Process | None:

@@ -49,14 +49,13 @@ def _events(n, seed=1):
     )
 
 
-def _sorted(frame):
+def _ordered(frame, keys):
+    """The rows of ``frame`` in order, with floats as bits, so that NaN equals NaN."""
     table = frame.toArrow()
-    columns = {name: table.column(name) for name in table.column_names}
-    order = [(name, "ascending") for name in ("k", "s", "window_end")]
-    columns["k"] = columns["k"].cast(pa.string())  # NaN equals NaN
-    floats = ("mean", "sd", "last", "top")
-    columns |= {name: pa.array(columns[name].combine_chunks()).view(pa.int64()) for name in floats}
-    return pa.table(columns).sort_by(order)
+    texts = {name: table.column(name).cast(pa.string()) for name in keys}
+    floats = {name: pa.array(table.column(name).combine_chunks()).view(pa.int64()) for name in ("mean", "sd", "last", "top")}
+    columns = {name: table.column(name) for name in table.column_names} | texts | floats
+    return pa.table(columns).sort_by([(name, "ascending") for name in (*keys, "window", "window_end", "trigger", "window_start")])
 
 
 def _scan(frame, spec=_SPEC):
@@ -88,10 +87,10 @@ def test_the_rows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, mo
     assert scan is not None
     assert len(scan.tasks) > 2, "the scan must have tasks that read parts of files"
     assert sum(part.rows for task in scan.tasks for part in task) == 27_003
-    ours = _sorted(aggregate(frame.select("v", "s", "k", "t"), _SPEC))
+    ours = _ordered(aggregate(frame.select("v", "s", "k", "t"), _SPEC), _SPEC["keys"])
     monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
     assert ours.num_rows > 1_000
-    assert ours.equals(_sorted(aggregate(frame, _SPEC)))
+    assert ours.equals(_ordered(aggregate(frame, _SPEC), _SPEC["keys"]))
 
 
 _POLICIES = [
@@ -148,14 +147,6 @@ def test_blocks_are_short(spark, tmp_path, monkeypatch):
         pieces = pa.record_batch({"rows": pa.array([piece for at, piece in cut if at == number], pa.binary())})
         together = pa.Table.from_batches(file_passes._rows_of_blocks(iter([pieces])))
         assert together.drop_columns(["k", "v"]).equals(pa.ipc.open_stream(block).read_all().drop_columns(["k", "v"]))  # without NaN
-
-
-def _ordered(frame, keys):
-    table = frame.toArrow()
-    texts = {name: table.column(name).cast(pa.string()) for name in keys}
-    floats = {name: pa.array(table.column(name).combine_chunks()).view(pa.int64()) for name in ("mean", "sd", "last", "top")}
-    columns = {name: table.column(name) for name in table.column_names} | texts | floats
-    return pa.table(columns).sort_by([(name, "ascending") for name in (*keys, "window", "window_end", "trigger", "window_start")])
 
 
 def test_times_beyond_the_latest_do_not_count(spark, tmp_path):

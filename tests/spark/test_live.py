@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, quiet, run_over
 from windowmill.jobs.batch import loop
+from windowmill.jobs.batch.steps import _Steps
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.windowing.ways import windows_by_way
@@ -55,6 +56,22 @@ def taking_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Surveyed, "_is_small", staticmethod(lambda *_: next(turns)))
 
 
+class Died(BaseException):
+    """Stands for a process that is gone."""
+
+
+def die_before_commit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin a run that writes its rows and its state, and dies before the commit."""
+
+    def dying(*_arguments: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Steps, "commit", dying)
+        with pytest.raises(Died):
+            bench.run()
+
+
 @pytest.mark.parametrize("place", ["process", "Spark", "turns"])
 @pytest.mark.parametrize("case", CASES)
 def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, case, place):
@@ -91,13 +108,6 @@ def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_pa
 def test_spark_writes_the_whole_state_of_a_batch_of_this_process(spark, tmp_path, monkeypatch, dies):
     """Of a batch that ends no session, and so drops no row: among the tables that make up its state are empty ones."""
     from windowmill.checkpoints.state import base
-    from windowmill.jobs.batch.steps import _Steps
-
-    class Died(BaseException):
-        """Stands for a process that is gone."""
-
-    def dying(*_arguments: Any) -> None:
-        raise Died
 
     monkeypatch.setattr(base, "SMALL_BATCH_ROWS", 0)
     rows = [{"k": "a", "site": 1, "t": BASE + n * MINUTE, "v": 1.0, "i": n, "label": "x", "id": f"{n}"} for n in (0, 1, 3, 2, 4, 90)]
@@ -105,10 +115,7 @@ def test_spark_writes_the_whole_state_of_a_batch_of_this_process(spark, tmp_path
     for begin, end in ((0, 2), (2, 5), (5, 6)):
         bench.land(rows[begin:end])
         if dies:  # the next run compares the state that it computes with the state that this one has written
-            with monkeypatch.context() as patched:
-                patched.setattr(_Steps, "commit", dying)
-                with pytest.raises(Died):
-                    bench.run()
+            die_before_commit(bench, monkeypatch)
         bench.run()
     [session] = bench.rows()
     assert session["n"] == 5
@@ -172,23 +179,13 @@ def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_pat
 
 def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_not_read(spark, tmp_path, monkeypatch):
     from windowmill.checkpoints.state import base, joint
-    from windowmill.jobs.batch.steps import _Steps
 
     rows = events(16, 300)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[:3]})
     run_over(bench, 10, rows[:200], 2)
     bench.land(rows[200:])
 
-    class Died(BaseException):
-        """Stands for a process that is gone."""
-
-    def dying(*_arguments: Any) -> None:
-        raise Died
-
-    with monkeypatch.context() as patched:
-        patched.setattr(_Steps, "commit", dying)
-        with pytest.raises(Died):
-            bench.run()
+    die_before_commit(bench, monkeypatch)
     # What the dead attempt left survives a compaction, and so does the mark that it has landed.
     joint.compact_entries(f"{bench.sink}.windowmill/state", 2, list(windows_by_way(bench.pipeline)))
     monkeypatch.setattr(base, "FEW_FILES", 0)
