@@ -33,14 +33,14 @@ def main(arguments: list[str] | None = None) -> list[Measurement]:
     console = measurement.terminal()
     bids = Bids(given.rate)
     number, minutes = given.events * BIDS // CYCLE, given.events / given.rate / 60
-    of = "" if given.queries == list(QUERIES) else f" {', '.join(given.queries)}"
-    stream = f"{number:,} bids of {given.events:,} events in {minutes:.3g} minutes;{of or ' all queries'}"
+    chosen = "" if given.queries == list(QUERIES) else ", ".join(given.queries)
+    stream = f"{number:,} bids of {given.events:,} events in {minutes:.3g} minutes; {chosen or 'all queries'}"
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     measured: list[Measurement] = []
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         path = Path(scratch) / "bids.parquet"
-        whole = Measurement("nexmark", f"Nexmark{of}: all bids at once", stream)
+        whole = Measurement("nexmark", f"Nexmark {chosen}".rstrip() + ": all bids at once", stream)
         console.print(whole.workload)
         _write(bids, given.events, path)
         entries = [

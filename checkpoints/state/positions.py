@@ -26,17 +26,7 @@ from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
 from windowmill.windowing.columnar.position_reads import Demand, alone_in
-from windowmill.windowing.columnar.positions import (
-    FRONT,
-    HEAD,
-    KEY_ROW,
-    NEXT,
-    SEQUENCE,
-    THROUGH,
-    WAITING,
-    PositionStage,
-    scalar_of,
-)
+from windowmill.windowing.columnar.positions import FRONT, HEAD, KEY_ROW, NEXT, SEQUENCE, THROUGH, WAITING, PositionStage, scalar_of
 from windowmill.windowing.columnar.rows import keys_of
 
 if TYPE_CHECKING:

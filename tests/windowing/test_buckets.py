@@ -32,7 +32,7 @@ def test_equal_keys_of_different_tables_have_one_bucket(keys):
     for n in (1, 7, 400, 401):
         columns = {name: pa.array([values[at] for at in rng.integers(0, len(values), n)], kind) for name, (kind, values) in _VALUES.items()}
         tables.append(pa.table(columns | {"row": np.arange(n) + 1_000 * n}))
-    tables[0] = tables[0].slice(0, 1)
+    tables[2] = tables[2].slice(7)  # Arrow's buffers then begin before the rows
     parts: dict[int, list[pa.Table]] = {}
     for table in tables:
         for bucket, rows in in_buckets(table, keys, 5):
