@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
-from airflow.triggers.base import TaskSuccessEvent
+from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from deltalake import DeltaTable, write_deltalake
 
 from windowmill.checkpoints.batches import Commit
@@ -60,13 +62,19 @@ def land(tmp_path):
 
 @pytest.fixture
 def plan(spec):
-    """Pins everything new in a plan, as a run does first, and abandons it if asked; what the plan covers."""
+    """Pins everything new in a plan, as a run does first; returns the last version that the plan covers."""
 
     def plan() -> int:
         pipeline = load_pipeline(spec)
         return planning.next_run(runnable_of(pipeline), Ledger.open(pipeline)).to_version
 
     return plan
+
+
+def commit(spec: Path) -> None:
+    """Commit the open batch."""
+    ledger = Ledger.open(load_pipeline(spec))
+    ledger.record_commit(ledger.open_batch.plan, Commit(seen=None, emitted=None, verdict="passed"), datetime.now(UTC))
 
 
 def looked(spec: Path) -> Unread | None:
@@ -82,6 +90,16 @@ def first_event(trigger, seconds: float = 30.0):
 
 def waiting(spec: Path, **settings) -> SourceVersionTrigger:
     return SourceVersionTrigger(**{"path": str(spec), "fields": None, "poke_interval": 0.05, "wait_for_table": False} | settings)
+
+
+def watching(spec: Path) -> AsyncIterator[TriggerEvent]:
+    """The events of a DAG that watches the source."""
+    return NewVersionsTrigger(path=str(spec), fields=None, cron="* * * * *").run()
+
+
+async def none_comes(event: asyncio.Task[Any]) -> None:
+    await asyncio.sleep(0.5)
+    assert not event.done()
 
 
 # What counts as new
@@ -145,8 +163,7 @@ def test_a_waiting_task_ends_in_the_triggerer_as_soon_as_there_are_rows(spec, la
 
     async def run():
         event = asyncio.create_task(anext(waiting(spec).run()))
-        await asyncio.sleep(0.5)
-        assert not event.done()
+        await none_comes(event)
         await asyncio.to_thread(land)
         return await asyncio.wait_for(event, 30)
 
@@ -158,8 +175,7 @@ def test_a_missing_table_fails_unless_the_task_is_to_wait_for_it(spec, land):
 
     async def run():
         event = asyncio.create_task(anext(waiting(spec, wait_for_table=True).run()))
-        await asyncio.sleep(0.5)
-        assert not event.done()
+        await none_comes(event)
         await asyncio.to_thread(land)
         return await asyncio.wait_for(event, 30)
 
@@ -264,19 +280,17 @@ def ticking(monkeypatch):
 
 def test_an_event_is_not_repeated_before_a_run_has_planned_the_rows(spec, land, plan, ticking):
     async def run():
-        events = NewVersionsTrigger(path=str(spec), fields=None, cron="* * * * *").run()
+        events = watching(spec)
         missing = asyncio.create_task(anext(events))
-        await asyncio.sleep(0.5)  # there is no table yet, which only a log tells
+        await none_comes(missing)  # there is no table yet, which only a log tells
         await asyncio.to_thread(land)
         assert (await asyncio.wait_for(missing, 30)).payload == {"version": 0}
         again = asyncio.create_task(anext(events))
         await asyncio.to_thread(land)
-        await asyncio.sleep(0.5)
-        assert not again.done()  # no run has answered
+        await none_comes(again)  # no run has answered
         assert await asyncio.to_thread(plan) == 1
         await asyncio.to_thread(land)
-        await asyncio.sleep(0.5)
-        assert not again.done()  # a run is at work, and goes on until it finds nothing new
+        await none_comes(again)  # a run is at work, and goes on until it finds nothing new
         again.cancel()
 
     asyncio.run(run())
@@ -287,7 +301,7 @@ def test_rows_that_nobody_takes_up_are_told_again_after_a_while(spec, land, tick
     land()
 
     async def run():
-        events = NewVersionsTrigger(path=str(spec), fields=None, cron="* * * * *").run()
+        events = watching(spec)
         return [(await asyncio.wait_for(anext(events), 30)).payload for _ in range(2)]
 
     assert asyncio.run(run()) == [{"version": 0}, {"version": 0}]
@@ -302,11 +316,10 @@ def test_a_replaced_table_is_told_once_however_old_its_versions_are(spec, land, 
     commit(spec)
 
     async def run():
-        events = NewVersionsTrigger(path=str(spec), fields=None, cron="* * * * *").run()
+        events = watching(spec)
         assert (await asyncio.wait_for(anext(events), 30)).payload == {"version": 0}
         again = asyncio.create_task(anext(events))
-        await asyncio.sleep(0.5)
-        assert not again.done()  # the run that says so has made no plan, nor would the next one
+        await none_comes(again)  # the run that says so has made no plan, nor would the next one
         again.cancel()
 
     asyncio.run(run())
@@ -319,22 +332,15 @@ def test_rows_that_came_while_a_batch_was_held_are_told_once_it_is_ruled_on(spec
     land()
 
     async def run():
-        events = NewVersionsTrigger(path=str(spec), fields=None, cron="* * * * *").run()
+        events = watching(spec)
         assert (await asyncio.wait_for(anext(events), 30)).payload == {"version": 1}
         monkeypatch.setattr(triggers, "PATIENCE_SECONDS", 900.0)
         again = asyncio.create_task(anext(events))
-        await asyncio.sleep(0.5)
-        assert not again.done()
+        await none_comes(again)
         await asyncio.to_thread(commit, spec)
         assert (await asyncio.wait_for(again, 30)).payload == {"version": 1}
 
     asyncio.run(run())
-
-
-def commit(spec: Path) -> None:
-    """Commit the open batch."""
-    ledger = Ledger.open(load_pipeline(spec))
-    ledger.record_commit(ledger.open_batch.plan, Commit(seen=None, emitted=None, verdict="passed"), datetime.now(UTC))
 
 
 def test_the_next_instant_of_a_schedule():
