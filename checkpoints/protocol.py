@@ -243,7 +243,7 @@ class Attempt:
         same
             Whether the batch's rows in the table equal those that ``write`` would commit; called only if another attempt wrote them.
         count
-            Number of rows that ``write`` commits; null where it also rewrites others.
+            Number of rows that ``write`` adds; null if that is not known, or if the commit may also rewrite rows of other batches.
 
         Raises
         ------
