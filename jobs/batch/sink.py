@@ -49,9 +49,16 @@ def publish(
             writer.mode("overwrite").option("replaceWhere", f"window_end > {begin} AND window_end <= {end}").save(path)
 
 
-def takes_table(path: str, count: int, replaces: tuple[int, int] | None) -> bool:
-    """Whether :func:`publish` takes ``count`` rows as a table. It then commits without Spark, to an existing sink, replacing no rows."""
-    return replaces is None and count <= SMALL_BATCH_ROWS and DeltaTable.is_deltatable(path) and delta_rs_can_write(path)
+def takes_table(path: str, rows: pa.Table, replaces: tuple[int, int] | None) -> bool:
+    """Whether :func:`publish` takes ``rows`` as a table. It then commits without Spark, to an existing sink, replacing no rows.
+
+    Their types must be those of the sink, whose owner may have changed it: delta-rs converts values without a word, 2.75 to 2 in a column
+    of integers, and Spark refuses them.
+    """
+    if replaces is not None or rows.num_rows > SMALL_BATCH_ROWS or not DeltaTable.is_deltatable(path) or not delta_rs_can_write(path):
+        return False
+    stored = pa.schema(newest(path).schema().to_arrow())
+    return all(field.name not in stored.names or stored.field(field.name).type == field.type for field in rows.schema)
 
 
 def _with_added_columns(path: str, rows: pa.Table) -> pa.Table:

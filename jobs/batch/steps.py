@@ -172,7 +172,7 @@ class _Steps:
         replaces = None if plan.builds_state else (result.emission.after, result.emission.through)
 
         def write() -> None:
-            as_table = self.collected is not None and sink.takes_table(path, result.row_count, replaces)
+            as_table = self.collected is not None and sink.takes_table(path, self.collected, replaces)
             sink.publish(
                 self.collected if as_table else self._frame(result),
                 result.row_count,

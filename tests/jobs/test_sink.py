@@ -58,11 +58,30 @@ def test_a_run_appends(monkeypatch):
     assert writer.told == {"mode": "append", "path": "/sink"}
 
 
+ROWS = pa.table({"n": [2], "mean": [1.5], "best": [[0.5, None]]})
+
+
 def test_only_a_run_into_a_sink_that_is_there_goes_without_spark(tmp_path):
     path = str(tmp_path / "sink")
-    assert not sink.takes_table(path, 1, None)
-    write_deltalake(path, pa.table({"n": [1]}))
-    assert sink.takes_table(path, 1, None)
-    assert not sink.takes_table(path, 1, (0, 10))
-    sink.publish(pa.table({"n": [2]}), 1, path, app_id="app", batch=3, metadata="{}", replaces=None, instants=True)
+    assert not sink.takes_table(path, ROWS, None)
+    write_deltalake(path, ROWS)
+    assert sink.takes_table(path, ROWS, None)
+    assert not sink.takes_table(path, ROWS, (0, 10))
+    sink.publish(ROWS, 1, path, app_id="app", batch=3, metadata="{}", replaces=None, instants=True)
     assert DeltaTable(path).transaction_version("app") == 3
+
+
+@pytest.mark.parametrize(
+    ("column", "other"),
+    [("mean", pa.int64()), ("mean", pa.float32()), ("mean", pa.string()), ("best", pa.list_(pa.int64())), ("n", pa.timestamp("us", "UTC"))],
+)
+def test_rows_that_delta_rs_would_convert_go_to_spark(tmp_path, column, other):
+    path, place = str(tmp_path / "sink"), ROWS.column_names.index(column)
+    write_deltalake(path, ROWS.set_column(place, column, pa.nulls(1, other)))
+    assert not sink.takes_table(path, ROWS, None)
+
+
+def test_a_column_of_the_owner_keeps_no_rows_from_delta_rs(tmp_path):
+    path = str(tmp_path / "sink")
+    write_deltalake(path, ROWS.append_column("note", pa.array(["mine"])))
+    assert sink.takes_table(path, ROWS, None)

@@ -44,6 +44,7 @@ class Attempt:
 
     def __init__(self, landed: str | None = None) -> None:
         self.landed, self.written, self.writes = landed, {"sink": Written(3, "id", 7)}, []
+        self.counts: dict[str, int | None] = {}
 
     def verdict(self) -> str | None:
         return self.landed
@@ -54,8 +55,9 @@ class Attempt:
     def metadata(self, **more: str) -> str:
         return json.dumps(more)
 
-    def write(self, role: str, write: Callable[[], object], _same: Callable[[], bool]) -> Any:
+    def write(self, role: str, write: Callable[[], object], _same: Callable[[], bool], *, count: int | None = None) -> Any:
         self.writes.append(role)
+        self.counts[role] = count
         write()
         return SimpleNamespace(version=7)
 
@@ -123,13 +125,24 @@ def test_the_sinks_commit_tells_its_verdict(monkeypatch):
     assert told == [{"verdict": "released"}]
 
 
+@pytest.mark.parametrize(("builds_state", "counts"), [(True, {"sink": 1, "quarantine": 4}), (False, {"sink": None})])
+def test_a_commit_is_to_hold_the_rows_computed_unless_it_replaces_others(monkeypatch, builds_state, counts):
+    monkeypatch.setattr(steps.sink, "takes_table", lambda *_: True)
+    monkeypatch.setattr(steps.sink, "publish", lambda *_, **__: None)
+    monkeypatch.setattr(steps, "prepare", lambda *_: None)
+    own = {} if builds_state else {"action": "backfill", "range_from": 0, "range_to": 10, "builds_state": False}
+    batch = batch_of(Attempt(), monkeypatch, **own)
+    batch.publish(result(quarantined=SimpleNamespace(schema=None, rows=4, append_to=lambda *_, **__: None)), "passed")
+    assert batch.attempt.counts == counts
+
+
 @pytest.mark.covers("P8")
 @pytest.mark.parametrize(("builds_state", "writes"), [(True, ["quarantine"]), (False, [])], ids=["run", "backfill of a running pipeline"])
 def test_only_batches_that_go_on_set_rows_aside(monkeypatch, builds_state, writes):
     """A backfill reads rows again that the batches before it have set aside."""
     monkeypatch.setattr(steps._Steps, "_publish", lambda *_: 7)
     monkeypatch.setattr(steps, "prepare", lambda *_: None)
-    staged = SimpleNamespace(schema=None, append_to=lambda *_, **__: None)
+    staged = SimpleNamespace(schema=None, rows=4, append_to=lambda *_, **__: None)
     own = {} if builds_state else {"action": "backfill", "range_from": 0, "range_to": 10, "builds_state": False}
     batch = batch_of(Attempt(), monkeypatch, **own)
     batch.publish(result(quarantined=staged), "passed")

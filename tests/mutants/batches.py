@@ -210,10 +210,31 @@ MUTANTS = (
         ("tests/jobs/test_sink.py::test_a_backfill_replaces_the_windows_of_its_range_and_no_others",),
     ),
     Mutant(
+        "delta-rs-converts-results",
+        "jobs/batch/sink.py",
+        "field.name not in stored.names or stored.field(field.name).type == field.type",
+        "True",
+        ("tests/jobs/test_sink.py::test_rows_that_delta_rs_would_convert_go_to_spark",),
+    ),
+    Mutant(
+        "published-rows-uncounted",
+        "jobs/batch/steps.py",
+        "count=result.row_count if replaces is None else None",
+        "count=None",
+        ("tests/jobs/test_steps.py::test_a_commit_is_to_hold_the_rows_computed_unless_it_replaces_others",),
+    ),
+    Mutant(
+        "backfill-counts-rows-of-others",
+        "jobs/batch/steps.py",
+        "count=result.row_count if replaces is None else None",
+        "count=result.row_count",
+        ("tests/jobs/test_steps.py::test_a_commit_is_to_hold_the_rows_computed_unless_it_replaces_others",),
+    ),
+    Mutant(
         "backfill-without-spark-appends",
         "jobs/batch/sink.py",
-        "return replaces is None and count <=",
-        "return count <=",
+        "if replaces is not None or rows.num_rows >",
+        "if rows.num_rows >",
         ("tests/jobs/test_sink.py::test_only_a_run_into_a_sink_that_is_there_goes_without_spark",),
     ),
     Mutant(

@@ -9,9 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
 
 from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, quiet
 from windowmill.jobs.batch import loop
+from windowmill.jobs.batch.planning import Accepted
 from windowmill.jobs.ways import limits
 from windowmill.windowing.errors import ArrivalUnknownError, NonAppendCommitError
 
@@ -199,6 +202,21 @@ def test_a_column_that_the_owner_added_to_the_sink(spark, tmp_path):
     found = bench.rows()
     assert {row.pop("note") for row in found} == {None}
     assert differences(found, expected(bench.pipeline, rows).rows) == []
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_sink_rewritten_with_other_types_takes_no_converted_values(spark, tmp_path, monkeypatch, small):
+    rows = events(67, 200)
+    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}, "mid": {"mean": "i"}}})
+    bench.land(rows[:100])
+    bench.run()
+    frame = spark.read.format("delta").load(bench.sink).withColumn("mid", F.col("mid").cast("bigint"))
+    frame.write.format("delta").mode("overwrite").option("overwriteSchema", True).save(bench.sink)
+    bench.land(rows[100:])
+    if not small:
+        monkeypatch.setattr("windowmill.jobs.batch.sink.SMALL_BATCH_ROWS", 0)
+    with pytest.raises(AnalysisException, match=r"DELTA_FAILED_TO_MERGE_FIELDS.*mid"):
+        bench.run(accepted=Accepted(changes=True))
 
 
 def _field(name: str) -> Any:
