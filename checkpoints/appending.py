@@ -27,7 +27,8 @@ def append_once(
     """Append ``rows`` in one commit with the transaction (``app_id``, ``version``); does nothing if that version has landed already.
 
     Unlike Spark, delta-rs does not skip a repeated transaction, so the table is checked first. Of two concurrent writers the second
-    fails to commit, because the first one's transaction has the same application id.
+    fails to commit, because the first one's transaction has the same application id. Also unlike Spark, delta-rs silently converts values
+    to the types of the table's columns, 2.75 to 2 or to a text, so ``rows`` should have those types.
 
     Parameters
     ----------

@@ -18,7 +18,10 @@ _BOUNDS = ("min_value", "max_value", "value_set")
 
 
 def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
-    """Convert without loss: integers with nulls stay integers, and NaN stays distinct from null, as in Spark; O(n)."""
+    """Convert without loss: integers with nulls stay integers, and NaN stays distinct from null, as in Spark; O(n).
+
+    Only within lists and structs, pandas makes floats of integers with nulls.
+    """
     import pandas as pd
 
     return pd.DataFrame({name: _series(column) for name, column in zip(table.column_names, table.columns, strict=True)})

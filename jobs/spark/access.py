@@ -85,7 +85,11 @@ def access_to(spark: SparkSession) -> Access:
 
 
 def map_in_arrow(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
-    """``rows.mapInArrow`` with columns as ``schema``."""
+    """``rows.mapInArrow`` with columns as ``schema``.
+
+    Spark takes the columns that ``function`` yields by place: it compares no names, and drops surplus columns. From ``rows`` without
+    columns come batches without rows.
+    """
     types = from_arrow_schema(schema)
     return access_to(rows.sparkSession).named(rows.mapInArrow(function, types), types)
 
