@@ -57,16 +57,20 @@ def takes_table(path: str, rows: pa.Table, replaces: tuple[int, int] | None) -> 
     """
     if replaces is not None or rows.num_rows > SMALL_BATCH_ROWS or not DeltaTable.is_deltatable(path) or not delta_rs_can_write(path):
         return False
-    stored = pa.schema(newest(path).schema().to_arrow())
+    stored = _schema_of(path)
     return all(field.name not in stored.names or stored.field(field.name).type == field.type for field in rows.schema)
 
 
 def _with_added_columns(path: str, rows: pa.Table) -> pa.Table:
     """``rows`` with nulls in the columns that the owner of the table at ``path`` has added: delta-rs requires every column."""
-    for field in pa.schema(newest(path).schema().to_arrow()):
+    for field in _schema_of(path):
         if field.name not in rows.column_names:
             rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
     return rows
+
+
+def _schema_of(path: str) -> pa.Schema:
+    return pa.schema(newest(path).schema().to_arrow())
 
 
 def _literal(bound: int, instants: bool) -> str:
