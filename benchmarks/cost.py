@@ -1,8 +1,8 @@
 """What a run over few new rows costs by kind of window and aggregate: ``python -m benchmarks.cost``.
 
 One pipeline a kind, each over the same history, takes batches of 1,000 new rows in turn on one warm Spark session. Each is compared,
-round by round, with the run of fixed grids and numeric aggregates; ``--history`` ten times as long shows that the history does not
-matter.
+round by round, with the run of fixed grids and numeric aggregates. ``--longer 10`` adds to each a pipeline whose history is ten times as
+long, and compares the two.
 """
 
 from __future__ import annotations
@@ -75,30 +75,40 @@ KINDS: dict[str, dict[str, Any]] = {
 def main(arguments: list[str] | None = None) -> Measurement:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--history", type=int, default=1_000_000, help="rows before the first counted run (default %(default)s)")
+    parser.add_argument("--longer", type=int, help="also time pipelines whose history is so many times as long")
     parser.add_argument("--rows", type=int, default=1_000, help="new rows a run (default %(default)s)")
     parser.add_argument("--repetitions", type=int, default=6, help="counted runs of each (default %(default)s)")
     parser.add_argument("--only", nargs="*", choices=KINDS, metavar="KIND", help="kinds beside the base (default all)")
     given = measurement.place(parser).parse_args(arguments)
     console = measurement.terminal()
-    days = given.history / ROWS_PER_MINUTE / 1440
-    measured = Measurement(
-        "cost", "runs over few rows, by kind", f"{given.rows:,} new rows of {KEYS} keys after {days:.0f} days of history"
-    )
+    histories = {"": given.history} | ({f", {given.longer} times the history": given.longer * given.history} if given.longer else {})
+    days = " and ".join(f"{rows / ROWS_PER_MINUTE / 1440:.0f}" for rows in histories.values())
+    measured = Measurement("cost", "runs over few rows, by kind", f"{given.rows:,} new rows of {KEYS} keys after {days} days of history")
     given.folder.mkdir(parents=True, exist_ok=True)
     session()  # one that will live long; the first run would start one for a small batch
     kinds = {name: changes for name, changes in KINDS.items() if name == BASE or not given.only or name in given.only}
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
         pipelines = {}
-        for number, (name, changes) in enumerate(kinds.items()):
+        for name, changes in kinds.items():
             spec = {"windows": WINDOWS, "aggregates": AGGREGATES} | changes
-            pipelines[name] = Growing(Path(scratch).absolute() / f"kind_{number}", **spec, keys=KEYS, rows_per_minute=ROWS_PER_MINUTE)
-            _, seconds, _ = timed(partial(pipelines[name].land_history, given.history))
-            console.print(f"{name}: {given.history:,} rows of history in {seconds:.0f} s, {pipelines[name].state}")
+            for longer, rows in histories.items():
+                folder = Path(scratch).absolute() / f"kind_{len(pipelines)}"
+                pipeline = pipelines[name + longer] = Growing(folder, **spec, keys=KEYS, rows_per_minute=ROWS_PER_MINUTE)
+                _, seconds, _ = timed(partial(pipeline.land_history, rows))
+                console.print(f"{name}: {rows:,} rows of history in {seconds:.0f} s, {pipeline.state}")
         results = take_turns(pipelines, given.rows, given.repetitions, console.print)
         measured.notes += [f"{name}: {pipeline.state}" for name, pipeline in pipelines.items()]
     measured.take(list(results.values()))
-    measured.figures = [Figure(f"{name} / {BASE}", ratios(results[BASE], results[name]), most=2) for name in results if name != BASE]
-    measured.notes.append(f"{BASE}: {statistics.median(results[BASE].seconds):.2f} s a run")
+    for longer in histories:
+        base = results[BASE + longer]
+        measured.figures += [
+            Figure(f"{name}{longer} / {base.label}", ratios(base, results[name + longer]), most=2) for name in kinds if name != BASE
+        ]
+        measured.notes.append(f"{base.label}: {statistics.median(base.seconds):.2f} s a run")
+        if longer:
+            measured.figures += [
+                Figure(f"{name}{longer} / {name}", ratios(results[name], results[name + longer]), most=1.2) for name in kinds
+            ]
     measured.finish(console, given.results)
     return measured
 
