@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from tests.jobs import test_revised_batches as revised
 from tests.jobs.test_calendar_batches import CUTS, SOURCE
 from tests.jobs.test_calendar_batches import arrived as as_points
 from tests.jobs.test_calendar_batches import streams as over_calendars
+from tests.jobs.test_empty_batches import FilledRun
 from tests.jobs.test_revised_batches import DISORDERS, GRIDS, LATENESSES, LONG, MINUTE, OBJECTS, Run, some
 from tests.strategies import shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, WINDOWS
@@ -32,6 +34,13 @@ Row = dict[str, Any]
 LENGTHS = st.sampled_from([0, 0, 1, MINUTE, 3 * MINUTE, 11 * MINUTE, 55 * MINUTE, 300 * MINUTE])
 AGGREGATES: dict[str, Any] = OBJECTS | {"level": {"time_weighted_mean": "f"}, "large_level": {"time_weighted_mean": "i", "where": "i > 3"}}
 COUNTS = {"n": {"count": "*"}, "whole": {"sum": "i"}}
+#: How often windows are shown, and which of them show empty ones, by their place.
+SHOWN = st.fixed_dictionaries({"emit": st.sampled_from(["final", "revise"]), "filled": st.sets(st.integers(0, 2))})
+
+
+def how(shown: dict[str, Any], windows: list[str]) -> dict[str, Any]:
+    """The arguments of :func:`pipeline_of` that one of ``SHOWN`` gives for these windows."""
+    return shown | {"filled": [name for place, name in enumerate(windows) if place in shown["filled"]]}
 
 
 def lasting(rows: st.SearchStrategy[list[Row]], lengths: st.SearchStrategy[int]) -> st.SearchStrategy[list[Row]]:
@@ -43,13 +52,16 @@ def lasting(rows: st.SearchStrategy[list[Row]], lengths: st.SearchStrategy[int])
     )
 
 
-def pipeline_of(windows: dict[str, dict[str, Any]], aggregates: dict[str, Any], **time: Any) -> Pipeline:
-    named = [{"name": name, **window} for name, window in windows.items()]
+def pipeline_of(
+    windows: dict[str, dict[str, Any]], aggregates: dict[str, Any], emit: str = "final", filled: Collection[str] = (), **time: Any
+) -> Pipeline:
+    """A pipeline over events that last; the windows of the names ``filled`` show empty ones."""
+    named = [{"name": name, **window, "empty": "emit" if name in filled else "skip"} for name, window in windows.items()]
     spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", "end": "e", **time}, "windows": named, "aggregates": aggregates}
-    return Pipeline.model_validate(spec)
+    return Pipeline.model_validate(spec | {"emit": emit})
 
 
-class LastingRun(Run):
+class LastingRun(FilledRun):
     """Batches of a pipeline over events that last."""
 
     columns = Columns.of(Schema.from_arrow(pa.schema([*SOURCE, ("e", pa.timestamp("us", "UTC"))])).to_json())
@@ -74,13 +86,20 @@ def check(pipeline: Pipeline, rows: list[Row], cuts: list[int], *, final: bool, 
     aggregates=st.sampled_from([COUNTS, OBJECTS, AGGREGATES]),
     rows=lasting(revised.late_streams(), LENGTHS),
     cuts=st.lists(st.integers(1, 25), max_size=12),
+    shown=SHOWN,
     delays=st.fixed_dictionaries({"disorder": DISORDERS, "lateness": LATENESSES}),
     final=st.booleans(),
 )
 def test_windows_over_events_that_last_are_those_of_the_oracle(
-    windows: list[str], aggregates: dict[str, Any], rows: list[Row], cuts: list[int], delays: dict[str, str], final: bool
+    windows: list[str],
+    aggregates: dict[str, Any],
+    rows: list[Row],
+    cuts: list[int],
+    shown: dict[str, Any],
+    delays: dict[str, str],
+    final: bool,
 ):
-    pipeline = pipeline_of({name: GRIDS[name] for name in windows}, aggregates, tie_break=["x"], **delays)
+    pipeline = pipeline_of({name: GRIDS[name] for name in windows}, aggregates, **how(shown, windows), tie_break=["x"], **delays)
     check(pipeline, rows, cuts, final=final)
 
 
@@ -93,12 +112,14 @@ def test_windows_over_events_that_last_are_those_of_the_oracle(
     delays=st.sampled_from(
         [{}, {"disorder": "3 hours"}, {"lateness": "5 hours"}, {"lateness": "50 days"}, {"disorder": "3 hours", "lateness": "2 days"}]
     ),
+    shown=SHOWN,
     final=st.booleans(),
 )
 def test_windows_of_a_calendar_hold_events_that_reach_into_them(
-    window: str, rows: list[Row], cuts: list[int], delays: dict[str, str], final: bool
+    window: str, rows: list[Row], cuts: list[int], delays: dict[str, str], shown: dict[str, Any], final: bool
 ):
-    check(pipeline_of({window: WINDOWS[window]}, AGGREGATES, tie_break=["x"], **delays), rows, cuts, final=final)
+    pipeline = pipeline_of({window: WINDOWS[window]}, AGGREGATES, **how(shown, [window]), tie_break=["x"], **delays)
+    check(pipeline, rows, cuts, final=final)
 
 
 @pytest.mark.covers("I7")
@@ -107,13 +128,21 @@ def test_windows_of_a_calendar_hold_events_that_reach_into_them(
     aggregates=st.sampled_from([OBJECTS, AGGREGATES]),
     rows=lasting(revised.late_streams(), LENGTHS),
     cuts=st.lists(st.integers(1, 25), max_size=24),
+    shown=SHOWN,
     delays=st.fixed_dictionaries({"disorder": DISORDERS, "lateness": LATENESSES}),
     final=st.booleans(),
 )
 def test_nodes_hold_the_events_that_begin_in_their_slices(
-    windows: list[str], aggregates: dict[str, Any], rows: list[Row], cuts: list[int], delays: dict[str, str], final: bool
+    windows: list[str],
+    aggregates: dict[str, Any],
+    rows: list[Row],
+    cuts: list[int],
+    shown: dict[str, Any],
+    delays: dict[str, str],
+    final: bool,
 ):
-    pipeline = pipeline_of({name: (GRIDS | LONG)[name] for name in windows}, aggregates, tie_break=["x"], **delays)
+    named = {name: (GRIDS | LONG)[name] for name in windows}
+    pipeline = pipeline_of(named, aggregates, **how(shown, windows), tie_break=["x"], **delays)
     run = check(pipeline, rows, cuts, final=final, nodes=True)
     assert run.nodes is not None or windows == ["slots"]
 

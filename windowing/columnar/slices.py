@@ -21,7 +21,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
-from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LATE, LEVEL, ORDER, REACHING, SLICE, SUM, TIME
+from windowmill.windowing.columnar.added_columns import (
+    ARRIVAL,
+    BATCH,
+    CLOSED,
+    LATE,
+    LEVEL,
+    ORDER,
+    REACHED,
+    REACHING,
+    SLICE,
+    SUM,
+    TIME,
+)
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import Packing
@@ -127,6 +139,7 @@ class SliceStage:
     def lifted_schema(self) -> pa.Schema:
         """Columns of a slice until it is stored."""
         own = [ARRIVAL, *([ORDER] if self.known else [])] if self.revises else []
+        own += [REACHED] if self.known and self.lasting is not None else []
         return pa.schema([*self.schema, *((name, pa.int64()) for name in own)])
 
     @property
@@ -296,9 +309,10 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
         rows = rows.take(pa.array(by_time(rows, stage.ties)))
     if stage.lasting is not None:
         spread = stage.lasting.lift(rows)
-        rows, starts, reaching = spread.rows, spread.starts, spread.reaching
+        rows, starts, reaching, reached = spread.rows, spread.starts, spread.reaching, spread.reached
     else:
         starts, reaching = stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks())), np.zeros(rows.num_rows, np.int64)
+        reached = starts
     codes, n_keys = key_codes([rows.column(key) for key in stage.keys], rows.num_rows)
     order, offsets = by_key(codes, n_keys)
     places, marks = places_of(starts, reaching)[order], {CLOSED: closed_of(rows), ARRIVAL: arrivals_of(rows)}
@@ -313,6 +327,8 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     columns |= dict.fromkeys(columns_of(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
     if ORDER in stage.lifted_schema.names:
         columns[ORDER] = pa.array(np.minimum.reduceat(orders_of(rows)[order], bounds[:-1]) if len(order) else arrivals)
+    if REACHED in stage.lifted_schema.names:
+        columns[REACHED] = pa.array(np.maximum.reduceat(reached[order], bounds[:-1]) if len(order) else arrivals)
     columns[ARRIVAL] = pa.array(arrivals[bounds[:-1]], mask=arrivals[bounds[:-1]] == IN_TIME)
     table = pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
     return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)
@@ -374,6 +390,14 @@ def arrivals_of(table: pa.Table) -> Ints:
 def orders_of(table: pa.Table) -> Ints:
     """``ORDER`` of each row, 0 where it makes no difference; int64, shape (n_rows,)."""
     return int64_of(table.column(ORDER).combine_chunks()) if ORDER in table.column_names else np.zeros(table.num_rows, np.int64)
+
+
+def reached_of(table: pa.Table, starts: Ints) -> Ints:
+    """``REACHED`` of each row, where that is null its start, of ``starts``; int64, shape (n_rows,)."""
+    if REACHED not in table.column_names:
+        return starts
+    reached = table.column(REACHED).combine_chunks()
+    return np.where(valid_of(reached), int64_of(pc.fill_null(reached, 0)), starts)
 
 
 def nulled(closed: Ints) -> pa.Array:
