@@ -25,7 +25,7 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import judged, load
-from windowmill.windowing.columnar.added_columns import REACHING, SLICE, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import CLOSED, REACHING, SLICE, UNTIL_OF
 from windowmill.windowing.errors import LimitExceededError
 from windowmill.windowing.spec import Pipeline
 
@@ -212,6 +212,79 @@ def test_an_event_in_a_gap_is_not_late_but_one_that_lasts_into_a_closed_window_i
     run = check(pipeline_of(gappy, COUNTS), rows, [1], final=True)
     assert run.refused == [(2, "too_late"), (3, "too_late")]
     assert shown(run) == []
+
+
+def versions(run: Run) -> list[tuple[int, int, int]]:
+    """Start in minutes, revision and count of the windows of key a."""
+    return sorted((found["window_start"] // MINUTE, found["revision"], found["n"]) for found in run.rows if found["k"] == "a")
+
+
+@pytest.mark.parametrize("cuts", [[], [2], [1, 2, 3, 4]], ids=str)
+@pytest.mark.parametrize("aggregates", [COUNTS, AGGREGATES], ids=["counts", "all"])
+def test_a_late_event_revises_each_window_that_it_overlaps(aggregates: dict[str, Any], cuts: list[int]):
+    rows = [event(5, 12), event(35, 35, k="b"), event(5, 42), event(12, 14), event(55, 55, k="b")]
+    run = check(pipeline_of(SLOTS, aggregates, emit="revise", lateness="1 hour"), rows, cuts, final=False)
+    assert versions(run) == [(0, 0, 1), (0, 1, 2), (10, 0, 1), (10, 1, 2), (10, 2, 3), (20, 0, 1), (30, 0, 1), (40, 0, 1)]
+
+
+def test_a_late_event_is_late_for_the_windows_that_have_been_shown_alone():
+    run = LastingRun(pipeline_of(SLOTS, COUNTS, emit="revise", lateness="1 hour"))
+    run.step([event(35, 35, k="b"), event(5, 52)])
+    assert run.state is not None
+    marks = [(row[SLICE] // MINUTE, row[CLOSED]) for row in run.state.to_pylist() if row["k"] == "a"]
+    assert sorted(marks) == [(minute, 30 * MINUTE if minute <= 30 else None) for minute in range(0, 60, 10)]
+
+
+def test_a_batch_reads_the_events_that_reach_into_the_windows_that_its_late_rows_revise():
+    rows = [event(1, 200), event(90, 90, k="b"), event(30, 31)]
+    for nodes in (False, True):
+        pipeline = pipeline_of({"long": LONG["long"]}, COUNTS, emit="revise", lateness="2 hours")
+        run = check(pipeline, rows, [1, 2], final=False, nodes=nodes)
+        assert [count for start, revision, count in versions(run) if start == 3] == [1, 2]
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+def test_a_late_event_makes_its_key_known_from_where_it_begins(emit: str):
+    rows = [event(25, 25, k="b"), event(5, 42), event(60, 60, k="b")]
+    run = check(pipeline_of(SLOTS, COUNTS, emit, ["slots"]), rows, [1, 2], final=False)
+    assert shown(run) == [(0, 0), (10, 0), (20, 1), (30, 1), (40, 1)]
+
+
+def test_a_key_is_known_until_its_events_end():
+    rows = [event(5, 42), event(60, 60, k="b"), event(71, 72)]
+    run = check(pipeline_of(HOURS, COUNTS, filled=["hours"], disorder="1 hour"), rows, [1, 2], final=True)
+    assert shown(run) == [*((10 * n, 1) for n in range(-5, 2)), *((10 * n, 2) for n in range(2, 5)), *((10 * n, 1) for n in range(5, 8))]
+    rows = [event(5, 22), event(60, 60, k="b"), event(51, 52), event(90, 90, k="b")]
+    run = check(pipeline_of(SLOTS, COUNTS, filled=["slots"], disorder="10 minutes"), rows, [1, 2, 3], final=False)
+    assert shown(run) == [(0, 1), (10, 1), (20, 1), (30, 0), (40, 0), (50, 1)]
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [1, 2]], ids=str)
+def test_a_late_event_does_not_lie_in_the_span_that_was_known_before_it(cuts: list[int]):
+    rows = [event(50, 50, k="b"), event(12, 32), event(13, 14)]
+    run = check(pipeline_of(SLOTS, COUNTS, "revise", ["slots"], lateness="1 hour"), rows, cuts, final=False)
+    assert versions(run) == [(10, 0, 1), (10, 1, 2), (20, 0, 1), (30, 0, 1)]
+
+
+@given(
+    rows=lasting(revised.late_streams(), LENGTHS),
+    ends=st.lists(st.sampled_from([-30, -5, 0, 3, 7, 20]), min_size=3, max_size=3),
+    lateness=st.sampled_from([0, 4, 30]),
+)
+def test_an_interval_that_is_vouched_for_makes_events_late(rows: list[Row], ends: list[int], lateness: int):
+    windows = {name: GRIDS[name] for name in ("slots", "rolling")}
+    revised.check_vouched(pipeline_of(windows, AGGREGATES, "revise", **revised.vouched(lateness)), rows, ends, lateness, LastingRun)
+
+
+def test_a_batch_of_very_many_revisions_is_for_spark(monkeypatch: pytest.MonkeyPatch):
+    run = LastingRun(pipeline_of(SLOTS, COUNTS, "revise", lateness="10 hours"))
+    slicing, rows = Slicing(Input(**run.base), run.slices), [event(600, 600), event(5, 305)]
+    new = judged(revised.Collected(run.arrived(rows), None), slicing)  # type: ignore[arg-type]
+    emission = Emission(rows[0]["t"], None, 0, 0)
+    monkeypatch.setattr(limits, "MOST_RESULTS", 32)
+    assert load(new, None, slicing, emission) is not None
+    monkeypatch.setattr(limits, "MOST_RESULTS", 29)
+    assert load(new, None, slicing, emission) is None
 
 
 @pytest.mark.parametrize("aggregates", [COUNTS, AGGREGATES], ids=["counts", "all"])

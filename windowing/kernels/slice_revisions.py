@@ -10,8 +10,8 @@ A row that is late for a window brings a revision as long as the window is not c
 a window, so a version holds all of the key's slices between its bounds that came until then. Only revision numbers need to know which of
 them came late for the window.
 
-A late row that lasts has several slices: one where it begins, those that it crosses, in which it counts as no row, and those that it reaches
-into, where windows begin. It brings a window one revision, by the one slice in which it counts as a row of that window.
+A late row that lasts has several slices: one where it begins, those that it crosses, in which it counts as no row, and those into which it
+reaches, where windows begin. It brings a window one revision, by the one slice in which it counts as a row of that window.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def versions(grid: Grid, arrived: Arrived, batch: int, keys: Ints, windows: Ints
     Returns
     -------
     tuple
-        ``revision`` by version. Slices of earlier batches and those in time that begin between the bounds as ``lo:hi`` of ``sequence``; late
-        rows of the batch, and what reaches into the window, as ``members[member_offsets[v]:member_offsets[v + 1]]``. As (revision, sequence,
+        Revision, shape (n_versions,); the slices of earlier batches and of rows in time as ranges [lo, hi) of ``sequence``; late rows of
+        the batch, and slices that reach into the window, as ``members[member_offsets[v]:member_offsets[v + 1]]``. As (revision, sequence,
         lo, hi, member_offsets, members).
     """
     turns, begun = arrived.turns, arrived.reaching == 0
@@ -156,11 +156,10 @@ def versions(grid: Grid, arrived: Arrived, batch: int, keys: Ints, windows: Ints
 
 @njit
 def _list_earlier(arrived: Arrived, batch: int, late: int, window: Any, write: bool, members: Ints, n_members: int) -> Any:
-    """List what a window holds beside its range before the slice ``late`` arrived, the first of its late ones in the batch.
+    """List what a window holds beside its range, of which ``late`` is the first late slice in the batch.
 
-    ``window`` tells its start and end; the slices between them that are ``marked`` and begin there; the places of all that start with it, of
-    which some reach into it; and whether slices between its bounds have no mark. Returns the revision that ``late`` brings, and the number
-    of members.
+    ``window`` is its start and end; the slices between them with a mark that reach into none; the places of the slices that start with the
+    window; and whether a slice between its bounds has no mark. Returns the revision that ``late`` brings, and the number of members.
     """
     start, end, marked, into, shown = window
     n_late, first, last = 0, arrived.first[late], arrived.last[late]
