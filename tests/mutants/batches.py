@@ -284,7 +284,7 @@ MUTANTS = (
         "windowing/kernels/slice_revisions.py",
         " or not arrived.rows[late]",
         "",
-        ("tests/jobs/test_interval_batches.py::test_windows_over_events_that_last_are_those_of_the_oracle",),
+        ("tests/jobs/test_interval_batches.py::test_a_late_event_revises_each_window_that_it_overlaps",),
     ),
     Mutant(
         "late-rows-in-nodes-before-their-windows-are-closed",

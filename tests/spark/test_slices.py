@@ -198,8 +198,9 @@ def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
         {"windows": GRIDS, "emit": "revise"},
         {"windows": [*GRIDS, *SESSIONS, *POLICIES]},
         {"windows": GRIDS, "time": TIME, "aggregates": OBJECTS | OVER_TIME},
+        {"windows": EMPTY, "time": TIME, "aggregates": OBJECTS | OVER_TIME, "emit": "revise"},
     ],
-    ids=["final", "revise", "of all ways", "of events that last"],
+    ids=["final", "revise", "of all ways", "of events that last", "of events that last, revised"],
 )
 def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, changes):
     bench = Bench(tmp_path, {"aggregates": OBJECTS} | changes)
