@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from windowmill.windowing.axis import Edges, WindowGrid
 from windowmill.windowing.bounds import check_lasting
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, TIME, UNTIL_OF
-from windowmill.windowing.columnar.slices import closed_of, nulled
+from windowmill.windowing.columnar.slice_columns import closed_of, nulled
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE

@@ -8,7 +8,8 @@ import numpy as np
 
 from windowmill.windowing.columnar.grid_partials import Partials, reached_windows
 from windowmill.windowing.columnar.known_spans import least_spans
-from windowmill.windowing.columnar.slices import Revising, SliceStage, places_of
+from windowmill.windowing.columnar.slice_columns import places_of
+from windowmill.windowing.columnar.slices import Revising, SliceStage
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.slice_revisions import Arrived, late_windows, versions
 from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED

@@ -32,6 +32,7 @@ from windowmill.windowing.columnar.known_spans import (
 )
 from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, count_slices
+from windowmill.windowing.columnar.slice_columns import arrivals_of, closed_of, nulled, orders_of, places_of, reached_of, reaching_of
 from windowmill.windowing.columnar.slice_revisions import marked_by_edge, merged_late, revisions_of
 from windowmill.windowing.columnar.slices import (
     CHUNK_BYTES,
@@ -41,13 +42,6 @@ from windowmill.windowing.columnar.slices import (
     Revising,
     SliceStage,
     WindowStage,
-    arrivals_of,
-    closed_of,
-    nulled,
-    orders_of,
-    places_of,
-    reached_of,
-    reaching_of,
 )
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.kernels.columns import arenas, int64_of, key_offsets, stored

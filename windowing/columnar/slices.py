@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -36,26 +36,21 @@ from windowmill.windowing.columnar.added_columns import (
 )
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.known_spans import columns_of
+from windowmill.windowing.columnar.lasting import Lasting
 from windowmill.windowing.columnar.packing import Packing
 from windowmill.windowing.columnar.rows import as_key, key_codes
+from windowmill.windowing.columnar.slice_columns import IN_TIME, arrivals_of, closed_of, nulled, orders_of, places_of, reaching_of
 from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.kernels.columns import int64_of, order_key, stored, valid_of
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, lift_runs
-from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.kernels.slices import along_axis, by_key, runs
 from windowmill.windowing.nodes import Nodes
-
-if TYPE_CHECKING:
-    from windowmill.windowing.columnar.lasting import Lasting
 
 #: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates, and window start
 #: where the end does not imply it.
 GRID = "_ grid"
-
-#: ``ARRIVAL`` of a row that brings no revisions.
-IN_TIME = -1
 
 #: Number of rows lifted together; many, so that the rows of a slice meet. They take about 150 bytes each in memory.
 CHUNK_ROWS = 1_000_000
@@ -361,45 +356,3 @@ def by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
         for ranks in (order_key(column), valid_of(column)):
             order = order[np.argsort(ranks[order], kind="stable")]
     return order[np.argsort(int64_of(rows.column(TIME).combine_chunks())[order], kind="stable")]
-
-
-def places_of(starts: Ints, reaching: Ints) -> Ints:
-    """Numbers in the order of ``starts``, and of ``reaching`` among equal ones; no start lies beyond the axis."""
-    return starts * 2 + reaching
-
-
-def reaching_of(table: pa.Table) -> Ints:
-    """``REACHING`` of each row, 0 where events are points; int64, shape (n_rows,)."""
-    return int64_of(table.column(REACHING).combine_chunks()) if REACHING in table.column_names else np.zeros(table.num_rows, np.int64)
-
-
-def closed_of(table: pa.Table) -> Ints:
-    """``CLOSED`` of each row, ``NEVER_CLOSED`` for null; int64, shape (n_rows,)."""
-    if CLOSED not in table.column_names:
-        return np.full(table.num_rows, NEVER_CLOSED, np.int64)
-    return np.array(pc.fill_null(table.column(CLOSED).combine_chunks(), int(NEVER_CLOSED)).to_numpy(zero_copy_only=False), np.int64)
-
-
-def arrivals_of(table: pa.Table) -> Ints:
-    """``ARRIVAL`` of each row, ``IN_TIME`` for null; int64, shape (n_rows,)."""
-    if ARRIVAL not in table.column_names:
-        return np.full(table.num_rows, IN_TIME, np.int64)
-    return np.array(pc.fill_null(table.column(ARRIVAL).combine_chunks(), IN_TIME).to_numpy(zero_copy_only=False), np.int64)
-
-
-def orders_of(table: pa.Table) -> Ints:
-    """``ORDER`` of each row, 0 where it makes no difference; int64, shape (n_rows,)."""
-    return int64_of(table.column(ORDER).combine_chunks()) if ORDER in table.column_names else np.zeros(table.num_rows, np.int64)
-
-
-def reached_of(table: pa.Table, starts: Ints) -> Ints:
-    """``REACHED`` of each row, where that is null its start, of ``starts``; int64, shape (n_rows,)."""
-    if REACHED not in table.column_names:
-        return starts
-    reached = table.column(REACHED).combine_chunks()
-    return np.where(valid_of(reached), int64_of(pc.fill_null(reached, 0)), starts)
-
-
-def nulled(closed: Ints) -> pa.Array:
-    """The inverse of :func:`closed_of`."""
-    return pa.array(closed, mask=closed == NEVER_CLOSED)
