@@ -69,6 +69,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "lasting": LASTING_MINUTES,
         "aggregates": AGGREGATES | {"over_time": {"time_weighted_mean": "v"}},
     },
+    "events that last, revise": {"lasting": LASTING_MINUTES, "late": 0.01},
+    "events that last, empty emit": {"lasting": LASTING_MINUTES, "windows": tuple(window | {"empty": "emit"} for window in WINDOWS)},
 }
 
 

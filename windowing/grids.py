@@ -76,25 +76,14 @@ def grids_among(pipeline: Pipeline) -> list[WindowGrid]:
 def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
     """Why no partials can make up the window at ``index``: the parts of the spec, each with its reason; empty if some can."""
     window, found = pipeline.windows[index], []
-    if pipeline.emit == "revise" and (window.follows_policies or window.joins_by_gap):
-        found.append("emit: revise: of partials, only windows on grids are shown again")
-    if pipeline.time.end is not None:
-        found += _why_no_lasting(pipeline, index)
+    if window.follows_policies or window.joins_by_gap:
+        if pipeline.emit == "revise":
+            found.append("emit: revise: of partials, only windows on grids are shown again")
+        if pipeline.time.end is not None:
+            found.append("time.end: of events that last, partials make up only windows on grids")
     if not window.follows_policies and (problem := window.partials_problem(f"windows.{index}")):
         found.append(problem)
     return tuple(found)
-
-
-def _why_no_lasting(pipeline: Pipeline, index: int) -> list[str]:
-    """Why partials of events that last cannot make up the window at ``index``; empty if they can."""
-    window, of = pipeline.windows[index], "of events that last, partials make up"
-    if window.follows_policies or window.joins_by_gap:
-        return [f"time.end: {of} only windows on grids"]
-    if pipeline.emit == "revise":
-        return [f"time.end with emit: revise: {of} only windows that are shown once"]
-    if window.fills_gaps:
-        return [f"time.end with windows.{index}.empty: emit: {of} only windows that hold something"]
-    return []
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ them                  it completes; all spans           keys                    
 ====================  ================================  =========================  ===============================  =====================
 
 The windows of a pipeline that go one way are a *part* of it. An aggregate whose partials cannot be combined in any order sends all windows
-by live rows. Over events that last, windows on grids that are shown once go by slices if they show no empty ones, all others by live rows.
+by live rows. Over events that last, windows on grids go by slices, all others by live rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHING, SLICE, SUM
+from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHED, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
@@ -153,7 +153,7 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
     if slices:
         spans = map(str.lower, columns_of(slices.grids.known))
         own = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER, GRID, PLACE, ROWS, LATE_ROWS, BLOCK, *spans)
-        own += (REACHING,) if slices.grids.lasting else ()
+        own += (REACHING, REACHED) if slices.grids.lasting else ()
     taken = {BATCH, SUM, *own, *((GAP, FIRST, LAST) if sessions else ()), *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:

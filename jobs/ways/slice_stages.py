@@ -70,14 +70,12 @@ class Slicing:
             # No nodes are stored yet, and later windows may hold all slices.
             every = (AXIS_BEGIN, through)
             return Span(*every, (every,) if grids.lasting else None) if after < through else None
-        if revised_after is not None:
-            revised_after = max(emission.after, revised_after)
+        first = after if revised_after is None else min(after, max(emission.after, revised_after))
         if nodes is not None:
             closed = (batch.emitted, batch.emitted if emission.emitted is None else emission.emitted)
-            selected = nodes.selection(after, through, closed, revised_after)
-            return selected and replace(selected, reaching=grids.spans_of_starts(after, through))
-        if revised_after is not None:
-            after = min(after, revised_after)
+            selected = nodes.selection(after, through, closed, first)
+            return selected and replace(selected, reaching=grids.spans_of_starts(first, through))
+        after = first
         if not grids.any_end(after, through):
             return None
         return Span(grids.first_slice_after(after), through, grids.spans_of_starts(after, through))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +18,7 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.new_rows import NewRows, counted
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, SLICE, TIME, UNTIL_OF
+from windowmill.windowing.columnar.lasting import spans_of
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slice_windows import Combined, result_rows
 from windowmill.windowing.columnar.slices import Revising, WindowStage
@@ -129,8 +131,12 @@ def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) ->
 
 def _revised(rows: pa.Table, revising: Revising, stage: WindowStage) -> int:
     """Upper bound on the number of revisions that judged ``rows`` bring."""
-    late = 0 if ARRIVAL not in rows.column_names else len(rows) - rows.column(ARRIVAL).null_count
-    return late * sum(grid.most_ends(min(grid.longest, revising.lateness)) for _, grid in stage.grids)
+    if ARRIVAL not in rows.column_names:
+        return 0
+    late = rows.filter(pc.and_(pc.is_valid(rows.column(ARRIVAL)), pc.is_null(rows.column(REASON))))
+    times, stops = spans_of(late) if UNTIL_OF in late.column_names else (np.zeros(len(late), np.int64),) * 2
+    ends = (grid.most_ends(np.minimum(grid.longest + (stops - times), revising.lateness)) for _, grid in stage.grids)
+    return sum(int(each.sum()) for each in ends)
 
 
 def _ends(grid: WindowGrid, after: int, through: int, last: int) -> int:

@@ -22,7 +22,7 @@ from windowmill.jobs.ways import limits
 from windowmill.windowing.errors import HeldError
 
 _ARRIVALS = ("in order", "in order", "in order", "late", "in any order", "again", "nothing")
-KINDS = ("slices", "live_rows", "mixed", "revise")
+KINDS = ("slices", "live_rows", "mixed", "revise", "lasting")
 _SEEDS, _SHARES = st.integers(0, 10_000), st.integers(0, 100)
 _BY_SPARK = st.sampled_from([False, False, False, True])
 #: What a step may be; what is named twice comes twice as often. One that cannot be done is an append.

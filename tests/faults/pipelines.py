@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from tests.spark.harness import AGGREGATES, BASE, Bench, Row, events
+from tests.spark.harness import AGGREGATES, BASE, Bench, Row, events, lasting
 from windowmill.checkpoints.ledger import Ledger
 
 #: Columns that tell attempts and instants apart, not what was computed.
@@ -34,6 +34,12 @@ PIPELINES: Mapping[str, Mapping[str, Any]] = {
     "deltas": {"aggregates": _FEW, "windows": [_BAND]},
     "mixed": {"aggregates": _FEW, "windows": [_SLOTS, _VISITS, _LAST_FIVE, _BAND, _SPANS]},
     "revise": {"aggregates": _FEW, "emit": "revise", "windows": [_SLOTS]},
+    "lasting": {
+        "aggregates": _FEW | {"level": {"time_weighted_mean": "v"}},
+        "emit": "revise",
+        "time": {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "30 minutes"},
+        "windows": [_SLOTS | {"empty": "emit"}],
+    },
     "vouched": {
         "aggregates": _FEW,
         "time": {"column": "t", "tie_break": ["id"], "watermark": "data_interval_end", "lateness": "5 minutes"},
@@ -51,10 +57,9 @@ class Story:
 
     @classmethod
     def of(cls, name: str, folder: Path, *, rows: int = 240) -> Story:
-        every = events(71, rows)
-        return cls(
-            name, Bench(folder, dict(PIPELINES[name])), [every[: rows // 3], every[rows // 3 : 2 * rows // 3], every[2 * rows // 3 :]]
-        )
+        bench, every = Bench(folder, dict(PIPELINES[name])), events(71, rows)
+        every = lasting(every, 72) if bench.pipeline.time.end else every
+        return cls(name, bench, [every[: rows // 3], every[rows // 3 : 2 * rows // 3], every[2 * rows // 3 :]])
 
     def copied_to(self, folder: Path) -> Story:
         """The same story, with a copy of all tables."""

@@ -162,7 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--batches", type=int, default=300)
     parser.add_argument("--seconds-between-kills", type=float, default=30.0)
-    parser.add_argument("--kind", choices=["slices", "sessions", "positions", "live_rows", "mixed", "revise"], default="slices")
+    parser.add_argument("--kind", choices=["slices", "sessions", "positions", "live_rows", "mixed", "revise", "lasting"], default="slices")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="windowmill-soak-") as folder:

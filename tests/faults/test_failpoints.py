@@ -22,6 +22,7 @@ _SAMPLE = {
     "deltas": ("sink.lost", "state.after"),
     "mixed": ("quarantine.after", "state.lost"),
     "revise": ("state.after",),
+    "lasting": ("sink.before", "state.lost"),
     "vouched": ("quality.after", "commit.before"),
 }
 

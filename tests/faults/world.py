@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, place, quiet
+from tests.spark.harness import LASTING, MINUTE, SCHEMA, Bench, Row, differences, events, expected, lasting, place, quiet
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
@@ -72,7 +72,7 @@ class World:
     def land(self, rows: list[Row]) -> None:
         """Append a version; rows may be none."""
         before = self.source.version() if DeltaTable.is_deltatable(self.bench.source) else -1
-        table = pa.Table.from_pylist(rows, schema=SCHEMA)
+        table = pa.Table.from_pylist(rows, schema=LASTING if self.bench.pipeline.time.end else SCHEMA)
         write_deltalake(self.bench.source, table, mode="append", schema_mode="merge")
         version = self.source.version()
         assert version == before + 1, "an append is one version"
@@ -80,11 +80,14 @@ class World:
 
     def new_rows(self, seed: int, count: int, *, late: float = 0.0) -> list[Row]:
         """Rows after those that have come, or up to ``late`` minutes before them; disorder, ties, nulls and NaN as in the harness."""
-        rows = events(seed, count)
+        rows = lasting(events(seed, count), seed) if self.bench.pipeline.time.end else events(seed, count)
         begin = max(0.0, self.minutes - late)
-        number = len(self.landed)
+        number, by = len(self.landed), round(begin) * MINUTE
         moved = [
-            row | {"t": None if row["t"] is None else row["t"] + round(begin) * MINUTE, "id": f"{number:04d}{row['id']}"} for row in rows
+            row
+            | {name: None if row[name] is None else row[name] + by for name in ("t", "e") if name in row}
+            | {"id": f"{number:04d}{row['id']}"}
+            for row in rows
         ]
         if not late:
             self.minutes += 1.2 * count

@@ -148,11 +148,22 @@ CASES: dict[str, dict[str, Any]] = {
         "windows": [*WINDOWS[1:], LIVE[3], {"name": "days", "type": "tumbling", "size": "1 day", "timezone": "America/New_York"}],
         "aggregates": OBJECTS | {"opening": {"first": "label"}, "level": {"time_weighted_mean": "i"}},
     },
+    "lasting_revised": {
+        "keys": ["flag"],
+        "time": {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "30 minutes"},
+        "windows": [
+            {"name": "slots", "type": "tumbling", "size": "10 minutes", "empty": "emit"},
+            {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "20 minutes", "empty": "emit"},
+            LIVE[3],
+        ],
+        "aggregates": {"n": {"count": "*"}, "opening": {"first": "label"}, "level": {"time_weighted_mean": "i"}},
+        "emit": "revise",
+    },
 }
 #: The cases whose tables are kept of each format: all of the first, of later ones those that it first had in this form.
 KEPT = {
     "1": ("slices", "nodes", "live", "revise", "integers", "open", "held"),
-    "2": ("objects", "calendars", "sessions", "positions", "deltas", "mixed", "empty", "lasting"),
+    "2": ("objects", "calendars", "sessions", "positions", "deltas", "mixed", "empty", "lasting", "lasting_revised"),
 }
 #: An expectation that no batch meets: it holds the second one of the case ``held``.
 IMPOSSIBLE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": -1, "severity": "critical"}

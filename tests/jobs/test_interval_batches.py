@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from tests.jobs import test_revised_batches as revised
 from tests.jobs.test_calendar_batches import CUTS, SOURCE
 from tests.jobs.test_calendar_batches import arrived as as_points
 from tests.jobs.test_calendar_batches import streams as over_calendars
+from tests.jobs.test_empty_batches import FilledRun
 from tests.jobs.test_revised_batches import DISORDERS, GRIDS, LATENESSES, LONG, MINUTE, OBJECTS, Run, some
 from tests.strategies import shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, WINDOWS
@@ -23,7 +25,7 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import judged, load
-from windowmill.windowing.columnar.added_columns import REACHING, SLICE, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import CLOSED, REACHING, SLICE, UNTIL_OF
 from windowmill.windowing.errors import LimitExceededError
 from windowmill.windowing.spec import Pipeline
 
@@ -32,6 +34,13 @@ Row = dict[str, Any]
 LENGTHS = st.sampled_from([0, 0, 1, MINUTE, 3 * MINUTE, 11 * MINUTE, 55 * MINUTE, 300 * MINUTE])
 AGGREGATES: dict[str, Any] = OBJECTS | {"level": {"time_weighted_mean": "f"}, "large_level": {"time_weighted_mean": "i", "where": "i > 3"}}
 COUNTS = {"n": {"count": "*"}, "whole": {"sum": "i"}}
+#: How often windows are shown, and which of them show empty ones, by their place.
+SHOWN = st.fixed_dictionaries({"emit": st.sampled_from(["final", "revise"]), "filled": st.sets(st.integers(0, 2))})
+
+
+def how(shown: dict[str, Any], windows: list[str]) -> dict[str, Any]:
+    """The arguments of :func:`pipeline_of` that one of ``SHOWN`` gives for these windows."""
+    return shown | {"filled": [name for place, name in enumerate(windows) if place in shown["filled"]]}
 
 
 def lasting(rows: st.SearchStrategy[list[Row]], lengths: st.SearchStrategy[int]) -> st.SearchStrategy[list[Row]]:
@@ -43,13 +52,16 @@ def lasting(rows: st.SearchStrategy[list[Row]], lengths: st.SearchStrategy[int])
     )
 
 
-def pipeline_of(windows: dict[str, dict[str, Any]], aggregates: dict[str, Any], **time: Any) -> Pipeline:
-    named = [{"name": name, **window} for name, window in windows.items()]
+def pipeline_of(
+    windows: dict[str, dict[str, Any]], aggregates: dict[str, Any], emit: str = "final", filled: Collection[str] = (), **time: Any
+) -> Pipeline:
+    """A pipeline over events that last; the windows of the names ``filled`` show empty ones."""
+    named = [{"name": name, **window, "empty": "emit" if name in filled else "skip"} for name, window in windows.items()]
     spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", "end": "e", **time}, "windows": named, "aggregates": aggregates}
-    return Pipeline.model_validate(spec)
+    return Pipeline.model_validate(spec | {"emit": emit})
 
 
-class LastingRun(Run):
+class LastingRun(FilledRun):
     """Batches of a pipeline over events that last."""
 
     columns = Columns.of(Schema.from_arrow(pa.schema([*SOURCE, ("e", pa.timestamp("us", "UTC"))])).to_json())
@@ -74,13 +86,20 @@ def check(pipeline: Pipeline, rows: list[Row], cuts: list[int], *, final: bool, 
     aggregates=st.sampled_from([COUNTS, OBJECTS, AGGREGATES]),
     rows=lasting(revised.late_streams(), LENGTHS),
     cuts=st.lists(st.integers(1, 25), max_size=12),
+    shown=SHOWN,
     delays=st.fixed_dictionaries({"disorder": DISORDERS, "lateness": LATENESSES}),
     final=st.booleans(),
 )
 def test_windows_over_events_that_last_are_those_of_the_oracle(
-    windows: list[str], aggregates: dict[str, Any], rows: list[Row], cuts: list[int], delays: dict[str, str], final: bool
+    windows: list[str],
+    aggregates: dict[str, Any],
+    rows: list[Row],
+    cuts: list[int],
+    shown: dict[str, Any],
+    delays: dict[str, str],
+    final: bool,
 ):
-    pipeline = pipeline_of({name: GRIDS[name] for name in windows}, aggregates, tie_break=["x"], **delays)
+    pipeline = pipeline_of({name: GRIDS[name] for name in windows}, aggregates, **how(shown, windows), tie_break=["x"], **delays)
     check(pipeline, rows, cuts, final=final)
 
 
@@ -93,12 +112,14 @@ def test_windows_over_events_that_last_are_those_of_the_oracle(
     delays=st.sampled_from(
         [{}, {"disorder": "3 hours"}, {"lateness": "5 hours"}, {"lateness": "50 days"}, {"disorder": "3 hours", "lateness": "2 days"}]
     ),
+    shown=SHOWN,
     final=st.booleans(),
 )
 def test_windows_of_a_calendar_hold_events_that_reach_into_them(
-    window: str, rows: list[Row], cuts: list[int], delays: dict[str, str], final: bool
+    window: str, rows: list[Row], cuts: list[int], delays: dict[str, str], shown: dict[str, Any], final: bool
 ):
-    check(pipeline_of({window: WINDOWS[window]}, AGGREGATES, tie_break=["x"], **delays), rows, cuts, final=final)
+    pipeline = pipeline_of({window: WINDOWS[window]}, AGGREGATES, **how(shown, [window]), tie_break=["x"], **delays)
+    check(pipeline, rows, cuts, final=final)
 
 
 @pytest.mark.covers("I7")
@@ -107,13 +128,21 @@ def test_windows_of_a_calendar_hold_events_that_reach_into_them(
     aggregates=st.sampled_from([OBJECTS, AGGREGATES]),
     rows=lasting(revised.late_streams(), LENGTHS),
     cuts=st.lists(st.integers(1, 25), max_size=24),
+    shown=SHOWN,
     delays=st.fixed_dictionaries({"disorder": DISORDERS, "lateness": LATENESSES}),
     final=st.booleans(),
 )
 def test_nodes_hold_the_events_that_begin_in_their_slices(
-    windows: list[str], aggregates: dict[str, Any], rows: list[Row], cuts: list[int], delays: dict[str, str], final: bool
+    windows: list[str],
+    aggregates: dict[str, Any],
+    rows: list[Row],
+    cuts: list[int],
+    shown: dict[str, Any],
+    delays: dict[str, str],
+    final: bool,
 ):
-    pipeline = pipeline_of({name: (GRIDS | LONG)[name] for name in windows}, aggregates, tie_break=["x"], **delays)
+    named = {name: (GRIDS | LONG)[name] for name in windows}
+    pipeline = pipeline_of(named, aggregates, **how(shown, windows), tie_break=["x"], **delays)
     run = check(pipeline, rows, cuts, final=final, nodes=True)
     assert run.nodes is not None or windows == ["slots"]
 
@@ -183,6 +212,79 @@ def test_an_event_in_a_gap_is_not_late_but_one_that_lasts_into_a_closed_window_i
     run = check(pipeline_of(gappy, COUNTS), rows, [1], final=True)
     assert run.refused == [(2, "too_late"), (3, "too_late")]
     assert shown(run) == []
+
+
+def versions(run: Run) -> list[tuple[int, int, int]]:
+    """Start in minutes, revision and count of the windows of key a."""
+    return sorted((found["window_start"] // MINUTE, found["revision"], found["n"]) for found in run.rows if found["k"] == "a")
+
+
+@pytest.mark.parametrize("cuts", [[], [2], [1, 2, 3, 4]], ids=str)
+@pytest.mark.parametrize("aggregates", [COUNTS, AGGREGATES], ids=["counts", "all"])
+def test_a_late_event_revises_each_window_that_it_overlaps(aggregates: dict[str, Any], cuts: list[int]):
+    rows = [event(5, 12), event(35, 35, k="b"), event(5, 42), event(12, 14), event(55, 55, k="b")]
+    run = check(pipeline_of(SLOTS, aggregates, emit="revise", lateness="1 hour"), rows, cuts, final=False)
+    assert versions(run) == [(0, 0, 1), (0, 1, 2), (10, 0, 1), (10, 1, 2), (10, 2, 3), (20, 0, 1), (30, 0, 1), (40, 0, 1)]
+
+
+def test_a_late_event_is_late_for_the_windows_that_have_been_shown_alone():
+    run = LastingRun(pipeline_of(SLOTS, COUNTS, emit="revise", lateness="1 hour"))
+    run.step([event(35, 35, k="b"), event(5, 52)])
+    assert run.state is not None
+    marks = [(row[SLICE] // MINUTE, row[CLOSED]) for row in run.state.to_pylist() if row["k"] == "a"]
+    assert sorted(marks) == [(minute, 30 * MINUTE if minute <= 30 else None) for minute in range(0, 60, 10)]
+
+
+def test_a_batch_reads_the_events_that_reach_into_the_windows_that_its_late_rows_revise():
+    rows = [event(1, 200), event(90, 90, k="b"), event(30, 31)]
+    for nodes in (False, True):
+        pipeline = pipeline_of({"long": LONG["long"]}, COUNTS, emit="revise", lateness="2 hours")
+        run = check(pipeline, rows, [1, 2], final=False, nodes=nodes)
+        assert [count for start, revision, count in versions(run) if start == 3] == [1, 2]
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+def test_a_late_event_makes_its_key_known_from_where_it_begins(emit: str):
+    rows = [event(25, 25, k="b"), event(5, 42), event(60, 60, k="b")]
+    run = check(pipeline_of(SLOTS, COUNTS, emit, ["slots"]), rows, [1, 2], final=False)
+    assert shown(run) == [(0, 0), (10, 0), (20, 1), (30, 1), (40, 1)]
+
+
+def test_a_key_is_known_until_its_events_end():
+    rows = [event(5, 42), event(60, 60, k="b"), event(71, 72)]
+    run = check(pipeline_of(HOURS, COUNTS, filled=["hours"], disorder="1 hour"), rows, [1, 2], final=True)
+    assert shown(run) == [*((10 * n, 1) for n in range(-5, 2)), *((10 * n, 2) for n in range(2, 5)), *((10 * n, 1) for n in range(5, 8))]
+    rows = [event(5, 22), event(60, 60, k="b"), event(51, 52), event(90, 90, k="b")]
+    run = check(pipeline_of(SLOTS, COUNTS, filled=["slots"], disorder="10 minutes"), rows, [1, 2, 3], final=False)
+    assert shown(run) == [(0, 1), (10, 1), (20, 1), (30, 0), (40, 0), (50, 1)]
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [1, 2]], ids=str)
+def test_a_late_event_does_not_lie_in_the_span_that_was_known_before_it(cuts: list[int]):
+    rows = [event(50, 50, k="b"), event(12, 32), event(13, 14)]
+    run = check(pipeline_of(SLOTS, COUNTS, "revise", ["slots"], lateness="1 hour"), rows, cuts, final=False)
+    assert versions(run) == [(10, 0, 1), (10, 1, 2), (20, 0, 1), (30, 0, 1)]
+
+
+@given(
+    rows=lasting(revised.late_streams(), LENGTHS),
+    ends=st.lists(st.sampled_from([-30, -5, 0, 3, 7, 20]), min_size=3, max_size=3),
+    lateness=st.sampled_from([0, 4, 30]),
+)
+def test_an_interval_that_is_vouched_for_makes_events_late(rows: list[Row], ends: list[int], lateness: int):
+    windows = {name: GRIDS[name] for name in ("slots", "rolling")}
+    revised.check_vouched(pipeline_of(windows, AGGREGATES, "revise", **revised.vouched(lateness)), rows, ends, lateness, LastingRun)
+
+
+def test_a_batch_of_very_many_revisions_is_for_spark(monkeypatch: pytest.MonkeyPatch):
+    run = LastingRun(pipeline_of(SLOTS, COUNTS, "revise", lateness="10 hours"))
+    slicing, rows = Slicing(Input(**run.base), run.slices), [event(600, 600), event(5, 305)]
+    new = judged(revised.Collected(run.arrived(rows), None), slicing)  # type: ignore[arg-type]
+    emission = Emission(rows[0]["t"], None, 0, 0)
+    monkeypatch.setattr(limits, "MOST_RESULTS", 32)
+    assert load(new, None, slicing, emission) is not None
+    monkeypatch.setattr(limits, "MOST_RESULTS", 29)
+    assert load(new, None, slicing, emission) is None
 
 
 @pytest.mark.parametrize("aggregates", [COUNTS, AGGREGATES], ids=["counts", "all"])

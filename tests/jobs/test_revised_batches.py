@@ -298,9 +298,17 @@ def test_a_batch_reads_the_slices_of_the_windows_that_its_late_rows_revise():
 )
 def test_an_interval_that_is_vouched_for_makes_its_rows_late(rows: list[dict[str, Any]], ends: list[int], lateness: int):
     """All rows of a batch find the watermark of the batch before, so every late row revises the same windows."""
-    time = {"tie_break": ["x"], "watermark": "data_interval_end", "lateness": f"{lateness} minutes"}
-    pipeline = pipeline_of({name: GRIDS[name] for name in ("slots", "rolling")}, OBJECTS, **time)
-    run, first, third = Run(pipeline, vouched=True), 0, -(-len(rows) // 3)
+    check_vouched(pipeline_of({name: GRIDS[name] for name in ("slots", "rolling")}, OBJECTS, **vouched(lateness)), rows, ends, lateness)
+
+
+def vouched(lateness: int) -> dict[str, Any]:
+    """The fields of time where intervals are vouched for; ``lateness`` in minutes."""
+    return {"tie_break": ["x"], "watermark": "data_interval_end", "lateness": f"{lateness} minutes"}
+
+
+def check_vouched(pipeline: Pipeline, rows: list[dict[str, Any]], ends: list[int], lateness: int, kind: type[Run] = Run) -> None:
+    """Three batches, each of which vouches for as many minutes past its rows as ``ends`` says, have the revisions that they should."""
+    run, first, third = kind(pipeline, vouched=True), 0, -(-len(rows) // 3)
     watermarks: list[float] = []
     for end in ends:
         part = rows[first : first + third]
@@ -323,9 +331,10 @@ def compare_vouched(run: Run, pipeline: Pipeline, rows: list[dict[str, Any]], wa
             held: dict[tuple[int, int], list[float]] = {}
             for found, watermark in zip(rows, watermarks, strict=True):
                 if found["k"] == key:
-                    bounds = grid.ending_in(found["t"], found["t"] + grid.longest)
+                    stop = max(found.get("e", 0), found["t"] + 1)
+                    bounds = grid.ending_in(found["t"], stop + grid.longest)
                     for start, end in zip(*(bound.tolist() for bound in bounds), strict=True):
-                        if start <= found["t"] < end and watermark - lateness < end <= run.emitted + lateness:
+                        if start < stop and found["t"] < end and watermark - lateness < end <= run.emitted + lateness:
                             held.setdefault((end, start), []).append(watermark)
             for (end, start), arrivals in held.items():
                 in_time = sum(watermark < end for watermark in arrivals)

@@ -261,9 +261,30 @@ MUTANTS = (
     Mutant(
         "slices-of-revised-windows-not-read",
         "jobs/ways/slice_stages.py",
-        "            after = min(after, revised_after)\n",
-        "            pass\n",
+        "first = after if revised_after is None else min(after, max(emission.after, revised_after))",
+        "first = after",
         ("tests/jobs/test_revised_batches.py::test_a_batch_reads_the_slices_of_the_windows_that_its_late_rows_revise",),
+    ),
+    Mutant(
+        "events-that-reach-into-revised-windows-not-read",
+        "jobs/ways/slice_stages.py",
+        "reaching=grids.spans_of_starts(first, through)",
+        "reaching=grids.spans_of_starts(after, through)",
+        ("tests/jobs/test_interval_batches.py::test_a_batch_reads_the_events_that_reach_into_the_windows_that_its_late_rows_revise",),
+    ),
+    Mutant(
+        "late-events-revise-where-they-begin-alone",
+        "windowing/columnar/slice_revisions.py",
+        "np.flatnonzero((turns > batch) & (partials.reaching == 1))",
+        "np.empty(0, np.int64)",
+        ("tests/jobs/test_interval_batches.py::test_a_late_event_revises_each_window_that_it_overlaps",),
+    ),
+    Mutant(
+        "crossed-slices-bring-revisions",
+        "windowing/kernels/slice_revisions.py",
+        " or not arrived.rows[late]",
+        "",
+        ("tests/jobs/test_interval_batches.py::test_a_late_event_revises_each_window_that_it_overlaps",),
     ),
     Mutant(
         "late-rows-in-nodes-before-their-windows-are-closed",

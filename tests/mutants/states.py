@@ -244,6 +244,20 @@ MUTANTS = (
         ("tests/jobs/test_empty_batches.py::test_late_rows_of_one_batch_are_stored_with_the_span_before_the_first_of_them",),
     ),
     Mutant(
+        "keys-known-from-where-late-events-count",
+        "windowing/columnar/lasting.py",
+        "                np.maximum.at(reached, of[late], instants[late])\n",
+        "",
+        ("tests/jobs/test_interval_batches.py::test_a_late_event_makes_its_key_known_from_where_it_begins",),
+    ),
+    Mutant(
+        "late-events-known-before-they-came",
+        "windowing/kernels/grid_ranges.py",
+        "number[arrived[end]] == number[arrived[begin]]",
+        "end == begin",
+        ("tests/jobs/test_interval_batches.py::test_a_late_event_does_not_lie_in_the_span_that_was_known_before_it",),
+    ),
+    Mutant(
         "revisions-of-empty-windows-counted-from-zero",
         "windowing/kernels/slice_revisions.py",
         "n_late + (1 if shown or between else 0)",

@@ -75,6 +75,22 @@ CASES: dict[str, dict[str, Any]] = {
     "objects of events that last": {"time": TIME, "aggregates": OBJECTS | OVER_TIME, "windows": GRIDS, "keys": ["k"]},
     "events that last in nodes": {"time": TIME, "aggregates": OVER_TIME, "windows": [LONG[0], GRIDS[1]], "keys": ["k"]},
     "events that last over calendars": {"time": TIME, "aggregates": OVER_TIME, "windows": CALENDARS},
+    "revisions over events that last": {"time": TIME, "aggregates": OVER_TIME, "emit": "revise"},
+    "revisions over events that last, in nodes": {
+        "time": TIME,
+        "aggregates": OBJECTS | OVER_TIME,
+        "windows": [LONG[0], GRIDS[1]],
+        "keys": ["k"],
+        "emit": "revise",
+    },
+    "empty windows over events that last": {"time": TIME, "aggregates": OVER_TIME, "windows": EMPTY, "keys": ["k"]},
+    "empty windows over events that last, revised": {
+        "time": TIME,
+        "aggregates": OVER_TIME,
+        "windows": [*EMPTY, CALENDARS[0] | {"empty": "emit"}],
+        "keys": ["k"],
+        "emit": "revise",
+    },
     "events that last beside snapshots": {"time": TIME, "aggregates": OVER_TIME, "windows": [*GRIDS, SNAPSHOTS], "keys": ["k"]},
     "revisions of objects": {"aggregates": OBJECTS, "windows": [*GRIDS, *CALENDARS[1:3]], "emit": "revise"},
 }
@@ -92,14 +108,19 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
     assert not is_log(str(tmp_path / "sink.windowmill" / "state"))
 
 
-@pytest.mark.parametrize("windows", [GRIDS, LONG, EMPTY], ids=["slices", "nodes", "empty"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"windows": GRIDS}, {"windows": LONG}, {"windows": EMPTY}, {"windows": EMPTY, "time": TIME, "aggregates": OVER_TIME}],
+    ids=["slices", "nodes", "empty", "lasting"],
+)
 @pytest.mark.parametrize("place", ["process", "Spark"])
-def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch, place, windows):
+def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch, place, changes):
     if place == "Spark":
         monkeypatch.setattr(limits, "MOST_ROWS", 0)
         monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
     rows = events(34, 400)
-    bench = Bench(tmp_path, {"windows": windows, "emit": "revise", "keys": ["site"]})
+    bench = Bench(tmp_path, {**changes, "emit": "revise", "keys": ["site"]})
+    rows = lasting(rows, 40) if bench.pipeline.time.end else rows
     bench.land(rows[:300])
     times = sorted(row["t"] for row in rows[:300] if row["t"] is not None)
     loop.backfill(bench.pipeline, quiet(), begin=0, end=times[150])
@@ -177,8 +198,9 @@ def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
         {"windows": GRIDS, "emit": "revise"},
         {"windows": [*GRIDS, *SESSIONS, *POLICIES]},
         {"windows": GRIDS, "time": TIME, "aggregates": OBJECTS | OVER_TIME},
+        {"windows": EMPTY, "time": TIME, "aggregates": OBJECTS | OVER_TIME, "emit": "revise"},
     ],
-    ids=["final", "revise", "of all ways", "of events that last"],
+    ids=["final", "revise", "of all ways", "of events that last", "of events that last, revised"],
 )
 def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, changes):
     bench = Bench(tmp_path, {"aggregates": OBJECTS} | changes)

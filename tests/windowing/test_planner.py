@@ -143,13 +143,21 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
     [
         ({"emit": "revise", "windows": [GRID, {"name": "w", "type": "session", "gap": "1 hour"}]}, ["emit: revise"], ["slices"]),
         ({"emit": "revise", "windows": [{"name": "w", "type": "sliding", "evict": {"count": 3}}]}, ["emit: revise"], []),
-        ({"time": {"column": "t", "end": "until"}, "emit": "revise"}, ["time.end with emit: revise: "], []),
+        (
+            {
+                "time": {"column": "t", "end": "until"},
+                "emit": "revise",
+                "windows": [GRID, {"name": "w", "type": "session", "gap": "1 hour"}],
+            },
+            ["emit: revise", "time.end: "],
+            ["slices"],
+        ),
         (
             {
                 "time": {"column": "t", "end": "until"},
                 "windows": [GRID, GRID | {"name": "f", "empty": "emit"}, {"name": "w", "type": "session", "gap": "1 hour"}],
             },
-            ["time.end with windows.1.empty: emit: ", "time.end: "],
+            ["time.end: "],
             ["slices"],
         ),
         (
@@ -355,8 +363,17 @@ def test_means_over_time_are_clipped_to_slices_or_weighed_anew_in_each_window():
     found = planned(hopping, aggregates=aggregates, time=time)
     assert engines_of(found.windows[0]) == {"level": "two_stacks", "n": "two_stacks"}
     assert ["clipped to slices" in choice.why for choice in found.windows[0].choices] == [True, False]
-    revised = planned(hopping, aggregates=aggregates, time=time, emit="revise")
-    assert engines_of(revised.windows[0]) == {"level": "recompute", "n": "two_stacks"}
+    newest = {"use": "tests.windowing.test_planner:Newest", "args": ["x"]}
+    by_rows = planned(hopping, aggregates=aggregates | {"newest": newest}, time=time)
+    assert engines_of(by_rows.windows[0]) == {"level": "recompute", "n": "two_stacks", "newest": "two_stacks"}
+
+
+def test_events_that_last_go_by_slices_however_often_windows_are_shown():
+    hopping, time = {"type": "hopping", "size": "1 hour", "hop": "5 minutes", "empty": "emit"}, {"column": "t", "end": "until"}
+    found = planned(hopping, aggregates={"level": {"time_weighted_mean": "x"}}, time=time, emit="revise")
+    assert (found.ways, found.why) == (("slices",), ())
+    for told in ("windows that they revise", "spans of all keys", "events that reach into them"):
+        assert told in found.reads
 
 
 def test_what_events_that_last_cost_is_told():

@@ -23,6 +23,9 @@ SLICE = "_slice"
 LEVEL = "_level"
 #: Whether the events of a partial began before its slice and last into it: 1 or 0; only where events last.
 REACHING = "_reaching"
+#: Start of the last slice that events of a partial are known to reach, until it is stored; only where such events last and windows show
+#: empty ones.
+REACHED = "_reached"
 #: Batch that appended a row of the state.
 BATCH = "_batch"
 #: Kind of a row of the state, where a table holds several.

@@ -75,19 +75,21 @@ def windows_of(numbering: Numbering, partials: Partials, offsets: Ints, after: i
     key, number, lo, hi, member_offsets, members = grid_windows(numbering.grid, rows, False, regular, closed, after, through)
     held = member_offsets, own[members]
     if len(own) < len(partials.starts):
-        reaching = _reaching_into(numbering, partials, after, through)
-        key, number, lo, hi, held = _with_members((key, number, lo, hi), held, reaching)
+        reaching = np.flatnonzero(partials.reaching)
+        added = reached_windows(numbering, partials, reaching, np.maximum(partials.closed[reaching], after), through)
+        key, number, lo, hi, held = _with_members((key, number, lo, hi), held, added)
     return Windows.of(key, *numbering.bounds(number), ranges=(own[regular], lo, hi), members=held), number
 
 
-def _reaching_into(numbering: Numbering, partials: Partials, after: int, through: int) -> tuple[Ints, Ints, Ints]:
-    """Key, number and partial of each window that ends in (``after``, ``through``] and events that reach into it from before its start."""
-    reaching = np.flatnonzero(partials.reaching)
+def reached_windows(numbering: Numbering, partials: Partials, reaching: Ints, after: Ints, through: Ints | int) -> tuple[Ints, Ints, Ints]:
+    """Key, number and partial of each window that events reach into from before its start: those of the partials that ``reaching`` lists.
+
+    Leaves out windows that do not end in (``after``, ``through``]; the former has the shape of ``reaching``, as the latter may.
+    """
     index, number = numbering.starting_at(partials.starts[reaching])
-    partial = reaching[index]
-    ends = numbering.bounds(number)[1]
-    counts = (ends > after) & (ends <= through) & (ends > partials.closed[partial])
-    return partials.keys[partial[counts]], number[counts], partial[counts]
+    partial, ends = reaching[index], numbering.bounds(number)[1]
+    chosen = (ends > after[index]) & (ends <= np.broadcast_to(through, len(reaching))[index])
+    return partials.keys[partial[chosen]], number[chosen], partial[chosen]
 
 
 def _with_members(

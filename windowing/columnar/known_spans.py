@@ -9,6 +9,10 @@ A window overlaps the time from the first to the last event if and only if it ov
 window lies between an event and the start of its slice. So a span is two starts of slices. It outlives the slices: of a key that was idle
 for a year, the next event brings the empty windows of that year.
 
+An event that lasts has partials in the slice where it begins and at each start of a window until it ends. Every window that overlaps it
+starts at or before the last of these, so their starts tell a span as well. Of a late event some are too late, and some are not: its first
+partial knows the last (``reached``), so that the event makes its key known from where it begins.
+
 A row of the state that holds spans has no ``_slice``. It tells all that is known of its key; rows of earlier batches may stay beside it.
 """
 
@@ -24,7 +28,7 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
 from windowmill.windowing.bounds import check_ends_of_key, check_share
-from windowmill.windowing.columnar.added_columns import SLICE, TIME
+from windowmill.windowing.columnar.added_columns import SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.grid_partials import Partials
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.errors import StateCorruptError
@@ -88,26 +92,29 @@ class Spans:
         """Whether anything has been counted; shape (n_windows, n_keys)."""
         return np.asarray(self.first <= self.last, np.bool_)
 
-    def counting(self, grids: Sequence[WindowGrid], partials: Partials, own: Bools) -> Spans:
-        """These spans with those of the ``own`` partials, of which each grid counts those that one of its windows takes."""
+    def counting(self, grids: Sequence[WindowGrid], partials: Partials, own: Bools, reached: Ints) -> Spans:
+        """These spans with those of the ``own`` partials, of which each grid counts those that one of its windows takes.
+
+        ``reached`` is the start of the last slice that events of each partial are known to reach; shape (n_partials,).
+        """
         first, last = self.first.copy(), self.last.copy()
         for window, grid in enumerate(grids):
-            counted = own & _counted(grid, partials, 0)
+            counted = own & _counted(grid, partials, reached, 0)
             np.minimum.at(first[window], partials.keys[counted], partials.starts[counted])
-            np.maximum.at(last[window], partials.keys[counted], partials.starts[counted])
+            np.maximum.at(last[window], partials.keys[counted], reached[counted])
         return Spans(first, last)
 
     def arriving(
-        self, grids: Sequence[WindowGrid], partials: Partials, offsets: Ints, own: Bools, orders: Ints, lateness: int
+        self, grids: Sequence[WindowGrid], partials: Partials, offsets: Ints, own: Bools, reached: Ints, orders: Ints, lateness: int
     ) -> tuple[Spans, Ints]:
         """As :meth:`counting` of the ``own`` partials, one after another by ``orders``; and ``before`` of each partial.
 
         Windows take rows until ``lateness`` after they are shown.
         """
         first, last, before = self.first.copy(), self.last.copy(), partials.before.copy()
-        rows = Rows(offsets, partials.starts, partials.starts + 1, orders)
+        rows = Rows(offsets, partials.starts, reached + 1, orders)
         for window, grid in enumerate(grids):
-            counted = own & _counted(grid, partials, lateness)
+            counted = own & _counted(grid, partials, reached, lateness)
             stops = last[window] + 1
             firsts, lasts = known_span(rows, counted, first[window], stops)
             last[window] = stops - 1
@@ -117,7 +124,7 @@ class Spans:
     def check(self, grids: Sequence[WindowGrid], partials: Partials, stored: Bools) -> None:
         """Raise ``StateCorruptError`` if a ``stored`` slice lies past its key's span: the batch that added it also stored the span."""
         for window, grid in enumerate(grids):
-            past = stored & _counted(grid, partials, 0) & (partials.starts > self.last[window][partials.keys])
+            past = stored & _counted(grid, partials, partials.starts, 0) & (partials.starts > self.last[window][partials.keys])
             if past.any():
                 raise StateCorruptError("state: rows that tell since when keys are known are missing; rebuild it from the source")
 
@@ -132,10 +139,13 @@ class Spans:
         return keys.astype(np.int64), columns
 
 
-def _counted(grid: WindowGrid, partials: Partials, lateness: int) -> Bools:
-    """Whether a window of ``grid`` takes each slice, if those take rows that end ``lateness`` before its mark."""
+def _counted(grid: WindowGrid, partials: Partials, reached: Ints, lateness: int) -> Bools:
+    """Whether a window of ``grid`` takes each slice, or events of it where they have ``reached``.
+
+    Windows take rows that end ``lateness`` before the slice's mark.
+    """
     closed = np.where(partials.closed == NEVER_CLOSED, NEVER_CLOSED, partials.closed - lateness)
-    return np.asarray(grid.last_end_holding(partials.starts) > np.maximum(partials.starts, closed), np.bool_)
+    return np.asarray(grid.last_end_holding(reached) > np.maximum(partials.starts, closed), np.bool_)
 
 
 def spans_before(windows: Sequence[str], slices: pa.Table) -> Ints:
@@ -268,10 +278,10 @@ class StoredSpans:
     def most_shown_later(self, new: pa.Table, after: int) -> int:
         """Upper bound on the empty windows that end at or before ``after``, and that ``new`` rows show as they make keys known there."""
         codes, of_new, n_keys = self._codes(new)
-        times = int64_of(new.column(TIME).combine_chunks())
+        times, until = (int64_of(new.column(name).combine_chunks()) for name in (TIME, UNTIL_OF if UNTIL_OF in new.column_names else TIME))
         first, last = np.full(n_keys, _NO_FIRST, np.int64), np.full(n_keys, _NO_LAST, np.int64)
         np.minimum.at(first, of_new, times)
-        np.maximum.at(last, of_new, times)
+        np.maximum.at(last, of_new, until)
         found = Spans.of(self.windows, self.rows, codes, n_keys)
         most, arrived = 0, first <= last
         for window, grid in enumerate(self.grids):

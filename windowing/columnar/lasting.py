@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windowmill.windowing.axis import Edges, WindowGrid
 from windowmill.windowing.bounds import check_lasting
-from windowmill.windowing.columnar.added_columns import CLOSED, TIME, UNTIL_OF
-from windowmill.windowing.columnar.slices import closed_of, nulled
+from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, TIME, UNTIL_OF
+from windowmill.windowing.columnar.slice_columns import closed_of, nulled
 from windowmill.windowing.kernels.columns import int64_of
-from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE
 from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.slicing.crossings import Crossings
@@ -53,11 +54,14 @@ class Lifted:
         Start of the slice.
     reaching
         1 if the event reaches into the slice, 0 if it begins in it or crosses it.
+    reached
+        Of the partial of a late event where it begins, the start of the event's last partial; of others, their own start.
     """
 
     rows: pa.Table
     starts: Ints
     reaching: Ints
+    reached: Ints
 
 
 @dataclass(frozen=True)
@@ -117,16 +121,29 @@ class Lasting:
         event = np.concatenate((np.arange(len(time)), crosses, reaches))
         starts = np.concatenate((self.edges.slice_starts(time), at, into))
         begins, reaching = np.arange(len(event)) < len(time), np.arange(len(event)) >= len(time) + len(crosses)
-        found = rows.take(pa.array(event))
+        found, reached = rows.take(pa.array(event)), starts.copy()
         if CLOSED in found.column_names:
             closed = closed_of(found)
+            for instants, of in ((at, crosses), (into, reaches)):
+                late = closed[of] != NEVER_CLOSED
+                np.maximum.at(reached, of[late], instants[late])
             # Windows that hold an instant at or after the mark end after it.
-            closed[~begins & (starts >= closed)] = NEVER_CLOSED
-            found = found.set_column(found.column_names.index(CLOSED), CLOSED, nulled(closed))
+            in_time = (closed == NEVER_CLOSED) | (~begins & (starts >= closed))
+            found = _without_marks(found, closed, in_time)
         if self.crossed is not None:
             weight = np.append(_clipped(time, stop, crosses, at), np.zeros(len(reaches), np.int64))
             found = found.append_column(WHOLE, pa.array(begins | reaching)).append_column(WEIGHT, pa.array(weight, mask=reaching))
-        return Lifted(found, starts, reaching.astype(np.int64))
+        return Lifted(found, starts, reaching.astype(np.int64), reached)
+
+
+def _without_marks(rows: pa.Table, closed: Ints, in_time: Bools) -> pa.Table:
+    """``rows`` with the marks ``closed``, but null for those ``in_time``: they bring no revisions either."""
+    marks = {CLOSED: nulled(np.where(in_time, NEVER_CLOSED, closed))}
+    if ARRIVAL in rows.column_names:
+        marks[ARRIVAL] = pc.if_else(pa.array(in_time), pa.scalar(None, pa.int64()), rows.column(ARRIVAL).combine_chunks())
+    for name, column in marks.items():
+        rows = rows.set_column(rows.column_names.index(name), name, column)
+    return rows
 
 
 def spans_of(rows: pa.Table) -> tuple[Ints, Ints]:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from windowmill.windowing.columnar.grid_partials import Partials
+from windowmill.windowing.columnar.grid_partials import Partials, reached_windows
 from windowmill.windowing.columnar.known_spans import least_spans
+from windowmill.windowing.columnar.slice_columns import places_of
 from windowmill.windowing.columnar.slices import Revising, SliceStage
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.slice_revisions import Arrived, late_windows, versions
@@ -46,8 +47,13 @@ def revisions_of(
     through
         The instant through which windows are shown.
     """
-    arrived = Arrived(offsets, partials.starts, rows, partials.closed, turns, *before)
+    arrived = Arrived(offsets, partials.starts, rows, partials.reaching, partials.closed, turns, *before)
     key, number, late = late_windows(numbering.grid, arrived, batch, revising.lateness, revising.after, through)
+    if len(reaching := np.flatnonzero((turns > batch) & (partials.reaching == 1))):
+        marks = partials.closed[reaching]
+        revised = np.maximum(marks - revising.lateness, revising.after), np.minimum(marks, through)
+        reached = reached_windows(numbering, partials, reaching, *revised)
+        key, number, late = (np.concatenate(pair) for pair in zip((key, number, late), reached, strict=True))
     order = np.lexsort((turns[late], number, key))
     key, number, late = key[order], number[order], late[order]
     continues = np.append(False, (key[1:] == key[:-1]) & (number[1:] == number[:-1]))[: len(key)]
@@ -66,7 +72,8 @@ def marked_by_edge(stage: SliceStage, partials: Partials) -> Partials:
 
 def merged_late(stage: SliceStage, partials: Partials) -> Partials:
     """The ``partials`` of one batch, those of one slice that came late for the same windows combined."""
-    bounds = runs(equal_runs(partials.keys), partials.starts, partials.closed, partials.closed)
+    places = places_of(partials.starts, partials.reaching)
+    bounds = runs(equal_runs(partials.keys), places, partials.closed, partials.closed)
     firsts = bounds[:-1]
     ints, floats = combine_runs(stage.layout.program(), bounds, partials.ints, partials.floats)
     objects = stage.objects.fold(partials.objects, bounds)

@@ -32,6 +32,7 @@ from windowmill.windowing.columnar.known_spans import (
 )
 from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, count_slices
+from windowmill.windowing.columnar.slice_columns import arrivals_of, closed_of, nulled, orders_of, places_of, reached_of, reaching_of
 from windowmill.windowing.columnar.slice_revisions import marked_by_edge, merged_late, revisions_of
 from windowmill.windowing.columnar.slices import (
     CHUNK_BYTES,
@@ -41,12 +42,6 @@ from windowmill.windowing.columnar.slices import (
     Revising,
     SliceStage,
     WindowStage,
-    arrivals_of,
-    closed_of,
-    nulled,
-    orders_of,
-    places_of,
-    reaching_of,
 )
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.kernels.columns import arenas, int64_of, key_offsets, stored
@@ -131,6 +126,8 @@ class _Merged:
         The keys' spans before this batch, in the windows that show empty ones.
     orders
         Ascends in order of arrival of the first row of each of the batch's own slices, if there are late rows; shape (n_slices,).
+    reached
+        The start of the last slice that events of each slice are known to reach; shape (n_slices,).
     """
 
     of_key: Mapping[str, pa.Array]
@@ -141,6 +138,7 @@ class _Merged:
     columns: StoredObjects
     spans: Spans
     orders: Ints
+    reached: Ints
 
     @cached_property
     def objects(self) -> Objects:
@@ -160,19 +158,21 @@ def _merged(stage: SliceStage, table: pa.Table) -> _Merged:
         slices, starts, closed, turns = slices.take(pa.array(moved)).combine_chunks(), starts[moved], closed[moved], turns[moved]
         reaching = reaching[moved]
     ints, floats = arenas(layout, slices)
-    objects, before, orders = stage.objects.read(slices), spans_before(stage.known, slices), orders_of(slices)
+    objects, before = stage.objects.read(slices), spans_before(stage.known, slices)
+    orders, reached = orders_of(slices), reached_of(slices, starts)
     bounds = runs(offsets, places_of(starts, reaching), closed, turns)
     if len(bounds) <= len(starts):
         ints, floats = combine_runs(layout.program(), bounds, ints, floats)
         objects = stage.objects.fold(objects, bounds)
         firsts = bounds[:-1]
         starts, reaching, closed, turns = starts[firsts], reaching[firsts], closed[firsts], turns[firsts]
-        before, orders = least_spans(before, firsts), np.minimum.reduceat(orders, firsts) if len(firsts) else orders
+        before = least_spans(before, firsts)
+        orders, reached = (fold.reduceat(given, firsts) for fold, given in ((np.minimum, orders), (np.maximum, reached)))
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
     of_key = {column: table.column(column).combine_chunks().take(pa.array(first_of_key[:-1])) for column in keys}
     index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     partials = Partials(index, starts, closed, ints, floats, objects, before, reaching)
-    return _Merged(of_key, offsets, partials, turns, slices, stage.objects, spans, orders)
+    return _Merged(of_key, offsets, partials, turns, slices, stage.objects, spans, orders, reached)
 
 
 def _with_new(stage: WindowStage, merged: _Merged) -> tuple[Spans, _Merged]:
@@ -191,8 +191,9 @@ def _with_new(stage: WindowStage, merged: _Merged) -> tuple[Spans, _Merged]:
         stored = ~own & (merged.partials.closed == NEVER_CLOSED) if stage.slices.revises else ~own
         merged.spans.check(grids, merged.partials, stored)
     if stage.revising is None:
-        return merged.spans.counting(grids, merged.partials, own), merged
-    spans, before = merged.spans.arriving(grids, merged.partials, merged.offsets, own, merged.orders, stage.revising.lateness)
+        return merged.spans.counting(grids, merged.partials, own, merged.reached), merged
+    arrived = merged.reached, merged.orders, stage.revising.lateness
+    spans, before = merged.spans.arriving(grids, merged.partials, merged.offsets, own, *arrived)
     return spans, replace(merged, partials=replace(merged.partials, before=before))
 
 
@@ -264,8 +265,9 @@ def _revised(stage: WindowStage, revising: Revising, number: int, merged: _Merge
     late, partials = merged.turns > stage.slices.batch, merged.partials
     if not late.any():
         return Windows.none(), np.empty(0, np.int64)
-    check_share(window, int(late.sum()) * grid.most_ends(min(grid.longest, revising.lateness)))
     rows = np.ascontiguousarray(partials.ints[:, stage.slices.layout.program()[0][1]])
+    begun, reaching = int((late & (partials.reaching == 0) & (rows > 0)).sum()), partials.starts[late & (partials.reaching == 1)]
+    check_share(window, begun * grid.most_ends(min(grid.longest, revising.lateness)) + len(numbering.starting_at(reaching)[0]))
     before = bounds_before(partials.before, known.index(window) if window in known else None)
     return revisions_of(numbering, partials, merged.offsets, merged.turns, rows, before, stage.slices.batch, revising, stage.through)
 

@@ -14,36 +14,43 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
-from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LATE, LEVEL, ORDER, REACHING, SLICE, SUM, TIME
+from windowmill.windowing.columnar.added_columns import (
+    ARRIVAL,
+    BATCH,
+    CLOSED,
+    LATE,
+    LEVEL,
+    ORDER,
+    REACHED,
+    REACHING,
+    SLICE,
+    SUM,
+    TIME,
+)
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.known_spans import columns_of
+from windowmill.windowing.columnar.lasting import Lasting
 from windowmill.windowing.columnar.packing import Packing
 from windowmill.windowing.columnar.rows import as_key, key_codes
+from windowmill.windowing.columnar.slice_columns import IN_TIME, arrivals_of, closed_of, nulled, orders_of, places_of, reaching_of
 from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.kernels.columns import int64_of, order_key, stored, valid_of
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, lift_runs
-from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.kernels.slices import along_axis, by_key, runs
 from windowmill.windowing.nodes import Nodes
-
-if TYPE_CHECKING:
-    from windowmill.windowing.columnar.lasting import Lasting
 
 #: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates, and window start
 #: where the end does not imply it.
 GRID = "_ grid"
-
-#: ``ARRIVAL`` of a row that brings no revisions.
-IN_TIME = -1
 
 #: Number of rows lifted together; many, so that the rows of a slice meet. They take about 150 bytes each in memory.
 CHUNK_ROWS = 1_000_000
@@ -127,6 +134,7 @@ class SliceStage:
     def lifted_schema(self) -> pa.Schema:
         """Columns of a slice until it is stored."""
         own = [ARRIVAL, *([ORDER] if self.known else [])] if self.revises else []
+        own += [REACHED] if self.known and self.lasting is not None else []
         return pa.schema([*self.schema, *((name, pa.int64()) for name in own)])
 
     @property
@@ -296,9 +304,10 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
         rows = rows.take(pa.array(by_time(rows, stage.ties)))
     if stage.lasting is not None:
         spread = stage.lasting.lift(rows)
-        rows, starts, reaching = spread.rows, spread.starts, spread.reaching
+        rows, starts, reaching, reached = spread.rows, spread.starts, spread.reaching, spread.reached
     else:
         starts, reaching = stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks())), np.zeros(rows.num_rows, np.int64)
+        reached = starts
     codes, n_keys = key_codes([rows.column(key) for key in stage.keys], rows.num_rows)
     order, offsets = by_key(codes, n_keys)
     places, marks = places_of(starts, reaching)[order], {CLOSED: closed_of(rows), ARRIVAL: arrivals_of(rows)}
@@ -313,6 +322,8 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     columns |= dict.fromkeys(columns_of(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
     if ORDER in stage.lifted_schema.names:
         columns[ORDER] = pa.array(np.minimum.reduceat(orders_of(rows)[order], bounds[:-1]) if len(order) else arrivals)
+    if REACHED in stage.lifted_schema.names:
+        columns[REACHED] = pa.array(np.maximum.reduceat(reached[order], bounds[:-1]) if len(order) else arrivals)
     columns[ARRIVAL] = pa.array(arrivals[bounds[:-1]], mask=arrivals[bounds[:-1]] == IN_TIME)
     table = pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
     return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)
@@ -345,37 +356,3 @@ def by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
         for ranks in (order_key(column), valid_of(column)):
             order = order[np.argsort(ranks[order], kind="stable")]
     return order[np.argsort(int64_of(rows.column(TIME).combine_chunks())[order], kind="stable")]
-
-
-def places_of(starts: Ints, reaching: Ints) -> Ints:
-    """Numbers in the order of ``starts``, and of ``reaching`` among equal ones; no start lies beyond the axis."""
-    return starts * 2 + reaching
-
-
-def reaching_of(table: pa.Table) -> Ints:
-    """``REACHING`` of each row, 0 where events are points; int64, shape (n_rows,)."""
-    return int64_of(table.column(REACHING).combine_chunks()) if REACHING in table.column_names else np.zeros(table.num_rows, np.int64)
-
-
-def closed_of(table: pa.Table) -> Ints:
-    """``CLOSED`` of each row, ``NEVER_CLOSED`` for null; int64, shape (n_rows,)."""
-    if CLOSED not in table.column_names:
-        return np.full(table.num_rows, NEVER_CLOSED, np.int64)
-    return np.array(pc.fill_null(table.column(CLOSED).combine_chunks(), int(NEVER_CLOSED)).to_numpy(zero_copy_only=False), np.int64)
-
-
-def arrivals_of(table: pa.Table) -> Ints:
-    """``ARRIVAL`` of each row, ``IN_TIME`` for null; int64, shape (n_rows,)."""
-    if ARRIVAL not in table.column_names:
-        return np.full(table.num_rows, IN_TIME, np.int64)
-    return np.array(pc.fill_null(table.column(ARRIVAL).combine_chunks(), IN_TIME).to_numpy(zero_copy_only=False), np.int64)
-
-
-def orders_of(table: pa.Table) -> Ints:
-    """``ORDER`` of each row, 0 where it makes no difference; int64, shape (n_rows,)."""
-    return int64_of(table.column(ORDER).combine_chunks()) if ORDER in table.column_names else np.zeros(table.num_rows, np.int64)
-
-
-def nulled(closed: Ints) -> pa.Array:
-    """The inverse of :func:`closed_of`."""
-    return pa.array(closed, mask=closed == NEVER_CLOSED)

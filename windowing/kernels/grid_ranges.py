@@ -215,10 +215,18 @@ def known_span(rows: Rows, counted: Bools, first: Ints, last: Ints) -> Any:
     for index in range(len(offsets) - 1):
         key[offsets[index] : offsets[index + 1]] = index
     before_first, before_last = np.zeros(len(time), np.int64), np.zeros(len(time), np.int64)
-    for row in arrived:
-        before_first[row], before_last[row] = first[key[row]], last[key[row]]
-        first[key[row]] = min(first[key[row]], time[row])
-        last[key[row]] = max(last[key[row]], stop[row])
+    begin = 0
+    while begin < len(arrived):
+        end = begin
+        # A row that lasts may be several of equal number.
+        while end < len(arrived) and number[arrived[end]] == number[arrived[begin]]:
+            row = arrived[end]
+            before_first[row], before_last[row] = first[key[row]], last[key[row]]
+            end += 1
+        for row in arrived[begin:end]:
+            first[key[row]] = min(first[key[row]], time[row])
+            last[key[row]] = max(last[key[row]], stop[row])
+        begin = end
     return before_first, before_last
 
 

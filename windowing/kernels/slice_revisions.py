@@ -9,6 +9,9 @@
 A row that is late for a window brings a revision as long as the window is not closed. Nothing that has arrived before is too late for such
 a window, so a version holds all of the key's slices between its bounds that came until then. Only revision numbers need to know which of
 them came late for the window.
+
+A late row that lasts has several slices: one where it begins, those that it crosses, in which it counts as no row, and those into which it
+reaches, where windows begin. It brings a window one revision, by the one slice in which it counts as a row of that window.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 
 
 class Arrived(NamedTuple):
-    """Slices of all keys, sorted by key, start, mark and turn; shapes (n_slices,) but for offsets.
+    """Slices of all keys, sorted by key, start, reaching, mark and turn; shapes (n_slices,) but for offsets.
 
     Attributes
     ----------
@@ -31,6 +34,8 @@ class Arrived(NamedTuple):
         Key k's slices are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
     starts, rows
         Start of each slice, and number of rows in it.
+    reaching
+        1 for rows that began before their slice and last into it, else 0: they are of the windows that begin with the slice.
     marks
         Rows of the slice came late for windows that end at or before this instant; ``NEVER_CLOSED``: for none.
     turns
@@ -43,6 +48,7 @@ class Arrived(NamedTuple):
     offsets: Ints
     starts: Ints
     rows: Ints
+    reaching: Ints
     marks: Ints
     turns: Ints
     first: Ints
@@ -52,6 +58,8 @@ class Arrived(NamedTuple):
 @njit
 def late_windows(grid: Grid, arrived: Arrived, batch: int, lateness: int, after: int, through: int) -> Any:
     """The windows that each late row of the batch revises: those that hold it, had been shown at its arrival, and were not closed.
+
+    Of a row that lasts those into which it reaches from before their start are left out.
 
     Parameters
     ----------
@@ -72,7 +80,7 @@ def late_windows(grid: Grid, arrived: Arrived, batch: int, lateness: int, after:
         n = 0
         for key in range(len(arrived.offsets) - 1):
             for late in range(arrived.offsets[key], arrived.offsets[key + 1]):
-                if arrived.turns[late] <= batch:
+                if arrived.turns[late] <= batch or arrived.reaching[late] or not arrived.rows[late]:
                     continue
                 mark, time = arrived.marks[late], arrived.starts[late]
                 window = first_after(grid, max(time, mark - lateness, after))
@@ -102,7 +110,7 @@ def versions(grid: Grid, arrived: Arrived, batch: int, keys: Ints, windows: Ints
     Parameters
     ----------
     keys, windows, slices
-        The pairs of :func:`late_windows`, sorted by key, window and turn.
+        The pairs of :func:`late_windows`, and those of slices that reach into windows, sorted by key, window and turn.
     continues
         Mask of the versions that follow another one of the same window.
 
@@ -110,41 +118,36 @@ def versions(grid: Grid, arrived: Arrived, batch: int, keys: Ints, windows: Ints
     -------
     tuple
         Revision, shape (n_versions,); the slices of earlier batches and of rows in time as ranges [lo, hi) of ``sequence``; late rows of
-        the batch as ``members[member_offsets[v]:member_offsets[v + 1]]``. As (revision, sequence, lo, hi, member_offsets, members).
+        the batch, and slices that reach into the window, as ``members[member_offsets[v]:member_offsets[v + 1]]``. As (revision, sequence,
+        lo, hi, member_offsets, members).
     """
-    starts, rows, marks, turns = arrived.starts, arrived.rows, arrived.marks, arrived.turns
-    sequence, marked, in_time = np.flatnonzero(turns <= batch), np.flatnonzero(marks != NEVER_CLOSED), np.flatnonzero(marks == NEVER_CLOSED)
+    turns, begun = arrived.turns, arrived.reaching == 0
+    sequence, in_time = np.flatnonzero(begun & (turns <= batch)), np.flatnonzero(begun & (arrived.marks == NEVER_CLOSED))
+    marked, late = np.flatnonzero(begun & (arrived.marks != NEVER_CLOSED)), np.flatnonzero(begun & (turns > batch))
+    # The slices of each late row, in order of their starts.
+    late = late[np.argsort(turns[late], kind="mergesort")]
+    late_turns, late_starts = turns[late], arrived.starts[late]
     n = len(keys)
     revision, lo, hi = np.empty(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
     member_offsets, members = np.zeros(n + 1, np.int64), np.empty(0, np.int64)
     for write in (False, True):
         n_members = 0
         for version in range(n):
+            start, end = start_of(grid, windows[version]), end_of(grid, windows[version])
             if continues[version]:
                 revision[version] = revision[version - 1] + 1
             else:
-                start, end = start_of(grid, windows[version]), end_of(grid, windows[version])
-                low, high = _between(starts, arrived.offsets[keys[version]], arrived.offsets[keys[version] + 1], start, end)
+                low, high = _between(arrived.starts, arrived.offsets[keys[version]], arrived.offsets[keys[version] + 1], start, end)
                 lo[version], hi[version] = np.searchsorted(sequence, low), np.searchsorted(sequence, high)
-                shown, n_late = np.searchsorted(in_time, low) < np.searchsorted(in_time, high), 0
-                # Spans grow: that of the first late row lies within those of all others.
-                first, last = arrived.first[slices[version]], arrived.last[slices[version]]
-                for place in range(np.searchsorted(marked, low), np.searchsorted(marked, high)):
-                    other = marked[place]
-                    if marks[other] < end:
-                        shown = True
-                        if turns[other] > batch:
-                            if write:
-                                members[n_members] = other
-                            n_members += 1
-                    elif turns[other] <= batch:
-                        n_late += rows[other]
-                        first, last = max(first, arrived.first[other]), min(last, arrived.last[other])
-                between = first <= last and first < end and last >= start
-                revision[version] = n_late + (1 if shown or between else 0)
-            if write:
-                members[n_members] = slices[version]
-            n_members += 1
+                shown = np.searchsorted(in_time, low) < np.searchsorted(in_time, high)
+                others = marked[np.searchsorted(marked, low) : np.searchsorted(marked, high)]
+                into = _between(arrived.starts, low, high, start, start + 1)
+                window = start, end, others, into, shown
+                revision[version], n_members = _list_earlier(arrived, batch, slices[version], window, write, members, n_members)
+            own = _between(late_turns, 0, len(late), turns[slices[version]], turns[slices[version]] + 1)
+            own = _between(late_starts, own[0], own[1], start, end)
+            reaches = arrived.reaching[slices[version]] == 1
+            n_members = _list_row(slices[version], reaches, late[own[0] : own[1]], write, members, n_members)
             member_offsets[version + 1] = n_members
         if not write:
             members = np.empty(n_members, np.int64)
@@ -152,7 +155,54 @@ def versions(grid: Grid, arrived: Arrived, batch: int, keys: Ints, windows: Ints
 
 
 @njit
-def _between(starts: Ints, first: int, last: int, start: int, end: int) -> Any:
-    """The slices of ``first:last`` that start in [``start``, ``end``)."""
-    within = starts[first:last]
-    return first + np.searchsorted(within, start), first + np.searchsorted(within, end)
+def _list_earlier(arrived: Arrived, batch: int, late: int, window: Any, write: bool, members: Ints, n_members: int) -> Any:
+    """List what a window holds beside its range, of which ``late`` is the first late slice in the batch.
+
+    ``window`` is its start and end; the slices between them with a mark that reach into none; the places of the slices that start with the
+    window; and whether a slice between its bounds has no mark. Returns the revision that ``late`` brings, and the number of members.
+    """
+    start, end, marked, into, shown = window
+    n_late, first, last = 0, arrived.first[late], arrived.last[late]
+    for place in range(len(marked) + into[1] - into[0]):
+        reaches = place >= len(marked)
+        other = into[0] + place - len(marked) if reaches else marked[place]
+        if reaches and not arrived.reaching[other]:
+            continue
+        in_time, stored = arrived.marks[other] < end, arrived.turns[other] <= batch
+        if in_time:
+            shown = True
+        elif stored:
+            n_late += arrived.rows[other]
+            # Spans grow: that of the first late row lies within those of all others.
+            first, last = max(first, arrived.first[other]), min(last, arrived.last[other])
+        # What is stored and begins in the window is in its range; late rows of the batch bring versions of their own.
+        if (in_time or stored) and (reaches or not stored):
+            if write:
+                members[n_members] = other
+            n_members += 1
+    between = first <= last and first < end and last >= start
+    return n_late + (1 if shown or between else 0), n_members
+
+
+@njit
+def _list_row(slice_: int, reaches: bool, within: Ints, write: bool, members: Ints, n_members: int) -> Any:
+    """List the slices that a late row has in a window: those ``within`` it, and ``slice_`` if the row ``reaches`` into the window there.
+
+    Returns the number of members.
+    """
+    for other in within:
+        if write:
+            members[n_members] = other
+        n_members += 1
+    if reaches:
+        if write:
+            members[n_members] = slice_
+        n_members += 1
+    return n_members
+
+
+@njit
+def _between(values: Ints, first: int, last: int, low: int, high: int) -> Any:
+    """The places of ``first:last`` whose value, which ascends, lies in [``low``, ``high``)."""
+    within = values[first:last]
+    return first + np.searchsorted(within, low), first + np.searchsorted(within, high)
