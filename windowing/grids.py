@@ -76,8 +76,8 @@ def grids_among(pipeline: Pipeline) -> list[WindowGrid]:
 def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
     """Why no partials can make up the window at ``index``: the parts of the spec, each with its reason; empty if some can."""
     window, found = pipeline.windows[index], []
-    if pipeline.emit == "revise" and (window.follows_policies or window.joins_by_gap):
-        found.append("emit: revise: of partials, only windows on grids are shown again")
+    if pipeline.emit == "revise" and window.follows_policies:
+        found.append("emit: revise: of partials, only windows on grids and sessions are shown again")
     if pipeline.time.end is not None:
         found += _why_no_lasting(pipeline, index)
     if not window.follows_policies and (problem := window.partials_problem(f"windows.{index}")):

@@ -20,6 +20,7 @@ from windowmill.jobs.ways.sessions_on_spark import LoadedOnSpark
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.session_partials import SessionStage, fragment_schema, row_schema
+from windowmill.windowing.watermark import BEFORE
 from windowmill.windowing.ways import Sessions, WayName
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class SessionPart:
 
     def _stage_after(self, emission: Emission) -> SessionStage:
         """Settings for the batch, with what is closed after it."""
-        closed = AXIS_BEGIN if emission.emitted is None else emission.emitted
+        closed = BEFORE if emission.emitted is None else emission.emitted
         return replace(self._stage, closed=closed, ends=emission.ends(self._batch.plan))
 
 
@@ -84,11 +85,13 @@ def stage_of(batch: Input, sessions: Sessions) -> SessionStage:
         layout=layout,
         gaps=sessions.gaps,
         batch=batch.batch,
-        closed=AXIS_BEGIN,
+        closed_before=BEFORE if batch.emitted is None else batch.emitted,
+        closed=BEFORE,
+        ahead=batch.lateness if batch.revises else 0,
         ends=None,
         keep=batch.builds_state,
         rows=row_schema(pipeline, batch.types, layout),
-        schema=fragment_schema(batch.keys, layout),
+        schema=fragment_schema(batch.keys, layout, revises=batch.revises),
         results=batch.sink_schema,
         check=batch.check,
     )

@@ -1,11 +1,12 @@
-"""Merges new rows and stored partials of sessions: closed sessions become results, open ones the new state.
+"""Merges new rows and stored partials of sessions: sessions that the watermark passes become results, open ones the new state.
 
 The state holds *fragments*: the first and last event time of some rows of one session, and their partial. New rows at most a gap apart form
 a fragment, and the kernel merges fragments like events that last from their first row to their last. Of each open session with new rows a
 batch stores one fragment, which holds the whole session. It supersedes the fragments of earlier batches within its bounds.
 
-A row whose time lay in closed windows when it arrived (a *suspect*) joins only a session that was still open then. So each new row of its
-key is a fragment of its own, and the kernel replays them in order of arrival.
+A row whose time lay in windows that had been shown when it arrived (a *suspect*) is a fragment of its own, which the kernel applies in
+order of arrival: it joins only a session that was still open then, and brings that session's next version where sessions are revised. All
+other rows join no session that was shown before they arrived, so in which order they arrive makes no difference.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slices import by_time, lifted_groups
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
-from windowmill.windowing.kernels import sessions as kernel
 from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.fragments import Fragments, combine_nodes, sessions_of
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.kernels.lower import lower
-from windowmill.windowing.kernels.rows import Rows
-from windowmill.windowing.kernels.slices import by_key, combine_runs
-from windowmill.windowing.slicing.leaves import Windows
+from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import BEFORE
 
 #: Columns of a fragment beside the keys, ``BATCH`` and the partials: the gap of its session, and its first and last event time.
 GAP, FIRST, LAST = "_gap", "_first", "_last"
+#: Column of a fragment where sessions are revised: the number of the version that the session is, or will be when it is shown.
+REVISION = "_revision"
 
 
 def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout) -> pa.Schema:
@@ -52,9 +53,9 @@ def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Lay
     return pa.schema([*((name, types[name]) for name in columns), *conditions, *own])
 
 
-def fragment_schema(keys: dict[str, pa.DataType], layout: Layout) -> pa.Schema:
-    """Schema of a table of fragments: keys, gap, first and last event time, batch, partials."""
-    own = [(name, pa.int64()) for name in (GAP, FIRST, LAST, BATCH)]
+def fragment_schema(keys: dict[str, pa.DataType], layout: Layout, *, revises: bool = False) -> pa.Schema:
+    """Schema of a table of fragments: keys, gap, first and last event time, ``REVISION`` if sessions are revised, batch, partials."""
+    own = [(name, pa.int64()) for name in (GAP, FIRST, LAST, *([REVISION] if revises else []), BATCH)]
     return pa.schema([*keys.items(), *own, *layout.stored_columns])
 
 
@@ -66,8 +67,10 @@ class SessionStage:
     ----------
     gaps
         Name and gap of each session window of the spec.
-    closed
-        Instant through which windows are closed after the batch: it emits the sessions that no later row can join.
+    closed_before, closed
+        Instants through which windows are closed before and after the batch: no later row joins a session that ends before.
+    ahead
+        How far the instants through which windows are shown are ahead of these: the lateness if late rows bring revisions, else 0.
     ends
         Restricts the results to windows that end in this range (begin, end]; null for all.
     keep
@@ -87,7 +90,9 @@ class SessionStage:
     layout: Layout
     gaps: tuple[tuple[str, int], ...]
     batch: int
+    closed_before: int
     closed: int
+    ahead: int
     ends: tuple[int, int] | None
     keep: bool
     rows: pa.Schema
@@ -112,7 +117,7 @@ class SessionStage:
 
 
 def advance(stage: SessionStage, rows: pa.Table, fragments: pa.Table) -> Advanced:
-    """Apply new ``rows`` to the stored ``fragments`` of some keys; O(n log n) in both, plus rows × suspects for each key with suspects.
+    """Apply new ``rows`` to the stored ``fragments`` of some keys; O(n log n) in both, plus suspects × open sessions of their keys.
 
     Parameters
     ----------
@@ -141,17 +146,26 @@ class _Arrived:
     ----------
     rows
         New rows in (time, tie-break, arrival) order.
-    order, offsets
-        The rows of key k are ``order[offsets[k]:offsets[k + 1]]``.
+    order, keys
+        The rows by key, suspects last, as indices; and the code of each one's key, in this order.
+    closed
+        The instant through which windows were closed when each row arrived; the earliest of all if it makes no difference.
+    suspect
+        Mask of the suspects in this order.
     fragments, codes
         Stored fragments, and the code of each one's key.
+    n_keys
+        Number of keys.
     """
 
     rows: pa.Table
     order: Ints
-    offsets: Ints
+    keys: Ints
+    closed: Ints
+    suspect: Bools
     fragments: pa.Table
     codes: Ints
+    n_keys: int
 
     @classmethod
     def of(cls, stage: SessionStage, rows: pa.Table, fragments: pa.Table) -> _Arrived:
@@ -159,11 +173,12 @@ class _Arrived:
         rows = rows.take(pa.array(by_time(rows, stage.ties if stage.layout.ordered else ()))).combine_chunks()
         codes, n_keys = codes_of([fragments, rows], stage.keys)
         order, offsets = by_key(codes[len(fragments) :], n_keys)
-        return cls(rows, order, offsets, fragments.select(stage.schema.names), codes[: len(fragments)])
-
-    @property
-    def n_keys(self) -> int:
-        return len(self.offsets) - 1
+        keys = np.repeat(np.arange(n_keys), np.diff(offsets))
+        closed = int64_of(rows.column(CLOSED).combine_chunks().fill_null(BEFORE))
+        suspect = int64_of(rows.column(TIME).combine_chunks()) < closed + stage.ahead
+        if suspect.any():
+            order = order[np.lexsort((suspect[order], keys))]
+        return cls(rows, order, keys, closed, suspect[order], fragments.select(stage.schema.names), codes[: len(fragments)], n_keys)
 
     @cached_property
     def numbers(self) -> Ints:
@@ -178,37 +193,54 @@ class _Arrived:
         """Mask of the rows behind the watermark; null means no."""
         return self.rows.column(LATE).combine_chunks()
 
-    @cached_property
-    def closed(self) -> Ints:
-        """The instant through which windows were closed when each row arrived; the earliest of all if it makes no difference."""
-        return int64_of(self.rows.column(CLOSED).combine_chunks().fill_null(BEFORE))
-
     def groups(self, gap: int) -> Ints:
         """Offsets in ``order`` of the runs of rows that form one fragment each; shape (n_fragments + 1,)."""
-        times, n = self.times[self.order], len(self.order)
-        if not n:
-            return np.zeros(1, np.int64)
-        begins = np.ones(n, np.bool_)
-        begins[1:] = np.diff(times) > gap
-        begins[self.offsets[:-1][np.diff(self.offsets) > 0]] = True
-        suspect = times < self.closed[self.order]
-        if suspect.any():
-            # The kernel replays all rows of such a key singly.
-            keys = np.repeat(np.arange(self.n_keys), np.diff(self.offsets))
-            begins |= np.isin(keys, keys[suspect])
+        n = len(self.order)
+        begins = self.suspect.copy()
+        begins[:1] = True
+        begins[1:] |= (np.diff(self.times[self.order]) > gap) | (np.diff(self.keys) > 0)
         return np.append(np.flatnonzero(begins), n).astype(np.int64)
 
 
 @dataclass(frozen=True)
-class _Merged:
-    """The sessions of one gap: its fragments, stored ones first, and the sessions that the kernel made of them.
+class _Sessions:
+    """Some sessions; shapes (n_sessions,).
 
     Attributes
     ----------
-    new
-        Mask of the fragments of new rows.
-    closed, open
-        Closed and open sessions, as windows over the fragments.
+    key, first, end
+        Index of each one's key, first event time, and end.
+    revision
+        Number of the version that it is.
+    part
+        What holds it: below the number of fragments a fragment, from there on a node.
+    """
+
+    key: Ints
+    first: Ints
+    end: Ints
+    revision: Ints
+    part: Ints
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def chosen(self, chosen: Bools) -> _Sessions:
+        return _Sessions(self.key[chosen], self.first[chosen], self.end[chosen], self.revision[chosen], self.part[chosen])
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """The sessions of one gap that the kernel made of fragments, stored ones first.
+
+    Attributes
+    ----------
+    of_key
+        A fragment of each key that has one.
+    shown, open
+        The versions that the batch shows, and the open sessions with new rows.
+    node_offsets, members
+        Node k combines the parts ``members[node_offsets[k]:node_offsets[k + 1]]``.
     refused
         Numbers of the rows that came too late.
     """
@@ -216,103 +248,101 @@ class _Merged:
     stage: SessionStage
     gap: int
     fragments: pa.Table
-    new: Bools
-    closed: Windows
-    open: Windows
+    of_key: Ints
+    shown: _Sessions
+    open: _Sessions
+    node_offsets: Ints
+    members: Ints
     refused: Ints
 
     @classmethod
     def of(cls, stage: SessionStage, arrived: _Arrived, gap: int) -> _Merged:
-        table, codes, numbers, marks = _fragments(stage, arrived, gap)
-        new = numbers > BEFORE
-        order = np.lexsort((int64_of(table.column(FIRST).combine_chunks()), codes))
-        codes, numbers, marks = codes[order], numbers[order], marks[order]
-        first, last = (int64_of(table.column(name).combine_chunks())[order] for name in (FIRST, LAST))
-        rows = Rows(np.searchsorted(codes, np.arange(arrived.n_keys + 1)).astype(np.int64), first, last, numbers)
-        suspect, accepted = first < marks, np.zeros(len(first), np.bool_)
-        live = ~suspect
-        closed = _windows(kernel.sessions(gap, kernel.AFTER, rows, marks, suspect, live, accepted, stage.closed), order)
-        # Closing all sessions that are left gives the open ones: the first call left in ``live`` the fragments of no closed session.
-        none = np.zeros(len(first), np.bool_)
-        rest = _windows(kernel.sessions(gap, kernel.AFTER, rows, marks, none, live, accepted, kernel.AFTER), order)
-        return cls(stage, gap, table, new, closed, rest, numbers[suspect & ~accepted])
+        stored_ones, codes = _stored(arrived, gap)
+        table, n_stored, bounds = stored_ones, len(stored_ones), arrived.groups(gap)
+        if len(bounds) > 1:
+            table = pa.concat_tables([stored_ones, _lifted(stage, arrived, gap, bounds)]).combine_chunks()
+        new = np.arange(len(table)) >= n_stored
+        first, last = (int64_of(table.column(name).combine_chunks()) for name in (FIRST, LAST))
+        codes = np.append(codes, arrived.keys[bounds[:-1]])
+        numbers, marks, suspect, revision = (np.full(len(table), value, np.int64) for value in (BEFORE, BEFORE, 0, 0))
+        if len(bounds) > 1:
+            numbers[new] = np.minimum.reduceat(arrived.numbers[arrived.order], bounds[:-1])
+            marks[new], suspect[new] = arrived.closed[arrived.order[bounds[:-1]]], arrived.suspect[bounds[:-1]]
+        if REVISION in stage.schema.names:
+            revision = int64_of(table.column(REVISION).combine_chunks())
+        # Stored fragments are open: those that end before the instant through which windows were shown have been shown.
+        shown = ~new & (last + gap < stage.closed_before + stage.ahead)
+        order = np.lexsort((numbers, codes))
+        of_key = np.zeros(arrived.n_keys, np.int64)
+        of_key[codes] = np.arange(len(table))
+        offsets = np.searchsorted(codes[order], np.arange(arrived.n_keys + 1)).astype(np.int64)
+        columns = (column[order] for column in (first, last, new, suspect.astype(np.bool_), marks, revision, shown))
+        versions, kept, node_offsets, members, accepted = sessions_of(gap, stage.ahead, stage.closed, Fragments(offsets, *columns))
+        # Parts as the kernel has them, in terms of the table.
+        part = np.append(order, np.arange(len(table), len(table) + len(node_offsets)))
+        found = (_Sessions(*rows[:, :4].T, part[rows[:, 4]]) for rows in (versions, kept))
+        return cls(stage, gap, table, of_key, *found, node_offsets, part[members], numbers[order][~accepted])
 
     def results(self, name: str) -> pa.Table:
         """The result rows of the window ``name``."""
-        stage, windows = self.stage, self.closed
+        stage, shown = self.stage, self.shown
         if stage.ends is not None:
             begin, end = stage.ends
-            windows = _chosen(windows, (windows.end > begin) & (windows.end <= end))
-        n, layout = len(windows), stage.layout
-        ints, floats = self._combined(windows)
-        columns = lower(layout, ints, floats, self.fragments)
-        members = self._objects[windows.members]
-        one_by_one = (windows.member_offsets, np.arange(len(members)))
-        found = stage.objects.compute(
-            stage.objects.decode(members), Windows.of(windows.key, windows.start, windows.end, members=one_by_one)
-        )
+            shown = shown.chosen((shown.end > begin) & (shown.end <= end))
+        n, layout = len(shown), stage.layout
+        ints, floats = self._numbers
+        columns = lower(layout, ints[shown.part], floats[shown.part], self.fragments)
+        found = stage.objects.lowered(stage.objects.decode(self._objects[shown.part]))
         for held in layout.objects:
             for result, spec in held.results:
                 columns[result] = typed(result, found[result], stage.results.field(result).type, as_json=gives_json(spec))
-        columns |= self._keys(windows)
-        columns |= {"window": pa.repeat(name, n), "window_start": pa.array(windows.start), "window_end": pa.array(windows.end)}
-        columns |= {"trigger": pa.nulls(n, pa.int64()), "revision": pa.repeat(0, n), "batch": pa.repeat(stage.batch, n)}
+        columns |= self._keys(shown)
+        columns |= {"window": pa.repeat(name, n), "window_start": pa.array(shown.first), "window_end": pa.array(shown.end)}
+        columns |= {"trigger": pa.nulls(n, pa.int64()), "revision": pa.array(shown.revision), "batch": pa.repeat(stage.batch, n)}
         return pa.table([columns[field.name].cast(field.type) for field in stage.results], schema=stage.results)
 
     def kept(self) -> pa.Table:
         """The open sessions that have new rows, as one fragment each."""
-        stage, layout = self.stage, self.stage.layout
-        counts = np.append(0, np.cumsum(self.new[self.open.members]))
-        windows = _chosen(self.open, counts[self.open.member_offsets[1:]] > counts[self.open.member_offsets[:-1]])
-        ints, floats = self._combined(windows)
-        objects = stage.objects.fold(self._objects[windows.members], windows.member_offsets)
-        columns = stored(layout, ints, floats, self.fragments) | stage.objects.write(objects) | self._keys(windows)
-        columns |= {FIRST: pa.array(windows.start), LAST: pa.array(windows.end - self.gap)}
-        columns |= {GAP: pa.repeat(self.gap, len(windows)), BATCH: pa.repeat(stage.batch, len(windows))}
+        stage, kept = self.stage, self.open
+        ints, floats = self._numbers
+        columns = stored(stage.layout, ints[kept.part], floats[kept.part], self.fragments)
+        columns |= stage.objects.write(self._objects[kept.part]) | self._keys(kept)
+        columns |= {FIRST: pa.array(kept.first), LAST: pa.array(kept.end - self.gap), REVISION: pa.array(kept.revision)}
+        columns |= {GAP: pa.repeat(self.gap, len(kept)), BATCH: pa.repeat(stage.batch, len(kept))}
         return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
 
-    def _keys(self, windows: Windows) -> dict[str, pa.Array]:
-        firsts = pa.array(windows.members[windows.member_offsets[:-1]])
-        return {key: self.fragments.column(key).combine_chunks().take(firsts) for key in self.stage.keys}
-
-    def _combined(self, windows: Windows) -> tuple[Ints, Floats]:
-        """The numbers of each window's partial, as rows of two arenas."""
-        ints, floats = self._numbers
-        found: tuple[Ints, Floats] = combine_runs(
-            self.stage.layout.program(), windows.member_offsets, ints[windows.members], floats[windows.members]
-        )
-        return found
+    def _keys(self, sessions: _Sessions) -> dict[str, pa.Array]:
+        rows = pa.array(self.of_key[sessions.key])
+        return {key: self.fragments.column(key).combine_chunks().take(rows) for key in self.stage.keys}
 
     @cached_property
     def _numbers(self) -> tuple[Ints, Floats]:
-        return arenas(self.stage.layout, self.fragments)
+        """The numbers of each part's partial, as rows of two arenas."""
+        layout = self.stage.layout
+        found: tuple[Ints, Floats] = combine_nodes(layout.program(), self.node_offsets, self.members, *arenas(layout, self.fragments))
+        return found
 
     @cached_property
     def _objects(self) -> Objects:
-        return self.stage.objects.read(self.fragments)
+        """The objects of each part's partial."""
+        return self.stage.objects.with_nodes(self.stage.objects.read(self.fragments), self.node_offsets, self.members)
 
 
-def _fragments(stage: SessionStage, arrived: _Arrived, gap: int) -> tuple[pa.Table, Ints, Ints, Ints]:
-    """Stored fragments, then new ones by key and first event time; for each, its key's code, its first row's number, and ``CLOSED``.
-
-    For stored fragments, number and instant are before all others. They come first because their rows arrived first: that settles the order
-    of rows that ``tie_break`` leaves open.
-    """
-    stored_ones = pa.array(int64_of(arrived.fragments.column(GAP).combine_chunks()) == gap)
-    of_gap, codes = arrived.fragments.filter(stored_ones), arrived.codes[stored_ones.to_numpy(zero_copy_only=False)]
+def _stored(arrived: _Arrived, gap: int) -> tuple[pa.Table, Ints]:
+    """The stored fragments of sessions of this ``gap`` that no later batch has superseded, and the codes of their keys."""
+    mask = int64_of(arrived.fragments.column(GAP).combine_chunks()) == gap
+    of_gap, codes = arrived.fragments.filter(pa.array(mask)), arrived.codes[mask]
     latest = latest_fragments(of_gap, codes)
-    of_gap, codes = of_gap.take(pa.array(latest)), codes[latest]
-    bounds, order = arrived.groups(gap), arrived.order
-    firsts, lasts = order[bounds[:-1]], order[bounds[1:] - 1]
-    columns = lifted_groups(stage, arrived.rows, order, bounds)
+    return of_gap.take(pa.array(latest)), codes[latest]
+
+
+def _lifted(stage: SessionStage, arrived: _Arrived, gap: int, bounds: Ints) -> pa.Table:
+    """The fragments of the new rows."""
+    firsts, lasts, n = arrived.order[bounds[:-1]], arrived.order[bounds[1:] - 1], len(bounds) - 1
+    columns = lifted_groups(stage, arrived.rows, arrived.order, bounds)
     columns |= {FIRST: pa.array(arrived.times[firsts]), LAST: pa.array(arrived.times[lasts])}
-    columns |= {GAP: pa.repeat(gap, len(firsts)), BATCH: pa.repeat(stage.batch, len(firsts))}
-    new = pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
-    of_row = np.repeat(np.arange(arrived.n_keys), np.diff(arrived.offsets))
-    both = pa.concat_tables([of_gap, new]).combine_chunks()
-    before = np.full(len(of_gap), BEFORE, np.int64)
-    numbers, marks = np.append(before, arrived.numbers[firsts]), np.append(before, arrived.closed[firsts])
-    return both, np.append(codes, of_row[bounds[:-1]]), numbers, marks
+    columns |= {GAP: pa.repeat(gap, n), BATCH: pa.repeat(stage.batch, n), REVISION: pa.repeat(0, n)}
+    return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
 
 
 def latest_fragments(fragments: pa.Table, codes: Ints) -> Ints:
@@ -327,20 +357,3 @@ def latest_fragments(fragments: pa.Table, codes: Ints) -> Ints:
     reach = codes[order] * (len(codes) + 1) + rank[order] + 1
     before = np.maximum.accumulate(np.append(0, reach))[:-1]
     return np.sort(order[reach > before])
-
-
-def _windows(found: tuple[Ints, Ints, Ints, Ints], order: Ints) -> Windows:
-    """The kernel's sessions as windows over members; the kernel's row i is the fragment ``order[i]``."""
-    owner, key, start, end = found
-    places = np.flatnonzero(owner >= 0)
-    places = places[np.lexsort((order[places], owner[places]))]
-    offsets = np.searchsorted(owner[places], np.arange(len(key) + 1)).astype(np.int64)
-    return Windows.of(key, start, end, members=(offsets, order[places].astype(np.int64)))
-
-
-def _chosen(windows: Windows, chosen: Bools) -> Windows:
-    """The ``chosen`` windows with their members."""
-    lengths = np.diff(windows.member_offsets)
-    members = windows.members[np.repeat(chosen, lengths)]
-    offsets = np.append(0, np.cumsum(lengths[chosen])).astype(np.int64)
-    return Windows.of(windows.key[chosen], windows.start[chosen], windows.end[chosen], members=(offsets, members))
