@@ -26,12 +26,13 @@ from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import Parts, Rows, WayName, divide, why_rows
 from windowmill.windowing.windows.base import Window
-from windowmill.windowing.windows.wording import kept_before
+from windowmill.windowing.windows.wording import VERSIONS, kept_before
 
 Command = Literal["run", "kernel"]
 
 #: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level; whether events reach into it), of a
-#: stored session (gap, first and last event time, batch), and of a row in memory (key, number, start, end, watermark).
+#: stored session (gap, first and last event time, batch; a revision has a number), and of a row in memory (key, number, start, end,
+#: watermark).
 _SLICES_OWN, _SESSIONS_OWN, _ROWS_OWN = 3, 4, 5
 #: What revisions add to ``_READS`` and ``_ADDS`` of slices.
 _REVISIONS = (
@@ -237,7 +238,7 @@ class _Planner:
             assert self._layout is not None
             grids = self._parts.slices.grids if self._parts.slices else Grids(())
             slices_own = _SLICES_OWN + (self._nodes is not None) + grids.lasting + 2 * len(grids.known)
-            own = {"slices": slices_own, "sessions": _SESSIONS_OWN, "positions": len(stored_positions.NODE_COLUMNS)}[way]
+            own = {"slices": slices_own, "sessions": _SESSIONS_OWN + self._revises, "positions": len(stored_positions.NODE_COLUMNS)}[way]
             return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in self._layout.stored_columns)
         if self._refusal:
             own = CELL_BYTES * (_ROWS_OWN + len(self._pipeline.keys))
@@ -264,7 +265,7 @@ class _Planner:
             shape = stored_slices.shape_of(parts.slices.pipeline, parts.slices.grids, self._nodes, window, self._objects)
         elif way == "sessions":
             kept = f"bounds and partials of open sessions{kept_before(self._pipeline)}, a row for each batch that touched one"
-            shape = replace(shape, state=kept + self._objects)
+            shape = replace(shape, state=kept + self._objects, listed=VERSIONS if self._revises else shape.listed)
         elif way == "positions" and parts.positions and self._positions:
             shape = stored_positions.shape_of(parts.positions.pipeline, self._positions, window, self._objects)
         choices = tuple(self._choice(window, name, spec, shape) for name, spec in self._pipeline.aggregates.items())

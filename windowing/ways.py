@@ -4,8 +4,7 @@ r"""The ways in which windows are computed: by partials of slices, sessions or t
 \                     slices                            sessions                   positions                        live rows
 ====================  ================================  =========================  ===============================  =====================
 windows               on grids                          sessions without a         with policies, shown once      all others too
-                                                        greatest size, shown
-                                                        once
+                                                        greatest size
 aggregates            whose partials can be combined    the same                   the same                         all others too
                       in any order
 kept between batches  partials of slices; with          bounds and partials of     partials of tuples, and nodes    rows that windows
@@ -32,7 +31,7 @@ import pyarrow as pa
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
-from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
+from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST, REVISION
 from windowmill.windowing.columnar.slices import GRID
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
@@ -154,7 +153,9 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
         spans = map(str.lower, columns_of(slices.grids.known))
         own = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER, GRID, PLACE, ROWS, LATE_ROWS, BLOCK, *spans)
         own += (REACHING,) if slices.grids.lasting else ()
-    taken = {BATCH, SUM, *own, *((GAP, FIRST, LAST) if sessions else ()), *(name.lower() for name, _ in layout.stored_columns)}
+    if sessions:
+        own += (GAP, FIRST, LAST, REVISION) if pipeline.emit == "revise" else (GAP, FIRST, LAST)
+    taken = {BATCH, SUM, *own, *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:
         raise SpecError(

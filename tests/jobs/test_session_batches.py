@@ -193,6 +193,45 @@ def test_a_late_row_joins_two_sessions_without_their_rows():
     assert [(row["n"], row["values"], row["window_start"], row["window_end"]) for row in run.rows] == [(3, [1, 2, 3], 0, 13 * MINUTE)]
 
 
+def versions(run: Run) -> list[tuple[int, ...]]:
+    """The result rows: start, end and revision, then the aggregate ``n``."""
+    return [(row["window_start"] // MINUTE, row["window_end"] // MINUTE, row["revision"], row["n"]) for row in run.rows]
+
+
+def test_a_late_row_joins_two_sessions_that_have_been_shown():
+    rows = [(0, "a"), (8, "a"), (30, "b"), (1, "a"), (2, "a"), (5, "a"), (4, "a"), (100, "b")]
+    stream = [VISIT | {"t": minute * MINUTE, "k": key} for minute, key in rows]
+    for cuts in ([], [3], [4, 5], list(range(8))):
+        run = check(pipeline_of(["visit"], {"n": {"count": "*"}}, "revise", lateness="2 hours"), stream, cuts, final=False)
+        assert sorted(versions(run), key=lambda row: row[3])[:7] == [
+            *[(0, 5, 0, 1), (8, 13, 0, 1), (30, 35, 0, 1)],
+            *[(0, 6, 1, 2), (0, 7, 2, 3), (0, 13, 3, 5), (0, 13, 4, 6)],
+        ]
+        assert run.state is not None
+        latest = run.state.filter(pc.field("_first") == 0).to_pylist()[-1]
+        assert (latest["_last"] // MINUTE, latest["_revision"], latest["rows"]) == (8, 4, 6)
+
+
+def test_versions_of_a_batch_are_those_of_many():
+    late = [VISIT | {"t": (minute * 7) % 60 * MINUTE} for minute in range(40)]
+    rows = [VISIT | {"t": 0}, VISIT | {"t": 90 * MINUTE}, *late]
+    pipeline = pipeline_of(["visit", "trip"], OBJECTS, "revise", tie_break=["x"], lateness="3 hours")
+    whole, single = (check(pipeline, rows, cuts, final=True) for cuts in ([2], list(range(len(rows)))))
+    assert sorted(map(place, whole.rows)) == sorted(map(place, single.rows))
+    assert max(row["revision"] for row in whole.rows) > 20
+
+
+def test_a_batch_without_late_rows_reads_and_keeps_what_it_does_where_sessions_are_shown_once():
+    runs = [Run(pipeline_of(["visit"], {"n": {"count": "*"}}, emit, lateness="20 minutes")) for emit in ("final", "revise")]
+    for minute in (0, 3, 6, 20, 21, 40, 60):
+        for run in runs:
+            run.step([VISIT | {"t": minute * MINUTE}], minute)
+    once, again = runs
+    assert (once.read, once.state.num_rows) == (again.read, again.state.num_rows)
+    assert [row[:2] for row in versions(once)] == [(0, 11), (20, 26)]
+    assert versions(again) == [(0, 11, 0, 3), (20, 26, 0, 2), (40, 45, 0, 1)]
+
+
 @pytest.mark.covers("I7")
 @pytest.mark.parametrize("late", [(5 * MINUTE + 1, 10 * MINUTE), (10 * MINUTE, 11 * MINUTE), (9 * MINUTE, 10 * MINUTE, 14 * MINUTE)])
 @pytest.mark.parametrize("aggregate", [{"collect": "s"}, {"concat": "s"}, {"first": "s"}, {"last": "s"}, {"arg_max": ["x", "s"]}])
@@ -200,7 +239,8 @@ def test_rows_of_one_time_keep_their_order_of_arrival(aggregate: dict[str, Any],
     stored = [VISIT | {"t": 10 * MINUTE, "s": name} for name in "ab"]
     rows = [*stored, *(VISIT | {"t": at, "s": f"late {at}"} for at in late), VISIT | {"t": 100 * MINUTE}]
     for cuts in ([1], [2], [1, 2, 3]):
-        check(pipeline_of(["visit"], {"found": aggregate}, lateness="1 hour"), rows, cuts, final=True)
+        for emit in ("final", "revise"):
+            check(pipeline_of(["visit"], {"found": aggregate}, emit, lateness="1 hour"), rows, cuts, final=True)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ class SessionsView(View):
         layout = Layout.of(pipeline, source_types(ledger, path))
         self._objects = {held.name for held in layout.objects}
         wanted = OpenSessions(tuple(dict.fromkeys(self._gaps.values())), AXIS_BEGIN if self.emitted is None else self.emitted)
-        self.inspection = SessionsInspection(path, pipeline.keys, self.next_batch, [column for column, _ in layout.stored_columns], wanted)
+        partials = [column for column, _ in layout.stored_columns]
+        self.inspection = SessionsInspection(path, pipeline.keys, self.next_batch, partials, wanted, revised=pipeline.emit == "revise")
 
     def summary(self) -> dict[str, Any]:
         facts = self.inspection.summary()
@@ -45,6 +46,7 @@ class SessionsView(View):
                 "window_start": self.instant(session["first"]),
                 "window_end": self.instant(session["last"] + gap),
                 "last_event": self.instant(session["last"]),
+                **{name: session[name] for name in ("revision",) if name in session},
                 "rows": session["rows"],
                 "batch": session["batch"],
                 "partials": partials_told(session["partials"], self._objects),
