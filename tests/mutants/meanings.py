@@ -25,6 +25,48 @@ MUTANTS = (
         ("tests/windowing/test_session_end.py::test_an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late",),
     ),
     Mutant(
+        "versions-of-closed-sessions-count",
+        "windowing/slicing/replay.py",
+        "if version not in ended and not live.isdisjoint(version.rows)",
+        "if version not in ended",
+        ("tests/windowing/test_session_end.py::test_versions_of_a_closed_session_are_forgotten",),
+    ),
+    Mutant(
+        "versions-of-closed-sessions-count-in-the-reference",
+        "windowing/reference/event_windows.py",
+        "        return any(event.number in live for event in shown.events)",
+        "        return bool(live) or bool(shown.events)",
+        ("tests/windowing/test_session_end.py::test_versions_of_a_closed_session_are_forgotten",),
+    ),
+    Mutant(
+        "shown-version-of-a-session-numbered-again",
+        "windowing/kernels/fragments.py",
+        "sessions.revision[slot] + (1 if sessions.shown[slot] else 0)",
+        "sessions.revision[slot]",
+        ("tests/jobs/test_session_batches.py::test_a_late_row_joins_two_sessions_that_have_been_shown",),
+    ),
+    Mutant(
+        "stored-session-shown-again",
+        "windowing/columnar/session_partials.py",
+        "(last + gap < stage.closed_before + stage.ahead)",
+        "(last + gap < stage.closed_before)",
+        ("tests/jobs/test_session_batches.py::test_a_late_row_joins_two_sessions_that_have_been_shown",),
+    ),
+    Mutant(
+        "late-rows-of-a-session-merged-beforehand",
+        "windowing/columnar/session_partials.py",
+        "< closed + stage.ahead",
+        "< closed",
+        ("tests/jobs/test_session_batches.py::test_versions_of_a_batch_are_those_of_many",),
+    ),
+    Mutant(
+        "session-closed-at-its-end-by-fragments",
+        "windowing/kernels/fragments.py",
+        "    while low < high and sessions.last[low] + gap < closed:",
+        "    while low < high and sessions.last[low] + gap <= closed:",
+        ("tests/jobs/test_session_batches.py::test_batches_are_those_of_the_oracle",),
+    ),
+    Mutant(
         "labels-by-order",
         "windowing/kernels/layout.py",
         (
