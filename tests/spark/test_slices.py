@@ -67,6 +67,8 @@ CASES: dict[str, dict[str, Any]] = {
     "sessions beside calendars": {"windows": [CALENDARS[0], *SESSIONS]},
     "objects over sessions": {"aggregates": OBJECTS, "windows": SESSIONS[:1]},
     "revisions": {"emit": "revise"},
+    "revised sessions": {"windows": SESSIONS, "emit": "revise"},
+    "revised sessions beside grids": {"aggregates": OBJECTS, "windows": [*SESSIONS[:1], *GRIDS], "emit": "revise"},
     "empty windows": {"windows": EMPTY},
     "empty windows revised": {"windows": EMPTY, "emit": "revise", "keys": ["k"]},
     "empty windows of objects in nodes": {"aggregates": OBJECTS, "windows": [LONG[0] | {"empty": "emit"}, EMPTY[0]]},
@@ -92,7 +94,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
     assert not is_log(str(tmp_path / "sink.windowmill" / "state"))
 
 
-@pytest.mark.parametrize("windows", [GRIDS, LONG, EMPTY], ids=["slices", "nodes", "empty"])
+@pytest.mark.parametrize("windows", [GRIDS, LONG, EMPTY, SESSIONS], ids=["slices", "nodes", "empty", "sessions"])
 @pytest.mark.parametrize("place", ["process", "Spark"])
 def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch, place, windows):
     if place == "Spark":
@@ -175,10 +177,11 @@ def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
     [
         {"windows": GRIDS},
         {"windows": GRIDS, "emit": "revise"},
+        {"windows": SESSIONS, "emit": "revise"},
         {"windows": [*GRIDS, *SESSIONS, *POLICIES]},
         {"windows": GRIDS, "time": TIME, "aggregates": OBJECTS | OVER_TIME},
     ],
-    ids=["final", "revise", "of all ways", "of events that last"],
+    ids=["final", "revise", "revised sessions", "of all ways", "of events that last"],
 )
 def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, changes):
     bench = Bench(tmp_path, {"aggregates": OBJECTS} | changes)

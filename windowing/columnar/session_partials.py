@@ -222,6 +222,11 @@ class _Sessions:
     revision: Ints
     part: Ints
 
+    @classmethod
+    def of(cls, rows: Ints, part_of: Ints) -> _Sessions:
+        """Sessions as the kernel has them, whose part p is ``part_of[p]``."""
+        return cls(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3], part_of[rows[:, 4]])
+
     def __len__(self) -> int:
         return len(self.key)
 
@@ -264,7 +269,8 @@ class _Merged:
         new = np.arange(len(table)) >= n_stored
         first, last = (int64_of(table.column(name).combine_chunks()) for name in (FIRST, LAST))
         codes = np.append(codes, arrived.keys[bounds[:-1]])
-        numbers, marks, suspect, revision = (np.full(len(table), value, np.int64) for value in (BEFORE, BEFORE, 0, 0))
+        numbers, marks, revision = (np.full(len(table), value, np.int64) for value in (BEFORE, BEFORE, 0))
+        suspect = np.zeros(len(table), np.bool_)
         if len(bounds) > 1:
             numbers[new] = np.minimum.reduceat(arrived.numbers[arrived.order], bounds[:-1])
             marks[new], suspect[new] = arrived.closed[arrived.order[bounds[:-1]]], arrived.suspect[bounds[:-1]]
@@ -276,12 +282,12 @@ class _Merged:
         of_key = np.zeros(arrived.n_keys, np.int64)
         of_key[codes] = np.arange(len(table))
         offsets = np.searchsorted(codes[order], np.arange(arrived.n_keys + 1)).astype(np.int64)
-        columns = (column[order] for column in (first, last, new, suspect.astype(np.bool_), marks, revision, shown))
-        versions, kept, node_offsets, members, accepted = sessions_of(gap, stage.ahead, stage.closed, Fragments(offsets, *columns))
+        by_arrival = Fragments(offsets, first[order], last[order], new[order], suspect[order], marks[order], revision[order], shown[order])
+        versions, kept, node_offsets, members, accepted = sessions_of(gap, stage.ahead, stage.closed, by_arrival)
         # Parts as the kernel has them, in terms of the table.
         part = np.append(order, np.arange(len(table), len(table) + len(node_offsets)))
-        found = (_Sessions(*rows[:, :4].T, part[rows[:, 4]]) for rows in (versions, kept))
-        return cls(stage, gap, table, of_key, *found, node_offsets, part[members], numbers[order][~accepted])
+        shown_ones, open_ones = _Sessions.of(versions, part), _Sessions.of(kept, part)
+        return cls(stage, gap, table, of_key, shown_ones, open_ones, node_offsets, part[members], numbers[order][~accepted])
 
     def results(self, name: str) -> pa.Table:
         """The result rows of the window ``name``."""
