@@ -47,14 +47,14 @@ MUTANTS = (
     ),
     Mutant(
         "stored-session-shown-again",
-        "windowing/columnar/session_partials.py",
+        "windowing/columnar/joined_sessions.py",
         "(last + gap < stage.closed_before + stage.ahead)",
         "(last + gap < stage.closed_before)",
         ("tests/jobs/test_session_batches.py::test_a_late_row_joins_two_sessions_that_have_been_shown",),
     ),
     Mutant(
         "late-rows-of-a-session-merged-beforehand",
-        "windowing/columnar/session_partials.py",
+        "windowing/columnar/joined_sessions.py",
         "< closed + stage.ahead",
         "< closed",
         ("tests/jobs/test_session_batches.py::test_versions_of_a_batch_are_those_of_many",),
