@@ -78,6 +78,11 @@ def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
     window, found = pipeline.windows[index], []
     if pipeline.emit == "revise" and window.follows_policies:
         found.append("emit: revise: of partials, only windows on grids and sessions are shown again")
+    if pipeline.emit == "revise" and window.greatest_size() is not None:
+        found.append(
+            f"windows.{index}.max_size with emit: revise: a late row moves every place where a session that was shown is cut, "
+            "and a partial cannot be cut"
+        )
     if pipeline.time.end is not None:
         found += _why_no_lasting(pipeline, index)
     if not window.follows_policies and (problem := window.partials_problem(f"windows.{index}")):

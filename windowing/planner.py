@@ -30,10 +30,9 @@ from windowmill.windowing.windows.wording import VERSIONS, kept_before
 
 Command = Literal["run", "kernel"]
 
-#: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level; whether events reach into it), of a
-#: stored session (gap, first and last event time, batch; a revision has a number), and of a row in memory (key, number, start, end,
-#: watermark).
-_SLICES_OWN, _SESSIONS_OWN, _ROWS_OWN = 3, 4, 5
+#: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level; whether events reach into it), and of a
+#: row in memory (key, number, start, end, watermark).
+_SLICES_OWN, _ROWS_OWN = 3, 5
 #: What revisions add to ``_READS`` and ``_ADDS`` of slices.
 _REVISIONS = (
     "; where rows came late, also those of the windows that they revise",
@@ -238,7 +237,8 @@ class _Planner:
             assert self._layout is not None
             grids = self._parts.slices.grids if self._parts.slices else Grids(())
             slices_own = _SLICES_OWN + (self._nodes is not None) + grids.lasting + 2 * len(grids.known)
-            own = {"slices": slices_own, "sessions": _SESSIONS_OWN + self._revises, "positions": len(stored_positions.NODE_COLUMNS)}[way]
+            sessions_own = 1 + len(self._parts.sessions.own_columns) if self._parts.sessions else 0
+            own = {"slices": slices_own, "sessions": sessions_own, "positions": len(stored_positions.NODE_COLUMNS)}[way]
             return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in self._layout.stored_columns)
         if self._refusal:
             own = CELL_BYTES * (_ROWS_OWN + len(self._pipeline.keys))

@@ -39,7 +39,7 @@ class SessionPart:
 
     def __init__(self, spark: SparkSession, batch: TableInput, sessions: Sessions, state: str) -> None:
         self._spark, self._batch = spark, replace(batch, pipeline=sessions.pipeline)
-        self._stage = stage_of(self._batch, sessions)
+        self._stage, self._gaps = stage_of(self._batch, sessions), sessions.gaps
         self._table = PartialTable(spark, state, self.schema, batch.check)
 
     @property
@@ -67,8 +67,7 @@ class SessionPart:
         batch = self._batch
         if not batch.restores or (new is None and emission.emitted == batch.emitted):
             return None
-        gaps = tuple(dict.fromkeys(gap for _, gap in self._stage.gaps))
-        return OpenSessions(gaps, AXIS_BEGIN if batch.emitted is None else batch.emitted)
+        return OpenSessions(self._gaps, AXIS_BEGIN if batch.emitted is None else batch.emitted)
 
     def _stage_after(self, emission: Emission) -> SessionStage:
         """Settings for the batch, with what is closed after it."""
@@ -83,7 +82,7 @@ def stage_of(batch: Input, sessions: Sessions) -> SessionStage:
         keys=pipeline.keys,
         ties=pipeline.time.tie_break,
         layout=layout,
-        gaps=sessions.gaps,
+        limits=sessions.limits,
         batch=batch.batch,
         closed_before=BEFORE if batch.emitted is None else batch.emitted,
         closed=BEFORE,
@@ -91,7 +90,7 @@ def stage_of(batch: Input, sessions: Sessions) -> SessionStage:
         ends=None,
         keep=batch.builds_state,
         rows=row_schema(pipeline, batch.types, layout),
-        schema=fragment_schema(batch.keys, layout, revises=batch.revises),
+        schema=fragment_schema(batch.keys, layout, revises=batch.revises, cuts=sessions.cuts),
         results=batch.sink_schema,
         check=batch.check,
     )

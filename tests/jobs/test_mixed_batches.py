@@ -273,7 +273,7 @@ def test_spans_are_kept_and_found_beside_the_rows_of_other_parts(tmp_path, other
         # Slices that no window needs go, spans stay. Those of the last batch, were it open, do not supersede others.
         needed = Needed.slices_from(900 * MINUTE) | Needed.spans(["k"], run.spans, run.batch)
         if run.divided.sessions is not None:
-            needed |= Needed.sessions(OpenSessions(tuple(gap for _, gap in run.divided.sessions.gaps), 0))
+            needed |= Needed.sessions(OpenSessions(run.divided.sessions.gaps, 0))
         compact_entries(run.path, run.batch - 1, run.divided.ways, needed, spans=run.spans)
         assert spans_of(run) == [("a", 5), ("b", 4), ("b", 6)]
         compact_entries(run.path, run.batch, run.divided.ways, needed, spans=run.spans)

@@ -42,6 +42,13 @@ ADVANCES = st.sampled_from([0, 1, MINUTE, 5 * MINUTE, 5 * MINUTE + 1, 9 * MINUTE
 DELAYS = st.sampled_from([0, 0, 1, MINUTE, 4 * MINUTE, 5 * MINUTE, 12 * MINUTE, 50 * MINUTE])
 ALLOWED = st.sampled_from(["0 seconds", "4 minutes", "10 minutes"])
 GAPS = {"visit": "5 minutes", "trip": "10 minutes", "stay": "5 minutes", "burst": "1 second"}
+#: Sessions with a greatest size, some of which share gap and size.
+CUT: dict[str, dict[str, Any]] = {
+    "short_visit": {"type": "session", "gap": "5 minutes", "max_size": "12 minutes"},
+    "short_stay": {"type": "session", "gap": "5 minutes", "max_size": "12 minutes"},
+    "long_visit": {"type": "session", "gap": "5 minutes", "max_size": "31 minutes"},
+    "brief": {"type": "session", "gap": "10 minutes", "max_size": "4 minutes"},
+}
 #: Windows on grids beside sessions; between gappy ones lie rows of no window.
 GRIDS: dict[str, dict[str, Any]] = {
     "slots": {"type": "tumbling", "size": "10 minutes"},
@@ -52,14 +59,18 @@ GRIDS: dict[str, dict[str, Any]] = {
 COLUMNS = Columns.of(Schema.from_arrow(SOURCE).to_json())
 
 
+#: As ``ADVANCES``, of long sessions.
+STEADY = st.sampled_from([0, 1, MINUTE, MINUTE, 2 * MINUTE, 4 * MINUTE, 5 * MINUTE, 6 * MINUTE])
+
+
 @st.composite
-def streams(draw: st.DrawFn) -> list[dict[str, Any]]:
-    ahead = list(accumulate(draw(st.lists(ADVANCES, min_size=1, max_size=18)), initial=1_000_000_000_000_000))
+def streams(draw: st.DrawFn, advances: st.SearchStrategy[int] = ADVANCES) -> list[dict[str, Any]]:
+    ahead = list(accumulate(draw(st.lists(advances, min_size=1, max_size=18)), initial=1_000_000_000_000_000))
     return [{"t": at - draw(DELAYS), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
 
 
 def pipeline_of(windows: list[str], aggregates: dict[str, Any], emit: str = "final", **time: Any) -> Pipeline:
-    named = [{"name": name, **(GRIDS[name] if name in GRIDS else {"type": "session", "gap": GAPS[name]})} for name in windows]
+    named = [{"name": name, **((GRIDS | CUT)[name] if name in GRIDS | CUT else {"type": "session", "gap": GAPS[name]})} for name in windows]
     spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", **time}, "windows": named, "aggregates": aggregates, "emit": emit}
     return Pipeline.model_validate(spec)
 
@@ -108,7 +119,7 @@ class Run:
             assert on_grids is not None
             loaded.append(on_grids)
             schemas, parts = [own, *schemas], [SimpleNamespace(way="slices", grids=self.slices.grids.grids), *parts]
-        open_ones = OpenSessions(tuple({gap for _, gap in self.sessions.gaps}), after)
+        open_ones = OpenSessions(self.sessions.gaps, after)
         fragments = self.stored(open_ones, stage.schema)
         self.read = 0 if fragments is None else len(fragments)
         loaded.append(LoadedInProcess(new, stage.schema.empty_table() if fragments is None else fragments, stage, batch))
@@ -147,11 +158,13 @@ def place(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @st.composite
-def inputs(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], bool]:
+def inputs(
+    draw: st.DrawFn, emits: Sequence[str] = ("final", "revise"), advances: st.SearchStrategy[int] = ADVANCES
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], bool]:
     """Aggregates and time of a pipeline, rows, where they are cut into batches, and whether the input ends."""
     time = {"tie_break": ["x"], "disorder": draw(ALLOWED), "lateness": draw(st.one_of(ALLOWED, st.just("1 hour")))}
-    spec = {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), "emit": draw(st.sampled_from(["final", "revise"])), **time}
-    return spec, draw(streams()), draw(CUTS), draw(st.booleans())
+    spec = {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), "emit": draw(st.sampled_from(emits)), **time}
+    return spec, draw(streams(advances)), draw(CUTS), draw(st.booleans())
 
 
 def some(names: Sequence[str], most: int) -> st.SearchStrategy[list[str]]:
@@ -163,6 +176,13 @@ def some(names: Sequence[str], most: int) -> st.SearchStrategy[list[str]]:
 def test_batches_are_those_of_the_oracle(windows: list[str], given: Any):
     spec, rows, cuts, final = given
     check(pipeline_of(windows, **spec), rows, cuts, final=final)
+
+
+@pytest.mark.covers("I7")
+@given(cut=some(list(CUT), 2), others=some([*GAPS, *CUT], 2), given=inputs(emits=("final",), advances=STEADY))
+def test_sessions_that_a_greatest_size_cuts_are_those_of_the_oracle(cut: list[str], others: list[str], given: Any):
+    spec, rows, cuts, final = given
+    check(pipeline_of(list(dict.fromkeys([*cut, *others])), **spec), rows, cuts, final=final)
 
 
 @pytest.mark.covers("I7")

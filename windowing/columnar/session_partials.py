@@ -18,14 +18,19 @@ from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.fragments import uncovered
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.kernels.sessions import AFTER, Limits
 from windowmill.windowing.spec import Pipeline
 
 #: Columns of a fragment beside the keys, ``BATCH`` and the partials: the gap of its session, and its first and last event time.
 GAP, FIRST, LAST = "_gap", "_first", "_last"
 #: Column of a fragment where sessions are revised: the number of the version that the session is, or will be when it is shown.
 REVISION = "_revision"
+#: Columns of a fragment where sessions have a greatest size: this size, null for those that have none; and whether the fragment is closed,
+#: and is there to supersede others.
+LONGEST, GONE = "_longest", "_gone"
 
 
 def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout) -> pa.Schema:
@@ -40,9 +45,14 @@ def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Lay
     return pa.schema([*((name, types[name]) for name in columns), *conditions, *own])
 
 
-def fragment_schema(keys: dict[str, pa.DataType], layout: Layout, *, revises: bool = False) -> pa.Schema:
-    """Schema of a table of fragments: keys, gap, first and last event time, ``REVISION`` if sessions are revised, batch, partials."""
-    own = [(name, pa.int64()) for name in (GAP, FIRST, LAST, *([REVISION] if revises else []), BATCH)]
+def own_columns(*, revises: bool, cuts: bool) -> tuple[str, ...]:
+    """Columns of a fragment beside keys, batch and partials; of sessions that are revised, or that a greatest size cuts."""
+    return (GAP, FIRST, LAST, *([REVISION] if revises else []), *([LONGEST, GONE] if cuts else []))
+
+
+def fragment_schema(keys: dict[str, pa.DataType], layout: Layout, *, revises: bool = False, cuts: bool = False) -> pa.Schema:
+    """Schema of a table of fragments: keys, their own columns, batch, partials; parameters as of :func:`own_columns`."""
+    own = [(name, pa.bool_() if name == GONE else pa.int64()) for name in (*own_columns(revises=revises, cuts=cuts), BATCH)]
     return pa.schema([*keys.items(), *own, *layout.stored_columns])
 
 
@@ -52,8 +62,8 @@ class SessionStage:
 
     Attributes
     ----------
-    gaps
-        Name and gap of each session window of the spec.
+    limits
+        Name, and gap and greatest size of each session window of the spec.
     closed_before, closed
         Instants through which windows are closed before and after the batch: no later row joins a session that ends before.
     ahead
@@ -75,7 +85,7 @@ class SessionStage:
     keys: tuple[str, ...]
     ties: tuple[str, ...]
     layout: Layout
-    gaps: tuple[tuple[str, int], ...]
+    limits: tuple[tuple[str, Limits], ...]
     batch: int
     closed_before: int
     closed: int
@@ -97,18 +107,29 @@ class SessionStage:
         """Conditions under which rows count."""
         return self.layout.conditions
 
+    def own_columns(self, limits: Limits, n: int) -> dict[str, pa.Array]:
+        """The columns that ``n`` fragments of the batch have in common, of sessions with these ``limits``."""
+        longest = None if limits.longest == AFTER else limits.longest
+        own = {GAP: pa.repeat(limits.gap, n), BATCH: pa.repeat(self.batch, n)}
+        return own | {LONGEST: pa.repeat(pa.scalar(longest, pa.int64()), n), GONE: pa.repeat(False, n)}
+
     @cached_property
     def objects(self) -> StoredObjects:
         """The partials that are Python objects."""
         return StoredObjects(self.layout.objects)
 
 
-def latest_fragments(fragments: pa.Table, codes: Ints) -> Ints:
-    """Indices of the fragments that no later batch has superseded; fragments of one key and gap share one of the ``codes``.
+def latest_fragments(fragments: pa.Table, codes: Ints, *, cut: bool = False) -> Ints:
+    """Indices of the fragments that no later batch has superseded; fragments of one key and window share one of the ``codes``.
 
-    If one fragment lies within another, the outer one is the later.
+    If one fragment lies within another, the outer one is the later. Not so where a greatest size cuts sessions, if one of them is ``GONE``:
+    there a fragment of a later batch supersedes those within it.
     """
     first, last, batch = (int64_of(fragments.column(name).combine_chunks()) for name in (FIRST, LAST, BATCH))
+    if cut:
+        gone = fragments.column(GONE).combine_chunks().to_numpy(zero_copy_only=False).astype(np.bool_)
+        order = np.lexsort((-batch, first, codes))
+        return np.sort(order[uncovered(codes[order], first[order], last[order], batch[order], gone[order])])
     order = np.lexsort((-batch, -last, first, codes))
     _, rank = np.unique(last, return_inverse=True)
     # Greatest last event time of each code so far: a fragment that is not within an outer one ends after all that began before it.

@@ -122,6 +122,30 @@ def sessions_of(gap: int, ahead: int, closed: int, fragments: Fragments) -> Any:
 
 
 @njit
+def uncovered(codes: Ints, first: Ints, last: Ints, batch: Ints, gone: Bools) -> Bools:
+    """Mask of the fragments that are not gone, and that none of a later batch covers; shapes (n_fragments,).
+
+    Fragments are sorted by code, first event time, and from the latest batch on. O(n m) if m of a code are longer than an instant.
+    """
+    n = len(codes)
+    found, spans, n_spans, code = ~gone, np.empty(n, np.int64), 0, -1
+    for row in range(n):
+        if codes[row] != code:
+            code, n_spans = codes[row], 0
+        elif first[row] == first[row - 1] and last[row] == first[row] and last[row - 1] == first[row]:
+            found[row] &= batch[row] == batch[row - 1]
+        if first[row] < last[row] or gone[row]:
+            spans[n_spans] = row
+            n_spans += 1
+        for place in range(n_spans):
+            span = spans[place]
+            if batch[span] > batch[row] and last[span] >= last[row]:
+                found[row] = False
+                break
+    return found
+
+
+@njit
 def combine_nodes(program: Ints, node_offsets: Ints, members: Ints, ints: Ints, floats: Floats) -> Any:
     """The numbers of all parts, as rows of two arenas: those of the fragments (``ints``, ``floats``), then those of the nodes. O(n)."""
     n, n_nodes = len(ints), len(node_offsets) - 1
