@@ -55,6 +55,7 @@ SESSIONS = [{"name": "visits", "type": "session", "gap": "9 minutes"}, {"name": 
 TIME = {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"}
 SNAPSHOTS = {"name": "spans", "type": "snapshot"}
 OVER_TIME = AGGREGATES | {"level": {"time_weighted_mean": "v"}, "level_of": {"time_weighted_mean": "i", "where": "v > 50"}}
+CUT = [each | {"name": f"cut_{each['name']}", "max_size": "45 minutes"} for each in SESSIONS]
 #: What differs from the bench's own pipeline.
 CASES: dict[str, dict[str, Any]] = {
     "objects": {"aggregates": OBJECTS, "windows": GRIDS},
@@ -65,6 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sessions": {"windows": SESSIONS},
     "sessions beside grids": {"aggregates": OBJECTS, "windows": [*SESSIONS[:1], *GRIDS]},
     "sessions beside calendars": {"windows": [CALENDARS[0], *SESSIONS]},
+    "cut sessions": {"aggregates": OBJECTS, "windows": [*SESSIONS, *CUT]},
     "objects over sessions": {"aggregates": OBJECTS, "windows": SESSIONS[:1]},
     "revisions": {"emit": "revise"},
     "revised sessions": {"windows": SESSIONS, "emit": "revise"},
