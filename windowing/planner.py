@@ -43,6 +43,8 @@ _SPANS = (
     "; the spans of all keys, from the first event to the last, as empty windows between these have rows",
     "; a row for each key whose span changes",
 )
+#: What sessions with a greatest size add to ``_ADDS`` of sessions.
+_INSTANTS = "; of those with a greatest size one for each instant of new rows, until windows are closed through it"
 _READS: Mapping[str, str] = {
     "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
     "nodes": "the nodes and slices that windows now complete are made of, of all keys; none in a batch that completes neither",
@@ -221,6 +223,8 @@ class _Planner:
             for read, added in more:
                 reads.append(read)
                 adds.append(added)
+        if way == "sessions" and self._parts.sessions is not None and self._parts.sessions.cuts:
+            adds.append(_INSTANTS)
         return "".join(reads), "".join(adds)
 
     def _partials_of_bytes(self) -> str:
@@ -265,6 +269,8 @@ class _Planner:
             shape = stored_slices.shape_of(parts.slices.pipeline, parts.slices.grids, self._nodes, window, self._objects)
         elif way == "sessions":
             kept = f"bounds and partials of open sessions{kept_before(self._pipeline)}, a row for each batch that touched one"
+            if window.greatest_size() is not None:
+                kept += "; a partial for each instant that windows are not closed through"
             shape = replace(shape, state=kept + self._objects, listed=VERSIONS if self._revises else shape.listed)
         elif way == "positions" and parts.positions and self._positions:
             shape = stored_positions.shape_of(parts.positions.pipeline, self._positions, window, self._objects)

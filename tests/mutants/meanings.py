@@ -48,13 +48,13 @@ MUTANTS = (
     Mutant(
         "stored-session-shown-again",
         "windowing/columnar/joined_sessions.py",
-        "(last + gap < stage.closed_before + stage.ahead)",
-        "(last + gap < stage.closed_before)",
+        "(fragments.last + gap < stage.closed_before + stage.ahead)",
+        "(fragments.last + gap < stage.closed_before)",
         ("tests/jobs/test_session_batches.py::test_a_late_row_joins_two_sessions_that_have_been_shown",),
     ),
     Mutant(
         "late-rows-of-a-session-merged-beforehand",
-        "windowing/columnar/joined_sessions.py",
+        "windowing/columnar/session_fragments.py",
         "< closed + stage.ahead",
         "< closed",
         ("tests/jobs/test_session_batches.py::test_versions_of_a_batch_are_those_of_many",),
@@ -65,6 +65,20 @@ MUTANTS = (
         "    while low < high and sessions.last[low] + gap < closed:",
         "    while low < high and sessions.last[low] + gap <= closed:",
         ("tests/jobs/test_session_batches.py::test_batches_are_those_of_the_oracle",),
+    ),
+    Mutant(
+        "pieces-closed-by-their-size-not-told-gone",
+        "windowing/columnar/cut_sessions.py",
+        "np.where(gone, (n_new < size) & (ending >= stage.closed), ",
+        "np.where(gone, False, ",
+        ("tests/jobs/test_session_batches.py::test_a_piece_that_is_closed_by_its_size_is_gone_though_its_last_row_is_within_a_gap",),
+    ),
+    Mutant(
+        "instants-of-a-session-not-merged-once-they-are-passed",
+        "windowing/columnar/cut_sessions.py",
+        "(n_new > 0) | (size > 1))",
+        "n_new > 0)",
+        ("tests/jobs/test_session_batches.py::test_a_batch_reads_of_a_session_that_is_cut_one_fragment_and_the_latest_instants",),
     ),
     Mutant(
         "labels-by-order",

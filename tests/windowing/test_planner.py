@@ -237,6 +237,19 @@ def test_sessions_that_are_revised_have_a_number_more():
     assert "each version is the one before it" in again.windows[0].choices[0].why
 
 
+def test_what_a_greatest_size_of_sessions_costs_is_told():
+    window = {"name": "visits", "type": "session", "gap": "1 hour"}
+    whole, cut = (plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [window | size]})) for size in ({}, {"max_size": "1 day"}))
+    assert (cut.ways, cut.why, cut.reads) == (("sessions",), (), whole.reads)
+    assert cut.adds.startswith(whole.adds)
+    assert "one for each instant of new rows" in cut.adds
+    assert "a partial for each instant" in cut.windows[0].shape.state
+    assert cut.windows[0].leaf_bytes > whole.windows[0].leaf_bytes
+    again = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [window | {"max_size": "1 day"}], "emit": "revise"}))
+    assert again.ways == ("live rows",)
+    assert again.why[0].startswith("windows.0.max_size with emit: revise: ")
+
+
 @pytest.mark.parametrize("key", ["_batch", "_gap", "_First", "_last", "_revision", "_sum"])
 def test_a_key_that_is_named_like_a_column_of_sessions_is_refused(key):
     windows = [{"name": "w", "type": "session", "gap": "1 hour"}]

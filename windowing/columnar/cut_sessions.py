@@ -35,7 +35,7 @@ def cut(stage: SessionStage, fragments: Fragments) -> Merged:
     """The pieces of sessions that ``fragments`` make; those of new rows hold one instant each."""
     (gap, longest), n = fragments.limits, len(fragments)
     order = np.lexsort((fragments.number, fragments.first, fragments.key))
-    first, last, key, new = (column[order] for column in (fragments.first, fragments.last, fragments.key, fragments.new))
+    first, last, key = (column[order] for column in (fragments.first, fragments.last, fragments.key))
     rows = Rows(fragments.offsets(order), first, last, fragments.number[order])
     suspect, accepted = fragments.suspect[order], np.zeros(n, np.bool_)
     live = ~suspect
@@ -48,7 +48,7 @@ def cut(stage: SessionStage, fragments: Fragments) -> Merged:
     group = np.where(live, n_closed - 1 + np.cumsum(begins & live), owner)
     offsets, members, part, node_offsets, node_members = _grouped(group, order)
     ending = np.maximum.reduceat(last[members], offsets[:-1]) + gap if len(members) else _NONE
-    n_new = np.add.reduceat(new[members].astype(np.int64), offsets[:-1]) if len(members) else _NONE
+    n_new = np.add.reduceat(fragments.new[order[members]].astype(np.int64), offsets[:-1]) if len(members) else _NONE
     size = np.diff(offsets)
     gone = np.arange(len(part)) < n_closed
     # Of a closed piece, fragments that stay within reach of the next batch; of an open one what has changed.

@@ -76,8 +76,8 @@ def _with_bounds(fragments: Sequence[Mapping[str, Any]], limits: Limits) -> Iter
     """Start and end of the window of each fragment with these ``limits``, and the fragment; several may make up a session that is cut."""
     pieces: list[list[Mapping[str, Any]]] = []
     for fragment in fragments:
-        if (fragment["gap"], fragment.get("longest") or AFTER) == limits:
-            first = fragment["first"]
+        own, first = Limits(fragment["gap"], fragment.get("longest") or AFTER), fragment["first"]
+        if own == limits:
             if not pieces or first - pieces[-1][-1]["last"] > limits.gap or first - pieces[-1][0]["first"] >= limits.longest:
                 pieces.append([])
             pieces[-1].append(fragment)
