@@ -235,6 +235,15 @@ def test_a_piece_that_is_closed_by_its_size_is_gone_though_its_last_row_is_withi
         assert sorted(found) == [(0, 12, 4), (9, 18, 2)]
 
 
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize("minute", [4, 5])
+def test_a_row_joins_a_session_that_ends_where_windows_are_closed(emit: str, minute: int):
+    stream = [VISIT | {"t": at * MINUTE, "k": key} for at, key in ((0, "a"), (5, "b"), (minute, "a"), (60, "b"))]
+    for cuts in ([], [2], [1, 2, 3]):
+        run = check(pipeline_of(["visit"], {"n": {"count": "*"}}, emit), stream, cuts, final=False)
+        assert versions(run)[0] == (0, minute + 5, 0, 2)
+
+
 def versions(run: Run) -> list[tuple[int, ...]]:
     """The result rows: start, end and revision, then the aggregate ``n``."""
     return [(row["window_start"] // MINUTE, row["window_end"] // MINUTE, row["revision"], row["n"]) for row in run.rows]

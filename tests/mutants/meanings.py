@@ -64,7 +64,7 @@ MUTANTS = (
         "windowing/kernels/fragments.py",
         "    while low < high and sessions.last[low] + gap < closed:",
         "    while low < high and sessions.last[low] + gap <= closed:",
-        ("tests/jobs/test_session_batches.py::test_batches_are_those_of_the_oracle",),
+        ("tests/jobs/test_session_batches.py::test_a_row_joins_a_session_that_ends_where_windows_are_closed",),
     ),
     Mutant(
         "pieces-closed-by-their-size-not-told-gone",
