@@ -60,6 +60,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "days of New York": {"windows": _days()},
     "months": {"windows": _days(size="1 month")},
     "sessions": {"windows": ({"name": "visits", "type": "session", "gap": "5 minutes"},)},
+    "sessions, revise": {"windows": ({"name": "visits", "type": "session", "gap": "5 minutes"},), "late": 0.01},
     "the last 5,000 rows, every 100": {"windows": _sliding({"count": 5_000}, {"count": 100})},
     "the last day, every hour, by policies": {"windows": _sliding({"time": "1 day"}, {"time": "1 hour"})},
     "up to a day, by hours": {"windows": ({"name": "so_far", "type": "cumulative", "size": "1 day", "step": "1 hour"},)},

@@ -76,11 +76,15 @@ def grids_among(pipeline: Pipeline) -> list[WindowGrid]:
 def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
     """Why no partials can make up the window at ``index``: the parts of the spec, each with its reason; empty if some can."""
     window, found = pipeline.windows[index], []
-    if window.follows_policies or window.joins_by_gap:
-        if pipeline.emit == "revise":
-            found.append("emit: revise: of partials, only windows on grids are shown again")
-        if pipeline.time.end is not None:
-            found.append("time.end: of events that last, partials make up only windows on grids")
+    if pipeline.emit == "revise" and window.follows_policies:
+        found.append("emit: revise: of partials, only windows on grids and sessions are shown again")
+    if pipeline.emit == "revise" and window.greatest_size() is not None:
+        found.append(
+            f"windows.{index}.max_size with emit: revise: a late row moves every place where a session that was shown is cut, "
+            "and a partial cannot be cut"
+        )
+    if pipeline.time.end is not None and (window.follows_policies or window.joins_by_gap):
+        found.append("time.end: of events that last, partials make up only windows on grids")
     if not window.follows_policies and (problem := window.partials_problem(f"windows.{index}")):
         found.append(problem)
     return tuple(found)

@@ -26,13 +26,13 @@ from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import Parts, Rows, WayName, divide, why_rows
 from windowmill.windowing.windows.base import Window
-from windowmill.windowing.windows.wording import kept_before
+from windowmill.windowing.windows.wording import VERSIONS, kept_before
 
 Command = Literal["run", "kernel"]
 
-#: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level; whether events reach into it), of a
-#: stored session (gap, first and last event time, batch), and of a row in memory (key, number, start, end, watermark).
-_SLICES_OWN, _SESSIONS_OWN, _ROWS_OWN = 3, 4, 5
+#: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level; whether events reach into it), and of a
+#: row in memory (key, number, start, end, watermark).
+_SLICES_OWN, _ROWS_OWN = 3, 5
 #: What revisions add to ``_READS`` and ``_ADDS`` of slices.
 _REVISIONS = (
     "; where rows came late, also those of the windows that they revise",
@@ -43,6 +43,8 @@ _SPANS = (
     "; the spans of all keys, from the first event to the last, as empty windows between these have rows",
     "; a row for each key whose span changes",
 )
+#: What sessions with a greatest size add to ``_ADDS`` of sessions.
+_INSTANTS = "; of those with a greatest size one for each instant of new rows, until windows are closed through it"
 _READS: Mapping[str, str] = {
     "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
     "nodes": "the nodes and slices that windows now complete are made of, of all keys; none in a batch that completes neither",
@@ -221,6 +223,8 @@ class _Planner:
             for read, added in more:
                 reads.append(read)
                 adds.append(added)
+        if way == "sessions" and self._parts.sessions is not None and self._parts.sessions.cuts:
+            adds.append(_INSTANTS)
         return "".join(reads), "".join(adds)
 
     def _partials_of_bytes(self) -> str:
@@ -237,7 +241,8 @@ class _Planner:
             assert self._layout is not None
             grids = self._parts.slices.grids if self._parts.slices else Grids(())
             slices_own = _SLICES_OWN + (self._nodes is not None) + grids.lasting + 2 * len(grids.known)
-            own = {"slices": slices_own, "sessions": _SESSIONS_OWN, "positions": len(stored_positions.NODE_COLUMNS)}[way]
+            sessions_own = 1 + len(self._parts.sessions.own_columns) if self._parts.sessions else 0
+            own = {"slices": slices_own, "sessions": sessions_own, "positions": len(stored_positions.NODE_COLUMNS)}[way]
             return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in self._layout.stored_columns)
         if self._refusal:
             own = CELL_BYTES * (_ROWS_OWN + len(self._pipeline.keys))
@@ -264,7 +269,9 @@ class _Planner:
             shape = stored_slices.shape_of(parts.slices.pipeline, parts.slices.grids, self._nodes, window, self._objects)
         elif way == "sessions":
             kept = f"bounds and partials of open sessions{kept_before(self._pipeline)}, a row for each batch that touched one"
-            shape = replace(shape, state=kept + self._objects)
+            if window.greatest_size() is not None:
+                kept += "; a partial for each instant that windows are not closed through"
+            shape = replace(shape, state=kept + self._objects, listed=VERSIONS if self._revises else shape.listed)
         elif way == "positions" and parts.positions and self._positions:
             shape = stored_positions.shape_of(parts.positions.pipeline, self._positions, window, self._objects)
         choices = tuple(self._choice(window, name, spec, shape) for name, spec in self._pipeline.aggregates.items())

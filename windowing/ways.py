@@ -3,9 +3,8 @@ r"""The ways in which windows are computed: by partials of slices, sessions or t
 ====================  ================================  =========================  ===============================  =====================
 \                     slices                            sessions                   positions                        live rows
 ====================  ================================  =========================  ===============================  =====================
-windows               on grids                          sessions without a         with policies, shown once      all others too
-                                                        greatest size, shown
-                                                        once
+windows               on grids                          sessions; with a greatest  with policies, shown once      all others too
+                                                        size those shown once
 aggregates            whose partials can be combined    the same                   the same                         all others too
                       in any order
 kept between batches  partials of slices; with          bounds and partials of     partials of tuples, and nodes    rows that windows
@@ -25,18 +24,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, Self
 
 import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHED, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import BLOCK, LATE_ROWS, PLACE, ROWS
-from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
+from windowmill.windowing.columnar.session_partials import own_columns
 from windowmill.windowing.columnar.slices import GRID
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
 from windowmill.windowing.kernels.layout import Layout, why_unmergeable
+from windowmill.windowing.kernels.sessions import AFTER, Limits
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 
@@ -54,11 +54,32 @@ class Slices:
 
 @dataclass(frozen=True)
 class Sessions:
-    """The sessions of a pipeline: the pipeline with these windows alone, the name and gap of each, and the layout of their partials."""
+    """The sessions of a pipeline: the pipeline with these windows alone, name and limits of each, and the layout of their partials."""
 
     pipeline: Pipeline
-    gaps: tuple[tuple[str, int], ...]
+    limits: tuple[tuple[str, Limits], ...]
     layout: Layout
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, layout: Layout) -> Self:
+        sizes = [(window, window.greatest_size()) for window in pipeline.windows]
+        limits = ((window.name, Limits(window.session_gap(), AFTER if size is None else size)) for window, size in sizes)
+        return cls(pipeline, tuple(limits), layout)
+
+    @property
+    def gaps(self) -> tuple[int, ...]:
+        """The gaps, each once."""
+        return tuple(dict.fromkeys(limits.gap for _, limits in self.limits))
+
+    @property
+    def own_columns(self) -> tuple[str, ...]:
+        """Columns that its rows of the state have beside keys, batch and partials."""
+        return own_columns(revises=self.pipeline.emit == "revise", cuts=self.cuts)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a greatest size cuts any of them."""
+        return any(limits.longest < AFTER for _, limits in self.limits)
 
 
 @dataclass(frozen=True)
@@ -122,7 +143,7 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
     if on_grids is not None:
         slices = Slices(on_grids, Grids.of(on_grids), layout)
     if joined is not None:
-        sessions = Sessions(joined, tuple((window.name, window.session_gap()) for window in joined.windows), layout)
+        sessions = Sessions.of(joined, layout)
     _check_keys(pipeline, slices, sessions, layout)
     positions = None if by_policies is None else Positions(by_policies, layout)
     return Parts(slices, sessions, positions, None if others is None else Rows(others, beside=True))
@@ -154,7 +175,9 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
         spans = map(str.lower, columns_of(slices.grids.known))
         own = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER, GRID, PLACE, ROWS, LATE_ROWS, BLOCK, *spans)
         own += (REACHING, REACHED) if slices.grids.lasting else ()
-    taken = {BATCH, SUM, *own, *((GAP, FIRST, LAST) if sessions else ()), *(name.lower() for name, _ in layout.stored_columns)}
+    if sessions:
+        own += sessions.own_columns
+    taken = {BATCH, SUM, *own, *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:
         raise SpecError(

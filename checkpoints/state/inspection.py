@@ -26,7 +26,7 @@ from windowmill.windowing.columnar.known_spans import columns_of, first_of, last
 from windowmill.windowing.columnar.log import KEY_ENTRY, ROW, LogTableOfWindow
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import LIVE, NODE, SEQUENCE, WAITING
-from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST, latest_fragments
+from windowmill.windowing.columnar.session_partials import FIRST, GAP, GONE, LAST, LONGEST, latest_fragments
 from windowmill.windowing.columnar.slice_columns import reaching_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints
@@ -169,10 +169,13 @@ class SlicesInspection(_PartialsInspection):
 
 
 class SessionsInspection(_PartialsInspection):
-    """The sessions of a table; the next batch restores the ``wanted`` ones."""
+    """The sessions of a table; the next batch restores the ``wanted`` ones. ``own`` are the columns that fragments of sessions have."""
 
-    def __init__(self, path: str, keys: Sequence[str], before_batch: int, partials: Sequence[str], wanted: OpenSessions) -> None:
+    def __init__(
+        self, path: str, keys: Sequence[str], before_batch: int, partials: Sequence[str], wanted: OpenSessions, own: Sequence[str]
+    ) -> None:
         super().__init__(path, keys, before_batch, partials)
+        self._own = {name.removeprefix("_"): name for name in own if name != GONE}
         self._open = f"{self._readable} AND ({open_condition(wanted)})"
 
     def summary(self) -> dict[str, Any]:
@@ -187,14 +190,19 @@ class SessionsInspection(_PartialsInspection):
         facts |= {"entries_superseded": counts["readable"] - counts["needed"], "entries_unfinished": counts["entries"] - counts["readable"]}
         return facts | {"oldest": counts["oldest"], "newest": counts["newest"]}
 
-    def sessions_of(self, key: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
-        """The open sessions of ``key``, each with its gap, first and last event; and the number of entries that hold them."""
+    def fragments_of(self, key: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
+        """The fragments of open sessions of ``key``, each with its own columns, in order; and the number of entries that hold them."""
         entries = self._query(f"SELECT * FROM state WHERE {self._open} AND {self._of(key)} ORDER BY {GAP}, {FIRST}")
-        _, codes = np.unique(entries.column(GAP).to_numpy(), return_inverse=True)
         # Arrow cannot take rows of the views that DataFusion makes of texts.
-        rows = entries.to_pylist()
-        latest = [rows[index] for index in latest_fragments(entries, codes).tolist()]
-        return [self._told(row, {"gap": GAP, "first": FIRST, "last": LAST}) for row in latest], len(entries)
+        rows, latest = entries.to_pylist(), list[int]()
+        of_window: dict[tuple[int, int | None], list[int]] = {}
+        for index, row in enumerate(rows):
+            of_window.setdefault((row[GAP], row.get(LONGEST)), []).append(index)
+        bounds = entries.select([name for name in (FIRST, LAST, BATCH, GONE) if name in entries.column_names])
+        for (_, longest), indices in of_window.items():
+            found = latest_fragments(bounds.take(indices), np.zeros(len(indices), np.int64), cut=longest is not None)
+            latest += [indices[place] for place in found.tolist()]
+        return [self._told(rows[index], self._own) for index in latest], len(entries)
 
 
 class PositionsInspection(Inspection):

@@ -20,6 +20,7 @@ from windowmill.jobs.ways.sessions_on_spark import LoadedOnSpark
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.session_partials import SessionStage, fragment_schema, row_schema
+from windowmill.windowing.watermark import BEFORE
 from windowmill.windowing.ways import Sessions, WayName
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class SessionPart:
 
     def __init__(self, spark: SparkSession, batch: TableInput, sessions: Sessions, state: str) -> None:
         self._spark, self._batch = spark, replace(batch, pipeline=sessions.pipeline)
-        self._stage = stage_of(self._batch, sessions)
+        self._stage, self._gaps = stage_of(self._batch, sessions), sessions.gaps
         self._table = PartialTable(spark, state, self.schema, batch.check)
 
     @property
@@ -66,12 +67,11 @@ class SessionPart:
         batch = self._batch
         if not batch.restores or (new is None and emission.emitted == batch.emitted):
             return None
-        gaps = tuple(dict.fromkeys(gap for _, gap in self._stage.gaps))
-        return OpenSessions(gaps, AXIS_BEGIN if batch.emitted is None else batch.emitted)
+        return OpenSessions(self._gaps, AXIS_BEGIN if batch.emitted is None else batch.emitted)
 
     def _stage_after(self, emission: Emission) -> SessionStage:
         """Settings for the batch, with what is closed after it."""
-        closed = AXIS_BEGIN if emission.emitted is None else emission.emitted
+        closed = BEFORE if emission.emitted is None else emission.emitted
         return replace(self._stage, closed=closed, ends=emission.ends(self._batch.plan))
 
 
@@ -82,13 +82,15 @@ def stage_of(batch: Input, sessions: Sessions) -> SessionStage:
         keys=pipeline.keys,
         ties=pipeline.time.tie_break,
         layout=layout,
-        gaps=sessions.gaps,
+        limits=sessions.limits,
         batch=batch.batch,
-        closed=AXIS_BEGIN,
+        closed_before=BEFORE if batch.emitted is None else batch.emitted,
+        closed=BEFORE,
+        ahead=batch.lateness if batch.revises else 0,
         ends=None,
         keep=batch.builds_state,
         rows=row_schema(pipeline, batch.types, layout),
-        schema=fragment_schema(batch.keys, layout),
+        schema=fragment_schema(batch.keys, layout, revises=batch.revises, cuts=sessions.cuts),
         results=batch.sink_schema,
         check=batch.check,
     )

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.new_rows import NewRows, computed
-from windowmill.windowing.columnar.session_partials import SessionStage, advance
+from windowmill.windowing.columnar.joined_sessions import advance
+from windowmill.windowing.columnar.session_partials import SessionStage
 
 if TYPE_CHECKING:
     from windowmill.jobs.ways.input import Input

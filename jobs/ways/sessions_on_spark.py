@@ -16,7 +16,8 @@ from windowmill.jobs.ways.live_row_pass import partitions
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.pass_output import computed, output, output_schema
 from windowmill.windowing.columnar.added_columns import SUM
-from windowmill.windowing.columnar.session_partials import SessionStage, advance
+from windowmill.windowing.columnar.joined_sessions import advance
+from windowmill.windowing.columnar.session_partials import SessionStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

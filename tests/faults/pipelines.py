@@ -25,15 +25,16 @@ _VISITS = {"name": "visits", "type": "session", "gap": "9 minutes"}
 _LAST_FIVE = {"name": "last_five", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}}
 _BAND = {"name": "band", "type": "sliding", "evict": {"delta": {"column": "v", "by": 30}}, "trigger": {"count": 3}}
 _SPANS = {"name": "spans", "type": "snapshot"}
+_THREE = {"name": "three", "type": "count", "count": 3}
 #: The changes to the harness's spec that make each pipeline.
 PIPELINES: Mapping[str, Mapping[str, Any]] = {
     "slices": {"aggregates": _FEW},
-    "live_rows": {"aggregates": _FEW, "windows": [_VISITS | {"max_size": "1 hour"}, _SPANS]},
-    "sessions": {"aggregates": _FEW, "windows": [_VISITS]},
+    "live_rows": {"aggregates": _FEW, "windows": [_SPANS, _THREE]},
+    "sessions": {"aggregates": _FEW, "windows": [_VISITS, _VISITS | {"name": "short", "max_size": "1 hour"}]},
     "positions": {"aggregates": _FEW, "windows": [_LAST_FIVE]},
     "deltas": {"aggregates": _FEW, "windows": [_BAND]},
     "mixed": {"aggregates": _FEW, "windows": [_SLOTS, _VISITS, _LAST_FIVE, _BAND, _SPANS]},
-    "revise": {"aggregates": _FEW, "emit": "revise", "windows": [_SLOTS]},
+    "revise": {"aggregates": _FEW, "emit": "revise", "windows": [_SLOTS, _VISITS]},
     "lasting": {
         "aggregates": _FEW | {"level": {"time_weighted_mean": "v"}},
         "emit": "revise",

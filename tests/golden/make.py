@@ -104,6 +104,20 @@ CASES: dict[str, dict[str, Any]] = {
         "windows": [{"name": "visits", "type": "session", "gap": "4 minutes"}, {"name": "w", "type": "tumbling", "size": "1 hour"}],
         "aggregates": OBJECTS,
     },
+    "revised_visits": {
+        "keys": ["flag"],
+        "windows": [{"name": "visits", "type": "session", "gap": "4 minutes"}, {"name": "stays", "type": "session", "gap": "30 seconds"}],
+        "aggregates": OBJECTS,
+        "emit": "revise",
+    },
+    "cut_visits": {
+        "keys": ["flag"],
+        "windows": [
+            {"name": "visits", "type": "session", "gap": "4 minutes"},
+            {"name": "short", "type": "session", "gap": "4 minutes", "max_size": "20 minutes"},
+        ],
+        "aggregates": OBJECTS,
+    },
     "positions": {
         "keys": ["ratio"],
         "windows": [
@@ -163,7 +177,9 @@ CASES: dict[str, dict[str, Any]] = {
 #: The cases whose tables are kept of each format: all of the first, of later ones those that it first had in this form.
 KEPT = {
     "1": ("slices", "nodes", "live", "revise", "integers", "open", "held"),
-    "2": ("objects", "calendars", "sessions", "positions", "deltas", "mixed", "empty", "lasting", "lasting_revised"),
+    "2": (
+        "objects", "calendars", "sessions", "revised_visits", "cut_visits", "positions", "deltas", "mixed", "empty", "lasting", "lasting_revised",
+    ),
 }
 #: An expectation that no batch meets: it holds the second one of the case ``held``.
 IMPOSSIBLE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": -1, "severity": "critical"}

@@ -199,11 +199,11 @@ def test_any_windows_go_beside_one_another(tmp_path_factory, windows, given):
 @pytest.mark.thorough
 @pytest.mark.covers("I7")
 @shared(1, 30)
-@given(grids=some([*GRIDS, *FILLED], 2), others=some([*VISITS, *POLICIES, "short_visit"], 2), given=inputs())
-def test_revisions_by_slices_beside_live_rows(tmp_path_factory, grids, others, given):
+@given(grids=some([*GRIDS, *FILLED], 2), visits=some(list(VISITS), 2), others=some([*POLICIES, "short_visit", "spans"], 2), given=inputs())
+def test_revisions_by_slices_and_sessions_beside_live_rows(tmp_path_factory, grids, visits, others, given):
     spec, rows, cuts, compacted = given
-    run = Run(pipeline_of([*grids, *others], emit="revise", **spec), str(tmp_path_factory.mktemp("mixed") / "state"))
-    assert run.divided.ways == ("slices", "live rows")
+    run = Run(pipeline_of([*grids, *visits, *others], emit="revise", **spec), str(tmp_path_factory.mktemp("mixed") / "state"))
+    assert run.divided.ways == ("slices", "sessions", "live rows")
     check(run, rows, cuts, compacted)
 
 
@@ -273,7 +273,7 @@ def test_spans_are_kept_and_found_beside_the_rows_of_other_parts(tmp_path, other
         # Slices that no window needs go, spans stay. Those of the last batch, were it open, do not supersede others.
         needed = Needed.slices_from(900 * MINUTE) | Needed.spans(["k"], run.spans, run.batch)
         if run.divided.sessions is not None:
-            needed |= Needed.sessions(OpenSessions(tuple(gap for _, gap in run.divided.sessions.gaps), 0))
+            needed |= Needed.sessions(OpenSessions(run.divided.sessions.gaps, 0))
         compact_entries(run.path, run.batch - 1, run.divided.ways, needed, spans=run.spans)
         assert spans_of(run) == [("a", 5), ("b", 4), ("b", 6)]
         compact_entries(run.path, run.batch, run.divided.ways, needed, spans=run.spans)

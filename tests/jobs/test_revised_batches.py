@@ -371,10 +371,11 @@ def test_rows_of_settled_files_bring_no_revisions():
     assert [(found["revision"], found["n"]) for found in run.rows] == [(0, 2)]
 
 
-def test_sessions_that_are_revised_keep_rows_beside_slices():
-    windows = {"slots": GRIDS["slots"], "visits": {"type": "session", "gap": "5 minutes"}}
+def test_policies_that_are_revised_keep_rows_beside_slices_and_sessions():
+    policies = {"type": "sliding", "evict": {"count": 3}}
+    windows = {"slots": GRIDS["slots"], "visits": {"type": "session", "gap": "5 minutes"}, "last": policies}
     pipeline = pipeline_of(windows, {"n": {"count": "*"}})
-    assert divide(pipeline, COLUMNS.arrow).ways == ("slices", "live rows")
+    assert divide(pipeline, COLUMNS.arrow).ways == ("slices", "sessions", "live rows")
     assert [why.partition(":")[0] for why in why_rows(pipeline, COLUMNS.arrow)] == ["emit"]
 
 

@@ -32,6 +32,7 @@ from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.session_partials import latest_fragments
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import divide, why_rows
 
@@ -41,6 +42,13 @@ ADVANCES = st.sampled_from([0, 1, MINUTE, 5 * MINUTE, 5 * MINUTE + 1, 9 * MINUTE
 DELAYS = st.sampled_from([0, 0, 1, MINUTE, 4 * MINUTE, 5 * MINUTE, 12 * MINUTE, 50 * MINUTE])
 ALLOWED = st.sampled_from(["0 seconds", "4 minutes", "10 minutes"])
 GAPS = {"visit": "5 minutes", "trip": "10 minutes", "stay": "5 minutes", "burst": "1 second"}
+#: Sessions with a greatest size, some of which share gap and size.
+CUT: dict[str, dict[str, Any]] = {
+    "short_visit": {"type": "session", "gap": "5 minutes", "max_size": "12 minutes"},
+    "short_stay": {"type": "session", "gap": "5 minutes", "max_size": "12 minutes"},
+    "long_visit": {"type": "session", "gap": "5 minutes", "max_size": "31 minutes"},
+    "brief": {"type": "session", "gap": "10 minutes", "max_size": "4 minutes"},
+}
 #: Windows on grids beside sessions; between gappy ones lie rows of no window.
 GRIDS: dict[str, dict[str, Any]] = {
     "slots": {"type": "tumbling", "size": "10 minutes"},
@@ -51,15 +59,19 @@ GRIDS: dict[str, dict[str, Any]] = {
 COLUMNS = Columns.of(Schema.from_arrow(SOURCE).to_json())
 
 
+#: As ``ADVANCES``, of long sessions.
+STEADY = st.sampled_from([0, 1, MINUTE, MINUTE, 2 * MINUTE, 4 * MINUTE, 5 * MINUTE, 6 * MINUTE])
+
+
 @st.composite
-def streams(draw: st.DrawFn) -> list[dict[str, Any]]:
-    ahead = list(accumulate(draw(st.lists(ADVANCES, min_size=1, max_size=18)), initial=1_000_000_000_000_000))
+def streams(draw: st.DrawFn, advances: st.SearchStrategy[int] = ADVANCES) -> list[dict[str, Any]]:
+    ahead = list(accumulate(draw(st.lists(advances, min_size=1, max_size=18)), initial=1_000_000_000_000_000))
     return [{"t": at - draw(DELAYS), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
 
 
-def pipeline_of(windows: list[str], aggregates: dict[str, Any], **time: Any) -> Pipeline:
-    named = [{"name": name, **(GRIDS[name] if name in GRIDS else {"type": "session", "gap": GAPS[name]})} for name in windows]
-    spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", **time}, "windows": named, "aggregates": aggregates}
+def pipeline_of(windows: list[str], aggregates: dict[str, Any], emit: str = "final", **time: Any) -> Pipeline:
+    named = [{"name": name, **((GRIDS | CUT)[name] if name in GRIDS | CUT else {"type": "session", "gap": GAPS[name]})} for name in windows]
+    spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", **time}, "windows": named, "aggregates": aggregates, "emit": emit}
     return Pipeline.model_validate(spec)
 
 
@@ -99,15 +111,15 @@ class Run:
         loaded: list[Loaded] = []
         if self.slices is not None:
             slicing = Slicing(batch, self.slices)
-            wanted = slicing.wanted(emission := Emission(self.seen, through, after, through))
+            judged = None if new is None else slices_in_process.judged(new, slicing)
+            emission = Emission(self.seen, through, after, through)
+            wanted = slicing.wanted(emission, slices_in_process.revised_after(judged, slicing))
             own = slicing.stage.storing.schema
-            on_grids = slices_in_process.load(
-                None if new is None else slices_in_process.judged(new, slicing), self.stored(wanted, own), slicing, emission
-            )
+            on_grids = slices_in_process.load(judged, self.stored(wanted, own), slicing, emission)
             assert on_grids is not None
             loaded.append(on_grids)
             schemas, parts = [own, *schemas], [SimpleNamespace(way="slices", grids=self.slices.grids.grids), *parts]
-        open_ones = OpenSessions(tuple({gap for _, gap in self.sessions.gaps}), after)
+        open_ones = OpenSessions(self.sessions.gaps, after)
         fragments = self.stored(open_ones, stage.schema)
         self.read = 0 if fragments is None else len(fragments)
         loaded.append(LoadedInProcess(new, stage.schema.empty_table() if fragments is None else fragments, stage, batch))
@@ -137,15 +149,22 @@ def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, fi
         run.step(rows[first:last], first)
     if final:
         run.step(None)
-    compare(run, pipeline, rows, final=final)
+    compare(run, pipeline, rows, final=final, place=place)
     return run
 
 
+def place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["k"], row["window"], row["window_end"], row["window_start"], row["revision"]
+
+
 @st.composite
-def inputs(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], bool]:
+def inputs(
+    draw: st.DrawFn, emits: Sequence[str] = ("final", "revise"), advances: st.SearchStrategy[int] = ADVANCES
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], bool]:
     """Aggregates and time of a pipeline, rows, where they are cut into batches, and whether the input ends."""
-    time = {"tie_break": ["x"], "disorder": draw(ALLOWED), "lateness": draw(ALLOWED)}
-    return {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), **time}, draw(streams()), draw(CUTS), draw(st.booleans())
+    time = {"tie_break": ["x"], "disorder": draw(ALLOWED), "lateness": draw(st.one_of(ALLOWED, st.just("1 hour")))}
+    spec = {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), "emit": draw(st.sampled_from(emits)), **time}
+    return spec, draw(streams(advances)), draw(CUTS), draw(st.booleans())
 
 
 def some(names: Sequence[str], most: int) -> st.SearchStrategy[list[str]]:
@@ -157,6 +176,13 @@ def some(names: Sequence[str], most: int) -> st.SearchStrategy[list[str]]:
 def test_batches_are_those_of_the_oracle(windows: list[str], given: Any):
     spec, rows, cuts, final = given
     check(pipeline_of(windows, **spec), rows, cuts, final=final)
+
+
+@pytest.mark.covers("I7")
+@given(cut=some(list(CUT), 2), others=some([*GAPS, *CUT], 2), given=inputs(emits=("final",), advances=STEADY))
+def test_sessions_that_a_greatest_size_cuts_are_those_of_the_oracle(cut: list[str], others: list[str], given: Any):
+    spec, rows, cuts, final = given
+    check(pipeline_of(list(dict.fromkeys([*cut, *others])), **spec), rows, cuts, final=final)
 
 
 @pytest.mark.covers("I7")
@@ -188,6 +214,83 @@ def test_a_late_row_joins_two_sessions_without_their_rows():
     assert [(row["n"], row["values"], row["window_start"], row["window_end"]) for row in run.rows] == [(3, [1, 2, 3], 0, 13 * MINUTE)]
 
 
+def test_a_batch_reads_of_a_session_that_is_cut_one_fragment_and_the_latest_instants():
+    spec = {"aggregates": OBJECTS, "tie_break": ["x"], "disorder": "4 minutes", "lateness": "10 minutes"}
+    run, rows = Run(pipeline_of(["long_visit"], **spec)), [VISIT | {"t": minute * MINUTE} for minute in range(120)]
+    for minute, row in enumerate(rows):
+        run.step([row], minute)
+        # An instant is stored by itself, and becomes a part of the fragment that a later batch stores. Both are read for a gap more.
+        assert run.read <= 2 * (4 + 10 + 5)
+    compare(run, run.base["pipeline"], rows, final=False, place=place)
+    assert [row["n"] for row in run.rows] == [31, 31, 31]
+
+
+def test_a_piece_that_is_closed_by_its_size_is_gone_though_its_last_row_is_within_a_gap():
+    rows = [(0, "a"), (4, "a"), (8, "a"), (11, "a"), (12, "b"), (13, "a"), (14, "b"), (9, "a"), (60, "b")]
+    stream = [VISIT | {"t": minute * MINUTE, "k": key} for minute, key in rows]
+    for cuts in ([], [4], [5], [4, 5, 6], list(range(9))):
+        run = check(pipeline_of(["short_visit"], {"n": {"count": "*"}}), stream, cuts, final=True)
+        found = [(row["window_start"] // MINUTE, row["window_end"] // MINUTE, row["n"]) for row in run.rows if row["k"] == "a"]
+        # The row at 9 is later than the piece that would have taken it. It joins the open one.
+        assert sorted(found) == [(0, 12, 4), (9, 18, 2)]
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize("minute", [4, 5])
+def test_a_row_joins_a_session_that_ends_where_windows_are_closed(emit: str, minute: int):
+    stream = [VISIT | {"t": at * MINUTE, "k": key} for at, key in ((0, "a"), (5, "b"), (minute, "a"), (60, "b"))]
+    for cuts in ([], [2], [1, 2, 3]):
+        run = check(pipeline_of(["visit"], {"n": {"count": "*"}}, emit), stream, cuts, final=False)
+        assert versions(run)[0] == (0, minute + 5, 0, 2)
+
+
+def versions(run: Run) -> list[tuple[int, ...]]:
+    """The result rows: start, end and revision, then the aggregate ``n``."""
+    return [(row["window_start"] // MINUTE, row["window_end"] // MINUTE, row["revision"], row["n"]) for row in run.rows]
+
+
+def test_a_late_row_joins_two_sessions_that_have_been_shown():
+    rows = [(0, "a"), (8, "a"), (30, "b"), (1, "a"), (2, "a"), (5, "a"), (4, "a"), (100, "b")]
+    stream = [VISIT | {"t": minute * MINUTE, "k": key} for minute, key in rows]
+    for cuts in ([], [3], [4, 5], list(range(8))):
+        run = check(pipeline_of(["visit"], {"n": {"count": "*"}}, "revise", lateness="2 hours"), stream, cuts, final=False)
+        assert sorted(versions(run), key=lambda row: row[3])[:7] == [
+            *[(0, 5, 0, 1), (8, 13, 0, 1), (30, 35, 0, 1)],
+            *[(0, 6, 1, 2), (0, 7, 2, 3), (0, 13, 3, 5), (0, 13, 4, 6)],
+        ]
+        assert run.state is not None
+        latest = run.state.filter(pc.field("_first") == 0).to_pylist()[-1]
+        assert (latest["_last"] // MINUTE, latest["_revision"], latest["rows"]) == (8, 4, 6)
+
+
+def held(run: Run) -> list[tuple[Any, ...]]:
+    """What the state of ``run`` holds of each open session."""
+    assert run.state is not None
+    latest = run.state.take(pa.array(latest_fragments(run.state, run.state["_gap"].to_numpy() // MINUTE)))
+    return sorted(zip(*(latest[name].to_pylist() for name in ("_gap", "_first", "_last", "_revision", "rows", "sum_int_i")), strict=True))
+
+
+def test_versions_of_a_batch_are_those_of_many():
+    late = [VISIT | {"t": (minute * 7) % 60 * MINUTE} for minute in range(40)]
+    rows = [VISIT | {"t": 0}, VISIT | {"t": 90 * MINUTE}, *late]
+    pipeline = pipeline_of(["visit", "trip"], OBJECTS, "revise", tie_break=["x"], lateness="3 hours")
+    whole, single = (check(pipeline, rows, cuts, final=False) for cuts in ([2], list(range(len(rows)))))
+    assert sorted(map(place, whole.rows)) == sorted(map(place, single.rows))
+    assert held(whole) == held(single)
+    assert max(row["revision"] for row in whole.rows) > 20
+
+
+def test_a_batch_without_late_rows_reads_and_keeps_what_it_does_where_sessions_are_shown_once():
+    runs = [Run(pipeline_of(["visit"], {"n": {"count": "*"}}, emit, lateness="20 minutes")) for emit in ("final", "revise")]
+    for minute in (0, 3, 6, 20, 21, 40, 60):
+        for run in runs:
+            run.step([VISIT | {"t": minute * MINUTE}], minute)
+    once, again = runs
+    assert (once.read, once.state.num_rows) == (again.read, again.state.num_rows)
+    assert [row[:2] for row in versions(once)] == [(0, 11), (20, 26)]
+    assert versions(again) == [(0, 11, 0, 3), (20, 26, 0, 2), (40, 45, 0, 1)]
+
+
 @pytest.mark.covers("I7")
 @pytest.mark.parametrize("late", [(5 * MINUTE + 1, 10 * MINUTE), (10 * MINUTE, 11 * MINUTE), (9 * MINUTE, 10 * MINUTE, 14 * MINUTE)])
 @pytest.mark.parametrize("aggregate", [{"collect": "s"}, {"concat": "s"}, {"first": "s"}, {"last": "s"}, {"arg_max": ["x", "s"]}])
@@ -195,14 +298,18 @@ def test_rows_of_one_time_keep_their_order_of_arrival(aggregate: dict[str, Any],
     stored = [VISIT | {"t": 10 * MINUTE, "s": name} for name in "ab"]
     rows = [*stored, *(VISIT | {"t": at, "s": f"late {at}"} for at in late), VISIT | {"t": 100 * MINUTE}]
     for cuts in ([1], [2], [1, 2, 3]):
-        check(pipeline_of(["visit"], {"found": aggregate}, lateness="1 hour"), rows, cuts, final=True)
+        for emit in ("final", "revise"):
+            check(pipeline_of(["visit"], {"found": aggregate}, emit, lateness="1 hour"), rows, cuts, final=True)
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"emit": "revise"}, "emit: revise"),
-        ({"windows": [{"name": "w", "type": "session", "gap": "5 minutes", "max_size": "1 hour"}]}, "windows.0.max_size"),
+        ({"time": {"column": "t", "end": "t"}, "emit": "revise"}, "time.end"),
+        (
+            {"windows": [{"name": "w", "type": "session", "gap": "5 minutes", "max_size": "1 hour"}], "emit": "revise"},
+            "windows.0.max_size with emit: revise",
+        ),
     ],
 )
 def test_what_keeps_the_rows_of_sessions_is_named(change: dict[str, Any], why: str):

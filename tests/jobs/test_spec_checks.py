@@ -185,14 +185,16 @@ def test_a_strict_spec_that_would_keep_raw_rows_is_refused_with_the_window_that_
     assert problems(strict=True) == []
     assert problems(windows=[SESSION]) == problems(strict=True, windows=[SESSION]) == []
     assert problems(strict=True, windows=[*SPEC["windows"], SESSION]) == []
-    [problem] = problems(strict=True, windows=[*SPEC["windows"], SESSION | {"max_size": "1 hour"}])
-    assert problem.startswith("strict: the state would keep raw rows (windows.1.max_size: a row between others")
+    cut = [*SPEC["windows"], SESSION | {"max_size": "1 hour"}]
+    assert problems(strict=True, windows=cut) == []
+    [problem] = problems(strict=True, windows=cut, emit="revise")
+    assert problem.startswith("strict: the state would keep raw rows (windows.1.max_size with emit: revise: a late row")
 
 
 def test_no_plan_is_recorded_for_a_strict_spec_that_would_keep_raw_rows(tmp_path):
     write_deltalake(str(tmp_path / "in"), pa.table({"k": ["a"], "t": pa.array([0], pa.timestamp("us", "UTC"))}))
     tables = {"source": {"path": str(tmp_path / "in")}, "sink": {"path": str(tmp_path / "out")}}
-    pipeline = parse_pipeline(SPEC | tables | {"strict": True, "windows": [SESSION | {"max_size": "1 hour"}]})
+    pipeline = parse_pipeline(SPEC | tables | {"strict": True, "windows": [SESSION | {"max_size": "1 hour"}], "emit": "revise"})
     with pytest.raises(SpecError, match="strict: the state would keep raw rows"):
         next_run(runnable_of(pipeline), Ledger.open(pipeline))
     assert Ledger.open(pipeline).open_batch is None

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.covers("D3")]
 ROWS = events(51, 300)
 VISITS: dict[str, Any] = {"name": "visits", "type": "session", "gap": "40 minutes"}
 SESSIONS: dict[str, Any] = {"windows": [VISITS], "aggregates": {"n": {"count": "*"}, "labels": {"collect": "label"}}}
-LIVE = SESSIONS | {"windows": [VISITS | {"max_size": "10 days"}]}
+LIVE = SESSIONS | {"windows": [VISITS | {"max_size": "10 days"}], "emit": "revise"}
 POSITIONS: dict[str, Any] = {"windows": [{"name": "last", "type": "sliding", "evict": {"count": 9}, "trigger": {"count": 4}}]}
 NAMED: dict[str, dict[str, Any]] = {"slices": {}, "sessions": SESSIONS, "live rows": LIVE, "positions": POSITIONS}
 CASES = [pytest.param(changes, id=name) for name, changes in NAMED.items()]

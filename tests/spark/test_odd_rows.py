@@ -19,7 +19,7 @@ YEAR_2060, YEAR_9999 = 2_840_140_800_000_000, 253_402_300_799_000_000
 ROW = {"k": "a", "site": 1, "t": BASE, "v": 1.0, "i": 1, "label": "5", "id": "e"}
 HOURLY = [{"name": "w", "type": "tumbling", "size": "1 hour"}]
 SESSIONS = [{"name": "w", "type": "session", "gap": "1 hour"}]
-LIVE = [SESSIONS[0] | {"max_size": "10 days"}]
+LIVE = [{"name": "w", "type": "snapshot"}]
 AGGREGATES = {"n": {"count": "*"}, "large": {"count": "*", "where": "cast(label as int) > 4"}}
 
 

@@ -55,6 +55,7 @@ SESSIONS = [{"name": "visits", "type": "session", "gap": "9 minutes"}, {"name": 
 TIME = {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"}
 SNAPSHOTS = {"name": "spans", "type": "snapshot"}
 OVER_TIME = AGGREGATES | {"level": {"time_weighted_mean": "v"}, "level_of": {"time_weighted_mean": "i", "where": "v > 50"}}
+CUT = [each | {"name": f"cut_{each['name']}", "max_size": "45 minutes"} for each in SESSIONS]
 #: What differs from the bench's own pipeline.
 CASES: dict[str, dict[str, Any]] = {
     "objects": {"aggregates": OBJECTS, "windows": GRIDS},
@@ -65,8 +66,11 @@ CASES: dict[str, dict[str, Any]] = {
     "sessions": {"windows": SESSIONS},
     "sessions beside grids": {"aggregates": OBJECTS, "windows": [*SESSIONS[:1], *GRIDS]},
     "sessions beside calendars": {"windows": [CALENDARS[0], *SESSIONS]},
+    "cut sessions": {"aggregates": OBJECTS, "windows": [*SESSIONS, *CUT]},
     "objects over sessions": {"aggregates": OBJECTS, "windows": SESSIONS[:1]},
     "revisions": {"emit": "revise"},
+    "revised sessions": {"windows": SESSIONS, "emit": "revise"},
+    "revised sessions beside grids": {"aggregates": OBJECTS, "windows": [*SESSIONS[:1], *GRIDS], "emit": "revise"},
     "empty windows": {"windows": EMPTY},
     "empty windows revised": {"windows": EMPTY, "emit": "revise", "keys": ["k"]},
     "empty windows of objects in nodes": {"aggregates": OBJECTS, "windows": [LONG[0] | {"empty": "emit"}, EMPTY[0]]},
@@ -110,8 +114,14 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
 
 @pytest.mark.parametrize(
     "changes",
-    [{"windows": GRIDS}, {"windows": LONG}, {"windows": EMPTY}, {"windows": EMPTY, "time": TIME, "aggregates": OVER_TIME}],
-    ids=["slices", "nodes", "empty", "lasting"],
+    [
+        {"windows": GRIDS},
+        {"windows": LONG},
+        {"windows": EMPTY},
+        {"windows": SESSIONS},
+        {"windows": EMPTY, "time": TIME, "aggregates": OVER_TIME},
+    ],
+    ids=["slices", "nodes", "empty", "sessions", "lasting"],
 )
 @pytest.mark.parametrize("place", ["process", "Spark"])
 def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch, place, changes):
@@ -196,11 +206,12 @@ def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
     [
         {"windows": GRIDS},
         {"windows": GRIDS, "emit": "revise"},
+        {"windows": SESSIONS, "emit": "revise"},
         {"windows": [*GRIDS, *SESSIONS, *POLICIES]},
         {"windows": GRIDS, "time": TIME, "aggregates": OBJECTS | OVER_TIME},
         {"windows": EMPTY, "time": TIME, "aggregates": OBJECTS | OVER_TIME, "emit": "revise"},
     ],
-    ids=["final", "revise", "of all ways", "of events that last", "of events that last, revised"],
+    ids=["final", "revise", "revised sessions", "of all ways", "of events that last", "of events that last, revised"],
 )
 def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, changes):
     bench = Bench(tmp_path, {"aggregates": OBJECTS} | changes)

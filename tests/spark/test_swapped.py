@@ -24,7 +24,7 @@ AGGREGATES: dict[str, Any] = {
 }
 WINDOWS = [{"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"}]
 SESSIONS: list[dict[str, Any]] = [{"name": "visits", "type": "session", "gap": "4 minutes"}]
-LIVE = [SESSIONS[0] | {"max_size": "10 days"}]
+LIVE: list[dict[str, Any]] = [{"name": "spans", "type": "snapshot"}]
 
 
 def wanted(bench: Bench, rows: list[Row]) -> list[Row]:

@@ -13,6 +13,7 @@ from tests.windowing.aggregate_cases import CASES
 from tests.windowing.test_columnar import Row
 from tests.windowing.test_positions import Run
 from windowmill.checkpoints.state.partials import slice_schema
+from windowmill.windowing.assumed_types import CELL_BYTES
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.columnar.added_columns import KIND, LEVEL, SUM
 from windowmill.windowing.columnar.log import StateLog
@@ -141,7 +142,6 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
 @pytest.mark.parametrize(
     ("changed", "why", "beside"),
     [
-        ({"emit": "revise", "windows": [GRID, {"name": "w", "type": "session", "gap": "1 hour"}]}, ["emit: revise"], ["slices"]),
         ({"emit": "revise", "windows": [{"name": "w", "type": "sliding", "evict": {"count": 3}}]}, ["emit: revise"], []),
         (
             {
@@ -212,7 +212,7 @@ def test_each_window_goes_its_own_way():
 
 
 def test_what_revisions_read_is_told_of_the_slices_beside_other_ways():
-    windows = [GRID, {"name": "visits", "type": "session", "gap": "1 hour"}]
+    windows = [GRID, {"name": "spans", "type": "snapshot"}]
     found = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": windows, "emit": "revise"}))
     assert found.ways == ("slices", "live rows")
     for told, of_slices in ((found.reads, "those of the windows that they revise"), (found.adds, "late rows of a slice")):
@@ -237,10 +237,32 @@ def test_a_key_that_is_named_like_a_column_of_slices_is_refused(key):
         divide(pipeline, TYPES | {key: pa.string()})
 
 
-@pytest.mark.parametrize("key", ["_batch", "_gap", "_First", "_last", "_sum"])
+def test_sessions_that_are_revised_have_a_number_more():
+    window = {"name": "visits", "type": "session", "gap": "1 hour"}
+    once, again = (plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [window], "emit": emit})) for emit in ("final", "revise"))
+    assert (again.ways, again.why, again.reads, again.adds) == (("sessions",), (), once.reads, once.adds)
+    assert again.windows[0].leaf_bytes == once.windows[0].leaf_bytes + CELL_BYTES
+    assert "each version is the one before it" in again.windows[0].choices[0].why
+
+
+def test_what_a_greatest_size_of_sessions_costs_is_told():
+    window = {"name": "visits", "type": "session", "gap": "1 hour"}
+    whole, cut = (plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [window | size]})) for size in ({}, {"max_size": "1 day"}))
+    assert (cut.ways, cut.why, cut.reads) == (("sessions",), (), whole.reads)
+    assert cut.adds.startswith(whole.adds)
+    assert "one for each instant of new rows" in cut.adds
+    assert "a partial for each instant" in cut.windows[0].shape.state
+    assert cut.windows[0].leaf_bytes > whole.windows[0].leaf_bytes
+    again = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [window | {"max_size": "1 day"}], "emit": "revise"}))
+    assert again.ways == ("live rows",)
+    assert again.why[0].startswith("windows.0.max_size with emit: revise: ")
+
+
+@pytest.mark.parametrize("key", ["_batch", "_gap", "_First", "_last", "_revision", "_sum"])
 def test_a_key_that_is_named_like_a_column_of_sessions_is_refused(key):
     windows = [{"name": "w", "type": "session", "gap": "1 hour"}]
-    pipeline = parse_pipeline(SPEC | RUNNABLE | {"keys": [key], "windows": windows, "aggregates": {"s": {"sum": "x"}}})
+    spec = SPEC | RUNNABLE | {"keys": [key], "windows": windows, "aggregates": {"s": {"sum": "x"}}}
+    pipeline = parse_pipeline(spec | {"emit": "revise"})
     with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
         divide(pipeline, TYPES | {key: pa.string()})
 

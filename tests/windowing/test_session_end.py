@@ -70,6 +70,19 @@ def test_a_session_cut_by_its_greatest_size_takes_nothing_at_its_end(engine):
     assert [(row["window_start"], row["window_end"], row["times"]) for row in found if row["k"] == "a"] == [(0, 7, [0, 3, 6]), (7, 10, [7])]
 
 
+@ENGINES
+@pytest.mark.parametrize("longest", [None, LONGEST])
+def test_versions_of_a_closed_session_are_forgotten(engine, longest):
+    #  0  1  2  3  4  5
+    #  a  a  .  .  b  b    shown with 0 through 3, and again, when 1 has come late, through 4; closed with b at 9
+    #        a             joins none: a session of its own, from 2 through 5
+    rows = [("a", 0), ("b", 4), ("a", 1), ("b", 5), ("a", -90), ("b", 9), ("a", 2), ("b", 20)]
+    found, refused = engine(pipeline("revise", longest=longest, lateness=4), rows, [3, 5, 6])
+    assert refused == [(4, "too_late")]
+    shown = [(row["window_start"], row["window_end"], row["revision"]) for row in found if row["k"] == "a"]
+    assert shown == [(0, 3, 0), (0, 4, 1), (2, 5, 0)]
+
+
 def plain_sessions(times: list[int], longest: int | None) -> list[tuple[int, int, list[int]]]:
     """Sessions of one key's times, as their definition has them."""
     found: list[list[int]] = []

@@ -90,6 +90,14 @@ class StoredObjects:
                 folded[run, index] = column.aggregate.fold(map(_decoded, partials[bounds[run] : bounds[run + 1], index]))
         return folded
 
+    def with_nodes(self, partials: Objects, node_offsets: Ints, members: Ints) -> Objects:
+        """The ``partials``, then those of nodes, each of which combines ``members`` before it; as :meth:`fold`."""
+        n, parts = len(partials), np.concatenate((partials, self.none(len(node_offsets) - 1)))
+        for node in range(len(parts) - n if len(self) else 0):
+            of_node = parts[members[node_offsets[node] : node_offsets[node + 1]]]
+            parts[n + node] = self.fold(of_node, np.array([0, len(of_node)]))[0]
+        return parts
+
     def decode(self, partials: Objects) -> Objects:
         """The partials without bytes; raises as :meth:`fold`."""
         decoded = self.none(len(partials))

@@ -32,8 +32,11 @@ class EventWindows(Protocol):
     def close(self, closed: float) -> list[Span]:
         """Remove and return the windows that are complete at ``closed``: no later event changes them."""
 
+    def takes(self, shown: Span) -> bool:
+        """Whether a later event may bring another version of ``shown``, which has been emitted."""
+
     def replaces(self, new: Span, old: Span) -> bool:
-        """Whether ``new`` is another version of ``old``, which has been emitted but not closed."""
+        """Whether ``new`` is another version of ``old``, which still takes events."""
 
 
 def _overlap(new: Span, old: Span) -> bool:
@@ -90,6 +93,10 @@ class Sessions:
         self._live = [event for event in self._live if event.number not in gone]
         return ended
 
+    def takes(self, shown: Span) -> bool:
+        live = {event.number for event in self._live}
+        return any(event.number in live for event in shown.events)
+
     replaces = staticmethod(_overlap)
 
 
@@ -125,6 +132,9 @@ class Snapshots:
         self._live = [event for event in self._live if event.stop > self._fixed]
         return ended
 
+    def takes(self, shown: Span) -> bool:
+        return shown.end > self._fixed
+
     replaces = staticmethod(_overlap)
 
 
@@ -158,6 +168,10 @@ class Counts:
         ended = [span for span in self.spans() if span.end <= closed]
         self._begun = max([self._begun, *(span.start for span in ended if span.start is not None)])
         return ended
+
+    def takes(self, shown: Span) -> bool:
+        assert shown.start is not None
+        return shown.start > self._begun
 
     @staticmethod
     def replaces(new: Span, old: Span) -> bool:
@@ -214,6 +228,9 @@ class Customs:
         self._closed |= set(ended)
         return list(ended.values())
 
+    def takes(self, shown: Span) -> bool:
+        return shown.end > self._passed
+
     @staticmethod
     def replaces(new: Span, old: Span) -> bool:
         return new.start == old.start and new.end == old.end
@@ -235,11 +252,11 @@ def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, cou
     def settle(passed: float, through: float) -> Iterator[Fired]:
         if course.revise:
             yield from show(passed)
-        for span in windows.close(through):
-            if course.revise:
-                shown[:] = [fired for fired in shown if not _same(span, fired.span)]
-            else:
-                yield Fired((), span)
+        closed = windows.close(through)
+        if course.revise:
+            shown[:] = [fired for fired in shown if windows.takes(fired.span)]
+        else:
+            yield from (Fired((), span) for span in closed)
 
     for event in events:
         yield from settle(event.watermark, event.closed)

@@ -261,5 +261,9 @@ class Shown:
                 self.versions.append((revision, window))
                 fresh.append((revision, window))
         ended = set(replay.close(closed))
-        self.versions = [(revision, version) for revision, version in self.versions if version not in ended]
+        # Of a window that was revised, older versions go with the last one, once no open window holds any of their rows.
+        live = set(replay.rows)
+        self.versions = [
+            (revision, version) for revision, version in self.versions if version not in ended and not live.isdisjoint(version.rows)
+        ]
         return fresh

@@ -127,6 +127,10 @@ class Window(Part):
         """The gap in ticks if it joins rows by a gap; ``UnsupportedError`` otherwise."""
         raise UnsupportedError(f"window {self.name}: {self.type} windows join no rows by a gap")
 
+    def greatest_size(self) -> int | None:
+        """The length in ticks at which windows that join rows by a gap are cut; null if they are not."""
+        return None
+
     @property
     def fills_gaps(self) -> bool:
         """Whether its windows are on a grid, and those that hold nothing have a row where they lie between events of their key."""

@@ -33,7 +33,8 @@ class Session(Window):
         from windowmill.windowing.slicing.revised_slicer import RevisedSlicer
         from windowmill.windowing.watermark import AFTER
 
-        gap, longest = self.gap.elapsed(), self.max_size.elapsed() if self.max_size is not None else AFTER
+        size = self.greatest_size()
+        gap, longest = self.gap.elapsed(), AFTER if size is None else size
         if pipeline.emit == "revise":
             return RevisedSlicer(lambda times, _cells: SessionReplay(times, gap, longest))
         return SessionSlicer(gap, longest, pipeline)
@@ -51,13 +52,14 @@ class Session(Window):
         state = f"the rows of open sessions{kept_before(pipeline)}"
         return Shape("sessions", why, "the rows of the session", "all of them", alone=True, listed=ONCE, state=state)
 
-    def partials_problem(self, where: str) -> str | None:
-        if self.max_size is None:
-            return None
-        return f"{where}.max_size: a row between others moves the places where a session is split, and a partial cannot be split"
+    def partials_problem(self, where: str) -> str | None:  # noqa: ARG002 - sessions are made of partials
+        return None
 
     def session_gap(self) -> int:
         return self.gap.elapsed()
+
+    def greatest_size(self) -> int | None:
+        return None if self.max_size is None else self.max_size.elapsed()
 
     def reach(self) -> int:
         return self.gap.longest + (self.max_size.longest if self.max_size is not None else 0) + 1

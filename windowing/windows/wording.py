@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 #: Why the kernels take the windows of a type leaf by leaf.
 ONCE = "windows do not overlap; each is combined once, row by row"
 
+#: Why the kernels do so with sessions that are shown again.
+VERSIONS = "windows do not overlap; each version is the one before it and what came since"
+
 
 def kept_before(pipeline: Pipeline) -> str:
     """What disorder and lateness add to the state, to follow the rows that are kept; nothing if both are zero."""

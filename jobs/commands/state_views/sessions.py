@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -14,7 +14,9 @@ from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.commands.state_views.base import View, partials_told, source_types
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.sessions import AFTER, Limits
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import Sessions
 
 
 class SessionsView(View):
@@ -24,11 +26,13 @@ class SessionsView(View):
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
         super().__init__(pipeline, ledger, limit)
-        self._gaps = {window.name: window.session_gap() for window in pipeline.windows if window.joins_by_gap}
         layout = Layout.of(pipeline, source_types(ledger, path))
+        sessions = Sessions.of(pipeline, layout)
+        self._limits = sessions.limits
         self._objects = {held.name for held in layout.objects}
-        wanted = OpenSessions(tuple(dict.fromkeys(self._gaps.values())), AXIS_BEGIN if self.emitted is None else self.emitted)
-        self.inspection = SessionsInspection(path, pipeline.keys, self.next_batch, [column for column, _ in layout.stored_columns], wanted)
+        wanted = OpenSessions(sessions.gaps, AXIS_BEGIN if self.emitted is None else self.emitted)
+        partials = [column for column, _ in layout.stored_columns]
+        self.inspection = SessionsInspection(path, pipeline.keys, self.next_batch, partials, wanted, sessions.own_columns)
 
     def summary(self) -> dict[str, Any]:
         facts = self.inspection.summary()
@@ -37,23 +41,23 @@ class SessionsView(View):
         return {"kind": "sessions", "next_batch": self.next_batch} | self.inspection.files() | facts | {"largest_keys": self.largest()}
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """The open sessions that the next run would restore, with the bounds that they have so far."""
-        sessions, entries = self.inspection.sessions_of(key)
+        """The fragments of open sessions that the next run would restore, with the bounds that their windows have so far."""
+        fragments, entries = self.inspection.fragments_of(key)
         windows = [
             {
                 "window": name,
-                "window_start": self.instant(session["first"]),
-                "window_end": self.instant(session["last"] + gap),
-                "last_event": self.instant(session["last"]),
-                "rows": session["rows"],
-                "batch": session["batch"],
-                "partials": partials_told(session["partials"], self._objects),
+                "window_start": self.instant(start),
+                "window_end": self.instant(end),
+                "last_event": self.instant(fragment["last"]),
+                **{own: fragment[own] for own in ("revision",) if own in fragment},
+                "rows": fragment["rows"],
+                "batch": fragment["batch"],
+                "partials": partials_told(fragment["partials"], self._objects),
             }
-            for session in sessions
-            for name, gap in self._gaps.items()
-            if gap == session["gap"]
+            for name, limits in self._limits
+            for start, end, fragment in _with_bounds(fragments, limits)
         ]
-        restored = {"sessions": len(sessions), "entries": entries, "rows": sum(session["rows"] for session in sessions)}
+        restored = {"sessions": len(fragments), "entries": entries, "rows": sum(fragment["rows"] for fragment in fragments)}
         return {"restored": restored, "windows": windows[: self.limit], "windows_in_all": len(windows)}
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -66,3 +70,17 @@ class SessionsView(View):
         yield from self.show_list(
             "open sessions, ending so if no row joins them", windows, data["windows_in_all"], " (--json has their partials)"
         )
+
+
+def _with_bounds(fragments: Sequence[Mapping[str, Any]], limits: Limits) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+    """Start and end of the window of each fragment with these ``limits``, and the fragment; several may make up a session that is cut."""
+    pieces: list[list[Mapping[str, Any]]] = []
+    for fragment in fragments:
+        own, first = Limits(fragment["gap"], fragment.get("longest") or AFTER), fragment["first"]
+        if own == limits:
+            if not pieces or first - pieces[-1][-1]["last"] > limits.gap or first - pieces[-1][0]["first"] >= limits.longest:
+                pieces.append([])
+            pieces[-1].append(fragment)
+    for piece in pieces:
+        start, last = piece[0]["first"], piece[-1]["last"]
+        yield from ((start, start + min(last + limits.gap - start, limits.longest), fragment) for fragment in piece)
