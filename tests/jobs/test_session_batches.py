@@ -214,6 +214,14 @@ def test_a_late_row_joins_two_sessions_without_their_rows():
     assert [(row["n"], row["values"], row["window_start"], row["window_end"]) for row in run.rows] == [(3, [1, 2, 3], 0, 13 * MINUTE)]
 
 
+def held(run: Run) -> list[tuple[Any, ...]]:
+    """What the state of ``run`` holds of each open session."""
+    assert run.state is not None
+    latest = latest_fragments(run.state, run.state["_gap"].to_numpy() // MINUTE, cut="_gone" in run.state.column_names)
+    names = [name for name in ("_gap", "_first", "_last", "_revision", "rows", "sum_int_i") if name in run.state.column_names]
+    return sorted(zip(*(run.state[name].take(pa.array(latest)).to_pylist() for name in names), strict=True))
+
+
 def test_a_batch_reads_of_a_session_that_is_cut_one_fragment_and_the_latest_instants():
     spec = {"aggregates": OBJECTS, "tie_break": ["x"], "disorder": "4 minutes", "lateness": "10 minutes"}
     run, rows = Run(pipeline_of(["long_visit"], **spec)), [VISIT | {"t": minute * MINUTE} for minute in range(120)]
@@ -223,6 +231,7 @@ def test_a_batch_reads_of_a_session_that_is_cut_one_fragment_and_the_latest_inst
         assert run.read <= 2 * (4 + 10 + 5)
     compare(run, run.base["pipeline"], rows, final=False, place=place)
     assert [row["n"] for row in run.rows] == [31, 31, 31]
+    assert held(run) == held(check(run.base["pipeline"], rows, [], final=False))
 
 
 def test_a_piece_that_is_closed_by_its_size_is_gone_though_its_last_row_is_within_a_gap():
@@ -261,13 +270,6 @@ def test_a_late_row_joins_two_sessions_that_have_been_shown():
         assert run.state is not None
         latest = run.state.filter(pc.field("_first") == 0).to_pylist()[-1]
         assert (latest["_last"] // MINUTE, latest["_revision"], latest["rows"]) == (8, 4, 6)
-
-
-def held(run: Run) -> list[tuple[Any, ...]]:
-    """What the state of ``run`` holds of each open session."""
-    assert run.state is not None
-    latest = run.state.take(pa.array(latest_fragments(run.state, run.state["_gap"].to_numpy() // MINUTE)))
-    return sorted(zip(*(latest[name].to_pylist() for name in ("_gap", "_first", "_last", "_revision", "rows", "sum_int_i")), strict=True))
 
 
 def test_versions_of_a_batch_are_those_of_many():
