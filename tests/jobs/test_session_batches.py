@@ -33,6 +33,8 @@ from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.session_partials import latest_fragments
+from windowmill.windowing.reference import Record
+from windowmill.windowing.reference.events import Course, Event, Tally
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import divide, why_rows
 
@@ -97,15 +99,20 @@ class Run:
         self.refused: list[tuple[int, str]] = []
         self.read = 0
 
-    def step(self, rows: list[dict[str, Any]] | None, first: int = 0) -> None:
-        """One batch; ``first`` numbers its rows. None: all windows are complete."""
-        batch = Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted)
+    def step(self, rows: list[dict[str, Any]] | None, first: int = 0, *, vouched: int | None = None) -> None:
+        """One batch; ``first`` numbers its rows. None: all windows are complete.
+
+        If an orchestrator vouches for intervals, the watermark after the batch is ``vouched``.
+        """
+        by_file = None if vouched is None else (AXIS_BEGIN if self.emitted is None else self.emitted,)
+        batch = Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted, closed_by_file=by_file)
         new = None if rows is None else Collected(arrived(rows), None)  # type: ignore[arg-type] - there is no Spark
         if new is not None:
             self.seen = seen_after(new.table, self.seen)
         after = AXIS_BEGIN if self.emitted is None else self.emitted
         assert self.seen is not None
-        through = AXIS_END if new is None else max(after, self.seen - batch.disorder - batch.lateness)
+        watermark = self.seen - batch.disorder if vouched is None else vouched
+        through = AXIS_END if new is None else max(after, watermark - batch.lateness)
         stage = replace(stage_of(batch, self.sessions), closed=through)
         schemas, parts = [stage.schema.append(pa.field(SUM, pa.int64()))], [SimpleNamespace(way="sessions", grids=())]
         loaded: list[Loaded] = []
@@ -214,6 +221,14 @@ def test_a_late_row_joins_two_sessions_without_their_rows():
     assert [(row["n"], row["values"], row["window_start"], row["window_end"]) for row in run.rows] == [(3, [1, 2, 3], 0, 13 * MINUTE)]
 
 
+def held(run: Run) -> list[tuple[Any, ...]]:
+    """What the state of ``run`` holds of each open session."""
+    assert run.state is not None
+    latest = latest_fragments(run.state, run.state["_gap"].to_numpy() // MINUTE, cut="_gone" in run.state.column_names)
+    names = [name for name in ("_gap", "_first", "_last", "_revision", "rows", "sum_int_i") if name in run.state.column_names]
+    return sorted(zip(*(run.state[name].take(pa.array(latest)).to_pylist() for name in names), strict=True))
+
+
 def test_a_batch_reads_of_a_session_that_is_cut_one_fragment_and_the_latest_instants():
     spec = {"aggregates": OBJECTS, "tie_break": ["x"], "disorder": "4 minutes", "lateness": "10 minutes"}
     run, rows = Run(pipeline_of(["long_visit"], **spec)), [VISIT | {"t": minute * MINUTE} for minute in range(120)]
@@ -223,6 +238,7 @@ def test_a_batch_reads_of_a_session_that_is_cut_one_fragment_and_the_latest_inst
         assert run.read <= 2 * (4 + 10 + 5)
     compare(run, run.base["pipeline"], rows, final=False, place=place)
     assert [row["n"] for row in run.rows] == [31, 31, 31]
+    assert held(run) == held(check(run.base["pipeline"], rows, [], final=False))
 
 
 def test_a_piece_that_is_closed_by_its_size_is_gone_though_its_last_row_is_within_a_gap():
@@ -233,6 +249,42 @@ def test_a_piece_that_is_closed_by_its_size_is_gone_though_its_last_row_is_withi
         found = [(row["window_start"] // MINUTE, row["window_end"] // MINUTE, row["n"]) for row in run.rows if row["k"] == "a"]
         # The row at 9 is later than the piece that would have taken it. It joins the open one.
         assert sorted(found) == [(0, 12, 4), (9, 18, 2)]
+
+
+@given(
+    rows=streams(STEADY),
+    ends=st.lists(st.sampled_from([-30, -5, 0, 3, 7]), min_size=3, max_size=3),
+    lateness=st.sampled_from([0, 4, 30]),
+    window=st.sampled_from(["visit", "short_visit"]),
+    revises=st.booleans(),
+)
+def test_an_interval_that_is_vouched_for_makes_its_rows_late(
+    rows: list[dict[str, Any]], ends: list[int], lateness: int, window: str, revises: bool
+):
+    """All rows of a batch find the watermark of the batch before."""
+    emit = "revise" if revises and window == "visit" else "final"
+    time = {"tie_break": ["x"], "watermark": "data_interval_end", "lateness": f"{lateness} minutes"}
+    run, first, third = Run(pipeline_of([window], {"n": {"count": "*"}}, emit, **time)), 0, -(-len(rows) // 3)
+    events: list[Event] = []
+    watermark = float("-inf")
+    for end in ends:
+        for row in rows[first : first + third]:
+            record, number = Record(row), len(events)
+            order = (row["t"], row["x"], number)
+            events.append(Event(number, (row["k"],), row["t"], row["t"], order, watermark, watermark - lateness * MINUTE, record))
+        if first < len(rows):
+            vouched = max(row["t"] for row in rows[: first + third]) + end * MINUTE
+            run.step(rows[first : first + third], first, vouched=vouched)
+            watermark = max(watermark, vouched)
+        first += third
+    tally, course = Tally(), Course(False, emit == "revise", watermark, watermark - lateness * MINUTE, 0)
+    wanted = [
+        (key, fired.span.end, fired.span.start, fired.revision, len(fired.span.events))
+        for key in sorted({row["k"] for row in rows})
+        for fired in run.base["pipeline"].windows[0].reference_rows([event for event in events if event.key == (key,)], tally, course)
+    ]
+    assert sorted((row["k"], row["window_end"], row["window_start"], row["revision"], row["n"]) for row in run.rows) == sorted(wanted)
+    assert run.refused == [(number, "too_late") for number in sorted(tally.refused)]
 
 
 @pytest.mark.parametrize("emit", ["final", "revise"])
@@ -261,13 +313,6 @@ def test_a_late_row_joins_two_sessions_that_have_been_shown():
         assert run.state is not None
         latest = run.state.filter(pc.field("_first") == 0).to_pylist()[-1]
         assert (latest["_last"] // MINUTE, latest["_revision"], latest["rows"]) == (8, 4, 6)
-
-
-def held(run: Run) -> list[tuple[Any, ...]]:
-    """What the state of ``run`` holds of each open session."""
-    assert run.state is not None
-    latest = run.state.take(pa.array(latest_fragments(run.state, run.state["_gap"].to_numpy() // MINUTE)))
-    return sorted(zip(*(latest[name].to_pylist() for name in ("_gap", "_first", "_last", "_revision", "rows", "sum_int_i")), strict=True))
 
 
 def test_versions_of_a_batch_are_those_of_many():

@@ -414,6 +414,24 @@ def test_open_sessions_are_shown_beside_slices(tmp_path, capsys):
     assert "open sessions, ending so if no row joins them" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(("case", "window"), [("revised_visits", "visits"), ("cut_visits", "short")])
+def test_open_windows_are_those_that_the_end_of_the_input_closes(tmp_path, case, window):
+    golden = Golden(Path(shutil.copytree(HERE / "format-2" / case, tmp_path / "tables")))
+    pipeline = Pipeline.model_validate(golden.spec())
+    of_window = [row for row in evaluate(pipeline, list(map(Record, landed(golden.folder / "source")))).rows if row["window"] == window]
+    wanted = {row["window_start"]: row for row in sorted(of_window, key=lambda row: row["revision"]) if row["flag"] is True}
+    told = [each for each in state_of(pipeline, ["flag=true"], 99).data["windows"] if each["window"] == window]
+    rows: dict[str, int] = {}
+    for each in told:
+        rows[each["window_start"]] = rows.get(each["window_start"], 0) + each["rows"]
+        row = next(row for start, row in wanted.items() if bound(start, True) == each["window_start"])
+        assert each["window_end"] == bound(row["window_end"], True)
+        assert each.get("revision", 0) == row["revision"]
+    assert rows == {start: row["n"] for at, row in wanted.items() if (start := bound(at, True)) in rows}
+    # Of sessions that are cut, each of the latest instants is told by itself.
+    assert (len(told) > len(rows)) == (case == "cut_visits")
+
+
 def test_since_when_a_key_is_known_is_shown_beside_its_slices(tmp_path, capsys):
     golden = Golden(Path(shutil.copytree(HERE / "format-2" / "empty", tmp_path / "tables")))
     pipeline = Pipeline.model_validate(golden.spec())
