@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
     session()  # one that will live long; the first run would start one for a small batch
     kinds = {name: changes for name, changes in KINDS.items() if name == BASE or not given.only or name in given.only}
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
-        pipelines = {}
+        pipelines: dict[str, Growing] = {}
         for name, changes in kinds.items():
             spec = {"windows": WINDOWS, "aggregates": AGGREGATES} | changes
             for longer, rows in histories.items():

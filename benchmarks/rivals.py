@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
@@ -17,7 +19,6 @@ from windowmill.jobs.batch.outcomes import Done
 from windowmill.windowing.axis import from_us
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 DAY_US = 1_440 * MINUTE_US
@@ -137,21 +138,31 @@ class StreamedTuples(Streaming):
 
 
 class Recomputing(Rival):
-    """Spark recomputing the windows that a run completed, from the events that they hold; the history's windows are not its business."""
+    """Spark recomputing the windows that a run completed, each from the events that it holds; the history's windows are not its business.
+
+    Attributes
+    ----------
+    computed
+        The aggregates in SQL.
+    """
 
     least = 5
+    computed: ClassVar[tuple[str, ...]] = SPARK_COUNTS
 
     def take(self, done: Done | None) -> None:
         if done is None:
             return
         assert done.plan.emitted is not None
         assert done.commit.emitted is not None
-        after, through = done.plan.emitted, done.commit.emitted
-        self.windows(after, through).write.format("delta").mode("append").save(self.path)
+        windows = [
+            self.events(begin, end).groupBy("k").agg(*map(F.expr, self.computed)).withColumn("window_end", F.lit(end))
+            for begin, end in self.bounds(done.plan.emitted, done.commit.emitted)
+        ]
+        reduce(DataFrame.unionByName, windows).write.format("delta").mode("append").save(self.path)
 
     @abstractmethod
-    def windows(self, after: int, through: int) -> DataFrame:
-        """The rows of the windows that end in (``after``, ``through``]."""
+    def bounds(self, after: int, through: int) -> list[tuple[int, int]]:
+        """Start and end of the windows that end in (``after``, ``through``], in microseconds."""
 
     def rows(self) -> DataFrame:
         return session().read.format("delta").load(self.path)
@@ -163,13 +174,11 @@ class RecomputedWeeks(Recomputing):
     label = "p95 of the last 7 days, every 10 minutes: Spark recomputing"
     window: ClassVar[dict[str, Any]] = {"name": "w", "type": "hopping", "size": "7 days", "hop": "10 minutes"}
     aggregates: ClassVar[dict[str, Any]] = COUNTS | {"p95": {"quantile": {"column": "v", "q": 0.95}}}
+    computed = (*SPARK_COUNTS, "percentile_disc(0.95) WITHIN GROUP (ORDER BY v) AS p95")
 
-    def windows(self, after: int, through: int) -> DataFrame:
-        window = F.window("t", "7 days", "10 minutes")
-        p95 = "percentile_disc(0.95) WITHIN GROUP (ORDER BY v) AS p95"
-        rows = self.events(after - 7 * DAY_US, through).groupBy("k", window.alias("window")).agg(*map(F.expr, (*SPARK_COUNTS, p95)))
-        ended = rows.withColumn("window_end", F.unix_micros("window.end")).drop("window")
-        return ended.where((F.col("window_end") > after) & (F.col("window_end") <= through))
+    def bounds(self, after: int, through: int) -> list[tuple[int, int]]:
+        hop = 10 * MINUTE_US
+        return [(end - 7 * DAY_US, end) for end in range((after // hop + 1) * hop, through + 1, hop)]
 
 
 class RecomputedDays(Recomputing):
@@ -179,19 +188,11 @@ class RecomputedDays(Recomputing):
     window: ClassVar[dict[str, Any]] = {"name": "w", "type": "hopping", "size": "30 days", "hop": "1 day", "timezone": "America/New_York"}
     minutes = 1_440
 
-    def windows(self, after: int, through: int) -> DataFrame:
+    def bounds(self, after: int, through: int) -> list[tuple[int, int]]:
         zone = "America/New_York"
         local = pd.date_range(pd.Timestamp(after, unit="us", tz=zone).normalize(), pd.Timestamp(through, unit="us", tz=zone), freq="D")
         ends = [day for day in local if after < day.value // 1_000 <= through]
-        bounds = [((day - pd.DateOffset(days=30)).value // 1_000, day.value // 1_000) for day in ends]
-        parts = [
-            self.events(begin, end).groupBy("k").agg(*map(F.expr, SPARK_COUNTS)).withColumn("window_end", F.lit(end))
-            for begin, end in bounds
-        ]
-        first, *others = parts
-        for part in others:
-            first = first.unionByName(part)
-        return first
+        return [((day - pd.DateOffset(days=30)).value // 1_000, day.value // 1_000) for day in ends]
 
 
 RIVALS: tuple[type[Rival], ...] = (StreamedSessions, StreamedTuples, RecomputedWeeks, RecomputedDays)
