@@ -80,8 +80,8 @@ def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
         found.append("emit: revise: of partials, only windows on grids and sessions are shown again")
     if pipeline.emit == "revise" and window.greatest_size() is not None:
         found.append(
-            f"windows.{index}.max_size with emit: revise: a late row moves every place where a session that was shown is cut, "
-            "and a partial cannot be cut"
+            f"windows.{index}.max_size with emit: revise: a late row moves every place where a session is cut, so pieces that were shown "
+            "overlap several new ones"
         )
     if pipeline.time.end is not None and (window.follows_policies or window.joins_by_gap):
         found.append("time.end: of events that last, partials make up only windows on grids")

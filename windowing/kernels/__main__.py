@@ -83,6 +83,32 @@ def _slice(*, revises: bool) -> None:
     list(slice_windows.combined(slices.WindowStage(stage, grids.named, -9, 9, -9, results, revising=revising), packed * 2))
 
 
+def _sessions() -> None:
+    """The kernels of sessions over fragments, with and without a greatest size, as each of two batches calls them."""
+    from windowmill.windowing.columnar import session_partials as partials
+    from windowmill.windowing.columnar.joined_sessions import advance
+    from windowmill.windowing.columnar.output import result_schema
+    from windowmill.windowing.kernels.layout import Layout
+    from windowmill.windowing.kernels.sessions import AFTER, Limits
+    from windowmill.windowing.specfile import parse_pipeline
+
+    windows: list[dict[str, Any]] = [{"name": "w", "type": "session", "gap": 2}, {"name": "c", "type": "session", "gap": 2, "max_size": 9}]
+    spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
+    pipeline, types = parse_pipeline(spec), {"t": pa.int64(), "v": pa.float64()}
+    layout, limits = Layout.of(pipeline, types), (("w", Limits(2, AFTER)), ("c", Limits(2, 9)))
+    read, schema = partials.row_schema(pipeline, types, layout), partials.fragment_schema({}, layout, cuts=True)
+    stored: pa.Table = schema.empty_table()
+    for batch in range(2):
+        closed = 8 * batch
+        stage = partials.SessionStage(
+            (), (), layout, limits, batch, closed, closed + 6, 0, None, True, read, schema, result_schema(pipeline, types)
+        )
+        rows = [{"v": 1.0, "_time": at, "_number": at, "_closed": at + 1, "_late": True} for at in range(closed, closed + 8)]
+        done = advance(stage, pa.Table.from_pylist(rows, schema=read), stored)
+        assert done.state is not None
+        stored = pa.concat_tables([stored, done.state.select(schema.names)])
+
+
 def _positions() -> None:
     """The kernels of windows over positions, which restore nodes and complete others."""
     from windowmill.windowing.columnar import added_columns as added
@@ -127,6 +153,7 @@ def warm() -> float:
     )
     _slice(revises=False)
     _slice(revises=True)
+    _sessions()
     _positions()
     _checksums()
     _run(_POINTS, "final")
