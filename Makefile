@@ -11,7 +11,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo up down test cases faults machine soak airflow-faults mutants fuzz bench bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-parsing bench-minutes bench-nexmark bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo cluster-demo up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-parsing bench-minutes bench-nexmark bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test: lint ## Run every check and every test (under 30 minutes)
 
 cases: setup ## Run every case of other engines on Spark too (about 5 minutes)
 	WINDOWMILL_CASES=all $(PY) -m pytest tests/spark/test_cases.py
+
+connect: setup ## Run every Spark test and case over a Spark Connect server (an hour)
+	WINDOWMILL_TESTS_OVER=connect WINDOWMILL_CASES=all $(PY) -m pytest --timeout=1800 -m "spark and not dag and not demo" tests/spark tests/jobs tests/plugins tests/windowing tests/checkpoints tests/expectations tests/golden
 
 faults: setup ## Every fault at every step on Spark, and 200 kills at random instants (hours)
 	WINDOWMILL_FAULTS=all WINDOWMILL_KILLS=200 $(PY) -m pytest --timeout=14400 tests/faults

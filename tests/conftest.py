@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,11 +15,28 @@ settings.register_profile("fuzz", max_examples=10_000, deadline=None, suppress_h
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
+#: ``connect``: tests run over a Spark Connect server.
+OVER_CONNECT = os.environ.get("WINDOWMILL_TESTS_OVER") == "connect"
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
     """The one Spark session of the test run, with the product's own settings."""
+    from tests.spark.serving import serve
     from windowmill.jobs.spark.session import spark_session
 
-    session = spark_session("windowmill tests", master="local[2]", brief=True)
-    yield session
-    session.stop()
+    with ExitStack() as stack:
+        if OVER_CONNECT:
+            os.environ["SPARK_REMOTE"] = stack.enter_context(serve()).address
+            yield spark_session("windowmill tests")
+            return
+        session = spark_session("windowmill tests", master="local[2]", brief=True)
+        yield session
+        session.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what needs a session of this process where tests run over a server."""
+    for item in items if OVER_CONNECT else ():
+        if item.get_closest_marker("classic"):
+            item.add_marker(pytest.mark.skip(reason="needs a session of this process"))

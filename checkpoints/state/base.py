@@ -64,14 +64,21 @@ class StateTable:
             few = few.sort_by([(name, "ascending") for name in self._order]) if self._order else few
             append_once(self._path, few, app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
         else:
-            frame = self._spark.createDataFrame(without_empty_chunks(rows)) if isinstance(rows, pa.Table) else rows
-            chosen = frame.select(*map(backquoted, self._schema.names))
+            chosen = self._frame(rows).select(*map(backquoted, self._schema.names))
             writer = writer_once(chosen, count, app_id=app_id, version=batch, metadata=metadata, order=self._order)
             writer.mode("append").option("mergeSchema", self._widens).save(self._path)
         version = landed(self._path, app_id=app_id, version=batch)
         if version is None:
             raise StateError(f"state {self._path}: the commit of batch {batch} did not land; run again")
         return version
+
+    def _frame(self, rows: DataFrame | pa.Table) -> DataFrame:
+        if not isinstance(rows, pa.Table):
+            return rows
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        # A Spark Connect session cannot infer the types of no rows.
+        return self._spark.createDataFrame(without_empty_chunks(rows), from_arrow_schema(rows.schema))
 
     def _rows(
         self,

@@ -117,6 +117,7 @@ def test_the_folder_of_another_user_is_left_alone(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.spark
+@pytest.mark.classic
 def test_a_session_uses_the_jvm_that_was_begun_and_nothing_is_left_of_it(settings: dict[str, str]) -> None:
     # An empty address is none: Spark's launcher would take it for one.
     done = subprocess.run([sys.executable, "-c", RUN], env=os.environ | {"SPARK_REMOTE": ""}, capture_output=True, text=True, check=True)
@@ -129,6 +130,7 @@ def test_a_session_uses_the_jvm_that_was_begun_and_nothing_is_left_of_it(setting
 
 
 @pytest.mark.spark
+@pytest.mark.classic
 def test_a_jvm_that_does_not_start_is_one_line(settings: dict[str, str], tmp_path: Path) -> None:
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()

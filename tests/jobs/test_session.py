@@ -63,6 +63,7 @@ def test_writes_and_reads_delta_once_per_transaction(spark: SparkSession, tmp_pa
 
 
 @pytest.mark.spark
+@pytest.mark.classic
 def test_workers_run_this_python(spark: SparkSession) -> None:
     assert spark.sparkContext.parallelize([0], 1).map(lambda _: sys.prefix).collect() == [sys.prefix]
 
@@ -74,6 +75,7 @@ def test_session_is_utc_and_strict(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.classic
 def test_running_session_is_used_again_and_takes_settings(spark: SparkSession) -> None:
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")

@@ -69,6 +69,7 @@ def test_kernel_and_reference_agree_on_it(plug, spec):
 
 
 @pytest.mark.spark
+@pytest.mark.classic  # it changes the workers' environment
 @pytest.mark.parametrize("spec", [SPEC, OBJECTS], ids=["slices", "live rows"])
 def test_spark_computes_it_too(plug, spark, monkeypatch, spec):
     plug(TOYS)

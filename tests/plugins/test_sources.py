@@ -116,6 +116,7 @@ def test_a_source_that_is_not_there_is_told(plug, tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.classic  # it changes the workers' environment
 def test_each_run_reads_what_is_new(plug, spark, monkeypatch, tmp_path, land, spec, capsys):
     plug(TOY, "tests.plugins.toys.aggregates")
     monkeypatch.delitem(spark.sparkContext.environment, "WINDOWMILL_PLUGINS", raising=False)

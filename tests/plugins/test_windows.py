@@ -79,6 +79,7 @@ def test_a_new_type_is_computed(tmp_path, engine, batch_rows):
 
 
 @pytest.mark.spark
+@pytest.mark.classic  # it changes the workers' environment
 def test_spark_computes_it_too(spark, monkeypatch):
     """Workers import the module by themselves when they are handed a window of it."""
     monkeypatch.delitem(spark.sparkContext.environment, "WINDOWMILL_PLUGINS", raising=False)

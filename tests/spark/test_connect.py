@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,40 +17,21 @@ import yaml
 from tests.faults.kills import BY_SPARK
 from tests.spark import over_connect, two_executors
 from tests.spark.harness import Bench, differences, events, expected
+from tests.spark.serving import Served, serve
 from tests.spark.test_two_executors import tables
 from windowmill.jobs.commands.doctor import check_server
 from windowmill.jobs.spark.access import ClassicAccess, hadoop_uri
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.timeout(1_200)]
 
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass
-class Served:
-    """A running ``windowmill serve``: its process, address, and the process id of Spark."""
-
-    process: subprocess.Popen[str]
-    address: str
-    pid: int
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return os.environ | {"SPARK_REMOTE": self.address}
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     """One server for all tests here; the last one kills it."""
-    command = [sys.executable, "-m", "windowmill.jobs.cli", "serve", "--port", "0", "--json"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.communicate()[1]
-        told = json.loads(line)
-        yield Served(process, told["address"], told["pid"])
-        if process.poll() is None:
-            process.kill()
+    with serve() as server:
+        yield server
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:

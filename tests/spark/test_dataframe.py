@@ -82,7 +82,7 @@ def test_nothing_runs_before_an_action(spark):
 
 
 def test_no_rows(spark, tmp_path):
-    assert aggregate(_frame(spark, []), Bench(tmp_path).pipeline).collect() == []
+    assert aggregate(_frame(spark, events(61, 1)).limit(0), Bench(tmp_path).pipeline).collect() == []
 
 
 def test_spec_of_every_form_and_its_errors(spark, tmp_path):

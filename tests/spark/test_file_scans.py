@@ -22,7 +22,7 @@ from windowmill.windowing.errors import SourceError
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.ways import divide
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.classic]  # a client is not told the plan
 
 _START = 1_700_000_000_000_000
 _SPEC = {

@@ -14,7 +14,7 @@ from tests.spark import two_executors
 from tests.spark.harness import Bench
 from windowmill.checkpoints.places import Places
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.classic]
 
 ROOT = Path(__file__).parents[2]
 
