@@ -175,8 +175,8 @@ def _worked(task: PartitionTask, batches: Iterable[pa.RecordBatch], check: RowCh
     table = pa.Table.from_batches(arrived)
     del arrived
     if KIND not in table.column_names:
-        return task.work(log.schema.empty_table(), _as(log.fresh_schema, _with_defaults(table)))
-    table = _as(log.schema, table)
+        return task.work(log.schema.empty_table(), _as(log.fresh_schema, _with_defaults(table.combine_chunks())))
+    table = _as(log.schema, table.combine_chunks())
     fresh = pc.equal(table.column(KIND), FRESH)
     stored = table.filter(pc.invert(fresh))
     if check is not None:
@@ -195,7 +195,7 @@ def _with_defaults(fresh: pa.Table) -> pa.Table:
 
 def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
     # Cast, because Spark sets nullability and names list items differently.
-    return table.select(schema.names).cast(schema).combine_chunks()
+    return table.select(schema.names).cast(schema)
 
 
 def _work(

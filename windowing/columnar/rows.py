@@ -20,7 +20,10 @@ OWN = (KEY, NUMBER, TIME, UNTIL, WATERMARK)
 
 def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """``column`` as one array, with instants as integers along the axis; −0.0 is unchanged."""
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    whole = column
+    if isinstance(column, pa.ChunkedArray):
+        # Arrow would copy a single chunk, too.
+        whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return whole.cast(pa.int64()) if pa.types.is_timestamp(whole.type) else whole
 
 
@@ -106,16 +109,16 @@ def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) 
     order = order[np.argsort(time[order], kind="stable")]
     of_keys, offsets = by_key(key[order], n_keys)
     order = order[of_keys]
-    numbers, until, watermark = number[order], table.column(UNTIL).to_numpy()[order], table.column(WATERMARK).to_numpy()[order]
+    number, until, watermark = number[order], *(table.column(name).to_numpy()[order] for name in (UNTIL, WATERMARK))
     return Leaves(
-        table.drop_columns([name for name in OWN if name != TIME]).take(pa.array(order)),
+        table.drop_columns([KEY, UNTIL, WATERMARK]).take(pa.array(order)),
         offsets,
         np.repeat(np.arange(n_keys), np.diff(offsets)),
-        numbers,
+        number,
         time[order],
         until,
         watermark,
-        numbers >= first_new,
+        number >= first_new,
         order,
     )
 
