@@ -5,12 +5,14 @@ All other code takes a session of either kind and asks :func:`access_to` for wha
 
 from __future__ import annotations
 
+import gc
 import re
 import unicodedata
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -91,7 +93,20 @@ def map_in_arrow(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]],
     columns come batches without rows.
     """
     types = from_arrow_schema(schema)
-    return access_to(rows.sparkSession).named(rows.mapInArrow(function, types), types)
+    return access_to(rows.sparkSession).named(rows.mapInArrow(partial(_in_worker, function), types), types)
+
+
+def _in_worker(
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    yield from function(batches)
+    _keep_modules()
+
+
+@cache
+def _keep_modules() -> None:
+    """Exempt what a worker has imported from garbage collection; PySpark's workers collect after each task, which would take 0.05 s."""
+    gc.freeze()
 
 
 class ClassicAccess(Access):

@@ -6,7 +6,7 @@ exactly the types that Spark gives them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,13 +24,20 @@ _BATCH_ROWS = 250_000
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """Row groups of a file, which had ``size`` bytes, and was last ``changed`` (nanoseconds), when it was examined."""
+    """Row groups of a file, which had ``size`` bytes, and was last ``changed`` (nanoseconds), when it was examined.
+
+    Attributes
+    ----------
+    rows, bytes
+        Number of their rows, and of bytes in the columns that are read, before compression.
+    """
 
     path: str
     size: int
     changed: int
     row_groups: tuple[int, ...]
     rows: int
+    bytes: int
 
 
 #: The parts that each task reads.
@@ -48,7 +55,7 @@ def parts_of(ranges: Sequence[Sequence[FileRange]], types: Mapping[str, pa.DataT
         if found is None:
             return None
         examined[path] = found
-    tasks = [[_part(part, *examined[part.path]) for part in task] for task in ranges]
+    tasks = [[_part(part, *examined[part.path], types) for part in task] for task in ranges]
     groups = sum(len(part.row_groups) for task in tasks for part in task)
     return tasks if groups == sum(metadata.num_row_groups for _, metadata in examined.values()) else None
 
@@ -71,14 +78,21 @@ def _examined(path: str, size: int, types: Mapping[str, pa.DataType]) -> tuple[i
     return (status.st_mtime_ns, metadata) if known else None
 
 
-def _part(part: FileRange, changed: int, metadata: pq.FileMetaData) -> FilePart:
-    groups = [number for number in range(metadata.num_row_groups) if part.start <= _middle(metadata.row_group(number)) < part.stop]
-    return FilePart(part.path, part.size, changed, tuple(groups), sum(metadata.row_group(number).num_rows for number in groups))
+def _part(part: FileRange, changed: int, metadata: pq.FileMetaData, names: Collection[str]) -> FilePart:
+    every = {number: metadata.row_group(number) for number in range(metadata.num_row_groups)}
+    groups = {number: group for number, group in every.items() if part.start <= _middle(group) < part.stop}
+    read = [column for group in groups.values() for column in _columns(group) if column.path_in_schema in names]
+    rows, size = sum(group.num_rows for group in groups.values()), sum(column.total_uncompressed_size for column in read)
+    return FilePart(part.path, part.size, changed, tuple(groups), rows, size)
+
+
+def _columns(group: pq.RowGroupMetaData) -> list[pq.ColumnChunkMetaData]:
+    return [group.column(number) for number in range(group.num_columns)]
 
 
 def _middle(group: pq.RowGroupMetaData) -> int:
     """The byte that decides which part of a file a row group belongs to."""
-    columns = [group.column(number) for number in range(group.num_columns)]
+    columns = _columns(group)
     first = columns[0]
     begin = min(first.data_page_offset, first.dictionary_page_offset or first.data_page_offset)
     return int(begin + sum(column.total_compressed_size for column in columns) // 2)

@@ -1,8 +1,12 @@
-"""Windows over Parquet files that tasks read by Arrow: by slices, or over live rows that cross the shuffle as Arrow blocks."""
+"""Windows over Parquet files that tasks read by Arrow: by slices, or over live rows.
+
+A shuffle moves rows or slices to the task of their key. Where few tasks run at a time it is cheaper if each reads all rows, and leaves out
+those of other tasks' keys. Else slices cross the shuffle packed, and live rows as Arrow blocks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,10 +21,10 @@ from windowmill.jobs.ways.row_numbers import ROW_BITS
 from windowmill.jobs.ways.slice_passes import cut, result_rows, windows
 from windowmill.windowing.columnar import slices
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME
-from windowmill.windowing.columnar.buckets import in_buckets
+from windowmill.windowing.columnar.buckets import Share, in_buckets
 from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.columnar.slice_windows import combined_here
 from windowmill.windowing.columnar.slices import SliceStage, WindowStage
-from windowmill.windowing.columnar.unshuffled import combined_here
 from windowmill.windowing.watermark import Clock
 
 if TYPE_CHECKING:
@@ -41,60 +45,97 @@ class SlicesOfFiles:
     stage: SliceStage
 
     def windows(self, spark: SparkSession, stage: WindowStage, partitions: int) -> DataFrame:
-        """As :func:`windowmill.jobs.ways.slice_passes.windows`; few rows take a single task without a shuffle."""
+        """As :func:`windowmill.jobs.ways.slice_passes.windows`."""
         rows, overlap = self.scan.n_rows, sum(grid.most_ends(grid.longest) for _, grid in stage.grids)
-        if rows <= limits.MOST_ROWS_OF_A_TASK and rows * overlap <= limits.MOST_COUNTED_OF_A_TASK:
-            return result_rows(map_in_arrow(spark.range(0, 1, 1, 1), partial(_windows, self, stage), stage.declared_schema), stage)
-        return windows(
-            map_in_arrow(_task_numbers(spark, self.scan), partial(_lifted, self), self.stage.packing.packed_schema), stage, partitions
-        )
+        few = rows <= limits.MOST_ROWS_OF_A_TASK and rows * overlap <= limits.MOST_COUNTED_OF_A_TASK
+        layout = self.stage.layout
+        # Partials that are Python objects may be of any size.
+        shares = self.stage.keys and not layout.objects
+        readers = 1 if few else _readers(spark, self.scan, sum(layout.widths())) if shares else 0
+        if readers:
+            shared = map_in_arrow(_numbers(spark, readers), partial(_windows, self, stage, readers), stage.declared_schema)
+            return result_rows(shared, stage)
+        packed = map_in_arrow(_numbers(spark, len(self.scan.tasks)), partial(_lifted, self), self.stage.packing.packed_schema)
+        return windows(packed, stage, partitions)
 
-    def lift(self, task: int) -> Iterator[pa.Table]:
-        """The packed slices of the rows that a task reads."""
-        return slices.lifted(self.stage, (rows for rows, _ in self.scan.rows(task)), task << 32)
+    def rows(self, task: int) -> Iterator[pa.RecordBatch]:
+        """The usable rows that a task reads."""
+        return (rows for rows, _ in self.scan.rows(task))
 
 
 def live_windows(spark: SparkSession, scan: FileScan, live: LiveRows, clock: Clock, partitions: int) -> DataFrame:
-    """As :meth:`.LiveRows.windows`, over the rows of ``scan``, which cross the shuffle as Arrow blocks."""
+    """As :meth:`.LiveRows.windows`, over the rows of ``scan``."""
     cores = access_to(spark).cores()
     # A last round of tasks that leaves cores idle would take as long as the others.
     n = -(-live_row_pass.partitions(scan.n_rows, partitions) // cores) * cores if live.log.keys else 1
-    blocks = map_in_arrow(_task_numbers(spark, scan), partial(_blocks, scan, live.log, n), _BLOCK)
+    if readers := min(n, _readers(spark, scan, len(live.log.fresh_schema))):
+        return live.windows_of_gathered(_numbers(spark, readers), clock, 0, partial(_shared_rows, scan, live.log, n, readers))
+    blocks = map_in_arrow(_numbers(spark, len(scan.tasks)), partial(_blocks, scan, live.log, n), _BLOCK)
     return live.windows_of_gathered(blocks.repartitionById(n, _PARTITION), clock, 0, _rows_of_blocks)
 
 
-def _task_numbers(spark: SparkSession, scan: FileScan) -> DataFrame:
-    """A row and a Spark partition for each task of ``scan``."""
-    n = len(scan.tasks)
+def _readers(spark: SparkSession, scan: FileScan, width: int) -> int:
+    """Number of tasks that each read all rows of ``scan`` to share out the keys; 0 if a shuffle is cheaper, or takes less memory.
+
+    ``width`` is how many numbers a task keeps of a row of its keys.
+    """
+    cores = access_to(spark).cores()
+    fits = scan.n_rows * width <= limits.MOST_SHARED_NUMBERS and scan.n_bytes <= limits.MOST_SHARED_BYTES
+    return cores if fits and cores <= limits.MOST_READERS else 0
+
+
+def _numbers(spark: SparkSession, n: int) -> DataFrame:
+    """Rows of the numbers from 0 to ``n`` − 1, each in a Spark partition of its own."""
     return spark.range(0, n, 1, max(1, n))
 
 
 def _lifted(files: SlicesOfFiles, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
     for task in _tasks(batches):
-        yield from cut(files.lift(task))
+        yield from cut(slices.lifted(files.stage, files.rows(task), task << 32))
 
 
-def _windows(files: SlicesOfFiles, stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor: lifts the rows of all tasks, and combines the slices as it is done after a shuffle."""
-    for _ in batches:
-        parts = [table for task in range(len(files.scan.tasks)) for table in files.lift(task)]
+def _windows(files: SlicesOfFiles, stage: WindowStage, readers: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor: lifts the rows of its share of the keys, and combines their slices as it is done after a shuffle."""
+    for number in _tasks(batches):
+        share = Share(number, number + 1, readers)
+        parts = [part for task in range(len(files.scan.tasks)) for part in slices.sliced(files.stage, files.rows(task), share)]
         for combined in combined_here(stage, parts):
             for table in combined.windows:
                 yield from table.to_batches(slices.BATCH_ROWS)
 
 
+def _shared_rows(
+    scan: FileScan, log: StateLog, n_buckets: int, readers: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[Iterable[pa.RecordBatch]]:
+    """Runs in an executor: the fresh rows of its share of the keys, bucket by bucket and in order of arrival."""
+    for number in _tasks(batches):
+        share = Share(number * n_buckets // readers, (number + 1) * n_buckets // readers, n_buckets)
+        parts: dict[int, list[pa.RecordBatch]] = {}
+        for task in range(len(scan.tasks)):
+            for rows in _fresh_rows(scan, log, task):
+                for bucket, own in in_buckets(rows, list(log.keys.values()), share):
+                    parts.setdefault(bucket, []).extend(own.to_batches())
+        for bucket in sorted(parts):
+            yield parts.pop(bucket)
+
+
 def _blocks(scan: FileScan, log: StateLog, n_partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor: the fresh rows of tasks, in blocks for each partition and batch that is read."""
     for task in _tasks(batches):
-        for rows, places in scan.rows(task):
-            cells = {label: rows.column(name) for name, label in log.columns_of_fresh()}
-            cells |= {NUMBER_OF: pa.array((task << ROW_BITS) + places), TIME: rows.column(TIME)}
-            for number, bucket in in_buckets(pa.table(cells), list(log.keys.values()), n_partitions):
+        for rows in _fresh_rows(scan, log, task):
+            for number, bucket in in_buckets(rows, list(log.keys.values()), Share.every(n_partitions)):
                 n_rows = max(1, bucket.num_rows * _BLOCK_BYTES // bucket.nbytes)
                 for begin in range(0, bucket.num_rows, n_rows):
                     block = _streamed(bucket.slice(begin, n_rows))
                     yield pa.record_batch([pa.array([number], pa.int32()), pa.array([block], pa.binary())], schema=_BLOCK)
+
+
+def _fresh_rows(scan: FileScan, log: StateLog, task: int) -> Iterator[pa.Table]:
+    """The rows of a task with the columns of ``log`` that fresh rows fill, a table for each batch that is read."""
+    for rows, places in scan.rows(task):
+        cells = {label: rows.column(name) for name, label in log.columns_of_fresh()}
+        yield pa.table(cells | {NUMBER_OF: pa.array((task << ROW_BITS) + places), TIME: rows.column(TIME)})
 
 
 def _tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
@@ -110,9 +151,9 @@ def _streamed(block: pa.Table) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def _rows_of_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _rows_of_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
     """Runs in an executor: the rows of a partition's blocks in order of arrival."""
     tables = [pa.ipc.open_stream(block.as_buffer()).read_all() for batch in batches for block in batch.column(_ROWS)]
     # A task's blocks are in order, and its numbers greater than those of all tasks before it.
-    for table in sorted(tables, key=lambda table: table.column(NUMBER_OF)[0].as_py()):
-        yield from table.to_batches()
+    in_order = sorted(tables, key=lambda table: table.column(NUMBER_OF)[0].as_py())
+    yield [batch for table in in_order for batch in table.to_batches()]

@@ -6,7 +6,7 @@ state entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 #: Number of fresh rows per Spark partition; larger partitions would only take more memory.
 _ROWS_PER_PARTITION = 1_000_000
-FreshRows = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+#: Makes fresh rows of what a worker receives: groups, each with all rows of its keys.
+FreshRows = Callable[[Iterator[pa.RecordBatch]], Iterator[Iterable[pa.RecordBatch]]]
 
 
 @dataclass(frozen=True)
@@ -82,16 +83,16 @@ class LiveRows:
         sent = fresh.drop(WATERMARK_OF) if self.pipeline.time.end is not None else fresh.drop(WATERMARK_OF, UNTIL_OF)
         return self.windows_of_gathered(self._by_key(sent, partitions), clock, batch)
 
-    def windows_of_gathered(self, gathered: DataFrame, clock: Clock, batch: int, fresh_rows: FreshRows = iter) -> DataFrame:
+    def windows_of_gathered(self, gathered: DataFrame, clock: Clock, batch: int, fresh_rows: FreshRows | None = None) -> DataFrame:
         """As :meth:`windows`, of rows that are ``gathered``: a Spark partition has all rows of its keys.
 
-        ``fresh_rows`` makes fresh rows of what a worker receives of them. Spark copies data to and from Python row by row. So constant
-        columns stay in Spark, and columns derived from others are not sent.
+        ``fresh_rows`` makes fresh rows of what a worker receives; without it, these are fresh rows already. Spark copies data to and from
+        Python row by row. So constant columns stay in Spark, and columns derived from others are not sent.
         """
         same = self._same_in_every_row(batch)
         varying = pa.schema([field for field in self.schema if field.name not in same])
         task = PartitionTask(self.pipeline, self.log, varying, clock, batch, keep=False, final=True)
-        rows = map_in_arrow(gathered, partial(_windows, task, fresh_rows), varying)
+        rows = map_in_arrow(gathered, partial(_windows, task, fresh_rows or _together), varying)
         cells = {name: F.col(backquoted(name)) for name in varying.names} | same
         return rows.select(
             *(cells[field.name].cast(sql_type(field.dataType)).alias(field.name) for field in from_arrow_schema(self.schema))
@@ -155,12 +156,18 @@ def partitions(rows: int, fewest: int) -> int:
 
 def _windows(task: PartitionTask, fresh_rows: FreshRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor over the fresh rows of one Spark partition."""
-    worked = _worked(task, fresh_rows(batches))
-    for rows in worked.results() if worked is not None else ():
-        yield from rows.to_batches(CHUNK_ROWS)
+    for group in fresh_rows(batches):
+        worked = _worked(task, group)
+        for rows in worked.results() if worked is not None else ():
+            yield from rows.to_batches(CHUNK_ROWS)
 
 
-def _worked(task: PartitionTask, batches: Iterator[pa.RecordBatch], check: RowCheck | None = None) -> PartitionResult | None:
+def _together(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
+    """The fresh rows of one Spark partition as one group."""
+    yield batches
+
+
+def _worked(task: PartitionTask, batches: Iterable[pa.RecordBatch], check: RowCheck | None = None) -> PartitionResult | None:
     arrived = [batch for batch in batches if batch.num_rows]
     if not arrived:
         return None
@@ -168,8 +175,8 @@ def _worked(task: PartitionTask, batches: Iterator[pa.RecordBatch], check: RowCh
     table = pa.Table.from_batches(arrived)
     del arrived
     if KIND not in table.column_names:
-        return task.work(log.schema.empty_table(), _as(log.fresh_schema, _with_defaults(table)))
-    table = _as(log.schema, table)
+        return task.work(log.schema.empty_table(), _as(log.fresh_schema, _with_defaults(table.combine_chunks())))
+    table = _as(log.schema, table.combine_chunks())
     fresh = pc.equal(table.column(KIND), FRESH)
     stored = table.filter(pc.invert(fresh))
     if check is not None:
@@ -188,7 +195,7 @@ def _with_defaults(fresh: pa.Table) -> pa.Table:
 
 def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
     # Cast, because Spark sets nullability and names list items differently.
-    return table.select(schema.names).cast(schema).combine_chunks()
+    return table.select(schema.names).cast(schema)
 
 
 def _work(

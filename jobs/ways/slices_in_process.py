@@ -19,10 +19,10 @@ from windowmill.jobs.ways.new_rows import NewRows, counted
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.lasting import spans_of
+from windowmill.windowing.columnar.packing import Sliced
 from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.columnar.slice_windows import Combined, result_rows
+from windowmill.windowing.columnar.slice_windows import Combined, combined_here, result_rows
 from windowmill.windowing.columnar.slices import Revising, WindowStage
-from windowmill.windowing.columnar.unshuffled import combined_here
 
 if TYPE_CHECKING:
     from windowmill.jobs.ways.slice_stages import Slicing
@@ -75,12 +75,12 @@ class LoadedInProcess:
 
 def work(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> Iterator[Combined]:
     """Combine judged ``rows`` and ``stored`` slices; skips rows with a quarantine reason. O(n log n) in rows and slices."""
-    parts: list[pa.Table] = []
+    parts: list[Sliced] = []
     if stored is not None:
-        parts += slices.packed(stage.slices, stored.combine_chunks().to_batches(), 0)
+        parts += slices.restored(stage.slices, stored.combine_chunks().to_batches())
     if rows is not None:
         usable = rows.filter(pc.is_null(rows.column(REASON))).drop_columns([FILE, ROW, REASON])
-        parts += slices.lifted(stage.slices, usable.combine_chunks().to_batches(), len(parts))
+        parts += slices.sliced(stage.slices, usable.combine_chunks().to_batches())
     yield from combined_here(stage, parts)
 
 

@@ -31,7 +31,7 @@ from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import row_checksums, with_checksums
-from windowmill.windowing.columnar.packing import BLOCK, Packing
+from windowmill.windowing.columnar.packing import BLOCK, Packing, Sliced
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.nodes import Span
 
@@ -89,7 +89,7 @@ def fuzz_blocks(examples: int, rng: random.Random) -> Counter[str]:
     """Blocks of packed slices."""
     rows = golden_rows("integers")
     packing = Packing((), rows.schema)
-    packed = packing.pack(rows, np.array([0, rows.num_rows]), 0, None, 0)
+    packed = packing.pack(Sliced(rows, np.array([0, rows.num_rows]), np.zeros(rows.num_rows, np.int64), 0), 0)
     whole, _ = packing.unpack(packed)
     at, block = packed.schema.get_field_index(BLOCK), packed.column(BLOCK)[0].as_py()
     found = Counter[str]()

@@ -178,7 +178,17 @@ CASES: dict[str, dict[str, Any]] = {
 KEPT = {
     "1": ("slices", "nodes", "live", "revise", "integers", "open", "held"),
     "2": (
-        "objects", "calendars", "sessions", "revised_visits", "cut_visits", "positions", "deltas", "mixed", "empty", "lasting", "lasting_revised",
+        "objects",
+        "calendars",
+        "sessions",
+        "revised_visits",
+        "cut_visits",
+        "positions",
+        "deltas",
+        "mixed",
+        "empty",
+        "lasting",
+        "lasting_revised",
     ),
 }
 #: An expectation that no batch meets: it holds the second one of the case ``held``.

@@ -18,6 +18,7 @@ from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.live_row_pass import LiveRows
 from windowmill.jobs.ways.slice_stages import Slicing
+from windowmill.windowing.columnar import slices
 from windowmill.windowing.errors import SourceError
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.ways import divide
@@ -77,9 +78,12 @@ def _small_parts(spark):
 
 
 @pytest.mark.usefixtures("_small_parts")
-@pytest.mark.parametrize("most_rows", [0, limits.MOST_ROWS_OF_A_TASK], ids=["shuffled", "one_task"])
-def test_the_rows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, most_rows):
+@pytest.mark.parametrize(
+    ("most_rows", "readers"), [(0, 0), (limits.MOST_ROWS_OF_A_TASK, 0), (0, 64)], ids=["shuffled", "one_task", "shared"]
+)
+def test_the_rows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, most_rows, readers):
     monkeypatch.setattr(limits, "MOST_ROWS_OF_A_TASK", most_rows)
+    monkeypatch.setattr(limits, "MOST_READERS", readers)
     for number in range(3):
         pq.write_table(_events(9_000 + number, number), tmp_path / f"a b%{number}.parquet", row_group_size=1_000)
     frame = spark.read.parquet(str(tmp_path))
@@ -87,7 +91,9 @@ def test_the_rows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, mo
     assert scan is not None
     assert len(scan.tasks) > 2, "the scan must have tasks that read parts of files"
     assert sum(part.rows for task in scan.tasks for part in task) == 27_003
-    ours = _ordered(aggregate(frame.select("v", "s", "k", "t"), _SPEC), _SPEC["keys"])
+    rows = aggregate(frame.select("v", "s", "k", "t"), _SPEC)
+    assert ("Exchange" in rows._jdf.queryExecution().executedPlan().toString()) == (most_rows == readers == 0)
+    ours = _ordered(rows, _SPEC["keys"])
     monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
     assert ours.num_rows > 1_000
     assert ours.equals(_ordered(aggregate(frame, _SPEC), _SPEC["keys"]))
@@ -101,9 +107,11 @@ _POLICIES = [
 
 
 @pytest.mark.usefixtures("_small_parts")
+@pytest.mark.parametrize("readers", [0, 64], ids=["shuffled", "shared"])
 @pytest.mark.parametrize("keys", [["k", "s"], ["d"], []], ids=["float and text", "decimal", "none"])
-def test_live_rows_of_files_give_the_windows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, keys):
+def test_live_rows_of_files_give_the_windows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, keys, readers):
     monkeypatch.setattr(live_row_pass, "_ROWS_PER_PARTITION", 1_000)
+    monkeypatch.setattr(limits, "MOST_READERS", readers)
     for number in range(3):
         events = _events(2_000 + number, number)
         decimals = pa.array(np.arange(len(events)) % 7).cast(pa.decimal128(20, 0)).cast(pa.decimal128(20, 3))
@@ -111,12 +119,33 @@ def test_live_rows_of_files_give_the_windows_of_sparks_own_scan_to_the_bit(spark
     frame, spec = spark.read.parquet(str(tmp_path)), _SPEC | {"keys": keys, "windows": _POLICIES}
     spec["time"] = {"column": "t", "tie_break": ["v"]}
     rows = aggregate(frame, spec)
-    assert "repartition" in rows._jdf.queryExecution().logical().toString().lower()
+    assert ("repartition" in rows._jdf.queryExecution().logical().toString().lower()) == (readers == 0)
     assert "FileScan" not in rows._jdf.queryExecution().executedPlan().toString()
     ours = _ordered(rows, keys)
     monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
     assert ours.num_rows > 2_000
     assert ours.equals(_ordered(aggregate(frame, spec), keys))
+
+
+def test_large_files_or_many_cores_are_shuffled(spark, tmp_path, monkeypatch):
+    _write(tmp_path / "d")
+    scan = _scan(spark.read.parquet(str(tmp_path / "d")))
+    cores = spark.sparkContext.defaultParallelism
+    for name, most in (("MOST_READERS", cores), ("MOST_SHARED_NUMBERS", 7 * scan.n_rows), ("MOST_SHARED_BYTES", scan.n_bytes)):
+        with monkeypatch.context() as at_limit:
+            at_limit.setattr(limits, "MOST_READERS", cores)
+            at_limit.setattr(limits, name, most)
+            assert file_passes._readers(spark, scan, 7) == cores
+            at_limit.setattr(limits, name, most - 1)
+            assert file_passes._readers(spark, scan, 7) == 0
+
+
+def test_the_bytes_of_a_scan_are_those_of_its_columns(spark, tmp_path):
+    _write(tmp_path / "d")
+    metadata = pq.read_metadata(tmp_path / "d" / "f.parquet").row_group(0)
+    columns = [metadata.column(number) for number in range(metadata.num_columns)]
+    read = sum(column.total_uncompressed_size for column in columns if column.path_in_schema in ("k", "s", "v", "t"))
+    assert _scan(spark.read.parquet(str(tmp_path / "d"))).n_bytes == read > 0
 
 
 @pytest.mark.parametrize("windows", [_SPEC["windows"], _POLICIES], ids=["slices", "live rows"])
@@ -145,7 +174,8 @@ def test_blocks_are_short(spark, tmp_path, monkeypatch):
     assert max(len(block) for _, block in cut) < 13_000
     for number, block in whole.items():
         pieces = pa.record_batch({"rows": pa.array([piece for at, piece in cut if at == number], pa.binary())})
-        together = pa.Table.from_batches(file_passes._rows_of_blocks(iter([pieces])))
+        [rows] = file_passes._rows_of_blocks(iter([pieces]))
+        together = pa.Table.from_batches(rows)
         assert together.drop_columns(["k", "v"]).equals(pa.ipc.open_stream(block).read_all().drop_columns(["k", "v"]))  # without NaN
 
 
@@ -157,7 +187,7 @@ def test_times_beyond_the_latest_do_not_count(spark, tmp_path):
     stage = Slicing(batch, divide(pipeline, batch.types).slices).stage
     scan = FileScan.of(frame, batch, ["k", "s", "v"], _START + 60_000_000)
     assert scan is not None
-    lifted = sum(sum(table.column("_rows").to_pylist()) for table in SlicesOfFiles(scan, stage).lift(0))
+    lifted = sum(part.lifted.sum() for part in slices.sliced(stage, SlicesOfFiles(scan, stage).rows(0)))
     times = [time for time in _events(500).column("t").cast(pa.int64()).to_pylist() if time is not None]
     assert lifted == sum(-(1 << 61) < time <= _START + 60_000_000 for time in times)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from windowmill.windowing.columnar.buckets import in_buckets
+from windowmill.windowing.columnar.buckets import Share, in_buckets
 from windowmill.windowing.columnar.rows import keys_of
 
 _VALUES = {
@@ -35,7 +35,7 @@ def test_equal_keys_of_different_tables_have_one_bucket(keys):
     tables[2] = tables[2].slice(7)  # Arrow's buffers then begin before the rows
     parts: dict[int, list[pa.Table]] = {}
     for table in tables:
-        for bucket, rows in in_buckets(table, keys, 5):
+        for bucket, rows in in_buckets(table, keys, Share.every(5)):
             assert np.all(np.diff(rows.column("row").to_numpy()) > 0), "rows keep their order"
             parts.setdefault(bucket, []).append(rows)
     numbers = [number for found in parts.values() for rows in found for number in rows.column("row").to_pylist()]
@@ -57,19 +57,32 @@ def test_equal_keys_of_different_tables_have_one_bucket(keys):
     ids=["dates beyond the year 9999 and before 1", "texts that are no UTF-8"],
 )
 def test_keys_that_python_has_no_values_for_have_buckets(keys):
-    parts = dict(in_buckets(pa.table({"k": keys, "row": range(4)}), ["k"], 1 << 20))
+    parts = dict(in_buckets(pa.table({"k": keys, "row": range(4)}), ["k"], Share.every(1 << 20)))
     assert sorted(rows.column("row").to_pylist() for rows in parts.values()) == [[0, 3], [1], [2]]
 
 
 def test_without_keys_or_with_one_bucket_nothing_moves():
     table = pa.table({"k": [2, 1, 2]})
-    assert [(bucket, rows.to_pylist()) for bucket, rows in in_buckets(table, [], 4)] == [(0, table.to_pylist())]
-    assert [(bucket, rows.to_pylist()) for bucket, rows in in_buckets(table, ["k"], 1)] == [(0, table.to_pylist())]
-    assert list(in_buckets(table.slice(0, 0), ["k"], 3)) == []
-    assert list(in_buckets(table.slice(0, 0), [], 3)) == []
+    assert [(bucket, rows.to_pylist()) for bucket, rows in in_buckets(table, [], Share.every(4))] == [(0, table.to_pylist())]
+    assert [(bucket, rows.to_pylist()) for bucket, rows in in_buckets(table, ["k"], Share.every(1))] == [(0, table.to_pylist())]
+    assert list(in_buckets(table.slice(0, 0), ["k"], Share.every(3))) == []
+    assert list(in_buckets(table.slice(0, 0), [], Share.every(3))) == []
+
+
+def test_shares_have_the_rows_of_their_buckets():
+    table = pa.table({"k": np.arange(1_000) % 170, "row": np.arange(1_000)}).slice(3)
+    every = dict(in_buckets(table, ["k"], Share.every(6)))
+    shares = [Share(0, 1, 6), Share(1, 4, 6), Share(4, 4, 6), Share(4, 6, 6)]
+    for share in shares:
+        assert dict(in_buckets(table, ["k"], share)) == {number: every[number] for number in range(share.first, share.stop)}
+    assert [share.rows(table, ["k"]).num_rows for share in shares] == [
+        sum(every[number].num_rows for number in range(share.first, share.stop)) for share in shares
+    ]
+    assert [share.rows(table, []).num_rows for share in shares] == [len(table), 0, 0, 0]
+    assert shares[2].rows(table, ["k"]).schema == table.schema
 
 
 def test_many_keys_are_spread_evenly():
-    sizes = [rows.num_rows for _, rows in in_buckets(pa.table({"k": np.arange(10_000) * 1_000}), ["k"], 8)]
+    sizes = [rows.num_rows for _, rows in in_buckets(pa.table({"k": np.arange(10_000) * 1_000}), ["k"], Share.every(8))]
     assert len(sizes) == 8
     assert max(sizes) < 1.2 * min(sizes)

@@ -6,6 +6,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.windowing.catalogue import DECLARED
-from windowmill.windowing.columnar import packing, slice_windows, slices
+from windowmill.windowing.columnar import packing, slice_windows, slices, whole_keys
 from windowmill.windowing.columnar.added_columns import SLICE, TIME
+from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.slices import GRID, SliceStage, WindowStage
 from windowmill.windowing.errors import AggregateOverflowError
@@ -221,6 +223,31 @@ def test_windows_of_packed_slices_are_those_of_the_reference(case, rows, data):
     for got, want in zip(found, wanted, strict=True):
         wrong = {name: (got[name], value) for name, value in want.items() if not same(got[name], value)}
         assert not wrong, (place(want), wrong)
+
+
+@pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
+def test_shares_of_the_keys_have_the_windows_of_all_keys_to_the_bit(monkeypatch, case):
+    monkeypatch.setattr(slices, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(whole_keys, "CHUNK_SLICES", 5)
+    rng = np.random.default_rng(5)
+    empty = dict.fromkeys(TYPES, None)
+    rows = [
+        {**empty, "t": int(t), "k": rng.choice(["a", "b", "c", "d"]), "g": rng.choice([0.0, math.nan]), "x": 0, "f": v, "p": v, "s": str(v)}
+        for t, v in zip(rng.integers(0, 30, 60), rng.lognormal(0, 3, 60).tolist(), strict=True)
+    ]
+    stage, batches = case.window_stage(0, keep=False), rows_table(rows).to_batches(4)
+
+    def shown(parts: list[slice_windows.Combined]) -> list[str]:
+        # Floats as text, so that NaN equals NaN.
+        return sorted(repr(row) for part in parts for bare in part.windows for row in slice_windows.result_rows(stage, bare).to_pylist())
+
+    wanted = case.combined(0, list(slices.lifted(stage.slices, batches, 0)), keep=False)
+    shares = [list(slices.sliced(stage.slices, batches, Share(number, number + 1, 3))) for number in range(3)]
+    assert [len(parts) for parts in shares] == [9] * 3, "chunks are cut before shares are taken"
+    found = [part for parts in shares for part in slice_windows.combined_here(stage, parts)]
+    assert shown(found) == shown(wanted)
+    assert sum(part.rows for part in found) == 60
+    assert len(found) > 3, "keys come in several pieces"
 
 
 def test_a_key_of_very_many_slices_is_packed_in_several_rows(monkeypatch):

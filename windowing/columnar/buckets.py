@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -12,19 +12,45 @@ from windowmill.windowing.columnar.checksums import row_checksums
 from windowmill.windowing.kernels.slices import by_key
 
 
-def in_buckets(rows: pa.Table, keys: Sequence[str], n_buckets: int) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each bucket that has some, in the order of ``rows``; equal keys have the same bucket in every table. O(n + n_buckets).
+@dataclass(frozen=True)
+class Share:
+    """The buckets ``first:stop`` of ``n_buckets``."""
 
-    ``keys`` are the names of the key columns; without any, all rows are in bucket 0.
+    first: int
+    stop: int
+    n_buckets: int
+
+    @classmethod
+    def every(cls, n_buckets: int) -> Share:
+        """All of ``n_buckets``."""
+        return cls(0, n_buckets, n_buckets)
+
+    def rows(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
+        """The rows of ``table`` in these buckets, bucket by bucket."""
+        return pa.concat_tables([table.slice(0, 0), *(rows for _, rows in in_buckets(table, keys, self))])
+
+
+def in_buckets(rows: pa.Table, keys: Sequence[str], share: Share) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each bucket of ``share`` that has some, in the order of ``rows``; O(n + n_buckets).
+
+    Equal keys have the same bucket in every table. ``keys`` are the names of the key columns; without any, all rows are in bucket 0.
     """
-    if not keys or n_buckets == 1:
-        if rows.num_rows:
+    if not keys or share.n_buckets == 1:
+        if rows.num_rows and share.first == 0:
             yield 0, rows
         return
     # Python's own hash of a text differs from process to process.
     hashes = row_checksums(rows.select(keys)).to_numpy().view(np.uint64)
-    order, offsets = by_key((hashes % np.uint64(n_buckets)).astype(np.int64), n_buckets)
-    ordered = rows.take(pa.array(order))
-    for number, (begin, end) in enumerate(pairwise(offsets.tolist())):
+    buckets = (hashes % np.uint64(share.n_buckets)).astype(np.int64)
+    if share.stop - share.first == 1:
+        own = rows.filter(pa.array(buckets == share.first))
+        if own.num_rows:
+            yield share.first, own
+        return
+    order, offsets = by_key(buckets, share.n_buckets)
+    base = offsets[share.first]
+    own = rows.take(pa.array(order[base : offsets[share.stop]]))
+    for number in range(share.first, share.stop):
+        begin, end = (int(offsets[at] - base) for at in (number, number + 1))
         if begin < end:
-            yield number, ordered.slice(begin, end - begin)
+            yield number, own.slice(begin, end - begin)

@@ -29,6 +29,28 @@ MAX_BLOCK_COLUMNS = 64
 
 
 @dataclass(frozen=True)
+class Sliced:
+    """Slices that were lifted, or read from the state, together.
+
+    Attributes
+    ----------
+    slices
+        A row each, grouped by key.
+    offsets
+        Key k's slices are ``offsets[k]:offsets[k + 1]``; int64, shape (n_keys + 1,).
+    lifted
+        Number of rows lifted into each slice; int64, shape (n_slices,).
+    late
+        Number of late rows among those.
+    """
+
+    slices: pa.Table
+    offsets: Ints
+    lifted: Ints
+    late: int
+
+
+@dataclass(frozen=True)
 class Packing:
     """Packs and unpacks slices of a given schema.
 
@@ -59,26 +81,19 @@ class Packing:
         """Columns of listed slices other than the keys."""
         return [pa.field(field.name, pa.list_(field.type)) for field in self.schema if field.name not in self.keys]
 
-    def pack(self, slices: pa.Table, offsets: Ints, place: int, lifted: Ints | None, late: int) -> pa.Table:
-        """Pack the slices ``offsets[k]:offsets[k + 1]`` of each key k into one row, or several if there are more than ``MAX_PACKED``.
+    def pack(self, part: Sliced, place: int) -> pa.Table:
+        """Pack the slices of each key into one row, or several if there are more than ``MAX_PACKED``.
 
-        Parameters
-        ----------
-        place
-            Rank of these rows among those of their keys.
-        lifted
-            Number of rows lifted into each slice; null if none were.
-        late
-            Number of late rows among those.
+        ``place`` is the rank of these rows among those of their keys.
         """
-        offsets = _cut(offsets)
+        offsets = _cut(part.offsets)
         n = len(offsets) - 1
-        columns = self._beside(slices, offsets, [field for field in self.lists if field.name not in self.numbers])
-        words, bounds = encode(self._columns_of(slices), offsets)
+        columns = self._beside(part.slices, offsets, [field for field in self.lists if field.name not in self.numbers])
+        words, bounds = encode(self._columns_of(part.slices), offsets)
         columns[BLOCK] = pa.Array.from_buffers(pa.binary(), n, [None, pa.array(bounds * 8, pa.int32()).buffers()[1], pa.py_buffer(words)])
         # Each count is stored in one packed row only, so that their sum counts every row once.
-        columns[ROWS] = pa.array(np.zeros(n, np.int64) if lifted is None or not n else np.add.reduceat(lifted, offsets[:-1]))
-        columns[LATE_ROWS] = pa.array(np.append([late], np.zeros(max(n - 1, 0), np.int64))[:n].astype(np.int64))
+        columns[ROWS] = pa.array(np.add.reduceat(part.lifted, offsets[:-1]) if n else part.lifted)
+        columns[LATE_ROWS] = pa.array(np.append([part.late], np.zeros(max(n - 1, 0), np.int64))[:n].astype(np.int64))
         columns[PLACE] = pa.repeat(place, n)
         return pa.table([columns[field.name] for field in self.packed_schema], schema=self.packed_schema)
 

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.kernels.columns import int64_of, order_key, valid_of
+from windowmill.windowing.kernels.columns import order_key, valid_of
 from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.slicing.leaves import Leaves
 
 #: Columns of live rows that are not the source's; their prefix distinguishes them.
@@ -19,7 +20,10 @@ OWN = (KEY, NUMBER, TIME, UNTIL, WATERMARK)
 
 def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """``column`` as one array, with instants as integers along the axis; −0.0 is unchanged."""
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    whole = column
+    if isinstance(column, pa.ChunkedArray):
+        # Arrow would copy a single chunk, too.
+        whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return whole.cast(pa.int64()) if pa.types.is_timestamp(whole.type) else whole
 
 
@@ -103,20 +107,18 @@ def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) 
         for ranks in (order_key(column), valid_of(column)):
             order = order[np.argsort(ranks[order], kind="stable")]
     order = order[np.argsort(time[order], kind="stable")]
-    # 16-bit keys are radix-sorted, which is five times as fast.
-    narrow = key.astype(np.uint16 if n_keys <= 1 << 16 else np.int64)
-    order = order[np.argsort(narrow[order], kind="stable")]
-    sorted_table = table.take(pa.array(order))
-    columns = {name: int64_of(sorted_table.column(name).combine_chunks()) for name in OWN}
+    of_keys, offsets = by_key(key[order], n_keys)
+    order = order[of_keys]
+    number, until, watermark = number[order], *(table.column(name).to_numpy()[order] for name in (UNTIL, WATERMARK))
     return Leaves(
-        sorted_table,
-        np.searchsorted(columns[KEY], np.arange(n_keys + 1)).astype(np.int64),
-        columns[KEY],
-        columns[NUMBER],
-        columns[TIME],
-        columns[UNTIL],
-        columns[WATERMARK],
-        columns[NUMBER] >= first_new,
+        table.drop_columns([KEY, UNTIL, WATERMARK]).take(pa.array(order)),
+        offsets,
+        np.repeat(np.arange(n_keys), np.diff(offsets)),
+        number,
+        time[order],
+        until,
+        watermark,
+        number >= first_new,
         order,
     )
 

@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windowmill.windowing.axis import Grid, WindowGrid
 from windowmill.windowing.bounds import check_share, count_ends
@@ -31,12 +30,10 @@ from windowmill.windowing.columnar.known_spans import (
     split_off,
 )
 from windowmill.windowing.columnar.output import gives_json, typed
-from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, count_slices
+from windowmill.windowing.columnar.packing import Sliced
 from windowmill.windowing.columnar.slice_columns import arrivals_of, closed_of, nulled, orders_of, places_of, reached_of, reaching_of
 from windowmill.windowing.columnar.slice_revisions import marked_by_edge, merged_late, revisions_of
 from windowmill.windowing.columnar.slices import (
-    CHUNK_BYTES,
-    CHUNK_SLICES,
     GRID,
     NodeStage,
     Revising,
@@ -44,7 +41,8 @@ from windowmill.windowing.columnar.slices import (
     WindowStage,
 )
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
-from windowmill.windowing.kernels.columns import arenas, int64_of, key_offsets, stored
+from windowmill.windowing.columnar.whole_keys import WholeKeys, of_packed, of_parts
+from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.lower import lower
 from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED, hopping_windows
@@ -79,12 +77,16 @@ class Combined:
 
 def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Combined]:
     """Combine packed slices, sorted by key and ``PLACE``, into windows and slices for the state; no key is split between results."""
-    for table in _whole_keys(batches, stage.slices):
-        yield _combine(stage, table)
+    return (_combine(stage, whole) for whole in of_packed(stage.slices, batches))
 
 
-def _combine(stage: WindowStage, table: pa.Table) -> Combined:
-    merged = _merged(stage.slices, table)
+def combined_here(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
+    """As :func:`combined`, of slices that no shuffle has brought together; ``parts`` are in the order of their places."""
+    return (_combine(stage, whole) for whole in of_parts(stage.slices, parts))
+
+
+def _combine(stage: WindowStage, whole: WholeKeys) -> Combined:
+    merged = _merged(stage.slices, whole)
     spans, merged = _with_new(stage, merged)
     windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
     own = merged.turns >= stage.slices.batch
@@ -101,8 +103,7 @@ def _combine(stage: WindowStage, table: pa.Table) -> Combined:
         keys, columns = spans.rows_of(stage.slices.known, merged.spans)
         kept, kept_offsets = _kept(stage.slices, merged, stored_rows, keys, columns)
         n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:]) + len(keys)
-    rows, late_rows = (pc.sum(table.column(name)).as_py() for name in (ROWS, LATE_ROWS))
-    return Combined(windows, kept, kept_offsets, rows, late_rows, int(own.sum()) + n_nodes)
+    return Combined(windows, kept, kept_offsets, whole.rows, whole.late_rows, int(own.sum()) + n_nodes)
 
 
 @dataclass(frozen=True)
@@ -146,12 +147,9 @@ class _Merged:
         return self.columns.decode(self.partials.objects)
 
 
-def _merged(stage: SliceStage, table: pa.Table) -> _Merged:
-    keys, layout = stage.keys, stage.layout
-    slices, lengths = stage.packing.unpack(table)
-    rows_before = np.append(0, np.cumsum(lengths)).astype(np.int64)
-    first_of_key = key_offsets(table, keys)
-    slices, offsets, spans = split_off(stage.known, slices, rows_before[first_of_key])
+def _merged(stage: SliceStage, whole: WholeKeys) -> _Merged:
+    layout = stage.layout
+    slices, offsets, spans = split_off(stage.known, whole.slices, whole.offsets)
     starts, reaching, closed = int64_of(slices.column(SLICE).combine_chunks()), reaching_of(slices), closed_of(slices)
     turns = int64_of(slices.column(BATCH).combine_chunks()) + 1 + arrivals_of(slices)
     if len(moved := along_axis(offsets, places_of(starts, reaching), closed, turns)):
@@ -169,10 +167,9 @@ def _merged(stage: SliceStage, table: pa.Table) -> _Merged:
         before = least_spans(before, firsts)
         orders, reached = (fold.reduceat(given, firsts) for fold, given in ((np.minimum, orders), (np.maximum, reached)))
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
-    of_key = {column: table.column(column).combine_chunks().take(pa.array(first_of_key[:-1])) for column in keys}
     index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     partials = Partials(index, starts, closed, ints, floats, objects, before, reaching)
-    return _Merged(of_key, offsets, partials, turns, slices, stage.objects, spans, orders, reached)
+    return _Merged(whole.of_key, offsets, partials, turns, slices, stage.objects, spans, orders, reached)
 
 
 def _with_new(stage: WindowStage, merged: _Merged) -> tuple[Spans, _Merged]:
@@ -376,21 +373,3 @@ def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:
     columns = {"revision": pa.repeat(0, n)} | columns
     columns |= {"trigger": pa.nulls(n, pa.int64()), "batch": pa.repeat(stage.slices.batch, n)}
     return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
-
-
-def _whole_keys(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterator[pa.Table]:
-    """Gather packed slices into tables that never split a key."""
-    waiting: list[pa.RecordBatch] = []
-    gathered = size = 0
-    for batch in batches:
-        waiting.append(batch)
-        gathered, size = gathered + count_slices(batch), size + batch.nbytes
-        if (gathered >= CHUNK_SLICES or size >= CHUNK_BYTES) and stage.keys:
-            table = pa.Table.from_batches(waiting)
-            cut = int(key_offsets(table, stage.keys)[-2])
-            if cut:
-                yield table.slice(0, cut)
-                waiting = table.slice(cut).to_batches()
-            gathered, size = sum(map(count_slices, waiting)), sum(part.nbytes for part in waiting)
-    if waiting and (table := pa.Table.from_batches(waiting)).num_rows:
-        yield table

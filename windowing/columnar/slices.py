@@ -34,10 +34,11 @@ from windowmill.windowing.columnar.added_columns import (
     SUM,
     TIME,
 )
+from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.lasting import Lasting
-from windowmill.windowing.columnar.packing import Packing
+from windowmill.windowing.columnar.packing import Packing, Sliced
 from windowmill.windowing.columnar.rows import as_key, key_codes
 from windowmill.windowing.columnar.slice_columns import IN_TIME, arrivals_of, closed_of, nulled, orders_of, places_of, reaching_of
 from windowmill.windowing.columnar.stored_objects import StoredObjects
@@ -256,22 +257,33 @@ class WindowStage:
 
 
 def lifted(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
-    """Lift rows into packed slices; ``first_place`` ranks them among those of other callers. O(n log n) in rows."""
-    chunks = _chunks(batches)
+    """The slices of rows, packed; ``first_place`` ranks them among those of other callers."""
+    return (stage.packing.pack(part, place) for place, part in enumerate(sliced(stage, batches), first_place))
+
+
+def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
+    """Slices that are read from the state, packed; ``first_place`` as for :func:`lifted`, errors as for :func:`restored`."""
+    return (stage.packing.pack(part, place) for place, part in enumerate(restored(stage, batches), first_place))
+
+
+def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | None = None) -> Iterator[Sliced]:
+    """Lift rows into slices: those of all keys, or of a ``share`` of the keys. O(n log n) in rows."""
+    # Shares are taken of chunks, so that the slices of a key are the same whoever lifts them.
+    chunks = _chunks(batches) if share is None else (share.rows(table, stage.keys) for table in _chunks(batches))
     if stage.lasting is not None:
         chunks = (part for table in chunks for part in stage.lasting.chunks(table))
-    for place, table in enumerate(chunks, first_place):
+    for table in chunks:
         late = pc.sum(table.column(LATE)).as_py() if LATE in table.column_names else 0
         slices, offsets = _lift(stage, table)
         counts = int64_of(slices.column(stage.layout.fields[0].name).combine_chunks())
         # An event counts once, where it begins.
         counts[reaching_of(slices) == 1] = 0
-        yield stage.packing.pack(slices, offsets, place, counts, late)
+        yield Sliced(slices, offsets, counts, late)
 
 
-def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
-    """Verify and pack slices read from the state; raises ``StateCorruptError`` if one differs from what was stored."""
-    for place, table in enumerate(_chunks(batches), first_place):
+def restored(stage: SliceStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Sliced]:
+    """Verify slices that are read from the state; raises ``StateCorruptError`` if one differs from what was stored."""
+    for table in _chunks(batches):
         if stage.check is not None and SUM in table.column_names:
             stage.check.verify(table)
         codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
@@ -279,7 +291,7 @@ def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: in
         rows = table.select(stage.schema.names).take(pa.array(order))
         for name in stage.lifted_schema.names[len(stage.schema) :]:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, pa.int64()))
-        yield stage.packing.pack(rows, offsets, place, None, 0)
+        yield Sliced(rows, offsets, np.zeros(len(order), np.int64), 0)
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
