@@ -25,7 +25,7 @@ ALLOWED = {
     "dags": {"windowing", "airflow", "checkpoints", "jobs"},
 }
 #: Modules that speak to Spark in a package that else does not.
-SPARK_ONLY_IN = {"checkpoints": {"state/log.py", "state/position_deltas.py", "state/positions.py"}}
+SPARK_ONLY_IN = {"checkpoints": {"state/base.py", "state/log.py", "state/position_deltas.py", "state/positions.py"}}
 
 
 def files_of(package: str) -> list[Path]:
