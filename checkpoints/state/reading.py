@@ -90,4 +90,4 @@ def require_columns(path: str, found: Collection[str], wanted: Collection[str]) 
     """Raise ``StateCorruptError`` if a ``wanted`` column is not among those ``found``."""
     missing = [name for name in wanted if name not in found]
     if missing:
-        raise StateCorruptError(f"state {path}: column {missing[0]!r} is missing; {REMEDY}")
+        raise StateCorruptError(f"state {path}: column {missing[0]!r} is missing, perhaps because another release made the table; {REMEDY}")
