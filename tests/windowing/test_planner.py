@@ -147,7 +147,7 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
             {
                 "time": {"column": "t", "end": "until"},
                 "emit": "revise",
-                "windows": [GRID, {"name": "w", "type": "session", "gap": "1 hour"}],
+                "windows": [GRID, {"name": "w", "type": "sliding", "evict": {"count": 3}}],
             },
             ["emit: revise", "time.end: "],
             ["slices"],
