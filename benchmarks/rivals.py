@@ -184,15 +184,16 @@ class RecomputedWeeks(Recomputing):
 class RecomputedDays(Recomputing):
     """Windows by a calendar, which Spark's ``window`` does not have."""
 
-    label = "the last 30 days of New York, every day: Spark recomputing"
-    window: ClassVar[dict[str, Any]] = {"name": "w", "type": "hopping", "size": "30 days", "hop": "1 day", "timezone": "America/New_York"}
-    minutes = 1_440
+    label = "the last 30 days of New York, every hour: Spark recomputing"
+    window: ClassVar[dict[str, Any]] = {"name": "w", "type": "hopping", "size": "30 days", "hop": "1 hour", "timezone": "America/New_York"}
+    minutes = 120
 
     def bounds(self, after: int, through: int) -> list[tuple[int, int]]:
         zone = "America/New_York"
-        local = pd.date_range(pd.Timestamp(after, unit="us", tz=zone).normalize(), pd.Timestamp(through, unit="us", tz=zone), freq="D")
-        ends = [day for day in local if after < day.value // 1_000 <= through]
-        return [((day - pd.DateOffset(days=30)).value // 1_000, day.value // 1_000) for day in ends]
+        first, last = (pd.Timestamp(end, unit="us", tz=zone) - pd.DateOffset(days=days) for end, days in ((after, 31), (through, 29)))
+        starts = pd.date_range(first.tz_convert("UTC").ceil("h"), last.tz_convert("UTC"), freq="h").tz_convert(zone)
+        bounds = [(start.value // 1_000, (start + pd.DateOffset(days=30)).value // 1_000) for start in starts]
+        return [(start, end) for start, end in bounds if after < end <= through]
 
 
 RIVALS: tuple[type[Rival], ...] = (StreamedSessions, StreamedTuples, RecomputedWeeks, RecomputedDays)

@@ -60,6 +60,11 @@ def test_every_pipeline_gets_columns_identity_order_and_counts(pipeline):
             {"windows": [{"name": "month", "type": "hopping", "size": "1 month", "hop": "1 day", "timezone": "UTC"}]},
             ("origin", "window", "window_start", "window_end"),
         ),
+        (
+            # the days that begin in an hour that the clocks repeat end together
+            {"windows": [{"name": "day", "type": "hopping", "size": "1 day", "hop": "1 hour", "timezone": "America/New_York"}]},
+            ("origin", "window", "window_start", "window_end"),
+        ),
     ],
 )
 def test_identity_holds_what_tells_result_rows_apart(pipeline, fields, identity):

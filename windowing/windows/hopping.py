@@ -52,5 +52,6 @@ class Hopping(RuledWindow):
 
     @property
     def ends_can_coincide(self) -> bool:
-        # 29, 30 and 31 January plus a month are all the last of February.
-        return bool(self.size.months) and not self.hop.months
+        # 29, 30 and 31 January plus a month are all the last of February. Where the clocks are set back, two starts an hour apart have one
+        # wall-clock time, and so have their ends a day later.
+        return bool(self.size.months and not self.hop.months) or bool(self.timezone and self.size.is_calendar and self.hop.ticks)
