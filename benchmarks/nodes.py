@@ -186,7 +186,7 @@ class FullState:
 
     @property
     def table(self) -> PartialTable:
-        return PartialTable(session(), self.path, self.stage(self.after).slices.storing.schema, RowCheck(self.path))
+        return PartialTable(session, self.path, self.stage(self.after).slices.storing.schema, RowCheck(self.path))
 
     @property
     def through(self) -> int:

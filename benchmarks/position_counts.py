@@ -90,7 +90,7 @@ class Counting:
         rows = pa.table(cells, schema=self._state.rows)
         results, check = result_schema(self._pipeline, _TYPES), RowCheck(self._path)
         stage = PositionStage(self._pipeline, self._layout, self._state, self._batch, self._clock, None, True, results, check)
-        restored = PositionTable(session(), self._path, self._state.stored_schema, check).read(stage, rows, _NO_LIMIT)
+        restored = PositionTable(session, self._path, self._state.stored_schema, check).read(stage, rows, _NO_LIMIT)
         assert restored is not None
         before = Counted.combines
         done = advance(stage, rows, restored)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +38,15 @@ class StateTable:
 
     Parameters
     ----------
+    spark
+        Gives the session, which may have to be started.
     widens
         Whether a batch may add columns to the table.
     """
 
-    def __init__(self, spark: SparkSession, path: str, schema: pa.Schema, check: RowCheck | None = None, *, widens: bool = False) -> None:
+    def __init__(
+        self, spark: Callable[[], SparkSession], path: str, schema: pa.Schema, check: RowCheck | None = None, *, widens: bool = False
+    ) -> None:
         self._spark, self._path, self._schema, self._widens = spark, path, schema, widens
         # Batches read all rows alike of a table without kinds, levels and families of events.
         self._order = order_of(schema.names) if {KIND, LEVEL, REACHING} & set(schema.names) else []
@@ -78,7 +82,7 @@ class StateTable:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         # A Spark Connect session cannot infer the types of no rows.
-        return self._spark.createDataFrame(without_empty_chunks(rows), from_arrow_schema(rows.schema))
+        return self._spark().createDataFrame(without_empty_chunks(rows), from_arrow_schema(rows.schema))
 
     def _rows(
         self,
@@ -133,7 +137,7 @@ class StateTable:
 
     def _on_spark(self) -> DataFrame:
         """The table as a DataFrame; Spark's reader verifies page checksums and reports damaged pages."""
-        return self._spark.read.format("delta").option("parquet.page.verify-checksum.enabled", "true").load(self._path)
+        return self._spark().read.format("delta").option("parquet.page.verify-checksum.enabled", "true").load(self._path)
 
 
 def order_of(columns: Sequence[str]) -> list[str]:

@@ -104,7 +104,7 @@ class PositionTable(StateTable):
         few = bounds.limit(_FEW_BOUNDS + 1).toArrow()
         if few.num_rows > _FEW_BOUNDS:
             return bounds
-        return F.broadcast(self._spark.createDataFrame(without_empty_chunks(few), bounds.schema))
+        return F.broadcast(self._spark().createDataFrame(without_empty_chunks(few), bounds.schema))
 
 
 def _bounds(stage: PositionStage, stored: DataFrame, touched: DataFrame | None) -> DataFrame:

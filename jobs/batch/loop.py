@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Plan
@@ -18,8 +19,9 @@ from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.batch.spark_use import needs_spark
 from windowmill.jobs.batch.warnings import warnings_of
-from windowmill.jobs.sources.base import Reading
+from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.reading import Arrival
 from windowmill.jobs.spark import launch
 from windowmill.jobs.spark.settings import is_short_run
@@ -70,7 +72,7 @@ def run(
                 interval_end=interval_end,
                 arrival="log" if done else arrival,
                 accepted=replace(accepted, changes=False) if done else accepted,
-                on_reading=_start_spark,
+                on_reading=partial(_start_spark_if_needed, runnable),
             )
             if plan is None:
                 break
@@ -116,8 +118,13 @@ def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, 
         yield runnable, Ledger.open(pipeline)
 
 
-def _start_spark(reading: Reading) -> None:
+def _start_spark(_source: SourceTable, reading: Reading) -> None:
     launch.begin(brief=is_short_run(reading.size_bytes))
+
+
+def _start_spark_if_needed(runnable: Runnable, source: SourceTable, reading: Reading) -> None:
+    if needs_spark(runnable, source, reading):
+        _start_spark(source, reading)
 
 
 def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None) -> Done:

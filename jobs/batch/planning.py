@@ -37,11 +37,11 @@ class Accepted:
 
 NOTHING_ACCEPTED = Accepted()
 
-#: Called with what a batch will read, before its plan is checked and recorded.
-OnReading = Callable[[Reading], None]
+#: Called with the source and what a batch will read of it, before its plan is checked and recorded.
+OnReading = Callable[[SourceTable, Reading], None]
 
 
-def _ignore(reading: Reading) -> None:
+def _ignore(source: SourceTable, reading: Reading) -> None:
     """The default of ``on_reading``."""
 
 
@@ -60,7 +60,7 @@ def next_run(
 ) -> Plan | None:
     """The plan of the next batch: the open plan if a run died, else a new plan of the new source versions; null if nothing is to do.
 
-    ``on_reading`` is called with what the batch will read, before the plan is checked and recorded.
+    ``on_reading`` is called with what the batch will read of its source, before the plan is checked and recorded.
     """
     pipeline = runnable.pipeline
     ledger.check_meaning(pipeline)
@@ -81,7 +81,7 @@ def next_run(
         max_files=_limit(options, "maxFilesPerTrigger", MAX_FILES),
         max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES),
     )
-    on_reading(check_readable(runnable, source, reach, again=False))
+    on_reading(source, check_readable(runnable, source, reach, again=False))
     # The interval is complete only once the backlog is drained: later versions may hold more of its rows.
     interval_end_us = vouched if reach.through == source.version else None
     seen = last.outcome.seen if last and last.outcome else None
@@ -118,7 +118,7 @@ def next_backfill(
     _verify(runnable, ledger, accepted)
     before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
     reach = backfill_reach(runnable, source, before, arrival)
-    on_reading(check_readable(runnable, source, reach, again=bool(before)))
+    on_reading(source, check_readable(runnable, source, reach, again=bool(before)))
     plan = BackfillPlan(
         **_pinned(pipeline, ledger, source, reach),
         seen=None,
@@ -161,7 +161,7 @@ def _reused(
     _check_arrival(runnable.pipeline, plan, arrival)
     _check_columns(runnable, plan.source_schema, source)
     _verify(runnable, ledger, accepted)
-    on_reading(reading_of(runnable, source, plan))
+    on_reading(source, reading_of(runnable, source, plan))
     return plan
 
 

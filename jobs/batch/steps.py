@@ -10,12 +10,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.batches import BackfillPlan, Commit, Plan
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.formats import prepare
 from windowmill.checkpoints.ledger import Ledger
@@ -30,7 +31,9 @@ from windowmill.jobs.batch import sink
 from windowmill.jobs.batch.adopting import same_quarantined, same_rows
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.batch.spark_use import needs_spark
 from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.spark import failures
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.session import import_client, spark_session
@@ -89,13 +92,20 @@ class _Steps:
         import_client()
         load_in_background()
         source = open_source(pipeline)
-        self.batch = TableInput.of(runnable, plan, source, left_at=ledger.state_version)
-        with progress.step("start", "Spark"):
-            brief = is_short_run(self.batch.reading.size_bytes)
-            shipment = shipment_of(pipeline)  # what it holds decides which session of a server is used
-            self.spark = spark_session(f"windowmill {pipeline.pipeline}", brief=brief, shipment=shipment, say=self._warn)
-            access_to(self.spark).ship(shipment)
+        uses_spark = isinstance(plan, BackfillPlan) or needs_spark(runnable, source, reading_of(runnable, source, plan))
+        self.batch = TableInput.of(runnable, plan, source, left_at=ledger.state_version, uses_spark=uses_spark)
+        self.spark = cache(self._start_spark)
+        if uses_spark:
+            self.spark()
         self.way = way_of(self.spark, self.batch, places.state)
+
+    def _start_spark(self) -> SparkSession:
+        with self.progress.step("start", "Spark"):
+            brief = is_short_run(self.batch.reading.size_bytes)
+            shipment = shipment_of(self.pipeline)  # what it holds decides which session of a server is used
+            spark = spark_session(f"windowmill {self.pipeline.pipeline}", brief=brief, shipment=shipment, say=self._warn)
+            access_to(spark).ship(shipment)
+        return spark
 
     def _warn(self, what: str) -> None:
         self.progress.say(f"  {what}")
@@ -218,7 +228,7 @@ class _Steps:
         """A check that ``rows`` equal this batch's rows in the table at ``path``; ``column`` is the table's batch column."""
 
         def same() -> bool:
-            theirs = self.spark.read.format("delta").load(path).where(f"{column} = {self.plan.batch}")
+            theirs = self.spark().read.format("delta").load(path).where(f"{column} = {self.plan.batch}")
             return same_rows(rows(), theirs, partials=partials)
 
         return same
@@ -258,7 +268,7 @@ class _Steps:
         if isinstance(rows, DataFrame):
             return rows
         # Spark on its own would take instants without a zone for instants.
-        return self.spark.createDataFrame(without_empty_chunks(rows), from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+        return self.spark().createDataFrame(without_empty_chunks(rows), from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
 
     def _rows(self, result: Applied) -> DataFrame | pa.Table:
         """The result rows; an empty table if there are none."""
@@ -291,7 +301,8 @@ class _Steps:
             self.progress.say(f"  {self.places.docs}: the page of this batch was not written ({first_line(err)})")
 
     def _hold(self, result: Applied) -> None:
-        staged = Staged(self._frame(result), f"{self.staging}/held")
+        rows = self._rows(result)
+        staged = Staged.of_table(rows) if isinstance(rows, pa.Table) else Staged.of(rows, f"{self.staging}/held")
         prepare(self.places.held, staged.schema, "held")
         staged.replace(self.places.held)
         staged.drop()

@@ -1,7 +1,7 @@
 """The interface of a source, a table whose versions add files, and the files that a batch reads from it.
 
 A kind of source (:mod:`windowmill.jobs.sources.kinds`) opens the table that a spec names. Planning lists its versions and files without a
-JVM; Spark reads the rows of the files that the plan selects.
+JVM. Spark reads the rows of the files that the plan selects; where it does not run, this process reads few rows of plain files.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -82,6 +83,23 @@ class Reading:
         return sum(file.size_bytes for file in self.files)
 
 
+@dataclass(frozen=True, slots=True)
+class PlainFile:
+    """A Parquet file on this machine.
+
+    Attributes
+    ----------
+    names
+        For each column of the source that the file may store, its name in the file. A column that it lacks is null.
+    constants
+        For each other column, its value in all rows of the file, as a text.
+    """
+
+    path: Path
+    names: Mapping[str, str]
+    constants: Mapping[str, str | None]
+
+
 @dataclass(frozen=True)
 class SourceTable(ABC):
     """A source at the time of opening. Versions are numbered from 0; the files that a version added never change.
@@ -139,6 +157,10 @@ class SourceTable(ABC):
         SourceRangeGoneError
             If the time of a version is no longer known.
         """
+
+    def plain_files(self, reading: Reading) -> Sequence[PlainFile] | None:  # noqa: ARG002 - for kinds that have such files
+        """Files that hold exactly the rows of ``reading``, one for each of its files; null if only :meth:`rows` can read them."""
+        return None
 
     @abstractmethod
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:

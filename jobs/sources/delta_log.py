@@ -23,7 +23,8 @@ from windowmill.checkpoints.delta_log_faults import has_lost_its_beginning
 from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
 from windowmill.checkpoints.features import Features, catalog_managed, check_readable_features
 from windowmill.checkpoints.kept_tables import newest
-from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
+from windowmill.checkpoints.places import local_path
+from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceMissingError, SourceRangeGoneError, first_line
 
 if TYPE_CHECKING:
@@ -159,6 +160,20 @@ class DeltaSource(SourceTable):
     def stored_names(self, version: int | None = None) -> dict[str, str]:
         """The name of each column in the Parquet files, of ``schema_json`` or at a version; see :func:`physical_names`."""
         return physical_names(self.schema_json if version is None else DeltaTable(self.path, version=version).schema().to_json())
+
+    def plain_files(self, reading: Reading) -> list[PlainFile] | None:
+        root, stored = local_path(self.path), self.stored_names()
+        # Deletion vectors may apply to the files of a snapshot; a path in the log that is a URI may lead elsewhere.
+        if root is None or reading.as_of is not None or any(":/" in file.path for file in reading.files):
+            return None
+        return [
+            PlainFile(
+                root / file.path,  # an absolute path stays as it is
+                {name: own for name, own in stored.items() if own not in file.partition},
+                {name: file.partition[own] for name, own in stored.items() if own in file.partition},
+            )
+            for file in reading.files
+        ]
 
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
         from windowmill.jobs.sources.delta_rows import rows_of  # imports pyspark, which planning does not need

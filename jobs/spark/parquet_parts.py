@@ -70,12 +70,17 @@ def _examined(path: str, size: int, types: Mapping[str, pa.DataType]) -> tuple[i
             schema, metadata = file.schema_arrow, file.metadata
     except (OSError, pa.ArrowException):  # Spark reads it, or says what is wrong
         return None
-    own = metadata.metadata or {}
-    if _LEGACY in own or own.get(_WRITER, b"3.0.0") < b"3.0.0":  # as Spark compares them
+    if not counts_days_as_arrow(metadata):
         return None
     names = [name.lower() for name in schema.names]
     known = all(names.count(name.lower()) == 1 and name in schema.names and schema.field(name).type == kind for name, kind in types.items())
     return (status.st_mtime_ns, metadata) if known else None
+
+
+def counts_days_as_arrow(metadata: pq.FileMetaData) -> bool:
+    """Whether the file's writer counted days and instants by the Gregorian calendar alone."""
+    own = metadata.metadata or {}
+    return _LEGACY not in own and own.get(_WRITER, b"3.0.0") >= b"3.0.0"  # as Spark compares them
 
 
 def _part(part: FileRange, changed: int, metadata: pq.FileMetaData, names: Collection[str]) -> FilePart:

@@ -26,6 +26,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from windowmill.checkpoints.appending import append_once, writer_once
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.upkeep import RETENTION_HOURS
+from windowmill.windowing.columnar.chunks import without_empty_chunks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,18 +39,33 @@ NO_COLUMNS: Mapping[str, pa.DataType] = MappingProxyType({})
 
 
 class Staged:
-    """Rows of a DataFrame, staged in their own folder and readable as a stream; removed by :meth:`drop`."""
+    """Rows that can be read as a stream more than once; :meth:`drop` frees them.
 
-    def __init__(self, rows: DataFrame, folder: str) -> None:
+    Parameters
+    ----------
+    folder
+        Folder of their own in which Spark has staged them; null if ``dataset`` holds them in memory.
+    """
+
+    def __init__(self, dataset: pa_dataset.Dataset, schema: pa.Schema, folder: str | None) -> None:
+        self._dataset, self._uri = dataset, folder
+        # All columns are nullable: Spark cannot read non-nullable ones as delta-rs writes them.
+        self._schema = pa.schema([field.with_nullable(True) for field in schema])
+        self.rows: int = dataset.count_rows()
+
+    @classmethod
+    def of(cls, rows: DataFrame, folder: str) -> Staged:
+        """Stage ``rows`` in ``folder``."""
         rows.write.mode("overwrite").parquet(folder)
-        self._uri = folder
-        self._files, self._folder = _filesystem(folder)
+        files, path = _filesystem(folder)
         # Spark writes timestamps as INT96, which Arrow reads as nanoseconds without a zone by default.
         parquet = pa_dataset.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-        self._dataset = pa_dataset.dataset(self._folder, filesystem=self._files, format=parquet)
-        # All columns are nullable: Spark cannot read non-nullable ones as delta-rs writes them.
-        self._schema = pa.schema([field.with_nullable(True) for field in to_arrow_schema(rows.schema, timezone="UTC")])
-        self.rows: int = self._dataset.count_rows()
+        return cls(pa_dataset.dataset(path, filesystem=files, format=parquet), to_arrow_schema(rows.schema, timezone="UTC"), folder)
+
+    @classmethod
+    def of_table(cls, rows: pa.Table) -> Staged:
+        """Few rows, in memory."""
+        return cls(pa_dataset.dataset(rows), rows.schema, None)
 
     @property
     def schema(self) -> pa.Schema:
@@ -62,7 +78,7 @@ class Staged:
             append_once(path, self._stream(_schema_at(path)), app_id=app_id, version=version, metadata=metadata, widen=True)
             return
         session = SparkSession.active()
-        stored, rows = session.read.format("delta").load(path).schema, session.read.parquet(self._uri)
+        stored, rows = session.read.format("delta").load(path).schema, self._in_spark(session)
         # A table of an older release may store timestamps without a zone.
         kinds = {field.name: field.dataType for field in (*rows.schema, *stored)}
         rows = rows.select(*(F.col(name).cast(kinds[name]) for name in rows.columns))
@@ -85,7 +101,12 @@ class Staged:
 
     def drop(self) -> None:
         """Remove the staged files."""
-        self._files.delete_dir(self._folder)
+        if self._uri is not None:
+            files, path = _filesystem(self._uri)
+            files.delete_dir(path)
+
+    def _in_spark(self, session: SparkSession) -> DataFrame:
+        return session.createDataFrame(without_empty_chunks(self.table())) if self._uri is None else session.read.parquet(self._uri)
 
     def _stream(self, stored_types: Mapping[str, pa.DataType] = NO_COLUMNS) -> pa.RecordBatchReader:
         """The rows, cast to the types of the existing columns ``stored_types``."""

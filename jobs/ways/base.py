@@ -44,7 +44,7 @@ class Computed:
     rows_refused
         Number of these rows.
     judged
-        Of all parts: new rows, including all that were not applied, which have a reason; none if all were applied.
+        Of all parts: new rows, including all that were not applied, which have a reason; none if all were applied. A table has these only.
     cached
         DataFrames that Spark has cached for these results.
     """
@@ -57,7 +57,7 @@ class Computed:
     new_state: int = 0
     refused: DataFrame | Ints | None = None
     rows_refused: int = 0
-    judged: DataFrame | None = None
+    judged: DataFrame | pa.Table | None = None
     cached: tuple[DataFrame, ...] = ()
 
     def release(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from windowmill.checkpoints.state.log import keeps_log
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def way_of(spark: SparkSession, batch: TableInput, state: str) -> Way:
-    """The way to compute ``batch``, whose state table is at the path ``state``.
+def way_of(spark: Callable[[], SparkSession], batch: TableInput, state: str) -> Way:
+    """The way to compute ``batch``, whose state table is at the path ``state``; ``spark`` gives the session.
 
     :mod:`windowmill.windowing.ways` divides the windows, and ``windowmill explain`` shows its choice. A table of live rows that an older
     release made, which kept partials for fewer windows and aggregates, stays one.

@@ -15,6 +15,7 @@ from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.state.opening import open_state
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spark.access import access_to
@@ -112,17 +113,23 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class TableInput(Input):
-    """The rows that a plan reads from the source table."""
+    """The rows that a plan reads from the source table.
+
+    ``plain`` are the same rows where this process may read them itself; null if Spark does.
+    """
 
     check: RowCheck
     runnable: Runnable
     plan: Plan
     source: SourceTable
     reading: Reading
+    plain: PlainRows | None
 
     @classmethod
-    def of(cls, runnable: Runnable, plan: Plan, source: SourceTable, *, left_at: int | None) -> TableInput:
+    def of(cls, runnable: Runnable, plan: Plan, source: SourceTable, *, left_at: int | None, uses_spark: bool) -> TableInput:
         """The input of ``plan``; the last batch left the state table at version ``left_at``.
+
+        Unless the batch ``uses_spark``, this process reads the rows itself, where it can.
 
         Raises
         ------
@@ -149,6 +156,7 @@ class TableInput(Input):
             plan=plan,
             source=source,
             reading=reading,
+            plain=None if uses_spark else PlainRows.of(pipeline, source, reading),
         )
 
     @property
@@ -169,6 +177,11 @@ class TableInput(Input):
     def read(self, spark: SparkSession) -> DataFrame:
         """The new rows."""
         return read_rows(spark, self.source, self.reading, self.runnable, now_us=self.plan.now_us)
+
+    @property
+    def latest(self) -> int | None:
+        """Greatest accepted event time; null for no bound."""
+        return self.pipeline.time.latest(self.plan.now_us)
 
     def emission(self, seen: int | None, *, stops_at_range: bool = True) -> Emission:
         """The emission of this batch; see :func:`.emission_of`."""

@@ -19,6 +19,8 @@ MOST_BYTES, MOST_ROWS = 32 << 20, 500_000
 #: New rows for which Spark interprets expressions (decision 19). A row costs 7 µs more than compiled code, which takes Spark 0.05 s to
 #: compile where it is warm, and half a second where it has just started.
 MOST_INTERPRETED = 10_000
+#: Rows that this process quarantines itself: 7 µs a row and column.
+MOST_REFUSED = 50_000
 #: Limits on candidate state files for in-process work: bytes and rows.
 MOST_STATE_BYTES, MOST_STATE_ROWS = 64 << 20, 1_000_000
 #: Bytes of state files to search for nodes, or of row groups with positions. A file of 68 MB (1.4 M rows) took 0.03 s on two cores, and

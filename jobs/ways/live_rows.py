@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ class LiveRowPart:
     spans: Sequence[str] = ()
     by_arrival = True
 
-    def __init__(self, spark: SparkSession, batch: TableInput, rows: Rows, state: str) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, rows: Rows, state: str) -> None:
         self._spark, self._batch = spark, replace(batch, pipeline=rows.pipeline)
         self._rows = live.LiveRows.of(rows.pipeline, batch.types, beside=rows.beside)
         log = self._rows.log
@@ -70,4 +70,4 @@ class LiveRowPart:
             watermark = batch.clock(emission).watermark
             n_touched = 0 if new is None else new.survey.rows
             entries = self._table.restore(touched, self._rows.log.keys, n_touched=n_touched, before_batch=batch.batch, watermark=watermark)
-        return LoadedOnSpark(new, entries, self._rows, batch, emission, batch.partitions(self._spark))
+        return LoadedOnSpark(new, entries, self._rows, batch, emission, batch.partitions(self._spark()))

@@ -1,10 +1,11 @@
-"""The new rows of a small batch, collected to this process, and the result rows computed from them."""
+"""The new rows of a small batch in this process, and the result rows computed from them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.jobs.json_lines.spark_form import takes
+from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits
@@ -23,38 +25,49 @@ from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_O
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.jobs.sources.plain_rows import PlainRows
     from windowmill.jobs.ways.counting import Windows
-    from windowmill.jobs.ways.input import Input
+    from windowmill.jobs.ways.input import Input, TableInput
     from windowmill.windowing.columnar.advanced import Advanced
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.kernels.combine import Ints
 
 
+def _unread() -> None:
+    """The default of ``whole``."""
+
+
 @dataclass(frozen=True)
 class NewRows:
-    """New rows collected to this process.
+    """New rows in this process.
 
     Attributes
     ----------
     table
         The columns that lifting reads, in order of arrival; includes unusable rows.
     in_spark
-        All columns; read again only for quarantined rows.
+        Gives them with all columns; called only for quarantined rows, and where Spark has to do the rest of the work.
+    whole
+        Reads them with all columns in this process; gives null, as by default, if it cannot.
     """
 
     table: pa.Table
-    in_spark: DataFrame
+    in_spark: Callable[[], DataFrame]
+    whole: Callable[[], pa.Table | None] = _unread
 
     @classmethod
-    def collected(cls, rows: DataFrame, stages: Sequence[Reading], n_rows: int) -> NewRows:
-        """Collect the columns of ``rows`` that the ``stages`` read, in one Spark job; ``n_rows`` is their number by the source's log."""
-        own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.columns]
-        chosen = rows.select(*own, *passes.inputs(rows, *stages, where=F.col(REASON).isNull()))
-        with access_to(rows.sparkSession).interpreting() if n_rows <= limits.MOST_INTERPRETED else nullcontext():
-            table = chosen.toArrow()
-        return cls(table.sort_by([(FILE, "ascending"), (ROW, "ascending")]), rows)
+    def of(cls, batch: TableInput, stages: Sequence[Reading], spark: Callable[[], SparkSession]) -> NewRows:
+        """The new rows of ``batch``, with the columns that the ``stages`` read: from plain files, or in one Spark job."""
+        if batch.plain is not None:
+            names = [name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)]
+            conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
+            read = batch.plain.read(names, conditions, latest=batch.latest)
+            if read is not None:
+                return cls(read.drop_columns([VERSION]), lambda: batch.read(spark()), partial(_whole, batch.plain, batch.latest))
+        rows = batch.read(spark())
+        return cls(_collected(rows, stages, batch.expected_rows), lambda: rows)
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
         """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``.
@@ -72,12 +85,30 @@ class NewRows:
         reasons = pc.if_else(pa.array(late), "too_late", self.table.column(REASON))
         return replace(self, table=self.table.set_column(self.table.schema.get_field_index(REASON), REASON, reasons))
 
-    def refused(self) -> DataFrame | None:
+    def refused(self) -> DataFrame | pa.Table | None:
         """The rows with a quarantine reason, with all columns; null if there are none."""
-        rows, refused = self.in_spark, self.table.filter(pc.is_valid(self.table.column(REASON))).select([FILE, ROW, REASON])
+        refused = self.table.filter(pc.is_valid(self.table.column(REASON))).select([FILE, ROW, REASON])
         if not refused.num_rows:
             return None
+        here = self.whole() if refused.num_rows <= limits.MOST_REFUSED else None
+        if here is not None:
+            return here.drop_columns([REASON]).join(refused, [FILE, ROW], join_type="inner")
+        rows = self.in_spark()
         return rows.drop(REASON).join(F.broadcast(rows.sparkSession.createDataFrame(without_empty_chunks(refused))), [FILE, ROW])
+
+
+def _whole(plain: PlainRows, latest: int | None) -> pa.Table | None:
+    """The rows with all columns; null if this process cannot read them, or write them as JSON."""
+    return plain.read(list(plain.types), [], latest=latest) if takes(plain.types.values()) else None
+
+
+def _collected(rows: DataFrame, stages: Sequence[Reading], n_rows: int) -> pa.Table:
+    """The columns of ``rows`` that the ``stages`` read, in order of arrival; ``n_rows`` is their number by the source's log."""
+    own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.columns]
+    chosen = rows.select(*own, *passes.inputs(rows, *stages, where=F.col(REASON).isNull()))
+    with access_to(rows.sparkSession).interpreting() if n_rows <= limits.MOST_INTERPRETED else nullcontext():
+        table = chosen.toArrow()
+    return table.sort_by([(FILE, "ascending"), (ROW, "ascending")])
 
 
 def computed(done: Advanced) -> Computed:

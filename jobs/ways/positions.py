@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ class PositionPart:
     spans: Sequence[str] = ()
     by_arrival = True
 
-    def __init__(self, spark: SparkSession, batch: TableInput, positions: Positions, state: str) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, positions: Positions, state: str) -> None:
         self._spark, self._batch, self._positions = spark, replace(batch, pipeline=positions.pipeline), positions
         self._state = PositionState(positions.pipeline, batch.types, positions.layout)
         self._table = PositionTable(spark, state, self._state.stored_schema, batch.check)
@@ -68,4 +68,4 @@ class PositionPart:
     def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
         batch, stage = self._batch, self._stage(emission)
         restored = self._table.restore(stage, None if new is None else new.usable()) if batch.restores else None
-        return LoadedOnSpark(new, restored, stage, batch.partitions(self._spark))
+        return LoadedOnSpark(new, restored, stage, batch.partitions(self._spark()))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.conditions.duckdb import evaluate
 from windowmill.jobs.conditions.spark import every_condition, failing
+from windowmill.jobs.json_lines.spark_form import to_json
 from windowmill.jobs.sources.columns import REASON, VERSION, Columns
 from windowmill.jobs.spark.staging import Staged
 from windowmill.windowing.bounds import PRINTABLE
@@ -35,8 +38,10 @@ DETAILS = {
 }
 
 
-def set_aside(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan: Plan, folder: str) -> Staged:
+def set_aside(rows: DataFrame | pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan, folder: str) -> Staged:
     """Stage the rows that have a reason in the form of the quarantine table."""
+    if isinstance(rows, pa.Table):
+        return Staged.of_table(_set_aside_here(rows, columns, pipeline, plan))
     known = F.create_map(*(F.lit(text) for pair in DETAILS.items() for text in pair))
     failed = failing(every_condition(pipeline), Columns(rows.select(*map(backquoted, columns)).schema).arrow)
     why = [F.when(column, F.lit(f"condition {text!r} fails on the row")) for text, column in failed.items()]
@@ -53,7 +58,33 @@ def set_aside(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan: Pla
         instant.alias("event_time"),
         F.to_json(F.struct(*(F.col(backquoted(name)) for name in columns)), {"ignoreNullFields": "false"}).alias("row"),
     )
-    return Staged(chosen, folder)
+    return Staged.of(chosen, folder)
+
+
+def _set_aside_here(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan) -> pa.Table:
+    """As :func:`set_aside`, in this process, for rows of which each has a reason."""
+    detail = [DETAILS.get(reason) for reason in rows.column(REASON).to_pylist()]
+    for text, truth in evaluate(every_condition(pipeline), rows).items():
+        failed = f"condition {text!r} fails on the row"
+        detail = [failed if fails and known is None else known for known, fails in zip(detail, truth.failed.to_pylist(), strict=True)]
+    time = rows.column(TIME)
+    if pipeline.time.unit is None:
+        least, greatest = PRINTABLE
+        printable = pc.and_(pc.greater_equal(time, least), pc.less_equal(time, greatest))
+        time = pc.if_else(printable, time, pa.scalar(None, pa.int64())).cast(pa.timestamp("us", "UTC"))
+    n = rows.num_rows
+    return pa.table(
+        {
+            "pipeline": pa.repeat(pipeline.pipeline, n),
+            "generation": pa.repeat(plan.generation, n),
+            "batch": pa.repeat(pa.scalar(plan.batch, pa.int64()), n),
+            "reason": rows.column(REASON),
+            "detail": pa.array(detail, pa.string()),
+            "source_version": rows.column(VERSION),
+            "event_time": time,
+            "row": pa.array(to_json(rows.select(columns)), pa.string()),
+        }
+    )
 
 
 def check_bad_rows(staged: Staged, rows_read: int, pipeline: Pipeline, batch: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ class SessionPart:
     spans: Sequence[str] = ()
     by_arrival = True
 
-    def __init__(self, spark: SparkSession, batch: TableInput, sessions: Sessions, state: str) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, sessions: Sessions, state: str) -> None:
         self._spark, self._batch = spark, replace(batch, pipeline=sessions.pipeline)
         self._stage, self._gaps = stage_of(self._batch, sessions), sessions.gaps
         self._table = PartialTable(spark, state, self.schema, batch.check)
@@ -60,7 +60,7 @@ class SessionPart:
     def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
         batch, wanted = self._batch, self._wanted(new, emission)
         stored = None if wanted is None else self._table.restore(wanted, before_batch=batch.batch)
-        return LoadedOnSpark(new, stored, self._stage_after(emission), batch.partitions(self._spark))
+        return LoadedOnSpark(new, stored, self._stage_after(emission), batch.partitions(self._spark()))
 
     def _wanted(self, new: NewRows | NumberedRows | None, emission: Emission) -> OpenSessions | None:
         """The sessions that were open before the batch; null if it needs none."""

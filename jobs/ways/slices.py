@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ class SlicePart:
 
     way: WayName = "slices"
 
-    def __init__(self, spark: SparkSession, batch: TableInput, slices: Slices, state: str) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, slices: Slices, state: str) -> None:
         self._spark, self._batch = spark, replace(batch, pipeline=slices.pipeline)
         self._slicing = Slicing.over(self._batch, slices, state)
         self._table = PartialTable(spark, state, self.schema, batch.check)
@@ -72,4 +72,4 @@ class SlicePart:
         revised_after = new.survey.low if new is not None and self._batch.revises else None
         wanted = slicing.wanted(emission, revised_after)
         stored = None if wanted is None else self._table.restore(wanted, before_batch=self._batch.batch)
-        return load(self._spark, new, stored, slicing, emission)
+        return load(self._spark(), new, stored, slicing, emission)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -29,19 +29,18 @@ class Surveyed:
     emission: Emission
 
     @classmethod
-    def of(cls, spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Self:
+    def of(cls, spark: Callable[[], SparkSession], batch: TableInput, parts: Sequence[Part]) -> Self:
         """Read the new rows of ``batch`` once: in this process the columns that ``parts`` read, on Spark their times."""
         # A row of a backfill may have met windows after its range. Those that are complete are then emitted with it.
         stops = batch.pipeline.time.watermark != "max_event_time" or not any(part.by_arrival for part in parts)
         if not batch.files:
             return cls(None, 0, batch.emission(batch.seen, stops_at_range=stops))
-        rows = batch.read(spark)
         stages = [part.reading for part in parts]
         if cls._is_small(batch, stages):
-            few = NewRows.collected(rows, stages, batch.expected_rows)
+            few = NewRows.of(batch, stages, spark)
             seen = lateness.seen_after(few.table, batch.seen)
             return cls(few, len(few.table), batch.emission(seen, stops_at_range=stops))
-        many = numbered(rows, batch, parts)
+        many = numbered(batch.read(spark()), batch, parts)
         return cls(many, many.survey.rows, batch.emission(many.survey.seen, stops_at_range=stops))
 
     @staticmethod

@@ -7,7 +7,7 @@ and would spill for large batches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,9 +40,9 @@ class Restored:
 
 
 class Way:
-    """Computes a batch step by step; its state table is at the path ``state``."""
+    """Computes a batch step by step; its state table is at the path ``state``. ``spark`` gives the session when a step needs it."""
 
-    def __init__(self, spark: SparkSession, batch: TableInput, parts: Sequence[Part], state: str) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, parts: Sequence[Part], state: str) -> None:
         self._spark, self._batch, self._parts, self._path = spark, batch, parts, state
         self._ways, self._spans = [part.way for part in parts], [name for part in parts for name in part.spans]
         # Whether a small batch could not be computed in this process, because of its state or its results.
@@ -63,7 +63,7 @@ class Way:
             if loaded is not None:
                 return Restored(new, loaded)
             self._is_beyond_process = True
-            new = None if new is None else numbered(new.in_spark, self._batch, self._parts)
+            new = None if new is None else numbered(new.in_spark(), self._batch, self._parts)
         return Restored(new, [part.on_spark(new, emission) for part in self._parts])
 
     def _few(self, new: NewRows | None, emission: Emission) -> list[Loaded] | None:

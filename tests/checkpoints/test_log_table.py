@@ -165,6 +165,6 @@ def test_an_entry_that_says_no_more_that_its_key_is_due_is_told(log, tmp_path, c
 def test_spark_remembers_a_batch_without_entries(spark, tmp_path, monkeypatch):
     append(tmp_path, 0, (1.0, KEY_ENTRY, None))
     monkeypatch.setattr(base, "delta_rs_can_write", lambda _: False)
-    StateTable(spark, str(tmp_path), SCHEMA).remember(SCHEMA.empty_table(), 0, app_id="app", batch=1, metadata="{}")
+    StateTable(lambda: spark, str(tmp_path), SCHEMA).remember(SCHEMA.empty_table(), 0, app_id="app", batch=1, metadata="{}")
     assert number_of_rows(DeltaTable(tmp_path)) == 1
     assert DeltaTable(tmp_path).transaction_version("app") == 1

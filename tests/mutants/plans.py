@@ -6,7 +6,7 @@ MUTANTS = (
     Mutant(
         "retry-plans-anew",
         "jobs/batch/planning.py",
-        "    on_reading(reading_of(runnable, source, plan))\n    return plan\n",
+        "    on_reading(source, reading_of(runnable, source, plan))\n    return plan\n",
         '    return __import__("dataclasses").replace(plan, to_version=source.version)\n',
         ("tests/jobs/test_plans.py::test_a_retry_takes_up_the_plan_as_it_was_pinned",),
     ),
@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         "verify-skipped-before-a-retry",
         "jobs/batch/planning.py",
-        "    _verify(runnable, ledger, accepted)\n    on_reading(reading_of(runnable, source, plan))\n    return plan\n",
-        "    on_reading(reading_of(runnable, source, plan))\n    return plan\n",
+        "    _verify(runnable, ledger, accepted)\n    on_reading(source, reading_of(runnable, source, plan))\n    return plan\n",
+        "    on_reading(source, reading_of(runnable, source, plan))\n    return plan\n",
         ("tests/jobs/test_plans.py::test_own_tables_are_verified_before_each_plan_and_each_retry",),
     ),
     Mutant(

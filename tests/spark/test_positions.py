@@ -169,7 +169,7 @@ def test_spark_restores_the_rows_that_this_process_does(spark, tmp_path, monkeyp
             if not self.compares:
                 return here
             touched = spark.createDataFrame(new.select(["k", "_time"])) if len(new) else None
-            there = PositionTable(spark, self.path, self.state.stored_schema).restore(stage, touched).toArrow()
+            there = PositionTable(lambda: spark, self.path, self.state.stored_schema).restore(stage, touched).toArrow()
             assert _places(there) == _places(here)
             self.compared.append(Counter(there.column("k").to_pylist()))
             return here

@@ -1,0 +1,25 @@
+"""Whether a batch uses Spark from its beginning. Otherwise it starts Spark when a step needs it, or never."""
+
+from __future__ import annotations
+
+from deltalake import DeltaTable
+
+from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.runnable import Runnable
+from windowmill.jobs.sources.base import Reading, SourceTable
+from windowmill.jobs.spark import launch
+from windowmill.jobs.ways import limits
+
+
+def needs_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
+    """Whether a run over ``reading`` uses Spark. It does where Spark runs already: only the start of Spark takes long.
+
+    Spark also creates the sink, and reads what :mod:`windowmill.jobs.sources.plain_rows` cannot.
+    """
+    if launch.is_at_hand() or not limits.are_few(reading.files, None):
+        return True
+    if not DeltaTable.is_deltatable(runnable.sink_path) or not delta_rs_can_write(runnable.places.quarantine):
+        return True
+    from windowmill.jobs.sources.plain_rows import PlainRows  # imports pandas, which a JVM need not wait for
+
+    return PlainRows.of(runnable.pipeline, source, reading) is None
