@@ -15,8 +15,18 @@ settings.register_profile("fuzz", max_examples=10_000, deadline=None, suppress_h
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
-#: ``connect``: tests run over a Spark Connect server.
-OVER_CONNECT = os.environ.get("WINDOWMILL_TESTS_OVER") == "connect"
+#: ``connect``: tests run over a Spark Connect server. ``files``: small batches read plain files themselves, as where no Spark runs.
+OVER = os.environ.get("WINDOWMILL_TESTS_OVER")
+OVER_CONNECT = OVER == "connect"
+
+
+@pytest.fixture(autouse=OVER == "files")
+def as_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs take it that no Spark runs; where they need one they get the session of the test run."""
+    from windowmill.jobs.spark import launch
+
+    monkeypatch.setattr(launch, "is_at_hand", lambda: False)
+    monkeypatch.setattr(launch, "begin", lambda *, brief: None)
 
 
 @pytest.fixture(scope="session")

@@ -180,7 +180,7 @@ def _as_spark_reads(column: pa.ChunkedArray, kind: pa.DataType, *, int96: bool) 
     # Arrow's own schema in the footer may name other forms of a text, and another zone for the same instants.
     texts = (pa.types.is_string(stored) or pa.types.is_large_string(stored) or pa.types.is_string_view(stored)) and pa.types.is_string(kind)
     instants = pa.types.is_timestamp(stored) and pa.types.is_timestamp(kind) and (stored.tz is None) == (kind.tz is None)
-    if stored == kind or texts or (instants and stored.unit == kind.unit):
+    if stored == kind or texts or (instants and stored.unit in ("ms", "us")):
         return column.cast(kind)
     raise _NotPlainError(kind)
 

@@ -1,0 +1,344 @@
+"""Plain files that this process reads where Spark does not run: the rows, reasons and quarantined forms that Spark gives, or none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from deltalake import write_deltalake
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tests.spark.harness import Bench, differences, events, expected, lasting, run_over
+from windowmill.checkpoints.batches import RunPlan
+from windowmill.jobs.batch import steps
+from windowmill.jobs.json_lines.spark_form import to_json
+from windowmill.jobs.sources.base import Reading
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.plain_rows import PlainRows
+from windowmill.jobs.sources.rows import read_rows
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.ways import limits, quarantine
+from windowmill.windowing.specfile import parse_pipeline
+
+pytestmark = pytest.mark.spark
+
+_NOW = 1_700_000_000_000_000
+_MICROS = pa.timestamp("us", "UTC")
+
+
+def _pipeline(path: Any, **fields: Any) -> Any:
+    spec = {
+        "pipeline": "p",
+        "source": {"path": str(path)},
+        "time": {"column": "t"},
+        "windows": [{"name": "w", "type": "tumbling", "size": "1 minute"}],
+        "aggregates": {"n": {"count": "*"}},
+        "sink": {"path": f"{path}-sink"},
+    }
+    return parse_pipeline(spec | fields)
+
+
+def _both(spark: Any, pipeline: Any) -> tuple[pa.Table, pa.Table | None]:
+    """All rows with all columns, in order: as Spark reads them, and as this process does."""
+    source = open_source(pipeline)
+    reading = Reading(tuple(file for version in source.versions(-1, source.version) for file in version.added))
+    theirs = read_rows(spark, source, reading, runnable_of(pipeline), now_us=_NOW).toArrow()
+    theirs = theirs.sort_by([(FILE, "ascending"), (ROW, "ascending")])
+    plain = PlainRows.of(pipeline, source, reading)
+    ours = None if plain is None else plain.read(list(plain.types), [], latest=pipeline.time.latest(_NOW))
+    return theirs, ours
+
+
+def _same(theirs: pa.Table, ours: pa.Table | None) -> None:
+    assert ours is not None
+    assert set(ours.column_names) == set(theirs.column_names)
+    for name in theirs.column_names:
+        one, other = theirs.column(name).combine_chunks(), ours.column(name).combine_chunks()
+        assert one.type == other.type, name
+        if pa.types.is_floating(one.type):  # NaN equals NaN, and 0.0 is not −0.0
+            one, other = (column.view(pa.int64() if one.type == pa.float64() else pa.int32()) for column in (one, other))
+        assert one.equals(other), name
+
+
+_TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "tiny": (pa.int8(), [1, -128, None, 127, 0]),
+    "short": (pa.int16(), [1, -32768, None, 5, 0]),
+    "int": (pa.int32(), [1, -(2**31), None, 5, 0]),
+    "long": (pa.int64(), [1, -(2**63), None, 2**63 - 1, 0]),
+    "float": (pa.float32(), [1.1, float("nan"), None, -0.0, 3.4e38]),
+    "double": (pa.float64(), [0.1, float("nan"), None, -0.0, float("-inf")]),
+    "flag": (pa.bool_(), [True, False, None, True, False]),
+    "text": (pa.string(), ["a", 'q"\\\n\u0001é\u2028', None, "", "z" * 500]),
+    "bytes": (pa.binary(), [b"ab", b"\x00\xff", None, b"", b"x"]),
+    "day": (pa.date32(), [date(2024, 2, 29), date(1, 1, 1), None, date(9999, 12, 31), date(1969, 12, 31)]),
+    "money": (pa.decimal128(12, 2), [Decimal("1.50"), Decimal("-0.01"), None, Decimal("9999999999.99"), Decimal(0)]),
+    "tiny money": (pa.decimal128(38, 18), [Decimal("1e-10"), Decimal("-2.5"), None, Decimal(7), Decimal(0)]),
+    "local": (pa.timestamp("us"), [1_704_164_645_678_901, -62_135_596_800_000_000, None, 253_402_214_400_000_000, 0]),
+    "at": (_MICROS, [1_704_164_645_678_901, -62_135_596_800_000_000, None, 253_402_214_400_000_000, -1]),
+}
+_TIMES = [_NOW - 1, None, -(1 << 62), _NOW + 2 * 86_400_000_000, 0]
+
+
+def _odd_table() -> pa.Table:
+    columns = {name: pa.array(values, kind) for name, (kind, values) in _TYPES.items()}
+    return pa.table(columns | {"t": pa.array(_TIMES, pa.int64()).cast(_MICROS)})
+
+
+def test_every_type_and_every_reason_as_spark_gives_them(spark, tmp_path):
+    write_deltalake(str(tmp_path / "s"), _odd_table())
+    write_deltalake(str(tmp_path / "s"), _odd_table().slice(1, 3), mode="append")
+    theirs, ours = _both(spark, _pipeline(tmp_path / "s"))
+    assert theirs.column(REASON).to_pylist()[:5] == [None, "null_time", "time_out_of_range", "future_time", None]
+    _same(theirs, ours)
+
+
+@pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"])
+def test_files_that_spark_wrote(spark, tmp_path, kind):
+    """Spark writes instants as INT96 unless told otherwise."""
+    rows = _odd_table().select(["int", "float", "double", "flag", "text", "bytes", "money"])
+    rows = rows.append_column("t", pa.array([_NOW, None, 1, 2, 3], _MICROS))
+    spark.conf.set("spark.sql.parquet.outputTimestampType", kind)
+    try:
+        spark.createDataFrame(rows).coalesce(1).write.format("delta").save(str(tmp_path / "s"))
+    finally:
+        spark.conf.unset("spark.sql.parquet.outputTimestampType")
+    _same(*_both(spark, _pipeline(tmp_path / "s")))
+
+
+def test_int96_before_1900_is_left_to_spark(spark, tmp_path):
+    path = tmp_path / "s"
+    path.mkdir()
+    old = pa.table({"t": pa.array([-2_209_075_200_000_000_000, 0], pa.timestamp("ns"))})
+    pq.write_table(old, path / "a.parquet", use_deprecated_int96_timestamps=True)
+    spark.sql(f"CONVERT TO DELTA parquet.`{path}`")
+    _, ours = _both(spark, _pipeline(path))
+    assert ours is None
+    pq.write_table(old.slice(1), path / "b.parquet", use_deprecated_int96_timestamps=True)
+    theirs, ours = _both(spark, _pipeline(_converted(spark, tmp_path / "b", path / "b.parquet")))
+    _same(theirs, ours)
+
+
+def _converted(spark: Any, folder: Any, file: Any) -> Any:
+    folder.mkdir()
+    file.rename(folder / "b.parquet")
+    spark.sql(f"CONVERT TO DELTA parquet.`{folder}`")
+    return folder
+
+
+def test_partition_values_and_columns_that_came_later(spark, tmp_path):
+    path, texts = str(tmp_path / "s"), pa.array(["a", "b c", None, "é%2F", "x=y"])
+    rows = _odd_table().select(["t", "long", "day", "short"]).append_column("text", texts)
+    write_deltalake(path, rows, partition_by=["text", "day", "short"])
+    wide = rows.append_column("later", pa.array([1.5] * 5))
+    write_deltalake(path, wide, mode="append", schema_mode="merge")
+    _same(*_both(spark, _pipeline(path)))
+
+
+def test_mapped_columns(spark, tmp_path):
+    path = str(tmp_path / "s")
+    write_deltalake(path, _odd_table().select(["t", "long", "text"]))
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN text TO words")
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (TIMESTAMP'2023-11-14 00:00:00', 7, 'x')")
+    source = open_source(_pipeline(path))
+    reading = Reading(tuple(file for version in source.versions(-1, source.version) for file in version.added))
+    theirs, ours = _both(spark, _pipeline(path))
+    assert len(reading.files) == 2
+    _same(theirs, ours)
+
+
+@pytest.mark.parametrize(
+    ("fields", "plain"),
+    [
+        ({"source": {"filter": "long > 0 OR text = 'a'"}}, True),
+        ({"source": {"filter": "cast(text AS int) > 0"}}, True),
+        ({"source": {"filter": "LONG > 0"}}, False),
+        ({"source": {"filter": "text rlike '^[a-z]+$'"}}, None),
+        ({"aggregates": {"n": {"count": "*", "where": "100 / short > 3"}}}, True),
+        ({"aggregates": {"n": {"count": "*", "where": "hash(text) > 3"}}}, None),
+        ({"time": {"column": "t", "end": "at"}}, True),
+        ({"time": {"column": "t", "max_future_skew": None}}, True),
+        ({"time": {"column": "day"}}, False),
+        ({"time": {"column": "text"}}, False),
+        ({"time": {"column": "long", "unit": "s"}}, True),
+        ({"time": {"column": "short", "unit": "none", "max_future_skew": None}}, True),
+    ],
+    ids=str,
+)
+def test_conditions_and_times_as_spark_gives_them_or_not_at_all(spark, tmp_path, fields, plain):
+    path = str(tmp_path / "s")
+    write_deltalake(path, _odd_table())
+    fields = dict(fields)
+    if "source" in fields:
+        fields["source"] = {"path": path, **fields["source"]}
+    if "unit" in fields.get("time", {}):
+        fields["windows"] = [{"name": "w", "type": "tumbling", "size": 5}]
+    theirs, ours = _both(spark, _pipeline(path, **fields))
+    assert plain is None or (ours is not None) == plain
+    if ours is not None:
+        _same(theirs, ours)
+
+
+def _bare(file: Any, table: pa.Table, **options: Any) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, file, **options)
+
+
+@pytest.mark.parametrize(
+    ("column", "plain"),
+    [
+        (pa.array(["a", "b", None, "", "a"]).dictionary_encode(), True),
+        (pa.array(["a", "b", None, "", "a"], pa.large_string()), True),
+        (pa.array([1, 2, None, 4, 5], pa.uint32()), False),
+        (pa.array([[1], [], None, [2], [3]]), False),
+        (pa.array([{"a": 1}] * 5), False),
+    ],
+    ids=lambda value: str(getattr(value, "type", "")),
+)
+def test_other_forms_of_columns(spark, tmp_path, column, plain):
+    _bare(tmp_path / "s" / "a.parquet", pa.table({"t": pa.array(range(5)).cast(_MICROS), "x": column}))
+    spark.sql(f"CONVERT TO DELTA parquet.`{tmp_path / 's'}`")
+    theirs, ours = _both(spark, _pipeline(tmp_path / "s"))
+    assert (ours is not None) == plain
+    if ours is not None:
+        _same(theirs, ours)
+
+
+def test_names_that_differ_in_case_and_dotted_names(spark, tmp_path):
+    _bare(tmp_path / "s" / "a.parquet", pa.table({"t": pa.array(range(5)).cast(_MICROS), "x": range(5)}))
+    spark.sql(f"CONVERT TO DELTA parquet.`{tmp_path / 's'}`")
+    _bare(next((tmp_path / "s").glob("a.parquet")), pa.table({"T": pa.array(range(5)).cast(_MICROS), "x": range(5)}))
+    assert _both(spark, _pipeline(tmp_path / "s"))[1] is None
+    write_deltalake(str(tmp_path / "d"), pa.table({"t": pa.array(range(5)).cast(_MICROS), "a.b": range(5)}))
+    assert _both(spark, _pipeline(tmp_path / "d"))[1] is None
+
+
+def test_a_damaged_file_is_left_to_spark(spark, tmp_path):
+    write_deltalake(str(tmp_path / "s"), _odd_table())
+    pipeline = _pipeline(tmp_path / "s")
+    source = open_source(pipeline)
+    reading = Reading(tuple(file for version in source.versions(-1, source.version) for file in version.added))
+    plain = PlainRows.of(pipeline, source, reading)
+    assert plain is not None
+    [file] = plain.files
+    file.path.write_bytes(file.path.read_bytes()[:-20])
+    assert plain.read(["long"], [], latest=None) is None
+    file.path.unlink()
+    assert plain.read(["long"], [], latest=None) is None
+
+
+def test_rows_as_json_have_the_values_that_sparks_have(spark):
+    table = _odd_table()
+    table = table.set_column(
+        table.schema.get_field_index("t"), "t", pa.array([-(1 << 59), None, 1 << 59, 1_700_000_000_123_456, 0]).cast(_MICROS)
+    )
+    frame = spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
+    wanted = [
+        row[0]
+        for row in frame.select(F.to_json(F.struct(*(f"`{name}`" for name in frame.columns)), {"ignoreNullFields": "false"})).collect()
+    ]
+    for ours, theirs in zip(to_json(table), wanted, strict=True):
+        assert json.loads(ours) == json.loads(theirs)
+
+
+def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
+    path = str(tmp_path / "s")
+    write_deltalake(path, _odd_table())
+    pipeline = _pipeline(
+        path, aggregates={"n": {"count": "*", "where": "100 / short > 3"}, "m": {"count": "*", "where": "cast(text AS int) = 1"}}
+    )
+    plan = RunPlan(
+        batch=3, attempt="a", generation="g", source_id="s", from_version=-1, to_version=0, now_us=_NOW, meaning="m", source_schema="",
+        emitted=None, windowmill="1", seen=None, interval_end=None,
+    )  # fmt: skip
+    _, ours = _both(spark, pipeline)
+    assert ours is not None
+    refused = ours.filter(pc.is_valid(ours.column(REASON)))
+    assert refused.num_rows > 3
+    names = [name for name in ours.column_names if not name.startswith("_")]
+    frame = read_rows(
+        spark,
+        open_source(pipeline),
+        Reading(tuple(f for v in open_source(pipeline).versions(-1, 0) for f in v.added)),
+        runnable_of(pipeline),
+        now_us=_NOW,
+    )
+    by_spark = quarantine.set_aside(frame, names, pipeline, plan, str(tmp_path / "q")).table().to_pylist()
+    here = quarantine.set_aside(refused, names, pipeline, plan, "").table()
+    assert [dict(row, row=json.loads(row["row"])) for row in here.to_pylist()] == [
+        dict(row, row=json.loads(row["row"])) for row in by_spark
+    ]
+
+
+_LASTING = {"time": {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "lowered"),
+    [
+        ({}, {}),
+        ({}, {"MOST_REFUSED": 0}),
+        ({"source_filter": "v > 10 OR label = 'x'"}, {}),
+        (_LASTING, {}),
+        ({"windows": [{"name": "last", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}}]}, {}),
+        ({"windows": [{"name": "s", "type": "session", "gap": "3 minutes"}]}, {}),
+        ({"windows": [{"name": "c", "type": "count", "count": 4}]}, {}),
+        ({}, {"MOST_RESULTS": 100}),
+        ({}, {"MOST_STATE_ROWS": 10}),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("as_without_spark")
+def test_batches_read_from_plain_files_give_the_rows_of_the_reference(spark, tmp_path, monkeypatch, changes, lowered):
+    for name, limit in lowered.items():
+        monkeypatch.setattr(limits, name, limit)
+    changes, rows = dict(changes), events(71, 500)
+    bench = Bench(tmp_path, {name: value for name, value in changes.items() if name != "source_filter"})
+    condition = changes.get("source_filter")
+    if condition:
+        bench.changes["source"] = {"path": bench.source, "filter": condition}
+    if changes == _LASTING:
+        rows = lasting(rows, 3)
+    started: list[str] = []
+    start = steps.spark_session
+    monkeypatch.setattr(steps, "spark_session", lambda *args, **options: started.append("") or start(*args, **options))
+    run_over(bench, 9, rows, 6)
+    assert len(started) == 1 or lowered, "only the first batch, which makes the sink, starts Spark"
+    kept = [
+        row for row in rows if not condition or (row["v"] is not None and (row["v"] > 10 or row["v"] != row["v"])) or row["label"] == "x"
+    ]
+    want = expected(bench.pipeline, kept)
+    assert want.rows
+    assert differences(bench.rows(), want.rows) == []
+    assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
+    assert want.quarantined, "no row was quarantined, so none was compared"
+
+
+@pytest.mark.classic
+def test_a_small_batch_runs_on_a_machine_without_java(spark, tmp_path):
+    bench, rows = Bench(tmp_path), events(72, 300)
+    bench.land(rows[:200])
+    bench.run()
+    bench.land(rows[200:])
+    spec = tmp_path / "p.yaml"
+    spec.write_text(yaml.safe_dump(bench.spec))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "JAVA"))}
+    command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(spec), "--json"]
+    done = subprocess.run(
+        command, env=environment | {"PATH": "/nowhere", "JAVA_HOME": "/nowhere"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert "start" not in done.stderr
