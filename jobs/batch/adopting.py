@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,8 @@ def _comparable(rows: DataFrame, *, partials: bool) -> DataFrame:
 def same_quarantined(mine: pa.Table, path: str, batch: int) -> bool:
     """Whether the rows of ``batch`` in the quarantine table at ``path``, with their reasons, are those of ``mine``.
 
-    Read by delta-rs, because Spark cannot read quarantine tables of the first release.
+    Read by delta-rs, because Spark cannot read quarantine tables of the first release. One attempt may have run in Spark and the other in
+    the driver, so numbers in a row's JSON may have other digits of the same value: 1.0E7 and 10000000.0.
     """
     query = f"SELECT reason, source_version, row FROM quarantine WHERE batch = {batch}"
     theirs = pa.table(QueryBuilder().register("quarantine", DeltaTable(path)).execute(query).read_all())
@@ -56,4 +58,10 @@ def same_quarantined(mine: pa.Table, path: str, batch: int) -> bool:
 
 
 def _counted(rows: pa.Table) -> Counter[tuple[object, ...]]:
-    return Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+    found = rows.to_pydict()
+    found["row"] = [json.dumps(json.loads(row, parse_float=_rounded)) for row in found["row"]]
+    return Counter(zip(*found.values(), strict=True))
+
+
+def _rounded(number: str) -> str:
+    return f"{float(number):.6e}"
