@@ -1,8 +1,9 @@
 """What a run costs as a process of its own, cold and on a warm Spark Connect server: ``python -m benchmarks.warm_runs``.
 
-Two pipelines with the same spec and history take 1,000 new rows in turn, by ``windowmill run`` as Airflow starts it: one starts Spark, the
-other uses the servers of ``windowmill serve``. Processor time is that of the client and of all that it starts, of the Spark Connect server,
-and of the fork server and its child meanwhile. ``--soak`` runs the second one on, to see that time and memory stay.
+Pipelines with the same windows and history take 1,000 new rows in turn by ``windowmill run``: one reads them itself, one has a filter for
+which it must start Spark, one uses the servers of ``windowmill serve``. ``--before`` adds the runs of another checkout.
+Processor time is that of the client and of all that it starts, of the Spark Connect server, and of the fork server and its child meanwhile.
+``--soak`` goes on with runs on the server, to see that time and memory stay.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +37,19 @@ HISTORY = 100_000
 LOOK_SECONDS = 0.05
 #: Runs on a new server that are not counted, beside those that warmed it up.
 WARM_ROUNDS = 2
-_CLI = [sys.executable, "-m", "windowmill.jobs.cli"]
+#: A filter that takes every row, and that only Spark evaluates.
+_BY_SPARK = "hash(k) IS NOT NULL"
+
+
+def _script(python: str) -> str:
+    """The command ``windowmill`` of the environment of ``python``."""
+    return str(Path(python).with_name("windowmill"))
 
 
 @contextmanager
 def served() -> Iterator[dict[str, Any]]:
     """What ``windowmill serve --json`` tells of its server, which ends with the context."""
-    with subprocess.Popen([*_CLI, "serve", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([_script(sys.executable), "serve", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield json.loads(process.stdout.readline())
@@ -49,10 +57,11 @@ def served() -> Iterator[dict[str, Any]]:
             process.terminate()
 
 
-def run(spec: Path, environment: dict[str, str]) -> tuple[float, float]:
+def run(spec: Path, environment: dict[str, str], python: str = sys.executable) -> tuple[float, float]:
     """Seconds of a run as a process of its own, and its processor time."""
     begun, used = time.perf_counter(), 0.0
-    command = [*_CLI, "run", str(spec), "--json"]
+    # By the script: modules of this folder would hide those of another checkout.
+    command = [_script(python), "run", str(spec), "--json"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     while process.poll() is None:
         with suppress(OSError):
@@ -69,28 +78,26 @@ def main(arguments: list[str] | None = None) -> Measurement:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000, help="new rows a run (default %(default)s)")
     parser.add_argument("--repetitions", type=int, default=6, help="counted runs of each (default %(default)s)")
+    parser.add_argument("--before", type=Path, help="another checkout, with an environment of its own, whose cold runs take part")
     parser.add_argument("--soak", type=int, default=0, help="further runs on the server (default %(default)s)")
     given = measurement.place(parser).parse_args(arguments)
     console = measurement.terminal()
     measured = Measurement("warm_runs", "runs as processes of their own", f"{given.rows:,} new rows of {KEYS} keys after {HISTORY:,} rows")
     given.folder.mkdir(parents=True, exist_ok=True)
     alone = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
-    cold, warm = Result("a cold run"), Result("a run on the server")
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch, served() as server:
         console.print(f"the server is warm after {server['seconds']} s")
-        with_server = alone | {"SPARK_REMOTE": server["address"]}
-        pipelines = {
-            name: Growing(Path(scratch).absolute() / name, WINDOWS, AGGREGATES, keys=KEYS, rows_per_minute=ROWS_PER_MINUTE)
-            for name in ("cold", "warm")
-        }
-        specs = {name: _landed(pipeline) for name, pipeline in pipelines.items()}
-        for spec in specs.values():
-            run(spec, with_server)
+        served_too = alone | {"SPARK_REMOTE": server["address"]}
+        ways = [_Way("cold", "a cold run", alone), _Way("spark", "a cold run that starts Spark", alone, where=_BY_SPARK)]
+        if given.before:
+            ways.append(_Way("before", "a cold run before", alone, python=str(given.before / ".venv/bin/python")))
+        ways.append(_Way("warm", "a run on the server", served_too))
+        for way in ways:
+            way.prepare(Path(scratch).absolute(), served_too)
 
-        def step(round_: int, result: Result, name: str, environment: dict[str, str]) -> None:
-            pipelines[name].land(given.rows)
+        def step(round_: int, way: _Way, result: Result) -> None:
             before = _servers_cpu_seconds(server)
-            seconds, used = run(specs[name], environment)
+            seconds, used = way.take(given.rows)
             used += _servers_cpu_seconds(server) - before
             console.print(
                 f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: {result.label}: {seconds:.2f} s, {used:.2f} s of processor time"
@@ -98,39 +105,62 @@ def main(arguments: list[str] | None = None) -> Measurement:
             if round_ >= 0:
                 result.take(round_, seconds, used)
 
+        results = {way.name: Result(way.label) for way in ways}
         for round_ in range(-WARM_ROUNDS, given.repetitions):
-            if round_ >= 0:
-                step(round_, cold, "cold", alone)
-            step(round_, warm, "warm", with_server)
-        measured.take([cold, warm])
-        measured.figures = [
-            Figure("cold / on the server", ratios(warm, cold), least=5),
-            Figure("processor time, cold / on the server", _ratios_of_processor_time(cold, warm), least=5),
-        ]
+            for way in ways:
+                if round_ >= 0 or way.name == "warm":
+                    step(round_, way, results[way.name])
+        measured.take(list(results.values()))
+        reference = results["before" if given.before else "spark"]
+        for name, most in (("cold", 0.6), ("warm", 0.2)):
+            own = results[name]
+            measured.figures += [
+                Figure(f"{own.label} / {reference.label}", ratios(reference, own), most=most),
+                Figure(f"processor time, {own.label} / {reference.label}", _ratios_of_processor_time(own, reference), most=most),
+            ]
         if given.soak:
             soaked, held = Result("soak"), [memory_bytes(server["pid"])]
             for round_ in range(given.soak):
-                step(round_, soaked, "warm", with_server)
+                step(round_, ways[-1], soaked)
                 held.append(memory_bytes(server["pid"]))
             measured.notes.append(_soak_note(soaked, held))
     measured.finish(console, given.results)
     return measured
 
 
-def _landed(pipeline: Growing) -> Path:
-    """The spec's file of a pipeline whose source holds the history."""
-    pipeline.land(HISTORY)
-    spec = pipeline.folder / "pipeline.yaml"
-    spec.write_text(yaml.safe_dump(pipeline.pipeline.model_dump(mode="json", exclude_defaults=True, by_alias=True)))
-    return spec
+@dataclass
+class _Way:
+    """A pipeline of its own, and how its runs are started; ``where`` is its source's filter."""
+
+    name: str
+    label: str
+    environment: dict[str, str]
+    where: str | None = None
+    python: str = sys.executable
+
+    def prepare(self, folder: Path, environment: dict[str, str]) -> None:
+        """Land the history and take it in one run."""
+        self.pipeline = Growing(folder / self.name, WINDOWS, AGGREGATES, keys=KEYS, rows_per_minute=ROWS_PER_MINUTE)
+        self.pipeline.land(HISTORY)
+        self.spec = self.pipeline.folder / "pipeline.yaml"
+        spec = self.pipeline.pipeline.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+        if self.where:
+            spec["source"]["filter"] = self.where
+        self.spec.write_text(yaml.safe_dump(spec))
+        run(self.spec, environment if self.python == sys.executable else self.environment, self.python)
+
+    def take(self, rows: int) -> tuple[float, float]:
+        """Seconds and processor time of a run over ``rows`` new rows."""
+        self.pipeline.land(rows)
+        return run(self.spec, self.environment, self.python)
 
 
 def _servers_cpu_seconds(server: dict[str, Any]) -> float:
     return cpu_seconds(server["pid"]) + cpu_seconds_of(server["fork_server"])
 
 
-def _ratios_of_processor_time(cold: Result, warm: Result) -> list[float]:
-    return [on_its_own / on_server for on_its_own, on_server in zip(cold.cpu_seconds, warm.cpu_seconds, strict=True)]
+def _ratios_of_processor_time(own: Result, reference: Result) -> list[float]:
+    return [one / other for one, other in zip(own.cpu_seconds, reference.cpu_seconds, strict=True)]
 
 
 def _soak_note(soaked: Result, held: list[int]) -> str:
