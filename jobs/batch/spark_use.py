@@ -14,11 +14,13 @@ from windowmill.jobs.ways import limits
 def needs_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
     """Whether a run over ``reading`` uses Spark. It does where Spark runs already: only the start of Spark takes long.
 
-    Spark also creates the sink, and reads what :mod:`windowmill.jobs.sources.plain_rows` cannot.
+    Spark also creates the sink, writes tables with features that delta-rs does not support, and reads what
+    :mod:`windowmill.jobs.sources.plain_rows` cannot.
     """
-    if launch.is_at_hand() or not limits.are_few(reading.files, None):
+    places = runnable.places
+    if launch.is_at_hand() or not limits.are_few(reading.files, None) or not DeltaTable.is_deltatable(runnable.sink_path):
         return True
-    if not DeltaTable.is_deltatable(runnable.sink_path) or not delta_rs_can_write(runnable.places.quarantine):
+    if not all(map(delta_rs_can_write, (runnable.sink_path, places.state, places.quarantine))):
         return True
     from windowmill.jobs.sources.plain_rows import PlainRows  # imports pandas, which a JVM need not wait for
 
