@@ -8,7 +8,6 @@ from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.spark import launch
-from windowmill.jobs.ways import limits
 
 
 def needs_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
@@ -18,10 +17,12 @@ def needs_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> bo
     :mod:`windowmill.jobs.sources.plain_rows` cannot.
     """
     places = runnable.places
-    if launch.is_at_hand() or not limits.are_few(reading.files, None) or not DeltaTable.is_deltatable(runnable.sink_path):
+    if launch.is_at_hand() or not DeltaTable.is_deltatable(runnable.sink_path):
         return True
     if not all(map(delta_rs_can_write, (runnable.sink_path, places.state, places.quarantine))):
         return True
-    from windowmill.jobs.sources.plain_rows import PlainRows  # imports pandas, which a JVM need not wait for
+    # Imports numba and pandas, which a run that finds nothing new does not need.
+    from windowmill.jobs.sources.plain_rows import PlainRows
+    from windowmill.jobs.ways import limits
 
-    return PlainRows.of(runnable.pipeline, source, reading) is None
+    return not limits.are_few(reading.files, None) or PlainRows.of(runnable.pipeline, source, reading) is None

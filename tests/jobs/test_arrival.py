@@ -100,7 +100,10 @@ def test_where_the_orchestrator_vouches_rows_find_closed_what_was_emitted(rows, 
 
 def set_aside(*rows: str, reason: str = "null_time") -> pa.Table:
     names = ("batch", "reason", "source_version", "row")
-    return pa.table([pa.array(part) for part in ([1] * len(rows), [reason] * len(rows), [0] * len(rows), rows)], names=names)
+    return pa.table(
+        [pa.array(part) for part in ([1] * len(rows), [reason] * len(rows), [0] * len(rows), [f'{{"k":"{row}"}}' for row in rows])],
+        names=names,
+    )
 
 
 @pytest.mark.covers("P7")

@@ -14,9 +14,25 @@ MUTANTS = (
     Mutant(
         "days-of-the-old-calendar-read-from-files",
         "jobs/spark/parquet_parts.py",
-        "if _LEGACY in own or own.get(",
-        "if own.get(",
+        "return _LEGACY not in own and own.get(",
+        "return own.get(",
         ("tests/spark/test_file_scans.py::test_dates_of_the_old_calendar_are_sparks",),
+        spark=True,
+    ),
+    Mutant(
+        "instants-of-the-old-calendar-read-from-plain-files",
+        "jobs/sources/plain_rows.py",
+        "or (least is not None and least < _INT96_AGREES_SINCE)",
+        "",
+        ("tests/spark/test_plain_rows.py::test_int96_before_1900_is_left_to_spark",),
+        spark=True,
+    ),
+    Mutant(
+        "plain-files-with-deletion-vectors",
+        "jobs/sources/delta_log.py",
+        "if root is None or reading.as_of is not None or any(",
+        "if root is None or any(",
+        ("tests/spark/test_plain_rows.py::test_files_with_deletion_vectors_are_not_plain",),
         spark=True,
     ),
     Mutant(

@@ -225,6 +225,17 @@ def test_names_that_differ_in_case_and_dotted_names(spark, tmp_path):
     assert _both(spark, _pipeline(tmp_path / "d"))[1] is None
 
 
+def test_files_with_deletion_vectors_are_not_plain(spark, tmp_path):
+    path = str(tmp_path / "s")
+    write_deltalake(path, _odd_table().select(["t", "long"]))
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE long = 1")
+    source = open_source(_pipeline(path))
+    files = tuple(source.snapshot(source.version))
+    assert source.plain_files(Reading(files, settled=1, as_of=source.version)) is None
+    assert source.plain_files(Reading(files, settled=1)) is not None
+
+
 def test_a_damaged_file_is_left_to_spark(spark, tmp_path):
     write_deltalake(str(tmp_path / "s"), _odd_table())
     pipeline = _pipeline(tmp_path / "s")
