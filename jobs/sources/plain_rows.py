@@ -35,6 +35,8 @@ from windowmill.windowing.spec import Pipeline
 MOST_FILES = 256
 #: Files from other engines than Spark may count the days of INT96 before this instant by the Julian calendar.
 _INT96_AGREES_SINCE = to_us(datetime(1900, 1, 1, tzinfo=UTC))
+#: Metadata of a column whose values Spark changes as it reads them: it pads texts of fixed length, and fills columns that a file lacks.
+_CHANGED_BY_SPARK = ("__CHAR_VARCHAR_TYPE", "__COLLATIONS", "EXISTS_DEFAULT")
 _WHOLE, _DAY = re.compile(r"-?\d{1,18}"), re.compile(r"\d{4}-\d\d-\d\d")
 
 
@@ -64,10 +66,12 @@ class PlainRows:
         """The rows of ``reading``, as far as can be told without opening the files; null if only Spark can read them."""
         columns, axis = Columns.of(source.schema_json), [pipeline.time.column, pipeline.time.end]
         # Texts and dates become instants by Spark's rules. A source that lacks the column is refused later.
-        if len(reading.files) > MOST_FILES or not all(
+        is_plain = all(
             name is None or (name in columns.struct.names and isinstance(columns.type_of(name), IntegralType | TimestampType))
             for name in axis
-        ):
+        )
+        changed = any(key.startswith(_CHANGED_BY_SPARK) for field in columns.struct for key in field.metadata)
+        if not is_plain or changed or len(reading.files) > MOST_FILES:
             return None
         files = source.plain_files(reading)
         return None if files is None else cls(pipeline, files, reading.files, columns.arrow)

@@ -225,6 +225,14 @@ def test_names_that_differ_in_case_and_dotted_names(spark, tmp_path):
     assert _both(spark, _pipeline(tmp_path / "d"))[1] is None
 
 
+@pytest.mark.parametrize("kind", ["CHAR(5)", "VARCHAR(5)"])
+def test_texts_that_spark_changes_as_it_reads_them_are_not_plain(spark, tmp_path, kind):
+    spark.sql(f"CREATE TABLE delta.`{tmp_path / 's'}` (t TIMESTAMP, k {kind}) USING delta")
+    spark.sql(f"INSERT INTO delta.`{tmp_path / 's'}` VALUES (TIMESTAMP'2023-11-14 00:00:00', 'ab')")
+    pipeline = _pipeline(tmp_path / "s")
+    assert PlainRows.of(pipeline, open_source(pipeline), Reading(())) is None
+
+
 def test_files_with_deletion_vectors_are_not_plain(spark, tmp_path):
     path = str(tmp_path / "s")
     write_deltalake(path, _odd_table().select(["t", "long"]))
