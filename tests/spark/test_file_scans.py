@@ -138,6 +138,24 @@ def test_large_files_or_many_cores_are_shuffled(spark, tmp_path, monkeypatch):
             assert file_passes._readers(spark, scan, 7) == cores
             at_limit.setattr(limits, name, most - 1)
             assert file_passes._readers(spark, scan, 7) == 0
+            assert file_passes._readers(spark, scan, 7, 2 * cores) == 2 * cores * (name != "MOST_READERS")
+            assert file_passes._readers(spark, scan, 7, 2 * cores - 1) == 0
+
+
+@pytest.mark.usefixtures("_small_parts")
+def test_live_rows_that_do_not_fit_at_a_time_are_read_again(spark, tmp_path, monkeypatch):
+    cores = spark.sparkContext.defaultParallelism
+    monkeypatch.setattr(live_row_pass, "_ROWS_PER_PARTITION", 100)
+    monkeypatch.setattr(limits, "MOST_READERS", cores)
+    monkeypatch.setattr(limits, "MOST_READINGS", 3 * cores)
+    pq.write_table(_events(2_000), tmp_path / "f.parquet", row_group_size=500)
+    frame, spec = spark.read.parquet(str(tmp_path)), _SPEC | {"windows": _POLICIES}
+    monkeypatch.setattr(limits, "MOST_SHARED_BYTES", -(-_scan(frame).n_bytes // 3))
+    rows = aggregate(frame, spec)
+    assert rows.rdd.getNumPartitions() == 3 * cores
+    ours = _ordered(rows, _SPEC["keys"])
+    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    assert ours.equals(_ordered(aggregate(frame, spec), _SPEC["keys"]))
 
 
 def test_the_bytes_of_a_scan_are_those_of_its_columns(spark, tmp_path):
