@@ -111,9 +111,9 @@ def _agreement(query: Query, race: Race, bids: Path) -> str:
         theirs = settled(theirs, (*query.key, *query.values))
     last = query.name == "q18"
     found = compare(theirs, ours, key=query.key, exact=("bid_at",) if last else query.values, floats=())
-    strangers = sum(strangers(rows, bids) for rows in (ours, theirs)) if last else 0
-    remark = f", {strangers:,} that are no bid of that instant" if last else ""
-    return f"{query.name}: {'same rows' if found.same and not strangers else 'OTHER ROWS'}: {found.describe()}{remark}"
+    unknown = sum(strangers(rows, bids) for rows in (ours, theirs)) if last else 0
+    remark = f", {unknown:,} that are no bid of that instant" if last else ""
+    return f"{query.name}: {'same rows' if found.same and not unknown else 'OTHER ROWS'}: {found.describe()}{remark}"
 
 
 def _files(path: Path) -> str:

@@ -73,7 +73,10 @@ def _examined(path: str, size: int, types: Mapping[str, pa.DataType]) -> tuple[i
     if not counts_days_as_arrow(metadata):
         return None
     names = [name.lower() for name in schema.names]
-    known = all(names.count(name.lower()) == 1 and name in schema.names and schema.field(name).type == kind for name, kind in types.items())
+    known = all(
+        names.count(name.lower()) == 1 and name in schema.names and _as_spark_reads(schema.field(name).type) == kind
+        for name, kind in types.items()
+    )
     return (status.st_mtime_ns, metadata) if known else None
 
 
@@ -81,6 +84,11 @@ def counts_days_as_arrow(metadata: pq.FileMetaData) -> bool:
     """Whether the file's writer counted days and instants by the Gregorian calendar alone."""
     own = metadata.metadata or {}
     return _LEGACY not in own and own.get(_WRITER, b"3.0.0") >= b"3.0.0"  # as Spark compares them
+
+
+def _as_spark_reads(kind: pa.DataType) -> pa.DataType:
+    """The type of a column of ``kind`` once it has been read: Spark counts milliseconds as microseconds."""
+    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) and kind.unit == "ms" else kind
 
 
 def _part(part: FileRange, changed: int, metadata: pq.FileMetaData, names: Collection[str]) -> FilePart:
@@ -110,6 +118,8 @@ def read(parts: Sequence[FilePart], columns: Sequence[str]) -> Iterator[pa.Recor
     ------
     SourceError
         If a file has changed since it was examined.
+    ArrowInvalid
+        If an instant in milliseconds does not fit microseconds.
     """
     for part in parts:
         path = Path(part.path)
@@ -119,4 +129,5 @@ def read(parts: Sequence[FilePart], columns: Sequence[str]) -> Iterator[pa.Recor
             with pq.ParquetFile(part.path) as file:
                 batches = file.iter_batches(_BATCH_ROWS, row_groups=list(part.row_groups), columns=list(columns), use_threads=False)
                 for batch in batches:
-                    yield batch.select(list(columns))
+                    cells = [batch.column(name).cast(_as_spark_reads(batch.schema.field(name).type)) for name in columns]
+                    yield pa.record_batch(cells, names=list(columns))

@@ -68,20 +68,21 @@ def live_windows(spark: SparkSession, scan: FileScan, live: LiveRows, clock: Clo
     cores = access_to(spark).cores()
     # A last round of tasks that leaves cores idle would take as long as the others.
     n = -(-live_row_pass.partitions(scan.n_rows, partitions) // cores) * cores if live.log.keys else 1
-    if readers := min(n, _readers(spark, scan, len(live.log.fresh_schema))):
+    if readers := min(n, _readers(spark, scan, len(live.log.fresh_schema), limits.MOST_READINGS)):
         return live.windows_of_gathered(_numbers(spark, readers), clock, 0, partial(_shared_rows, scan, live.log, n, readers))
     blocks = map_in_arrow(_numbers(spark, len(scan.tasks)), partial(_blocks, scan, live.log, n), _BLOCK)
     return live.windows_of_gathered(blocks.repartitionById(n, _PARTITION), clock, 0, _rows_of_blocks)
 
 
-def _readers(spark: SparkSession, scan: FileScan, width: int) -> int:
+def _readers(spark: SparkSession, scan: FileScan, width: int, most: int | None = None) -> int:
     """Number of tasks that each read all rows of ``scan`` to share out the keys; 0 if a shuffle is cheaper, or takes less memory.
 
-    ``width`` is how many numbers a task keeps of a row of its keys.
+    ``width`` is how many numbers a task keeps of a row of its keys. There may be ``most`` tasks; by default one for each core.
     """
     cores = access_to(spark).cores()
-    fits = scan.n_rows * width <= limits.MOST_SHARED_NUMBERS and scan.n_bytes <= limits.MOST_SHARED_BYTES
-    return cores if fits and cores <= limits.MOST_READERS else 0
+    numbers, size = scan.n_rows * width, scan.n_bytes
+    readers = cores * max(1, -(-numbers // limits.MOST_SHARED_NUMBERS), -(-size // limits.MOST_SHARED_BYTES))
+    return readers if cores <= limits.MOST_READERS and readers <= max(cores, most or 0) else 0
 
 
 def _numbers(spark: SparkSession, n: int) -> DataFrame:

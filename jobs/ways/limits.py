@@ -14,8 +14,8 @@ from windowmill.jobs.sources.base import AddedFile
 from windowmill.windowing.kernels.layout import Layout
 
 #: Limits on the new files: bytes, and rows by the source's log. 360,000 rows in calendar windows took this process 1.0 s of processor time,
-#: and a warm Spark of two cores 6.5 s.
-MOST_BYTES, MOST_ROWS = 32 << 20, 500_000
+#: and a warm Spark of two cores 6.5 s; 552,000 rows in sessions or a day's windows took 0.6 to 0.8 s, and Spark 4.4 to 5.1 s.
+MOST_BYTES, MOST_ROWS = 64 << 20, 1_000_000
 #: New rows for which Spark interprets expressions (decision 19). A row costs 7 µs more than compiled code, which takes Spark 0.05 s to
 #: compile where it is warm, and half a second where it has just started.
 MOST_INTERPRETED = 10_000
@@ -27,7 +27,7 @@ MOST_STATE_BYTES, MOST_STATE_ROWS = 64 << 20, 1_000_000
 #: 0.07 s with its levels mixed.
 MOST_SEARCHED_BYTES = 1 << 30
 #: Limit on result rows, estimated as one row per key and window end.
-MOST_RESULTS = 500_000
+MOST_RESULTS = 1_000_000
 #: Limit on the partials into which events that last are lifted, one for each start of a window that an event crosses: a few seconds' work.
 MOST_PARTIALS = 5_000_000
 #: Limit on the 8-byte numbers in partials: a histogram's hundreds of counts are small in a file but large in memory.
@@ -36,9 +36,12 @@ MOST_NUMBERS = 32 << 20
 NUMBERS_OF_OBJECT = 128
 #: Limits on the rows of files that one task makes windows of, and on how often windows count them: a shuffle would take longer.
 MOST_ROWS_OF_A_TASK, MOST_COUNTED_OF_A_TASK = 500_000, 10_000_000
-#: Limits on tasks that each read all rows of files, where a shuffle would take longer: the tasks, the numbers that all of them keep if each
-#: row is a slice of its own, and the bytes that each reads, of pages before compression.
-MOST_READERS, MOST_SHARED_NUMBERS, MOST_SHARED_BYTES = 4, 128 << 20, 512 << 20
+#: Limits on tasks that each read all rows of files, where a shuffle would take longer: cores, the numbers that all tasks of a time keep if
+#: each row is a slice of its own, and the bytes that they keep, of pages before compression.
+MOST_READERS, MOST_SHARED_NUMBERS, MOST_SHARED_BYTES = 4, 128 << 20, 1 << 30
+#: How often live rows are read, by all tasks together, where they do not fit at a time. A row of 200 bytes with texts costs about 150 ns of
+#: processor time each time it is read, and 2 µs on its way through a shuffle; a row of numbers 20, and 250 to 500.
+MOST_READINGS = 8
 #: Result rows up to which Great Expectations validates in pandas, without a Spark job.
 MOST_VALIDATED_IN_PANDAS = 1_000_000
 

@@ -138,6 +138,24 @@ def test_large_files_or_many_cores_are_shuffled(spark, tmp_path, monkeypatch):
             assert file_passes._readers(spark, scan, 7) == cores
             at_limit.setattr(limits, name, most - 1)
             assert file_passes._readers(spark, scan, 7) == 0
+            assert file_passes._readers(spark, scan, 7, 2 * cores) == 2 * cores * (name != "MOST_READERS")
+            assert file_passes._readers(spark, scan, 7, 2 * cores - 1) == 0
+
+
+@pytest.mark.usefixtures("_small_parts")
+def test_live_rows_that_do_not_fit_at_a_time_are_read_again(spark, tmp_path, monkeypatch):
+    cores = spark.sparkContext.defaultParallelism
+    monkeypatch.setattr(live_row_pass, "_ROWS_PER_PARTITION", 100)
+    monkeypatch.setattr(limits, "MOST_READERS", cores)
+    monkeypatch.setattr(limits, "MOST_READINGS", 3 * cores)
+    pq.write_table(_events(2_000), tmp_path / "f.parquet", row_group_size=500)
+    frame, spec = spark.read.parquet(str(tmp_path)), _SPEC | {"windows": _POLICIES}
+    monkeypatch.setattr(limits, "MOST_SHARED_BYTES", -(-_scan(frame).n_bytes // 3))
+    rows = aggregate(frame, spec)
+    assert rows.rdd.getNumPartitions() == 3 * cores
+    ours = _ordered(rows, _SPEC["keys"])
+    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    assert ours.equals(_ordered(aggregate(frame, spec), _SPEC["keys"]))
 
 
 def test_the_bytes_of_a_scan_are_those_of_its_columns(spark, tmp_path):
@@ -233,12 +251,13 @@ def test_cached_rows_are_sparks(spark, tmp_path):
     [
         {"v": None},
         {"v": lambda table: table.column("v").cast(pa.float32())},
-        {"t": lambda table: table.column("t").cast(pa.timestamp("ms", "UTC"), safe=False)},
+        {"t": lambda table: table.column("t").cast(pa.timestamp("ns", "UTC"), safe=False)},
+        {"t": lambda table: table.column("t").cast(pa.timestamp("ms", "Europe/Paris"), safe=False)},
         {"t": lambda table: table.column("t").cast(pa.timestamp("us", "America/New_York"))},
         {"s": lambda table: table.column("s").dictionary_encode()},
         {"s": lambda table: table.column("s").cast(pa.large_string())},
     ],
-    ids=["missing", "narrower", "milliseconds", "other_zone", "dictionary", "large"],
+    ids=["missing", "narrower", "nanoseconds", "milliseconds of another zone", "other_zone", "dictionary", "large"],
 )
 def test_a_file_of_other_types_is_sparks(spark, tmp_path, columns):
     _write(tmp_path / "d")
@@ -246,6 +265,24 @@ def test_a_file_of_other_types_is_sparks(spark, tmp_path, columns):
     schema = spark.read.parquet(str(tmp_path / "d")).schema
     frame = spark.read.schema(schema).parquet(str(tmp_path / "d"), str(tmp_path / "e"))
     assert _scan(frame) is None
+
+
+@pytest.mark.parametrize("zone", ["UTC", None], ids=["instants", "without a zone"])
+@pytest.mark.parametrize("windows", [_SPEC["windows"], _POLICIES], ids=["slices", "live rows"])
+def test_milliseconds_are_read_as_microseconds(spark, tmp_path, monkeypatch, windows, zone):
+    milliseconds = {"m": pa.timestamp("ms", zone), "t": pa.timestamp("ms", "UTC")}
+    events = _events(2_000).append_column("m", _events(2_000, seed=2).column("t"))
+    for name, kind in milliseconds.items():
+        events = events.set_column(events.column_names.index(name), name, events.column(name).cast(kind, safe=False))
+    pq.write_table(events, tmp_path / "f.parquet", row_group_size=500)
+    spec = _SPEC | {"windows": windows, "aggregates": _SPEC["aggregates"] | {"moment": {"last": "m"}}}
+    frame = spark.read.parquet(str(tmp_path))
+    rows = aggregate(frame, spec)
+    assert "FileScan" not in rows._jdf.queryExecution().executedPlan().toString()
+    ours = _ordered(rows, _SPEC["keys"])
+    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    assert ours.num_rows > 500
+    assert ours.equals(_ordered(aggregate(frame, spec), _SPEC["keys"]))
 
 
 def test_files_read_in_a_way_of_their_own_are_sparks(spark, tmp_path):
