@@ -147,7 +147,7 @@ class Case:
         return WindowStage(self.stage(batch), self.grids.named, -EVER, EVER, -EVER if keep else None, results)
 
     def combined(self, batch: int, packed: list[pa.Table], *, keep: bool) -> list[slice_windows.Combined]:
-        ordered = pa.concat_tables(packed).sort_by([(key, "ascending") for key in (*self.pipeline.keys, packing.PLACE)])
+        ordered = pa.concat_tables(packed).sort_by([(name, "ascending") for name in (packing.BUCKET, packing.PLACE)])
         return list(slice_windows.combined(self.window_stage(batch, keep=keep), ordered.to_batches(3)))
 
 
