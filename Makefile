@@ -11,7 +11,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-parsing bench-minutes bench-nexmark bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo cluster-demo up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint fmt doctor lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ bench-minutes: setup ## Run 50 pipelines each minute under a real Airflow; late 
 
 bench-nexmark: bench-setup ## Time the windowed queries of Nexmark beside Flink SQL; EVENTS=N for fewer than 20 million (an hour)
 	$(PY) -m benchmarks.nexmark $(if $(EVENTS),--events $(EVENTS))
+
+bench-many-keys: setup ## Run a first batch of 200 M rows and 1 M keys, and compare it with DuckDB; WORKERS=1 times two workers (minutes)
+	$(PY) -m benchmarks.many_keys $(if $(WORKERS),--workers --rows 20000000)
 
 bench-setup: setup ## Install the peers that bench compares with, each into an environment of its own (1.4 GB)
 	@benchmarks/setup.sh

@@ -1,4 +1,4 @@
-"""The two passes of a batch on Spark: lift rows into packed slices as they are read, then combine slices by key after one shuffle."""
+"""The two passes of a batch on Spark: lift rows into packed slices as they are read, then combine those of whole keys after one shuffle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, ORDER, SLICE, TIME, UNTIL_OF
-from windowmill.windowing.columnar.packing import LATE_ROWS, PLACE, ROWS, count_slices
+from windowmill.windowing.columnar.packing import BUCKET, LATE_ROWS, PLACE, ROWS, count_slices
 from windowmill.windowing.columnar.slices import GRID, Reading, SliceStage, WindowStage
 from windowmill.windowing.kernels.lift import condition_column
 
@@ -136,8 +136,8 @@ def _all(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _by_key(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
-    keys = [F.col(backquoted(key)) for key in stage.slices.keys]
-    return (packed.repartition(partitions, *keys) if keys else packed.repartition(1)).sortWithinPartitions(*keys, PLACE)
+    bucket = F.col(backquoted(BUCKET))
+    return (packed.repartition(partitions, bucket) if stage.slices.keys else packed.repartition(1)).sortWithinPartitions(bucket, PLACE)
 
 
 def results(every: DataFrame, stage: WindowStage) -> DataFrame:

@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         "slices-sorted-without-their-place",
         "jobs/ways/slice_passes.py",
-        ".sortWithinPartitions(*keys, PLACE)",
-        ".sortWithinPartitions(*keys)",
+        ".sortWithinPartitions(bucket, PLACE)",
+        ".sortWithinPartitions(bucket)",
         ("tests/jobs/test_stages.py::test_whole_keys_meet_and_their_slices_in_the_order_of_their_places",),
     ),
     Mutant(

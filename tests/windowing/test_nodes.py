@@ -20,7 +20,7 @@ from windowmill.windowing.axis import Edges, Grid
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE, SUM, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.packing import PLACE
+from windowmill.windowing.columnar.packing import BUCKET, PLACE
 from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowStage
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.layout import Layout
@@ -152,7 +152,7 @@ class Run:
             after = self.emitted if from_source is None else from_source
             whole = None if self.nodes is None else NodeStage(self.nodes, self.emitted, through, self.emitted, through)
             keep_from = self.grids.first_slice_after(through)
-            ordered = pa.concat_tables(packed).sort_by([("k", "ascending"), (PLACE, "ascending")])
+            ordered = pa.concat_tables(packed).sort_by([(BUCKET, "ascending"), (PLACE, "ascending")])
             asked = WindowStage(stage, self.grids.named, after, through, keep_from, pa.schema(names), whole)
             for part in slice_windows.combined(asked, ordered.to_batches()):
                 found += [row for bare in part.windows for row in slice_windows.result_rows(asked, bare).to_pylist()]

@@ -147,7 +147,7 @@ class Case:
         return WindowStage(self.stage(batch), self.grids.named, -EVER, EVER, -EVER if keep else None, results)
 
     def combined(self, batch: int, packed: list[pa.Table], *, keep: bool) -> list[slice_windows.Combined]:
-        ordered = pa.concat_tables(packed).sort_by([(key, "ascending") for key in (*self.pipeline.keys, packing.PLACE)])
+        ordered = pa.concat_tables(packed).sort_by([(name, "ascending") for name in (packing.BUCKET, packing.PLACE)])
         return list(slice_windows.combined(self.window_stage(batch, keep=keep), ordered.to_batches(3)))
 
 
@@ -225,6 +225,38 @@ def test_windows_of_packed_slices_are_those_of_the_reference(case, rows, data):
         assert not wrong, (place(want), wrong)
 
 
+def shown(stage: WindowStage, parts: list[slice_windows.Combined]) -> list[str]:
+    """Result rows; floats as text, so that NaN equals NaN."""
+    return sorted(repr(row) for part in parts for bare in part.windows for row in slice_windows.result_rows(stage, bare).to_pylist())
+
+
+@pytest.mark.parametrize("n_buckets", [1, 3])
+@pytest.mark.parametrize("most", [2, 512])
+@pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
+def test_keys_that_share_a_bucket_have_the_windows_and_slices_of_keys_alone_to_the_bit(monkeypatch, case, n_buckets, most):
+    monkeypatch.setattr(slices, "CHUNK_ROWS", 40)
+    monkeypatch.setattr(whole_keys, "CHUNK_SLICES", 20)
+    rng = np.random.default_rng(6)
+    empty = dict.fromkeys(TYPES, None)
+    names = [*(f"key {n}" for n in range(12)), None]
+    rows = [
+        {**empty, "t": int(t), "k": names[rng.integers(13)], "g": rng.choice([0.0, -0.0, math.nan]), "x": 0, "f": v, "p": v, "s": str(v)}
+        for t, v in zip(rng.integers(0, 30, 150), rng.lognormal(0, 3, 150).tolist(), strict=True)
+    ]
+    stage, batches = case.window_stage(0, keep=True), rows_table(rows).to_batches(9)
+    wanted = case.combined(0, list(slices.lifted(stage.slices, batches, 0)), keep=True)
+    monkeypatch.setattr(packing, "N_BUCKETS", n_buckets)
+    monkeypatch.setattr(packing, "MAX_PACKED", most)
+    packed = list(slices.lifted(stage.slices, batches, 0))
+    assert all(set(table[packing.BUCKET].to_pylist()) <= set(range(n_buckets)) for table in packed)
+    assert most == 2 or [table.num_rows for table in packed] == [n_buckets] * 4
+    found = case.combined(0, packed, keep=True)
+    assert shown(stage, found) == shown(stage, wanted)
+    kept = [sorted(repr(row) for part in parts if part.slices for row in part.slices.to_pylist()) for parts in (found, wanted)]
+    assert kept[0] == kept[1]
+    assert sum(part.rows for part in found) == 150
+
+
 @pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
 def test_shares_of_the_keys_have_the_windows_of_all_keys_to_the_bit(monkeypatch, case):
     monkeypatch.setattr(slices, "CHUNK_ROWS", 7)
@@ -236,16 +268,11 @@ def test_shares_of_the_keys_have_the_windows_of_all_keys_to_the_bit(monkeypatch,
         for t, v in zip(rng.integers(0, 30, 60), rng.lognormal(0, 3, 60).tolist(), strict=True)
     ]
     stage, batches = case.window_stage(0, keep=False), rows_table(rows).to_batches(4)
-
-    def shown(parts: list[slice_windows.Combined]) -> list[str]:
-        # Floats as text, so that NaN equals NaN.
-        return sorted(repr(row) for part in parts for bare in part.windows for row in slice_windows.result_rows(stage, bare).to_pylist())
-
     wanted = case.combined(0, list(slices.lifted(stage.slices, batches, 0)), keep=False)
     shares = [list(slices.sliced(stage.slices, batches, Share(number, number + 1, 3))) for number in range(3)]
     assert [len(parts) for parts in shares] == [9] * 3, "chunks are cut before shares are taken"
     found = [part for parts in shares for part in slice_windows.combined_here(stage, parts)]
-    assert shown(found) == shown(wanted)
+    assert shown(stage, found) == shown(stage, wanted)
     assert sum(part.rows for part in found) == 60
     assert len(found) > 3, "keys come in several pieces"
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.columnar.checksums import row_checksums
+from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.slices import by_key
 
 
@@ -30,6 +31,13 @@ class Share:
         return pa.concat_tables([table.slice(0, 0), *(rows for _, rows in in_buckets(table, keys, self))])
 
 
+def bucket_numbers(keys: pa.Table, n_buckets: int) -> Ints:
+    """The bucket of each row of ``keys``; equal keys have the same one in every table. int64, shape (n_rows,)."""
+    # Python's own hash of a text differs from process to process.
+    buckets: Ints = (row_checksums(keys).to_numpy().view(np.uint64) % np.uint64(n_buckets)).astype(np.int64)
+    return buckets
+
+
 def in_buckets(rows: pa.Table, keys: Sequence[str], share: Share) -> Iterator[tuple[int, pa.Table]]:
     """The rows of each bucket of ``share`` that has some, in the order of ``rows``; O(n + n_buckets).
 
@@ -39,9 +47,7 @@ def in_buckets(rows: pa.Table, keys: Sequence[str], share: Share) -> Iterator[tu
         if rows.num_rows and share.first == 0:
             yield 0, rows
         return
-    # Python's own hash of a text differs from process to process.
-    hashes = row_checksums(rows.select(keys)).to_numpy().view(np.uint64)
-    buckets = (hashes % np.uint64(share.n_buckets)).astype(np.int64)
+    buckets = bucket_numbers(rows.select(keys), share.n_buckets)
     if share.stop - share.first == 1:
         own = rows.filter(pa.array(buckets == share.first))
         if own.num_rows:

@@ -1,4 +1,7 @@
-"""Packs slices for the shuffle: many slices of a key in one row, which Spark copies whole.
+"""Packs slices for the shuffle: the slices of a bucket of keys in one row, which Spark copies whole.
+
+A hash divides the keys into buckets. Of few keys each has a bucket of its own, and a row holds the slices of one key. Of a million keys,
+most have a single slice among the rows that are lifted together: a row for each key would make the shuffle as long as the input.
 
 The numbers of a row's slices form one *block* of bytes (:mod:`windowmill.windowing.kernels.blocks`). Spark would copy a list element by
 element, three times between two Python passes. Columns that are not 64-bit numbers are stored as lists. *Listed* rows, which go to the
@@ -15,13 +18,17 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from windowmill.windowing.columnar.buckets import bucket_numbers
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.blocks import damaged, decode, encode
 from windowmill.windowing.kernels.columns import valid_of
 from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.slices import by_key
 
-#: Columns of a packed row beside keys and lists: its rank among its key's rows; numbers of lifted and of late rows; the block.
-PLACE, ROWS, LATE_ROWS, BLOCK = "_place", "_rows", "_late_rows", "_block"
+#: Columns of a packed row beside keys and lists: its bucket; its rank among the bucket's rows; numbers of lifted and late rows; the block.
+BUCKET, PLACE, ROWS, LATE_ROWS, BLOCK = "_ bucket", "_place", "_rows", "_late_rows", "_block"
+#: Number of buckets. A task combines whole buckets: one of 200 M slices holds 50,000.
+N_BUCKETS = 4_096
 #: Greatest number of slices in a packed row: Spark allocates a row in one piece, and sends 10,000 rows to Python at a time.
 MAX_PACKED = 512
 #: Greatest number of columns in a block: one word per slice has a null bit for each.
@@ -66,9 +73,14 @@ class Packing:
     @cached_property
     def packed_schema(self) -> pa.Schema:
         """Schema of packed rows."""
-        own = [(PLACE, pa.int64()), (ROWS, pa.int64()), (LATE_ROWS, pa.int64()), (BLOCK, pa.binary())]
-        beside = [field for field in self.lists if field.name not in self.numbers]
-        return pa.schema([*(self.schema.field(key) for key in self.keys), *own, *beside])
+        own = [(BUCKET, pa.int64()), (PLACE, pa.int64()), (ROWS, pa.int64()), (LATE_ROWS, pa.int64()), (BLOCK, pa.binary())]
+        keys = [pa.field(key, pa.list_(self.schema.field(key).type)) for key in self.keys]
+        return pa.schema([*keys, *own, *self._lists_beside])
+
+    @cached_property
+    def _lists_beside(self) -> list[pa.Field]:
+        """The lists of columns that are not in a block."""
+        return [field for field in self.lists if field.name not in self.numbers]
 
     @cached_property
     def numbers(self) -> list[str]:
@@ -82,27 +94,46 @@ class Packing:
         return [pa.field(field.name, pa.list_(field.type)) for field in self.schema if field.name not in self.keys]
 
     def pack(self, part: Sliced, place: int) -> pa.Table:
-        """Pack the slices of each key into one row, or several if there are more than ``MAX_PACKED``.
+        """Pack the slices of each bucket of keys into one row, or several if there are more than ``MAX_PACKED``.
 
-        ``place`` is the rank of these rows among those of their keys.
+        ``place`` is the rank of these rows among those of their buckets.
         """
-        offsets = _cut(part.offsets)
+        keys = part.slices.select(self.keys).take(pa.array(part.offsets[:-1]))
+        buckets = bucket_numbers(keys, N_BUCKETS) if self.keys else np.zeros(len(part.offsets) - 1, np.int64)
+        in_order, bounds_of_buckets = by_key(buckets, N_BUCKETS)
+        lengths = np.diff(part.offsets)[in_order]
+        slices, lifted = part.slices, part.lifted
+        if len(in_order) and (np.diff(in_order) < 0).any():
+            order = _ranges(part.offsets[:-1][in_order], lengths)
+            slices, lifted = slices.take(pa.array(order)), lifted[order]
+        offsets = _cut(np.unique(np.append(0, np.cumsum(lengths))[bounds_of_buckets]))
         n = len(offsets) - 1
-        columns = self._beside(part.slices, offsets, [field for field in self.lists if field.name not in self.numbers])
-        words, bounds = encode(self._columns_of(part.slices), offsets)
+        owners = np.repeat(np.arange(len(in_order)), lengths)
+        first, last = owners[offsets[:-1]], owners[offsets[1:] - 1]
+        columns: dict[str, pa.Array] = self._lists(slices, offsets, self._lists_beside)
+        columns |= self._key_lists(keys, in_order, first, last + 1 - first)
+        words, bounds = encode(self._columns_of(slices, owners - np.repeat(first, np.diff(offsets))), offsets)
         columns[BLOCK] = pa.Array.from_buffers(pa.binary(), n, [None, pa.array(bounds * 8, pa.int32()).buffers()[1], pa.py_buffer(words)])
+        columns[BUCKET] = pa.array(buckets[in_order[first]])
         # Each count is stored in one packed row only, so that their sum counts every row once.
-        columns[ROWS] = pa.array(np.add.reduceat(part.lifted, offsets[:-1]) if n else part.lifted)
+        columns[ROWS] = pa.array(np.add.reduceat(lifted, offsets[:-1]) if n else lifted)
         columns[LATE_ROWS] = pa.array(np.append([part.late], np.zeros(max(n - 1, 0), np.int64))[:n].astype(np.int64))
         columns[PLACE] = pa.repeat(place, n)
         return pa.table([columns[field.name] for field in self.packed_schema], schema=self.packed_schema)
 
     def listed(self, slices: pa.Table, offsets: Ints) -> pa.Table:
-        """The rows of :meth:`pack` without blocks: keys, and all other columns as lists."""
-        return pa.table(self._beside(slices, _cut(offsets), self.lists))
+        """A row for each key, or several if it has more than ``MAX_PACKED`` slices: the key, and all other columns as lists."""
+        bounds = _cut(offsets)
+        firsts = pa.array(bounds[:-1])
+        keys = {key: slices.column(key).combine_chunks().take(firsts) for key in self.keys}
+        return pa.table(keys | self._lists(slices, bounds, self.lists))
+
+    def keys_of(self, packed: pa.Table) -> pa.Table:
+        """The keys of all ``packed`` rows, one row after the other."""
+        return pa.table({key: packed.column(key).combine_chunks().flatten() for key in self.keys})
 
     def unpack(self, packed: pa.Table) -> tuple[pa.Table, Ints]:
-        """The slices of ``packed`` rows without keys, and the number in each row, int64, shape (n_packed,). O(n) in slices.
+        """The slices of ``packed`` rows without keys, and for each the index of its key in :meth:`keys_of`. O(n) in slices.
 
         Raises
         ------
@@ -118,7 +149,7 @@ class Packing:
             raise StateCorruptError(
                 f"{wrong} of {packed.num_rows} packed rows differ from what was packed (faulty memory or disk); run again"
             )
-        decoded = decode(words, bounds, 1 + len(self.numbers))
+        decoded = decode(words, bounds, 2 + len(self.numbers))
         nulls, any_nulls = decoded[0], int(np.bitwise_or.reduce(decoded[0]))
         columns = {}
         for bit, name in enumerate(self.numbers):
@@ -127,16 +158,28 @@ class Packing:
         for field in self.lists:
             if field.name not in columns:
                 columns[field.name] = packed.column(field.name).combine_chunks().flatten()
-        return pa.table({field.name: columns[field.name] for field in self.lists}), words[bounds[:-1]]
+        owners = decoded[-1]
+        if self.keys:
+            n_keys = packed.column(self.keys[0]).combine_chunks().value_lengths().to_numpy()
+            owners = owners + np.repeat(np.cumsum(n_keys) - n_keys, words[bounds[:-1]])
+        return pa.table({field.name: columns[field.name] for field in self.lists}), owners.astype(np.int64)
 
-    def _beside(self, slices: pa.Table, offsets: Ints, lists: list[pa.Field]) -> dict[str, pa.Array]:
-        firsts, bounds = pa.array(offsets[:-1]), pa.array(offsets, pa.int32())
-        columns = {key: slices.column(key).combine_chunks().take(firsts) for key in self.keys}
-        return columns | {field.name: pa.ListArray.from_arrays(bounds, slices.column(field.name).combine_chunks()) for field in lists}
+    def _lists(self, slices: pa.Table, offsets: Ints, lists: list[pa.Field]) -> dict[str, pa.Array]:
+        bounds = pa.array(offsets, pa.int32())
+        return {field.name: pa.ListArray.from_arrays(bounds, slices.column(field.name).combine_chunks()) for field in lists}
 
-    def _columns_of(self, slices: pa.Table) -> Ints:
-        """The words of a block, shape (1 + n_columns, n_slices); bit c of row 0 marks column c as null."""
-        columns = np.zeros((1 + len(self.numbers), slices.num_rows), np.int64)
+    def _key_lists(self, keys: pa.Table, in_order: Ints, first: Ints, lengths: Ints) -> dict[str, pa.Array]:
+        """Lists of keys: row r has those from ``in_order[first[r]]`` on, ``lengths[r]`` of them."""
+        chosen, bounds = pa.array(in_order[_ranges(first, lengths)]), pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
+        return {key: pa.ListArray.from_arrays(bounds, keys.column(key).combine_chunks().take(chosen)) for key in self.keys}
+
+    def _columns_of(self, slices: pa.Table, keys: Ints) -> Ints:
+        """The words of a block, shape (2 + n_columns, n_slices).
+
+        Bit c of row 0 marks column c as null; the last row has the index of each slice's key among those of its packed row.
+        """
+        columns = np.zeros((2 + len(self.numbers), slices.num_rows), np.int64)
+        columns[-1] = keys
         for bit, name in enumerate(self.numbers):
             column = slices.column(name).combine_chunks()
             if column.null_count:
@@ -157,6 +200,12 @@ def _words(blocks: pa.ChunkedArray | pa.BinaryArray) -> Iterator[tuple[Ints, Int
         bounds = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset : chunk.offset + len(chunk) + 1].astype(np.int64) // 8
         data = chunk.buffers()[2]
         yield np.frombuffer(data, np.int64, data.size // 8)[bounds[0] : bounds[-1]], bounds - bounds[0]
+
+
+def _ranges(first: Ints, lengths: Ints) -> Ints:
+    """The integers from ``first[r]`` on, ``lengths[r]`` of them, one range after the other."""
+    stops = np.cumsum(lengths)
+    return np.repeat(first - stops + lengths, lengths) + np.arange(stops[-1] if len(stops) else 0)
 
 
 def _cut(offsets: Ints) -> Ints:

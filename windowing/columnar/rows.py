@@ -43,7 +43,7 @@ class Keys:
             return np.zeros(n_rows, np.int64)
         both = pa.concat_tables([self.table, pa.table(columns)])
         codes = _codes([as_key(plain(both.column(name))) for name in both.column_names])
-        firsts = both.take(pa.array(_firsts(codes)))
+        firsts = both.take(pa.array(first_rows(codes)))
         self.table = pa.table({name: as_key(plain(firsts.column(name))) for name in firsts.column_names})
         return codes[both.num_rows - n_rows :]
 
@@ -62,7 +62,7 @@ def codes_of(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[Ints, in
 def keys_of(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[pa.Table, Ints, int]:
     """One row for each key of ``tables``, the key index of each of their rows, and the number of keys."""
     codes, n_keys = codes_of(tables, names)
-    firsts = pa.array(_firsts(codes))
+    firsts = pa.array(first_rows(codes))
     keys = pa.table({name: as_key(_column_of(tables, name).combine_chunks().take(firsts)) for name in names})
     return keys, codes, n_keys
 
@@ -89,7 +89,7 @@ def _codes(columns: list[pa.Array]) -> Ints:
     return codes
 
 
-def _firsts(codes: Ints) -> Ints:
+def first_rows(codes: Ints) -> Ints:
     """Index of the first row of each code; ``codes`` are numbered in order of first appearance. O(n)."""
     greatest = np.maximum.accumulate(np.concatenate(([-1], codes)))
     return np.flatnonzero(codes > greatest[:-1])

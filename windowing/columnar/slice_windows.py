@@ -76,7 +76,7 @@ class Combined:
 
 
 def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Combined]:
-    """Combine packed slices, sorted by key and ``PLACE``, into windows and slices for the state; no key is split between results."""
+    """Combine packed slices, sorted by ``BUCKET`` and ``PLACE``, into windows and slices for the state; no key is split between results."""
     return (_combine(stage, whole) for whole in of_packed(stage.slices, batches))
 
 

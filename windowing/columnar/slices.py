@@ -2,11 +2,11 @@
 
 ::
 
-    rows ─ lift ─▶ slices ─ pack ─▶ │ shuffle by key │ ─ unpack, merge ─▶ slices of whole keys ─▶ windows
+    rows ─ lift ─▶ slices ─ pack ─▶ │ shuffle by bucket │ ─ unpack, merge ─▶ slices of whole keys ─▶ windows
                                                                              └─▶ the batch's own slices, for the state
 
-A *packed* row holds many slices of a key (:mod:`windowmill.windowing.columnar.packing`), so that a shuffle moves and sorts thousands of
-rows instead of millions. :mod:`windowmill.windowing.columnar.slice_windows` has the work after the shuffle.
+A *packed* row holds the slices of a bucket of keys (:mod:`windowmill.windowing.columnar.packing`), so that a shuffle moves and sorts
+thousands of rows instead of millions. :mod:`windowmill.windowing.columnar.slice_windows` has the work after the shuffle.
 """
 
 from __future__ import annotations

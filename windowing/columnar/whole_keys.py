@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS, Sliced, count_slices
-from windowmill.windowing.columnar.rows import key_codes
+from windowmill.windowing.columnar.packing import BUCKET, LATE_ROWS, ROWS, Sliced, count_slices
+from windowmill.windowing.columnar.rows import first_rows, key_codes
 from windowmill.windowing.columnar.slices import CHUNK_BYTES, CHUNK_SLICES, SliceStage
 from windowmill.windowing.kernels.columns import key_offsets
 from windowmill.windowing.kernels.combine import Ints
@@ -40,7 +40,7 @@ class WholeKeys:
 
 
 def of_packed(stage: SliceStage, batches: Iterable[pa.RecordBatch]) -> Iterator[WholeKeys]:
-    """The slices of packed rows, sorted by key and ``PLACE``; no key is split between results.
+    """The slices of packed rows, sorted by ``BUCKET`` and ``PLACE``; no key is split between results.
 
     Raises
     ------
@@ -48,11 +48,14 @@ def of_packed(stage: SliceStage, batches: Iterable[pa.RecordBatch]) -> Iterator[
         If a block has changed since it was packed.
     """
     for table in _gathered(batches, stage):
-        slices, lengths = stage.packing.unpack(table)
-        firsts = key_offsets(table, stage.keys)
-        offsets = np.append(0, np.cumsum(lengths)).astype(np.int64)[firsts]
+        slices, owners = stage.packing.unpack(table)
+        keys = stage.packing.keys_of(table)
+        codes, n_keys = key_codes([keys.column(key) for key in stage.keys], max(1, keys.num_rows))
+        order, offsets = by_key(codes[owners], n_keys)
+        if (np.diff(order) < 0).any():  # a bucket holds several keys
+            slices = slices.take(pa.array(order))
         rows, late_rows = (pc.sum(table.column(name)).as_py() for name in (ROWS, LATE_ROWS))
-        yield WholeKeys(_keys(stage, table, firsts[:-1]), slices, offsets, rows, late_rows)
+        yield WholeKeys(_keys(stage, keys, first_rows(codes)), slices, offsets, rows, late_rows)
 
 
 def of_parts(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[WholeKeys]:
@@ -77,7 +80,7 @@ def _keys(stage: SliceStage, table: pa.Table, rows: Ints) -> dict[str, pa.Array]
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterator[pa.Table]:
-    """Gather packed slices into tables that never split a key."""
+    """Gather packed slices into tables that never split a bucket of keys."""
     waiting: list[pa.RecordBatch] = []
     gathered = size = 0
     for batch in batches:
@@ -85,7 +88,7 @@ def _gathered(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterator[
         gathered, size = gathered + count_slices(batch), size + batch.nbytes
         if (gathered >= CHUNK_SLICES or size >= CHUNK_BYTES) and stage.keys:
             table = pa.Table.from_batches(waiting)
-            cut = int(key_offsets(table, stage.keys)[-2])
+            cut = int(key_offsets(table, [BUCKET])[-2])
             if cut:
                 yield table.slice(0, cut)
                 waiting = table.slice(cut).to_batches()
