@@ -29,6 +29,7 @@ BENCHMARKS = {
     "long-life": ["long_life"],
     "nodes": ["nodes"],
     "memory": ["memory"],
+    "many-keys": ["many_keys"],
     "nexmark": ["nexmark"],
     "dag-parsing": ["dag_parsing"],
     "minute-schedules": ["minute_schedules"],
