@@ -41,8 +41,8 @@ pair the rounds. A first round, not counted, writes all result rows, which are c
 takes less than 10 seconds also runs for 10 seconds uncounted before each of its rounds: Spark ends Python workers that have waited for a
 minute, and the compilers of JVMs want several runs.
 
-Reading Parquet is in every time, starting a process or a JVM only in those of runs as processes of their own. Results go to `noop` (Spark), `blackhole` (Flink), sums (DuckDB) or
-memory (polars).
+Reading Parquet is in every time, starting a process or a JVM only in those of runs as processes of their own. Results go to `noop`
+(Spark), `blackhole` (Flink), sums (DuckDB) or memory (polars).
 Processor time is that of all threads and processes together: on a busy machine it says more than the seconds do.
 DuckDB and polars work in one process without shuffle, executors or rows handed from one to another: they show the limit of the machine.
 Spark's ways run on the session that windowmill configures: two threads, 4 GiB, two shuffle partitions, adaptive execution.
