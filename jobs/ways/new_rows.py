@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from windowmill.jobs.json_lines.spark_form import takes
+from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.ways import lateness_in_process as lateness
@@ -99,7 +99,7 @@ class NewRows:
 
 def _whole(plain: PlainRows, latest: int | None) -> pa.Table | None:
     """The rows with all columns; null if this process cannot read them, or write them as JSON."""
-    return plain.read(list(plain.types), [], latest=latest) if takes(plain.types.values()) else None
+    return plain.read(list(plain.types), [], latest=latest) if spark_form.takes(plain.types.values()) else None
 
 
 def _collected(rows: DataFrame, stages: Sequence[Reading], n_rows: int) -> pa.Table:
