@@ -87,13 +87,13 @@ def main(arguments: list[str] | None = None) -> Measurement:
     alone = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch, served() as server:
         console.print(f"the server is warm after {server['seconds']} s")
-        served_too = alone | {"SPARK_REMOTE": server["address"]}
+        with_server = alone | {"SPARK_REMOTE": server["address"]}
         ways = [_Way("cold", "a cold run", alone), _Way("spark", "a cold run that starts Spark", alone, where=_BY_SPARK)]
         if given.before:
             ways.append(_Way("before", "a cold run before", alone, python=str(given.before / ".venv/bin/python")))
-        ways.append(_Way("warm", "a run on the server", served_too))
+        ways.append(_Way("warm", "a run on the server", with_server))
         for way in ways:
-            way.prepare(Path(scratch).absolute(), served_too)
+            way.prepare(Path(scratch).absolute(), with_server)
 
         def step(round_: int, way: _Way, result: Result) -> None:
             before = _servers_cpu_seconds(server)

@@ -48,9 +48,9 @@ class NewRows:
     table
         The columns that lifting reads, in order of arrival; includes unusable rows.
     in_spark
-        Gives them with all columns; called only for quarantined rows, and where Spark has to do the rest of the work.
+        Gives the rows in Spark, with all columns; called only for quarantined rows, and where Spark has to do the rest of the work.
     whole
-        Reads them with all columns in this process; gives null, as by default, if it cannot.
+        Reads the rows with all columns in this process; gives null if it cannot, and by default.
     """
 
     table: pa.Table
