@@ -139,7 +139,7 @@ class _Way:
     python: str = sys.executable
 
     def prepare(self, folder: Path, environment: dict[str, str]) -> None:
-        """Land the history and take it in one run."""
+        """Land the history and take it in one run: in ``environment``, or in its own if another checkout runs it."""
         self.pipeline = Growing(folder / self.name, WINDOWS, AGGREGATES, keys=KEYS, rows_per_minute=ROWS_PER_MINUTE)
         self.pipeline.land(HISTORY)
         self.spec = self.pipeline.folder / "pipeline.yaml"
