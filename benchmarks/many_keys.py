@@ -39,9 +39,9 @@ HOUR_US = 60 * MINUTE_US
 ROWS_PER_FILE = 1_000_000
 #: Between two looks at the processor time and the files of a run.
 LOOK_SECONDS = 0.5
-#: Memory of an executor's JVM in MiB, where there are workers.
-EXECUTOR_MEMORY = 1024
-#: Greatest relative difference of means and deviations: both sides round.
+#: Memory of an executor's JVM, where there are workers.
+EXECUTOR_MIB = 1024
+#: Greatest difference of means and deviations, of values below 1: both sides round.
 TOLERANCE = 1e-9
 
 
@@ -72,7 +72,7 @@ class History:
         rng = np.random.default_rng(self.seed)
         for begin in range(0, self.rows, ROWS_PER_FILE):
             n = min(ROWS_PER_FILE, self.rows - begin)
-            # Numbers of rows and microseconds multiply to more than 64 bits hold.
+            # In floats: the product of a row number and a length in microseconds does not fit 64 bits.
             ts = START_US + ((begin + np.arange(n)) * (self.hours * HOUR_US / self.rows)).astype(np.int64)
             columns = {"k": rng.integers(0, self.keys, n), "ts": pa.array(ts, pa.timestamp("us", "UTC")), "v": rng.random(n)}
             yield pa.table(columns, schema=SCHEMA)
@@ -178,7 +178,7 @@ def cluster(executors: int, scratch: Path) -> Iterator[dict[str, str]]:
         for place in Path(pyspark.__file__).parent.iterdir():
             if place.name != "work":
                 (Path(folder) / place.name).symlink_to(place)
-        yield {"WINDOWMILL_MASTER": f"local-cluster[{executors},1,{EXECUTOR_MEMORY}]", "SPARK_HOME": folder, "SPARK_LOCAL_DIRS": folder}
+        yield {"WINDOWMILL_MASTER": f"local-cluster[{executors},1,{EXECUTOR_MIB}]", "SPARK_HOME": folder, "SPARK_LOCAL_DIRS": folder}
 
 
 def one_run(history: History, source: Path, scratch: Path, measured: Measurement) -> None:

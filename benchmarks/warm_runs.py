@@ -87,13 +87,13 @@ def main(arguments: list[str] | None = None) -> Measurement:
     alone = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch, served() as server:
         console.print(f"the server is warm after {server['seconds']} s")
-        served_too = alone | {"SPARK_REMOTE": server["address"]}
+        with_server = alone | {"SPARK_REMOTE": server["address"]}
         ways = [_Way("cold", "a cold run", alone), _Way("spark", "a cold run that starts Spark", alone, where=_BY_SPARK)]
         if given.before:
             ways.append(_Way("before", "a cold run before", alone, python=str(given.before / ".venv/bin/python")))
-        ways.append(_Way("warm", "a run on the server", served_too))
+        ways.append(_Way("warm", "a run on the server", with_server))
         for way in ways:
-            way.prepare(Path(scratch).absolute(), served_too)
+            way.prepare(Path(scratch).absolute(), with_server)
 
         def step(round_: int, way: _Way, result: Result) -> None:
             before = _servers_cpu_seconds(server)
@@ -139,7 +139,7 @@ class _Way:
     python: str = sys.executable
 
     def prepare(self, folder: Path, environment: dict[str, str]) -> None:
-        """Land the history and take it in one run."""
+        """Land the history and take it in one run: in ``environment``, or in its own if another checkout runs it."""
         self.pipeline = Growing(folder / self.name, WINDOWS, AGGREGATES, keys=KEYS, rows_per_minute=ROWS_PER_MINUTE)
         self.pipeline.land(HISTORY)
         self.spec = self.pipeline.folder / "pipeline.yaml"

@@ -64,4 +64,5 @@ def _counted(rows: pa.Table) -> Counter[tuple[object, ...]]:
 
 
 def _rounded(number: str) -> str:
+    # Spark and this process may write the same 32-bit float with digits that differ after the seventh.
     return f"{float(number):.6e}"

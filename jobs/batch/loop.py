@@ -72,7 +72,7 @@ def run(
                 interval_end=interval_end,
                 arrival="log" if done else arrival,
                 accepted=replace(accepted, changes=False) if done else accepted,
-                on_reading=partial(_start_spark_if_needed, runnable),
+                on_reading=partial(_begin_spark_if_needed, runnable),
             )
             if plan is None:
                 break
@@ -96,7 +96,7 @@ def backfill(
     ``arrival`` is the order in which the rows count as arrived: the order in which earlier batches read them, or event-time order.
     """
     with _leased(pipeline, progress) as (runnable, ledger):
-        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=_start_spark)
+        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=_begin_spark)
         return _execute(runnable, plan, ledger, progress, None)
 
 
@@ -118,13 +118,13 @@ def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, 
         yield runnable, Ledger.open(pipeline)
 
 
-def _start_spark(_source: SourceTable, reading: Reading) -> None:
+def _begin_spark(_source: SourceTable, reading: Reading) -> None:
     launch.begin(brief=is_short_run(reading.size_bytes))
 
 
-def _start_spark_if_needed(runnable: Runnable, source: SourceTable, reading: Reading) -> None:
+def _begin_spark_if_needed(runnable: Runnable, source: SourceTable, reading: Reading) -> None:
     if needs_spark(runnable, source, reading):
-        _start_spark(source, reading)
+        _begin_spark(source, reading)
 
 
 def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None) -> Done:

@@ -11,10 +11,10 @@ from windowmill.jobs.spark import launch
 
 
 def needs_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
-    """Whether a run over ``reading`` uses Spark. It does where Spark runs already: only the start of Spark takes long.
+    """Whether a run over ``reading`` uses Spark from its beginning.
 
-    Spark also creates the sink, writes tables with features that delta-rs does not support, and reads what
-    :mod:`windowmill.jobs.sources.plain_rows` cannot.
+    It does where Spark runs already, as only the start of Spark takes long. Otherwise Spark is needed to create the sink, to write tables
+    with features that delta-rs does not support, for many rows, and for rows that :mod:`windowmill.jobs.sources.plain_rows` cannot read.
     """
     places = runnable.places
     if launch.is_at_hand() or not DeltaTable.is_deltatable(runnable.sink_path):

@@ -31,8 +31,8 @@ from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
 
-#: Each file is opened and examined before it is read.
-MOST_FILES = 256
+#: Limit on the files, each of which is opened and examined before it is read.
+_MOST_FILES = 256
 #: Files from other engines than Spark may count the days of INT96 before this instant by the Julian calendar.
 _INT96_AGREES_SINCE = to_us(datetime(1900, 1, 1, tzinfo=UTC))
 #: Metadata of a column whose values Spark changes as it reads them: it pads texts of fixed length, and fills columns that a file lacks.
@@ -71,7 +71,7 @@ class PlainRows:
             for name in axis
         )
         changed = any(key.startswith(_CHANGED_BY_SPARK) for field in columns.struct for key in field.metadata)
-        if not is_plain or changed or len(reading.files) > MOST_FILES:
+        if not is_plain or changed or len(reading.files) > _MOST_FILES:
             return None
         files = source.plain_files(reading)
         return None if files is None else cls(pipeline, files, reading.files, columns.arrow)
@@ -109,12 +109,12 @@ class PlainRows:
         """The ``columns`` of one file, with its index, the index of each row and the file's version."""
         file = self.files[index]
         with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as opened:
+            if not counts_days_as_arrow(opened.metadata):
+                raise _NotPlainError(file.path)
             n_rows, names = opened.metadata.num_rows, _names(opened, file, columns)
             stored = opened.read(columns=list(dict.fromkeys(names.values())), use_threads=False)
-            writer_counts = counts_days_as_arrow(opened.metadata)
-            int96 = {opened.schema.column(i).name for i in range(len(opened.schema)) if opened.schema.column(i).physical_type == "INT96"}
-        if not writer_counts:
-            raise _NotPlainError(file.path)
+            kinds = map(opened.schema.column, range(len(opened.schema)))
+            int96 = {column.name for column in kinds if column.physical_type == "INT96"}
         given: dict[str, pa.Array | pa.ChunkedArray] = {}
         for name in columns:
             kind = self.types[name]
@@ -143,7 +143,7 @@ class PlainRows:
         }
         if latest is not None:
             reasons["future_time"] = pc.greater(time, pa.scalar(latest, pa.int64()))
-        reason = pc.case_when(pc.make_struct(*map(_whole, reasons.values()), field_names=list(reasons)), *map(pa.scalar, reasons))
+        reason = pc.case_when(pc.make_struct(*map(_in_one_chunk, reasons.values()), field_names=list(reasons)), *map(pa.scalar, reasons))
         added = {TIME: time, REASON: reason} | ({} if end is None else {UNTIL_OF: until})
         for name, column in added.items():
             rows = rows.append_column(name, column)
@@ -173,8 +173,10 @@ def _as_spark_reads(column: pa.ChunkedArray, kind: pa.DataType, *, int96: bool) 
     if pa.types.is_nested(kind):
         raise _NotPlainError(kind)
     if int96:
-        least = pc.min(column.cast(pa.int64())).as_py() if stored == pa.timestamp("us") else None
-        if kind != pa.timestamp("us", "UTC") or stored != pa.timestamp("us") or (least is not None and least < _INT96_AGREES_SINCE):
+        if kind != pa.timestamp("us", "UTC") or stored != pa.timestamp("us"):
+            raise _NotPlainError(kind)
+        least = pc.min(column.cast(pa.int64())).as_py()
+        if least is not None and least < _INT96_AGREES_SINCE:
             raise _NotPlainError(kind)
         return column.cast(kind)
     if stored == kind:
@@ -207,5 +209,5 @@ def _on_axis(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int64())
 
 
-def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+def _in_one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -74,7 +74,7 @@ def _examined(path: str, size: int, types: Mapping[str, pa.DataType]) -> tuple[i
         return None
     names = [name.lower() for name in schema.names]
     known = all(
-        names.count(name.lower()) == 1 and name in schema.names and _as_spark_reads(schema.field(name).type) == kind
+        names.count(name.lower()) == 1 and name in schema.names and _type_once_read(schema.field(name).type) == kind
         for name, kind in types.items()
     )
     return (status.st_mtime_ns, metadata) if known else None
@@ -86,7 +86,7 @@ def counts_days_as_arrow(metadata: pq.FileMetaData) -> bool:
     return _LEGACY not in own and own.get(_WRITER, b"3.0.0") >= b"3.0.0"  # as Spark compares them
 
 
-def _as_spark_reads(kind: pa.DataType) -> pa.DataType:
+def _type_once_read(kind: pa.DataType) -> pa.DataType:
     """The type of a column of ``kind`` once it has been read: Spark counts milliseconds as microseconds."""
     return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) and kind.unit == "ms" else kind
 
@@ -129,5 +129,5 @@ def read(parts: Sequence[FilePart], columns: Sequence[str]) -> Iterator[pa.Recor
             with pq.ParquetFile(part.path) as file:
                 batches = file.iter_batches(_BATCH_ROWS, row_groups=list(part.row_groups), columns=list(columns), use_threads=False)
                 for batch in batches:
-                    cells = [batch.column(name).cast(_as_spark_reads(batch.schema.field(name).type)) for name in columns]
+                    cells = [batch.column(name).cast(_type_once_read(batch.schema.field(name).type)) for name in columns]
                     yield pa.record_batch(cells, names=list(columns))

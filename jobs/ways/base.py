@@ -44,7 +44,8 @@ class Computed:
     rows_refused
         Number of these rows.
     judged
-        Of all parts: new rows, including all that were not applied, which have a reason; none if all were applied. A table has these only.
+        Of all parts: new rows, including all that were not applied, which have a reason; none if all were applied. A table holds only
+        the rows that were not applied.
     cached
         DataFrames that Spark has cached for these results.
     """

@@ -77,7 +77,7 @@ def live_windows(spark: SparkSession, scan: FileScan, live: LiveRows, clock: Clo
 def _readers(spark: SparkSession, scan: FileScan, width: int, most: int | None = None) -> int:
     """Number of tasks that each read all rows of ``scan`` to share out the keys; 0 if a shuffle is cheaper, or takes less memory.
 
-    ``width`` is how many numbers a task keeps of a row of its keys. There may be ``most`` tasks; by default one for each core.
+    ``width`` is how many numbers a task keeps of a row of its keys. There are at most ``most`` tasks; by default one a core.
     """
     cores = access_to(spark).cores()
     numbers, size = scan.n_rows * width, scan.n_bytes

@@ -115,7 +115,7 @@ class Input:
 class TableInput(Input):
     """The rows that a plan reads from the source table.
 
-    ``plain`` are the same rows where this process may read them itself; null if Spark does.
+    ``plain`` are these rows in plain files, which this process reads itself; null if Spark reads the rows.
     """
 
     check: RowCheck
@@ -129,7 +129,7 @@ class TableInput(Input):
     def of(cls, runnable: Runnable, plan: Plan, source: SourceTable, *, left_at: int | None, uses_spark: bool) -> TableInput:
         """The input of ``plan``; the last batch left the state table at version ``left_at``.
 
-        Unless the batch ``uses_spark``, this process reads the rows itself, where it can.
+        If the batch ``uses_spark`` from its beginning, Spark also reads the rows.
 
         Raises
         ------

@@ -19,7 +19,7 @@ MOST_BYTES, MOST_ROWS = 64 << 20, 1_000_000
 #: New rows for which Spark interprets expressions (decision 19). A row costs 7 µs more than compiled code, which takes Spark 0.05 s to
 #: compile where it is warm, and half a second where it has just started.
 MOST_INTERPRETED = 10_000
-#: Rows that this process quarantines itself: 7 µs a row and column.
+#: Limit on the rows that this process quarantines where it has read them itself: 7 µs a row and column.
 MOST_REFUSED = 50_000
 #: Limits on candidate state files for in-process work: bytes and rows.
 MOST_STATE_BYTES, MOST_STATE_ROWS = 64 << 20, 1_000_000
@@ -36,11 +36,11 @@ MOST_NUMBERS = 32 << 20
 NUMBERS_OF_OBJECT = 128
 #: Limits on the rows of files that one task makes windows of, and on how often windows count them: a shuffle would take longer.
 MOST_ROWS_OF_A_TASK, MOST_COUNTED_OF_A_TASK = 500_000, 10_000_000
-#: Limits on tasks that each read all rows of files, where a shuffle would take longer: cores, the numbers that all tasks of a time keep if
-#: each row is a slice of its own, and the bytes that they keep, of pages before compression.
+#: Limits on tasks that each read all rows of files, where a shuffle would take longer: cores, the numbers that the tasks running at one
+#: time keep if each row is a slice of its own, and the bytes that they keep, of pages before compression.
 MOST_READERS, MOST_SHARED_NUMBERS, MOST_SHARED_BYTES = 4, 128 << 20, 1 << 30
-#: How often live rows are read, by all tasks together, where they do not fit at a time. A row of 200 bytes with texts costs about 150 ns of
-#: processor time each time it is read, and 2 µs on its way through a shuffle; a row of numbers 20, and 250 to 500.
+#: Limit on how often all tasks together read live rows that exceed these limits. To read a row of 200 bytes with texts once costs about
+#: 150 ns of processor time, to shuffle it 2 µs; of a row of numbers 20 ns, and 250 to 500 ns.
 MOST_READINGS = 8
 #: Result rows up to which Great Expectations validates in pandas, without a Spark job.
 MOST_VALIDATED_IN_PANDAS = 1_000_000

@@ -34,7 +34,7 @@ from windowmill.windowing.watermark import Clock
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Number of fresh rows per Spark partition; larger partitions would only take more memory.
+#: Number of new rows per Spark partition; larger partitions would only take more memory.
 _ROWS_PER_PARTITION = 1_000_000
 #: Makes fresh rows of what a worker receives: groups, each with all rows of its keys.
 FreshRows = Callable[[Iterator[pa.RecordBatch]], Iterator[Iterable[pa.RecordBatch]]]
@@ -150,7 +150,7 @@ class LiveRows:
 
 
 def partitions(rows: int, fewest: int) -> int:
-    """Number of Spark partitions for ``rows`` fresh rows."""
+    """Number of Spark partitions for ``rows`` new rows; at least ``fewest``."""
     return max(fewest, -(-rows // _ROWS_PER_PARTITION))
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from windowmill.jobs.json_lines.spark_form import takes
+from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.ways import lateness_in_process as lateness
@@ -48,9 +48,9 @@ class NewRows:
     table
         The columns that lifting reads, in order of arrival; includes unusable rows.
     in_spark
-        Gives them with all columns; called only for quarantined rows, and where Spark has to do the rest of the work.
+        Gives the rows in Spark, with all columns; called only for quarantined rows, and where Spark has to do the rest of the work.
     whole
-        Reads them with all columns in this process; gives null, as by default, if it cannot.
+        Reads the rows with all columns in this process; gives null if it cannot, and by default.
     """
 
     table: pa.Table
@@ -99,7 +99,7 @@ class NewRows:
 
 def _whole(plain: PlainRows, latest: int | None) -> pa.Table | None:
     """The rows with all columns; null if this process cannot read them, or write them as JSON."""
-    return plain.read(list(plain.types), [], latest=latest) if takes(plain.types.values()) else None
+    return plain.read(list(plain.types), [], latest=latest) if spark_form.takes(plain.types.values()) else None
 
 
 def _collected(rows: DataFrame, stages: Sequence[Reading], n_rows: int) -> pa.Table:

@@ -81,7 +81,7 @@ def cut(packed: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
 
 def windows(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
     """Combine packed slices into result rows; columns as ``stage.schema``."""
-    bare = _mapped(_by_key(packed, stage, partitions), partial(_windows, stage), stage.declared_schema)
+    bare = _mapped(_by_bucket(packed, stage, partitions), partial(_windows, stage), stage.declared_schema)
     return result_rows(bare, stage)
 
 
@@ -115,7 +115,7 @@ def windows_and_slices(packed: DataFrame, stage: WindowStage, partitions: int) -
     The columns are those of ``stage.bare_schema``, of listed slices without keys, and counts. A row is a bare result row (``GRID`` is not
     null), a key's slices (``SLICE`` is not null), or counts of lifted rows and slices.
     """
-    return _mapped(_by_key(packed, stage, partitions), partial(_all, stage), _all_schema(stage))
+    return _mapped(_by_bucket(packed, stage, partitions), partial(_all, stage), _all_schema(stage))
 
 
 def _all_schema(stage: WindowStage) -> pa.Schema:
@@ -135,7 +135,7 @@ def _all(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
             yield from pa.table(columns, schema=schema).to_batches(slices.BATCH_ROWS)
 
 
-def _by_key(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
+def _by_bucket(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
     bucket = F.col(backquoted(BUCKET))
     return (packed.repartition(partitions, bucket) if stage.slices.keys else packed.repartition(1)).sortWithinPartitions(bucket, PLACE)
 

@@ -23,7 +23,7 @@ from tests.spark.harness import Bench, differences, events, expected, lasting, r
 from windowmill.checkpoints.batches import RunPlan
 from windowmill.jobs.batch import steps
 from windowmill.jobs.json_lines.spark_form import to_json
-from windowmill.jobs.sources.base import Reading
+from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
@@ -50,10 +50,15 @@ def _pipeline(path: Any, **fields: Any) -> Any:
     return parse_pipeline(spec | fields)
 
 
+def _reading(source: SourceTable) -> Reading:
+    """All files of all versions."""
+    return Reading(tuple(file for version in source.versions(-1, source.version) for file in version.added))
+
+
 def _both(spark: Any, pipeline: Any) -> tuple[pa.Table, pa.Table | None]:
     """All rows with all columns, in order: as Spark reads them, and as this process does."""
     source = open_source(pipeline)
-    reading = Reading(tuple(file for version in source.versions(-1, source.version) for file in version.added))
+    reading = _reading(source)
     theirs = read_rows(spark, source, reading, runnable_of(pipeline), now_us=_NOW).toArrow()
     theirs = theirs.sort_by([(FILE, "ascending"), (ROW, "ascending")])
     plain = PlainRows.of(pipeline, source, reading)
@@ -152,10 +157,8 @@ def test_mapped_columns(spark, tmp_path):
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN text TO words")
     spark.sql(f"INSERT INTO delta.`{path}` VALUES (TIMESTAMP'2023-11-14 00:00:00', 7, 'x')")
-    source = open_source(_pipeline(path))
-    reading = Reading(tuple(file for version in source.versions(-1, source.version) for file in version.added))
     theirs, ours = _both(spark, _pipeline(path))
-    assert len(reading.files) == 2
+    assert len(_reading(open_source(_pipeline(path))).files) == 2
     _same(theirs, ours)
 
 
@@ -248,7 +251,7 @@ def test_a_damaged_file_is_left_to_spark(spark, tmp_path):
     write_deltalake(str(tmp_path / "s"), _odd_table())
     pipeline = _pipeline(tmp_path / "s")
     source = open_source(pipeline)
-    reading = Reading(tuple(file for version in source.versions(-1, source.version) for file in version.added))
+    reading = _reading(source)
     plain = PlainRows.of(pipeline, source, reading)
     assert plain is not None
     [file] = plain.files
@@ -287,13 +290,8 @@ def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
     refused = ours.filter(pc.is_valid(ours.column(REASON)))
     assert refused.num_rows > 3
     names = [name for name in ours.column_names if not name.startswith("_")]
-    frame = read_rows(
-        spark,
-        open_source(pipeline),
-        Reading(tuple(f for v in open_source(pipeline).versions(-1, 0) for f in v.added)),
-        runnable_of(pipeline),
-        now_us=_NOW,
-    )
+    source = open_source(pipeline)
+    frame = read_rows(spark, source, _reading(source), runnable_of(pipeline), now_us=_NOW)
     by_spark = quarantine.set_aside(frame, names, pipeline, plan, str(tmp_path / "q")).table().to_pylist()
     here = quarantine.set_aside(refused, names, pipeline, plan, "").table()
     assert [dict(row, row=json.loads(row["row"])) for row in here.to_pylist()] == [

@@ -1,7 +1,7 @@
 """Packs slices for the shuffle: the slices of a bucket of keys in one row, which Spark copies whole.
 
-A hash divides the keys into buckets. Of few keys each has a bucket of its own, and a row holds the slices of one key. Of a million keys,
-most have a single slice among the rows that are lifted together: a row for each key would make the shuffle as long as the input.
+A hash divides the keys into buckets. Few keys rarely share one, so most rows hold the slices of one key. Of a million keys, most have a
+single slice among the rows that are lifted together: a row for each key would make the shuffle as long as the input.
 
 The numbers of a row's slices form one *block* of bytes (:mod:`windowmill.windowing.kernels.blocks`). Spark would copy a list element by
 element, three times between two Python passes. Columns that are not 64-bit numbers are stored as lists. *Listed* rows, which go to the
@@ -24,10 +24,11 @@ from windowmill.windowing.kernels.blocks import damaged, decode, encode
 from windowmill.windowing.kernels.columns import valid_of
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.slices import by_key
+from windowmill.windowing.slicing.numbering import each_of
 
 #: Columns of a packed row beside keys and lists: its bucket; its rank among the bucket's rows; numbers of lifted and late rows; the block.
 BUCKET, PLACE, ROWS, LATE_ROWS, BLOCK = "_ bucket", "_place", "_rows", "_late_rows", "_block"
-#: Number of buckets. A task combines whole buckets: one of 200 M slices holds 50,000.
+#: Number of buckets. A task combines whole buckets: of 200 M slices, a bucket holds 50,000.
 N_BUCKETS = 4_096
 #: Greatest number of slices in a packed row: Spark allocates a row in one piece, and sends 10,000 rows to Python at a time.
 MAX_PACKED = 512
@@ -103,12 +104,12 @@ class Packing:
         in_order, bounds_of_buckets = by_key(buckets, N_BUCKETS)
         lengths = np.diff(part.offsets)[in_order]
         slices, lifted = part.slices, part.lifted
-        if len(in_order) and (np.diff(in_order) < 0).any():
-            order = _ranges(part.offsets[:-1][in_order], lengths)
+        owners, nth = each_of(lengths)
+        if (np.diff(in_order) < 0).any():
+            order = part.offsets[in_order][owners] + nth
             slices, lifted = slices.take(pa.array(order)), lifted[order]
         offsets = _cut(np.unique(np.append(0, np.cumsum(lengths))[bounds_of_buckets]))
         n = len(offsets) - 1
-        owners = np.repeat(np.arange(len(in_order)), lengths)
         first, last = owners[offsets[:-1]], owners[offsets[1:] - 1]
         columns: dict[str, pa.Array] = self._lists(slices, offsets, self._lists_beside)
         columns |= self._key_lists(keys, in_order, first, last + 1 - first)
@@ -169,8 +170,9 @@ class Packing:
         return {field.name: pa.ListArray.from_arrays(bounds, slices.column(field.name).combine_chunks()) for field in lists}
 
     def _key_lists(self, keys: pa.Table, in_order: Ints, first: Ints, lengths: Ints) -> dict[str, pa.Array]:
-        """Lists of keys: row r has those from ``in_order[first[r]]`` on, ``lengths[r]`` of them."""
-        chosen, bounds = pa.array(in_order[_ranges(first, lengths)]), pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
+        """Lists of keys: row r has the ``lengths[r]`` keys whose indexes stand in ``in_order`` from ``first[r]`` on."""
+        row, nth = each_of(lengths)
+        chosen, bounds = pa.array(in_order[first[row] + nth]), pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
         return {key: pa.ListArray.from_arrays(bounds, keys.column(key).combine_chunks().take(chosen)) for key in self.keys}
 
     def _columns_of(self, slices: pa.Table, keys: Ints) -> Ints:
@@ -200,12 +202,6 @@ def _words(blocks: pa.ChunkedArray | pa.BinaryArray) -> Iterator[tuple[Ints, Int
         bounds = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset : chunk.offset + len(chunk) + 1].astype(np.int64) // 8
         data = chunk.buffers()[2]
         yield np.frombuffer(data, np.int64, data.size // 8)[bounds[0] : bounds[-1]], bounds - bounds[0]
-
-
-def _ranges(first: Ints, lengths: Ints) -> Ints:
-    """The integers from ``first[r]`` on, ``lengths[r]`` of them, one range after the other."""
-    stops = np.cumsum(lengths)
-    return np.repeat(first - stops + lengths, lengths) + np.arange(stops[-1] if len(stops) else 0)
 
 
 def _cut(offsets: Ints) -> Ints:

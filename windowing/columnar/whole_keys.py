@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from windowmill.windowing.columnar.packing import BUCKET, LATE_ROWS, ROWS, Sliced, count_slices
 from windowmill.windowing.columnar.rows import first_rows, key_codes
 from windowmill.windowing.columnar.slices import CHUNK_BYTES, CHUNK_SLICES, SliceStage
-from windowmill.windowing.kernels.columns import key_offsets
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.slices import by_key
 
@@ -50,6 +49,7 @@ def of_packed(stage: SliceStage, batches: Iterable[pa.RecordBatch]) -> Iterator[
     for table in _gathered(batches, stage):
         slices, owners = stage.packing.unpack(table)
         keys = stage.packing.keys_of(table)
+        # Without key columns all slices belong to one key, and Arrow would report zero rows.
         codes, n_keys = key_codes([keys.column(key) for key in stage.keys], max(1, keys.num_rows))
         order, offsets = by_key(codes[owners], n_keys)
         if (np.diff(order) < 0).any():  # a bucket holds several keys
@@ -88,7 +88,8 @@ def _gathered(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterator[
         gathered, size = gathered + count_slices(batch), size + batch.nbytes
         if (gathered >= CHUNK_SLICES or size >= CHUNK_BYTES) and stage.keys:
             table = pa.Table.from_batches(waiting)
-            cut = int(key_offsets(table, [BUCKET])[-2])
+            buckets = table.column(BUCKET).to_numpy()
+            cut = int(np.searchsorted(buckets, buckets[-1]))
             if cut:
                 yield table.slice(0, cut)
                 waiting = table.slice(cut).to_batches()

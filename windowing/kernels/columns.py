@@ -13,19 +13,6 @@ from windowmill.windowing.kernels.combine import AT, KEY, PICKED, ROW, TIE, TIME
 from windowmill.windowing.kernels.layout import NUMBERS, Layout
 
 
-def key_offsets(table: pa.Table, keys: Sequence[str]) -> Ints:
-    """Where each key's rows begin in a table sorted by ``keys``; shape (n_keys + 1,). Nulls equal nulls, NaN equals NaN."""
-    rows = table.num_rows
-    if not rows:
-        return np.zeros(1, np.int64)
-    changes = np.zeros(rows, np.bool_)
-    changes[0] = True
-    for name in keys:
-        codes = table.column(name).combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
-        changes[1:] |= codes[1:] != codes[:-1]
-    return np.append(np.flatnonzero(changes), rows).astype(np.int64)
-
-
 def arenas(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
     """The partials of ``table``'s rows, of shapes (n_rows, n_ints) and (n_rows, n_floats); table columns as ``layout.fields``."""
     n_ints, n_floats = layout.widths()
