@@ -49,6 +49,11 @@ class Columns:
         """Arrow type of each column."""
         return {field.name: field.type for field in to_arrow_schema(self.struct, timezone="UTC")}
 
+    @property
+    def taken(self) -> str | None:
+        """The first column whose name windowmill uses for one of its own; null if there is none."""
+        return next((name for name in self.struct.names if name.lower() in TAKEN), None)
+
     def type_of(self, name: str) -> DataType:
         """Spark type of the column ``name``."""
         return self.struct[name].dataType

@@ -71,7 +71,7 @@ class PlainRows:
             for name in axis
         )
         changed = any(key.startswith(_CHANGED_BY_SPARK) for field in columns.struct for key in field.metadata)
-        if not is_plain or changed or len(reading.files) > _MOST_FILES:
+        if not is_plain or changed or columns.taken is not None or len(reading.files) > _MOST_FILES:
             return None
         files = source.plain_files(reading)
         return None if files is None else cls(pipeline, files, reading.files, columns.arrow)

@@ -12,7 +12,7 @@ from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.conditions.spark import any_failure, failure, truth
 from windowmill.jobs.instants import instant_sql
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.columns import FILE, REASON, TAKEN, Columns
+from windowmill.jobs.sources.columns import FILE, REASON, Columns
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.errors import SourceSchemaError
@@ -28,8 +28,8 @@ def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnabl
     ``_reason`` is null for a usable row, else a key of :data:`windowmill.jobs.ways.quarantine.DETAILS`.
     """
     columns = Columns.of(table.schema_json)
-    clash = next((name for name in columns.struct.names if name.lower() in TAKEN), None)
-    if clash:
+    clash = columns.taken
+    if clash is not None:
         raise SourceSchemaError(f"source {table.path}: the column name {clash!r} is taken by windowmill; rename it in a view of the source")
     rows = table.rows(spark, reading)
     wanted, pipeline = runnable.source.filter, runnable.pipeline

@@ -19,7 +19,7 @@ from deltalake import write_deltalake
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.spark.harness import Bench, differences, events, expected, lasting, run_over
+from tests.spark.harness import SCHEMA, Bench, differences, events, expected, lasting, run_over
 from windowmill.checkpoints.batches import RunPlan
 from windowmill.jobs.batch import steps
 from windowmill.jobs.json_lines.spark_form import to_json
@@ -30,6 +30,7 @@ from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways import limits, quarantine
+from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.specfile import parse_pipeline
 
 pytestmark = pytest.mark.spark
@@ -234,6 +235,17 @@ def test_texts_that_spark_changes_as_it_reads_them_are_not_plain(spark, tmp_path
     spark.sql(f"INSERT INTO delta.`{tmp_path / 's'}` VALUES (TIMESTAMP'2023-11-14 00:00:00', 'ab')")
     pipeline = _pipeline(tmp_path / "s")
     assert PlainRows.of(pipeline, open_source(pipeline), Reading(())) is None
+
+
+@pytest.mark.usefixtures("as_without_spark")
+def test_a_column_that_comes_with_a_name_of_windowmills_own_is_refused(spark, tmp_path):
+    bench, rows = Bench(tmp_path), events(73, 60)
+    bench.land(rows[:30])
+    bench.run()
+    table = pa.Table.from_pylist(rows[30:], schema=SCHEMA).append_column("_Row", pa.array(range(30)))
+    write_deltalake(bench.source, table, mode="append", schema_mode="merge")
+    with pytest.raises(SourceSchemaError, match="'_Row' is taken by windowmill"):
+        bench.run()
 
 
 def test_files_with_deletion_vectors_are_not_plain(spark, tmp_path):
