@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import yaml
 from deltalake import DeltaTable
 
 from tests.spark.harness import Bench, differences, events, expected
+from windowmill.checkpoints.failpoints import FAILPOINTS
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.steps import _Steps
 from windowmill.jobs.spark import launch
@@ -19,6 +22,7 @@ from windowmill.jobs.ways import limits
 
 pytestmark = pytest.mark.spark
 ROWS = events(21, 500)
+_PLACES = [place for place in FAILPOINTS if place.partition(".")[0] not in ("held", "abandoned", "compact")]
 STEPS = ("restore", "apply", "validate", "publish", "remember", "commit")
 
 
@@ -78,6 +82,23 @@ def test_an_attempt_that_read_plain_files_and_one_in_spark_adopt_each_others_row
     assert len(bench.run()) == 1
     _check_clean(bench)
     assert any('"v":' in row["row"] for row in bench.quarantine())
+
+
+@pytest.mark.covers("P1")
+@pytest.mark.parametrize(
+    "place", _PLACES if os.environ.get("WINDOWMILL_FAULTS") == "all" else ["sink.lost", "state.before", "commit.begin"]
+)
+def test_a_run_that_is_killed_before_it_needs_spark_is_made_good_by_the_next(bench, place):
+    """Processes of their own: neither starts Spark for its rows; the second starts it where it compares what has landed."""
+    spec = bench.folder / "spec.yaml"
+    spec.write_text(yaml.safe_dump(bench.spec))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(spec)]
+    killed = subprocess.run(command, env=environment | {"WINDOWMILL_FAILPOINT": f"{place}:kill"}, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert b"start " not in killed.stderr
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+    _check_clean(bench)
 
 
 def _check_clean(bench: Bench) -> None:
