@@ -28,7 +28,7 @@ class Answer(Frame):
         return self._spark.read.schema(from_arrow_schema(SCHEMA)).parquet(self._task["bids"])
 
     def rows(self) -> DataFrame:
-        return self._query.answer(aggregate(self.events, self._query.pipeline("/warehouse")))
+        return self._query.changelog(aggregate(self.events, self._query.pipeline("/warehouse")))
 
 
 WAYS = {f"windowmill {name}": partial(Answer, name=name) for name in QUERIES}

@@ -39,6 +39,9 @@ class Query:
         Columns that are unique in the answer.
     values
         The other columns of the answer, all exact: integers, texts and instants.
+    changes
+        SQL of the answer as a changelog, of which the row with the greatest ``trigger`` counts for each key; null if no row of the answer
+        replaces another.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Query:
     sql: str
     key: tuple[str, ...]
     values: tuple[str, ...]
+    changes: str | None = None
 
     def pipeline(self, warehouse: str | Path) -> Pipeline:
         """The pipeline, with source and sink below ``warehouse``."""
@@ -54,6 +58,10 @@ class Query:
     def answer(self, windows: DataFrame) -> DataFrame:
         """The query's answer from the rows of its pipeline."""
         return windows.sparkSession.sql(self.sql, windows=windows)
+
+    def changelog(self, windows: DataFrame) -> DataFrame:
+        """The query's answer as a stream of rows: by ``changes``, where a row may replace another."""
+        return windows.sparkSession.sql(self.changes or self.sql, windows=windows)
 
 
 def _listed(columns: tuple[str, ...]) -> str:
@@ -115,6 +123,7 @@ QUERIES = {
                   GROUP BY bidder, auction)""",
             ("bidder", "auction"),
             ("bid_at", "price", "channel", "url", "extra"),
+            "SELECT bidder, auction, trigger, bid_at, price, channel, url, extra FROM {windows}",
         ),
     )
 }

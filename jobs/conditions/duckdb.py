@@ -13,6 +13,7 @@ from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
     from sqlglot import exp
 
     from windowmill.jobs.conditions.sql.terms import Dialect, Term
@@ -38,6 +39,61 @@ class Truth:
     failed: pa.BooleanArray
 
 
+_OF_NO_ROWS = Truth(pa.array([], pa.bool_()), pa.array([], pa.bool_()))
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions over columns of given types, translated to DuckDB's SQL; small and picklable.
+
+    Attributes
+    ----------
+    terms
+        For each condition its term, and SQL of the texts on whose value DuckDB and Spark agree only if it is printable ASCII.
+    """
+
+    terms: Mapping[str, tuple[Term, Sequence[str]]]
+
+    @classmethod
+    def of(cls, conditions: Sequence[str], types: Mapping[str, pa.DataType]) -> Conditions:
+        """Translate each of ``conditions``; raises as :func:`translated`."""
+        return cls({condition: translated(condition, types, "duckdb") for condition in conditions})
+
+    @property
+    def depend_on_texts(self) -> bool:
+        """Whether the values of texts decide if DuckDB evaluates a condition as Spark does."""
+        return any(plain for _, plain in self.terms.values())
+
+    def over(self, rows: pa.Table) -> dict[str, Truth]:
+        """Evaluate each condition over ``rows``; raises as :func:`evaluate`."""
+        if not self.terms or not rows.num_rows:
+            return dict.fromkeys(self.terms, _OF_NO_ROWS)
+        import duckdb
+
+        # The text comes from a spec, so it must not read files or settings of this machine.
+        with duckdb.connect(config={"enable_external_access": "false", "threads": "1"}) as connection:
+            connection.register("batch", rows)
+            return {condition: self._over_batch(connection, condition) for condition in self.terms}
+
+    def _over_batch(self, connection: DuckDBPyConnection, condition: str) -> Truth:
+        import duckdb
+
+        term, plain = self.terms[condition]
+        odd = " OR ".join(f"NOT regexp_full_match({text}, '[\\x20-\\x7E]*')" for text in plain) or "FALSE"
+        query = (
+            f"SELECT coalesce({term.value}, FALSE) AS holds, coalesce({term.failed or 'FALSE'}, FALSE) AS failed, "
+            f"coalesce({odd}, FALSE) AS odd FROM batch"
+        )
+        try:
+            table = connection.sql(query).to_arrow_table()
+        except duckdb.Error as err:
+            raise SpecError(f"condition {condition!r}: {str(err).splitlines()[0]}; correct it in the spec") from err
+        holds, failed, odd_rows = (table.column(name).combine_chunks() for name in ("holds", "failed", "odd"))
+        if pc.any(odd_rows).as_py():
+            raise _unsupported(condition, "rlike, lower and upper of text beyond printable ASCII")
+        return Truth(holds, failed)
+
+
 def evaluate(conditions: Sequence[str], rows: pa.Table) -> dict[str, Truth]:
     """Evaluate each condition over ``rows`` as Spark would.
 
@@ -48,31 +104,9 @@ def evaluate(conditions: Sequence[str], rows: pa.Table) -> dict[str, Truth]:
     UnsupportedError
         If it is outside the subset that DuckDB evaluates alike.
     """
-    empty = pa.array([], pa.bool_())
-    if not conditions or not rows.num_rows:
-        return dict.fromkeys(conditions, Truth(empty, empty))
-    import duckdb
-
-    truths = {}
-    # The text comes from a spec, so it must not read files or settings of this machine.
-    with duckdb.connect(config={"enable_external_access": "false", "threads": "1"}) as connection:
-        connection.register("batch", rows)
-        for condition in conditions:
-            term, plain = translated(condition, dict(zip(rows.schema.names, rows.schema.types, strict=True)), "duckdb")
-            odd = " OR ".join(f"NOT regexp_full_match({text}, '[\\x20-\\x7E]*')" for text in plain) or "FALSE"
-            query = (
-                f"SELECT coalesce({term.value}, FALSE) AS holds, coalesce({term.failed or 'FALSE'}, FALSE) AS failed, "
-                f"coalesce({odd}, FALSE) AS odd FROM batch"
-            )
-            try:
-                table = connection.sql(query).to_arrow_table()
-            except duckdb.Error as err:
-                raise SpecError(f"condition {condition!r}: {str(err).splitlines()[0]}; correct it in the spec") from err
-            holds, failed, odd_rows = (table.column(name).combine_chunks() for name in ("holds", "failed", "odd"))
-            if pc.any(odd_rows).as_py():
-                raise _unsupported(condition, "rlike, lower and upper of text beyond printable ASCII")
-            truths[condition] = Truth(holds, failed)
-    return truths
+    if not rows.num_rows:
+        return dict.fromkeys(conditions, _OF_NO_ROWS)
+    return Conditions.of(conditions, dict(zip(rows.schema.names, rows.schema.types, strict=True))).over(rows)
 
 
 def translated(condition: str, types: Mapping[str, pa.DataType], dialect: Dialect) -> tuple[Term, list[str]]:

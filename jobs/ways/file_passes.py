@@ -135,7 +135,7 @@ def _blocks(scan: FileScan, log: StateLog, n_partitions: int, batches: Iterator[
 def _fresh_rows(scan: FileScan, log: StateLog, task: int) -> Iterator[pa.Table]:
     """The rows of a task with the columns of ``log`` that fresh rows fill, a table for each batch that is read."""
     for rows, places in scan.rows(task):
-        cells = {label: rows.column(name) for name, label in log.columns_of_fresh()}
+        cells = {label: rows.column(name) for name, label in (*log.columns_of_fresh(), *log.conditions.items())}
         yield pa.table(cells | {NUMBER_OF: pa.array((task << ROW_BITS) + places), TIME: rows.column(TIME)})
 
 

@@ -60,10 +60,8 @@ def _ordered(frame, keys):
 
 
 def _scan(frame, spec=_SPEC):
-    pipeline = parse_pipeline(spec)
-    batch = Input(pipeline=pipeline, columns=Columns(frame.schema))
-    way = divide(pipeline, batch.types).slices
-    return None if way is None else FileScan.of(frame, batch, ["k", "s", "v"], None)
+    batch = Input(pipeline=parse_pipeline(spec), columns=Columns(frame.schema))
+    return FileScan.of(frame, batch, ["k", "s", "v"], None)
 
 
 @pytest.fixture
@@ -267,6 +265,35 @@ def test_a_file_of_other_types_is_sparks(spark, tmp_path, columns):
     assert _scan(frame) is None
 
 
+@pytest.mark.usefixtures("_small_parts")
+@pytest.mark.parametrize("readers", [0, 64], ids=["shuffled", "shared"])
+@pytest.mark.parametrize("windows", [_SPEC["windows"], _POLICIES], ids=["slices", "live rows"])
+def test_conditions_hold_of_the_rows_of_sparks_own_scan(spark, tmp_path, monkeypatch, windows, readers):
+    monkeypatch.setattr(limits, "MOST_ROWS_OF_A_TASK", 0)
+    monkeypatch.setattr(limits, "MOST_READERS", readers)
+    events = _events(3_000)
+    codes = pa.array([("7", "12", " 3", "x", None)[number % 5] for number in range(len(events))])  # "x" is no number
+    pq.write_table(events.append_column("code", codes), tmp_path / "f.parquet", row_group_size=500)
+    some = {
+        "many": {"count": "*", "where": "v > 1 or s = 'a'"},
+        "coded": {"sum": "v", "where": "cast(code as int) > 5"},
+        "first": {"first": "s", "where": "v > 1 or s = 'a'"},
+    }
+    frame, spec = spark.read.parquet(str(tmp_path)), _SPEC | {"windows": windows, "aggregates": _SPEC["aggregates"] | some}
+    scan = _scan(frame, spec)
+    assert scan is not None
+    assert 0 < sum(rows.num_rows for task in range(len(scan.tasks)) for rows, _ in scan.rows(task)) < 3_000 * 4 / 5
+    rows = aggregate(frame, spec)
+    assert "FileScan" not in rows._jdf.queryExecution().executedPlan().toString()
+    ours = _ordered(rows, _SPEC["keys"])
+    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    wanted = aggregate(frame, spec)
+    assert "FileScan" in wanted._jdf.queryExecution().executedPlan().toString()
+    assert ours.num_rows > 500
+    assert len(ours.column("many").unique()) > 3
+    assert ours.equals(_ordered(wanted, _SPEC["keys"]))
+
+
 @pytest.mark.parametrize("zone", ["UTC", None], ids=["instants", "without a zone"])
 @pytest.mark.parametrize("windows", [_SPEC["windows"], _POLICIES], ids=["slices", "live rows"])
 def test_milliseconds_are_read_as_microseconds(spark, tmp_path, monkeypatch, windows, zone):
@@ -312,10 +339,12 @@ def test_dates_of_the_old_calendar_are_sparks(spark, tmp_path, metadata):
 @pytest.mark.parametrize(
     "change",
     [
-        {"aggregates": {"n": {"count": "*", "where": "v > 1"}}},
+        {"aggregates": {"n": {"count": "*", "where": "size(unused) > 0"}}},
+        {"aggregates": {"n": {"count": "*", "where": "upper(s) = 'A'"}}},
+        {"aggregates": {"n": {"count": "*", "where": "V > 1"}}},
         {"time": {"column": "s"}},
     ],
-    ids=["condition", "text"],
+    ids=["condition beyond the common subset", "condition on any text", "column in another case", "time as text"],
 )
 def test_what_spark_evaluates_is_sparks(spark, tmp_path, change):
     _write(tmp_path / "d")

@@ -8,6 +8,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import functions as F
 
 from examples.nexmark.bids import SCHEMA, Bids
 from examples.nexmark.queries import FOLDER, QUERIES
@@ -97,6 +98,12 @@ def test_answers_are_those_of_plain_sql(spark, tmp_path, bids, query):
     assert wanted
     windows = aggregate(spark.createDataFrame(bids).repartition(3), query.pipeline(tmp_path))
     assert _rows(query.answer(windows), names) == wanted
+    changes = query.changelog(windows)
+    if query.changes is not None:
+        assert changes.count() > len(wanted)
+        last = F.max_by(F.struct(*query.values), "trigger").alias("last")
+        changes = changes.groupBy(*query.key).agg(last).select(*query.key, "last.*")
+    assert _rows(changes, names) == wanted
     for versions in (1, 3):
         sink = _runs(query.name, bids, tmp_path / f"in {versions}", versions)
         assert _rows(query.answer(spark.read.format("delta").load(sink)), names) == wanted, f"{versions} batches"
