@@ -9,24 +9,30 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.readers import use_spark_for_small_batches
+
 # The same examples every time, so that a test fails for what has been changed; the search for others is `make fuzz`.
 settings.register_profile("fixed", max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fuzz", max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
-#: ``connect``: tests run over a Spark Connect server. ``files``: small batches read plain files themselves, as where no Spark runs.
+#: ``connect``: tests run over a Spark Connect server. With it, and with ``spark``, small batches use Spark from their beginning.
 OVER = os.environ.get("WINDOWMILL_TESTS_OVER")
 OVER_CONNECT = OVER == "connect"
 
 
-@pytest.fixture(autouse=OVER == "files")
-def as_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs take it that no Spark runs; where they need one they get the session of the test run."""
-    from windowmill.jobs.spark import launch
+@pytest.fixture(autouse=OVER in ("connect", "spark"))
+def spark_for_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs over few rows in plain files use Spark from their beginning, as those over other rows do."""
+    use_spark_for_small_batches(monkeypatch)
 
-    monkeypatch.setattr(launch, "is_at_hand", lambda: False)
-    monkeypatch.setattr(launch, "begin", lambda *, brief: None)
+
+@pytest.fixture(params=["here", "Spark"] if OVER is None else [OVER])
+def either_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs twice: with small batches read in this process, and by Spark."""
+    if request.param == "Spark":
+        use_spark_for_small_batches(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
-from windowmill.checkpoints.appending import SMALL_BATCH_ROWS, append_once, landed, writer_once
+from windowmill.checkpoints.appending import MOST_APPENDED, SMALL_BATCH_ROWS, append_once, landed, writer_once
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.formats import nullable, ours, prepare
 from windowmill.checkpoints.quoting import backquoted, quoted
@@ -63,7 +63,8 @@ class StateTable:
         if not self._exists:
             prepare(self._path, nullable(self._schema), "state")
             self._exists = True
-        if count <= SMALL_BATCH_ROWS and delta_rs_can_write(self._path):
+        most = MOST_APPENDED if isinstance(rows, pa.Table) else SMALL_BATCH_ROWS
+        if count <= most and delta_rs_can_write(self._path):
             few = (rows if isinstance(rows, pa.Table) else rows.toArrow()).select(self._schema.names)
             few = few.sort_by([(name, "ascending") for name in self._order]) if self._order else few
             append_once(self._path, few, app_id=app_id, version=batch, metadata=metadata, widen=self._widens)

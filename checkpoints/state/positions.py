@@ -55,7 +55,7 @@ class PositionTable(StateTable):
             return self.empty()
         with reporting_damage(self._path):
             files = SearchedFiles(newest(self._path), stage, limit)
-            entries = files.entries()
+            entries = files.entries(rows)
             if entries is None:
                 return None
             keys, codes, n_keys = keys_of([entries, rows], stage.keys)

@@ -7,7 +7,7 @@ file follows from what a batch needs, not from the size of the state.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,8 @@ from deltalake.fs import DeltaStorageHandler
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.reading import WHOLE_BYTES, open_file, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL
+from windowmill.windowing.columnar.buckets import KeyFilter
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
 from windowmill.windowing.columnar.position_reads import Bounds, Demand
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE, PositionStage
@@ -97,17 +98,30 @@ class SearchedFiles:
         require_columns(self._uri, parquet.schema_arrow.names, self._schema.names)
         return _Large(file["path"], parquet, places)
 
-    def entries(self) -> pa.Table | None:
-        """All rows that are no nodes, of all keys, with all columns of the state; null if they exceed the limit."""
+    def entries(self, touched: pa.Table) -> pa.Table | None:
+        """The rows that are no nodes, of the keys of ``touched`` rows and of all that are due; null if they exceed the limit.
+
+        They have all columns of the state. There may be some of other keys.
+        """
         groups = [(file, self._with_entries(file)) for file in self._large]
         if self._exceed(groups):
             return None
-        parts = [self._small.filter(pc.not_equal(self._small.column(KIND), NODE))]
+        keys = KeyFilter(self._stage.keys)
+        keys.add(touched)
+        keys.add(self._due(groups))
+        parts = [keys.own(self._small.filter(pc.not_equal(self._small.column(KIND), NODE)))]
         for rows in self._read(groups, self._stage.state.entry_columns):
-            parts.append(self._whole(rows.filter(pc.not_equal(rows.column(KIND), NODE))))
+            parts.append(self._whole(keys.own(rows.filter(pc.not_equal(rows.column(KIND), NODE)))))
             if sum(map(len, parts)) > self._limit.rows:
                 return None
         return pa.concat_tables(parts)
+
+    def _due(self, groups: Sequence[tuple[_Large, Sequence[int]]]) -> pa.Table:
+        """The keys of the ``key`` rows in these row groups, and in small files, that the watermark makes due; also of superseded ones."""
+        columns, watermark = [*self._stage.keys, BATCH, SEQUENCE, DUE], self._stage.clock.watermark
+        early = [(file, [group for group in numbers if (file.span(group, DUE) or (_LEAST,))[0] <= watermark]) for file, numbers in groups]
+        rows = [self._small.select(columns), *self._read(early, columns)]
+        return pa.concat_tables([part.filter(pc.less_equal(part.column(DUE), watermark)).select(self._stage.keys) for part in rows])
 
     def _with_entries(self, file: _Large) -> list[int]:
         groups = range(file.parquet.metadata.num_row_groups)
@@ -121,10 +135,13 @@ class SearchedFiles:
         groups = [(file, self._with_nodes(file, chosen, spans)) for file in self._large]
         if self._exceed(groups):
             return None
-        found = []
-        for rows in (self._small, *self._read(groups, self._stage.state.node_columns)):
+        own = KeyFilter(self._stage.keys)
+        own.add(keys)
+        found, n_found = [], 0
+        for rows in _together(map(own.own, (self._small, *self._read(groups, self._stage.state.node_columns)))):
             found.append(self._whole(rows.take(pa.array(_needed(rows, chosen, keys)))))
-            if sum(map(len, found)) > self._limit.rows:
+            n_found += len(found[-1])
+            if n_found > self._limit.rows:
                 return None
         return pa.concat_tables(found)
 
@@ -188,6 +205,18 @@ def _in_parts(metadata: pq.FileMetaData, groups: Sequence[int], together: int) -
         rows += metadata.row_group(group).num_rows
     if part:
         yield part
+
+
+def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The ``tables``, as many together as have about ``_TOGETHER`` rows; at least one."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(map(len, waiting)) >= _TOGETHER:
+            yield pa.concat_tables(waiting, promote_options="default")
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting, promote_options="default")
 
 
 class _Keys:

@@ -19,7 +19,7 @@ from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.batch.spark_use import needs_spark
+from windowmill.jobs.batch.spark_use import rows_without_spark
 from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.reading import Arrival
@@ -123,7 +123,7 @@ def _begin_spark(_source: SourceTable, reading: Reading) -> None:
 
 
 def _begin_spark_if_needed(runnable: Runnable, source: SourceTable, reading: Reading) -> None:
-    if needs_spark(runnable, source, reading):
+    if rows_without_spark(runnable, source, reading) is None:
         _begin_spark(source, reading)
 
 

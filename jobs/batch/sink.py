@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.appending import SMALL_BATCH_ROWS, append_once, writer_once
+from windowmill.checkpoints.appending import MOST_APPENDED, append_once, writer_once
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.windowing.axis import from_us
@@ -55,7 +55,7 @@ def takes_table(path: str, rows: pa.Table, replaces: tuple[int, int] | None) -> 
     Their types must be those of the sink, whose owner may have changed it: delta-rs converts values without a word, 2.75 to 2 in a column
     of integers, and Spark refuses them.
     """
-    if replaces is not None or rows.num_rows > SMALL_BATCH_ROWS or not DeltaTable.is_deltatable(path) or not delta_rs_can_write(path):
+    if replaces is not None or rows.num_rows > MOST_APPENDED or not DeltaTable.is_deltatable(path) or not delta_rs_can_write(path):
         return False
     stored = _schema_of(path)
     return all(field.name not in stored.names or stored.field(field.name).type == field.type for field in rows.schema)

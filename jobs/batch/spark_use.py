@@ -1,28 +1,32 @@
-"""Whether a batch uses Spark from its beginning. Otherwise it starts Spark when a step needs it, or never."""
+"""Whether a batch uses Spark from its beginning. Otherwise a step that needs Spark asks for it, or none does."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.spark import launch
+
+if TYPE_CHECKING:
+    from windowmill.jobs.sources.plain_rows import PlainRows
 
 
-def needs_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
-    """Whether a run over ``reading`` uses Spark from its beginning.
+def rows_without_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> PlainRows | None:
+    """The rows of ``reading`` for a run that does not use Spark from its beginning; null if the run does.
 
-    It does where Spark runs already, as only the start of Spark takes long. Otherwise Spark is needed to create the sink, to write tables
-    with features that delta-rs does not support, for many rows, and for rows that :mod:`windowmill.jobs.sources.plain_rows` cannot read.
+    Spark creates the sink, writes tables with features that delta-rs does not support, and reads many rows, and rows that
+    :mod:`windowmill.jobs.sources.plain_rows` cannot read.
     """
     places = runnable.places
-    if launch.is_at_hand() or not DeltaTable.is_deltatable(runnable.sink_path):
-        return True
+    if not DeltaTable.is_deltatable(runnable.sink_path):
+        return None
     if not all(map(delta_rs_can_write, (runnable.sink_path, places.state, places.quarantine))):
-        return True
+        return None
     # Imports numba and pandas, which a run that finds nothing new does not need.
     from windowmill.jobs.sources.plain_rows import PlainRows
     from windowmill.jobs.ways import limits
 
-    return not limits.are_few(reading.files, None) or PlainRows.of(runnable.pipeline, source, reading) is None
+    return PlainRows.of(runnable.pipeline, source, reading) if limits.are_few(reading.files, None) else None

@@ -31,7 +31,7 @@ from windowmill.jobs.batch import sink
 from windowmill.jobs.batch.adopting import same_quarantined, same_rows
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.batch.spark_use import needs_spark
+from windowmill.jobs.batch.spark_use import rows_without_spark
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.spark import failures
@@ -92,10 +92,11 @@ class _Steps:
         import_client()
         load_in_background()
         source = open_source(pipeline)
-        uses_spark = isinstance(plan, BackfillPlan) or needs_spark(runnable, source, reading_of(runnable, source, plan))
-        self.batch = TableInput.of(runnable, plan, source, left_at=ledger.state_version, uses_spark=uses_spark)
+        reading = reading_of(runnable, source, plan)
+        plain = None if isinstance(plan, BackfillPlan) else rows_without_spark(runnable, source, reading)
+        self.batch = TableInput.of(runnable, plan, source, reading, plain, left_at=ledger.state_version)
         self.spark = cache(self._start_spark)
-        if uses_spark:
+        if plain is None:
             self.spark()
         self.way = way_of(self.spark, self.batch, places.state)
 

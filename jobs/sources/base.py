@@ -1,8 +1,7 @@
 """The interface of a source, a table whose versions add files, and the files that a batch reads from it.
 
 A kind of source (:mod:`windowmill.jobs.sources.kinds`) opens the table that a spec names. Planning lists its versions and files without a
-JVM. Spark reads the rows of the files that the plan selects; where no Spark runs, this process reads the rows if they are few and in plain
-files.
+JVM. Spark reads the rows of the files that the plan selects, or this process if they are few and in plain files.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Server:
             self.fork_server.look()
             now, why = time.monotonic(), None
             # Just after a start, the recent connections include those of the warm-up, which are no use by a client.
-            used = now if clients(self.port, recent=now - begun > CLOSED_SECONDS) else used
+            used = now if clients(self.port, recent=now - begun > CLOSED_SECONDS) else max(used, self.fork_server.used)
             if self._process is not None and self._process.poll() is not None:
                 why = f"has died (exit code {self._process.returncode})"
             elif self._limits.idle_seconds and now - used > self._limits.idle_seconds:

@@ -1,8 +1,8 @@
 """The process that has imported what runs need, and forks a child for each: ``python -m windowmill.jobs.warm.fork_server PORT``.
 
 It keeps one thread, and opens no table and no connection to Spark before a fork: a child has its own. Clients are watched without
-blocking, each child by a file descriptor of its process. It prints ``ready`` when it takes requests, and ends on SIGTERM, with its parent,
-or when the code of windowmill has changed; a child ends with it.
+blocking, each child by a file descriptor of its process. It tells when it takes requests, and when a child begins and ends. It ends on
+SIGTERM, with its parent, or when the code of windowmill has changed; a child ends with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.ending import Ending
 from windowmill.jobs.own_code import code_in_use
 from windowmill.jobs.warm import protocol
-from windowmill.jobs.warm.protocol import Request
+from windowmill.jobs.warm.protocol import BEGUN, ENDED, READY, Request
 
 _WAITING = 64
 
@@ -136,6 +136,7 @@ class ForkServer:
         self._runs.append(run)
         self._selector.register(run.process, selectors.EVENT_READ, run)
         self._selector.register(client, selectors.EVENT_READ, run)
+        print(BEGUN, flush=True)
         with suppress(OSError):  # a client that has gone is noticed as one that closes
             protocol.answer(client, pid=child)
 
@@ -158,6 +159,7 @@ class ForkServer:
             protocol.answer(run.client, **({"signal": -code} if code < 0 else {"code": code}))
         run.client.close()
         self._runs.remove(run)
+        print(ENDED, flush=True)
 
     def _leave(self) -> None:
         """Close what belongs to the parent, in the child."""
@@ -226,7 +228,7 @@ def main() -> int:
     preload()
     tie = tie_to_parent(os.getpid())
     server = ForkServer(protocol.address_of(int(sys.argv[1])), kind)
-    print("ready", flush=True)
+    print(READY, flush=True)
     taken = server.serve()
     if taken is None:
         return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 import tempfile
@@ -12,9 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import IO
 
 from windowmill.jobs.child import tie_to_parent
+from windowmill.jobs.warm.protocol import BEGUN, ENDED, READY
 
 MODULE = "windowmill.jobs.warm.fork_server"
 STOP_SECONDS = 5.0
+#: More bytes than a pipe holds.
+_TOLD_BYTES = 1 << 20
 
 
 class Keeper:
@@ -28,6 +30,9 @@ class Keeper:
         self._process: subprocess.Popen[bytes] | None = None
         self._messages: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self.is_ready = False
+        self._running = 0
+        #: When it last began or ended a command, or ran one; of the monotonic clock.
+        self.used = time.monotonic()
 
     @property
     def pid(self) -> int:
@@ -36,26 +41,32 @@ class Keeper:
 
     def start(self) -> None:
         """Start the fork server, which takes some seconds until it is ready."""
-        self.is_ready = False
+        self.is_ready, self._running = False, 0
         self._messages.seek(0)
         self._messages.truncate()
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE, str(self._port)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
+            bufsize=0,
             stderr=self._messages,
             env=self._environment,
             start_new_session=True,  # an interrupt from the keyboard is for its parent
             preexec_fn=tie_to_parent(os.getpid()),  # noqa: PLW1509 - one call of prctl, which needs no lock
         )
+        if self._process.stdout is not None:
+            os.set_blocking(self._process.stdout.fileno(), False)
 
     def look(self) -> None:
-        """Note whether the fork server has become ready, and start it again if it has ended."""
+        """Note whether the fork server has become ready and whether it is used, and start it again if it has ended."""
         process = self._process
         if process is None or process.stdout is None:
             return
-        if not self.is_ready and select.select([process.stdout], [], [], 0)[0]:
-            self.is_ready = process.stdout.readline() == b"ready\n"
+        told = (process.stdout.read(_TOLD_BYTES) or b"").split()  # null where it has told nothing new
+        self.is_ready |= READY.encode() in told
+        self._running += told.count(BEGUN.encode()) - told.count(ENDED.encode())
+        if told or self._running:
+            self.used = time.monotonic()
         if process.poll() is None:
             return
         process.stdout.close()

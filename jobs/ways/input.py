@@ -16,7 +16,6 @@ from windowmill.checkpoints.state.opening import open_state
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.settings import is_short_run
@@ -126,10 +125,10 @@ class TableInput(Input):
     plain: PlainRows | None
 
     @classmethod
-    def of(cls, runnable: Runnable, plan: Plan, source: SourceTable, *, left_at: int | None, uses_spark: bool) -> TableInput:
+    def of(
+        cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, plain: PlainRows | None, *, left_at: int | None
+    ) -> TableInput:
         """The input of ``plan``; the last batch left the state table at version ``left_at``.
-
-        If the batch ``uses_spark`` from its beginning, Spark also reads the rows.
 
         Raises
         ------
@@ -139,7 +138,6 @@ class TableInput(Input):
         pipeline, check = runnable.pipeline, open_state(runnable.places.state, left_at=left_at)
         # The table's columns may have changed since.
         source = replace(source, schema_json=plan.source_schema)
-        reading = reading_of(runnable, source, plan)
         return cls(
             pipeline=pipeline,
             columns=Columns.of(plan.source_schema),
@@ -156,7 +154,7 @@ class TableInput(Input):
             plan=plan,
             source=source,
             reading=reading,
-            plain=None if uses_spark else PlainRows.of(pipeline, source, reading),
+            plain=plain,
         )
 
     @property

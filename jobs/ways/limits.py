@@ -48,10 +48,17 @@ MOST_VALIDATED_IN_PANDAS = 1_000_000
 
 def rows_within(limit: int, layout: Layout | None) -> int:
     """``limit`` in rows, reduced for wide partials; ``layout`` is null for rows that are not made partials."""
-    if layout is None:
-        return limit
-    width = sum(layout.widths()) + NUMBERS_OF_OBJECT * len(layout.objects)
-    return min(limit, MOST_NUMBERS // max(1, width))
+    return limit if layout is None else min(limit, MOST_NUMBERS // max(1, _width(layout)))
+
+
+def are_few_partials(n_partials: int, n_rows: int, layout: Layout) -> bool:
+    """Whether this process lifts ``n_rows`` into ``n_partials``; a Python object holds at most a number for each of its rows."""
+    return n_partials * _width(layout) + n_rows * len(layout.objects) <= MOST_NUMBERS
+
+
+def _width(layout: Layout) -> int:
+    """The 8-byte numbers in a partial."""
+    return sum(layout.widths()) + NUMBERS_OF_OBJECT * len(layout.objects)
 
 
 def are_few(files: Sequence[AddedFile], layout: Layout | None) -> bool:

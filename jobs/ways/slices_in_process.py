@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,8 @@ from windowmill.windowing.columnar.lasting import spans_of
 from windowmill.windowing.columnar.packing import Sliced
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slice_windows import Combined, combined_here, result_rows
-from windowmill.windowing.columnar.slices import Revising, WindowStage
+from windowmill.windowing.columnar.slices import Revising, SliceStage, WindowStage
+from windowmill.windowing.kernels.columns import int64_of
 
 if TYPE_CHECKING:
     from windowmill.jobs.ways.slice_stages import Slicing
@@ -107,8 +109,7 @@ def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) ->
     tables = [table for table in (rows, stored) if table is not None and table.num_rows]
     if not tables:
         return True
-    lasting = stage.slices.lasting
-    if rows is not None and lasting is not None and lasting.most_partials(_usable(rows)).sum() > limits.MOST_PARTIALS:
+    if rows is not None and not _are_few_partials(_usable(rows), stage.slices):
         return False
     instants = [
         *((rows, name) for name in (TIME, UNTIL_OF) if rows is not None and name in rows.column_names),
@@ -126,7 +127,36 @@ def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) ->
     later = 0
     if rows is not None and stored is not None and stage.slices.known:
         later = _spans(stored, stage).most_shown_later(_usable(rows), stage.after)
-    return n_keys * ends + revised + later <= limits.rows_within(limits.MOST_RESULTS, stage.slices.layout)
+    most = limits.rows_within(limits.MOST_RESULTS, stage.slices.layout)
+    return n_keys * ends + revised + later <= most or _most_with_rows(rows, stored, stage) + revised <= most
+
+
+def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> float:
+    """Upper bound on the number of windows if none is shown that has no rows; infinite where nodes or events span many windows."""
+    own = stage.slices
+    if own.known or own.lasting is not None or stage.nodes is not None:
+        return inf
+    n_slices = (0 if rows is None else _n_partials(_usable(rows), own)) + (0 if stored is None else stored.num_rows)
+    return n_slices * sum(grid.most_ends(grid.longest) for _, grid in stage.grids)
+
+
+def _are_few_partials(rows: pa.Table, stage: SliceStage) -> bool:
+    """Whether the partials of usable ``rows`` are few enough for this process."""
+    n_rows, layout = rows.num_rows, stage.layout
+    if stage.lasting is not None and stage.lasting.most_partials(rows).sum() > limits.MOST_PARTIALS:
+        return False
+    if n_rows <= limits.rows_within(limits.MOST_ROWS, layout):
+        return True
+    if stage.lasting is not None or stage.revises:  # each row may have partials of its own
+        return False
+    return limits.are_few_partials(_n_partials(rows, stage), n_rows, layout)
+
+
+def _n_partials(rows: pa.Table, stage: SliceStage) -> int:
+    """Number of pairs of a key and a slice that have ``rows``; O(n log n)."""
+    codes, _ = codes_of([rows], stage.keys)
+    starts, slices_of = np.unique(stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks())), return_inverse=True)
+    return len(np.unique(codes * len(starts) + slices_of))
 
 
 def _revised(rows: pa.Table, revising: Revising, stage: WindowStage) -> int:

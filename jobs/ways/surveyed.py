@@ -45,8 +45,11 @@ class Surveyed:
 
     @staticmethod
     def _is_small(batch: TableInput, stages: Sequence[Reading]) -> bool:
-        """Whether this process takes the new rows for all ``stages``."""
-        return all(limits.are_few(batch.files, stage.layout) for stage in stages)
+        """Whether this process takes the new rows for all ``stages``.
+
+        Rows that Spark reads must be few enough for every layout. Others are read so quickly that parts first count what they make of them.
+        """
+        return batch.plain is not None or all(limits.are_few(batch.files, stage.layout) for stage in stages)
 
 
 def numbered(rows: DataFrame, batch: TableInput, parts: Sequence[Part]) -> NumberedRows:

@@ -13,11 +13,11 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
+from tests.readers import use_spark_for_small_batches
 from tests.spark.harness import Bench, differences, events, expected
 from windowmill.checkpoints.failpoints import FAILPOINTS
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.steps import _Steps
-from windowmill.jobs.spark import launch
 from windowmill.jobs.ways import limits
 
 pytestmark = pytest.mark.spark
@@ -68,17 +68,18 @@ def test_restart_writes_what_one_clean_run_writes(bench, monkeypatch, step, when
 
 
 @pytest.mark.parametrize("first", ["here", "Spark"])
-@pytest.mark.usefixtures("as_without_spark")
 def test_an_attempt_that_read_plain_files_and_one_in_spark_adopt_each_others_rows(bench, monkeypatch, first):
     def dying(*_):
         raise Died
 
     with monkeypatch.context() as patched:
         patched.setattr(_Steps, "commit", dying)
-        patched.setattr(launch, "is_at_hand", lambda: first == "Spark")
+        if first == "Spark":
+            use_spark_for_small_batches(patched)
         with pytest.raises(Died):
             bench.run()
-    monkeypatch.setattr(launch, "is_at_hand", lambda: first != "Spark")
+    if first == "here":
+        use_spark_for_small_batches(monkeypatch)
     assert len(bench.run()) == 1
     _check_clean(bench)
     assert any('"v":' in row["row"] for row in bench.quarantine())

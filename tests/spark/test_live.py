@@ -109,7 +109,7 @@ def test_spark_writes_the_whole_state_of_a_batch_of_this_process(spark, tmp_path
     """Of a batch that ends no session, and so drops no row: among the tables that make up its state are empty ones."""
     from windowmill.checkpoints.state import base
 
-    monkeypatch.setattr(base, "SMALL_BATCH_ROWS", 0)
+    monkeypatch.setattr(base, "MOST_APPENDED", 0)
     rows = [{"k": "a", "site": 1, "t": BASE + n * MINUTE, "v": 1.0, "i": n, "label": "x", "id": f"{n}"} for n in (0, 1, 3, 2, 4, 90)]
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[:1]})
     for begin, end in ((0, 2), (2, 5), (5, 6)):

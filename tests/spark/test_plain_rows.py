@@ -237,7 +237,6 @@ def test_texts_that_spark_changes_as_it_reads_them_are_not_plain(spark, tmp_path
     assert PlainRows.of(pipeline, open_source(pipeline), Reading(())) is None
 
 
-@pytest.mark.usefixtures("as_without_spark")
 def test_a_column_that_comes_with_a_name_of_windowmills_own_is_refused(spark, tmp_path):
     bench, rows = Bench(tmp_path), events(73, 60)
     bench.land(rows[:30])
@@ -329,7 +328,6 @@ _LASTING = {"time": {"column": "t", "end": "e", "tie_break": ["id"], "disorder":
     ],
     ids=str,
 )
-@pytest.mark.usefixtures("as_without_spark")
 def test_batches_read_from_plain_files_give_the_rows_of_the_reference(spark, tmp_path, monkeypatch, changes, lowered):
     for name, limit in lowered.items():
         monkeypatch.setattr(limits, name, limit)

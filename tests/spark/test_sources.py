@@ -214,7 +214,7 @@ def test_a_sink_rewritten_with_other_types_takes_no_converted_values(spark, tmp_
     frame.write.format("delta").mode("overwrite").option("overwriteSchema", True).save(bench.sink)
     bench.land(rows[100:])
     if not small:
-        monkeypatch.setattr("windowmill.jobs.batch.sink.SMALL_BATCH_ROWS", 0)
+        monkeypatch.setattr("windowmill.jobs.batch.sink.MOST_APPENDED", 0)
     with pytest.raises(AnalysisException, match=r"DELTA_FAILED_TO_MERGE_FIELDS.*mid"):
         bench.run(accepted=Accepted(changes=True))
 

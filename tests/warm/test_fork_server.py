@@ -176,6 +176,25 @@ def test_without_a_fork_server_a_command_runs_in_its_own_process(folder):
     assert holder(folder) == process.pid
 
 
+def test_the_keeper_knows_when_a_command_ran(served, folder, monkeypatch):
+    served.keeper.look()
+    before = served.keeper.used
+    served.keeper.look()
+    assert served.keeper.used == before
+    with leased(folder, monkeypatch):
+        process = served.start("run", "spec.yaml", cwd=folder)
+        waits_for_the_lease(process)
+        for _ in range(2):  # it has begun, and it is running
+            served.keeper.look()
+            assert served.keeper.used > before
+            before = served.keeper.used
+    process.communicate(timeout=120)
+    wait_for(lambda: served.keeper.look() or not served.keeper._running)
+    last = served.keeper.used
+    served.keeper.look()
+    assert served.keeper.used == last > before
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 def test_a_command_with_a_closed_stream_runs_in_its_own_process(served, folder, closed):
     words = [sys.executable, "-m", "windowmill.jobs.cli", "run", "spec.yaml"]

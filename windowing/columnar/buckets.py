@@ -1,4 +1,4 @@
-"""Divides rows by a hash of their key, the same in every process, so that all rows of a key meet in one place."""
+"""Hashes of rows by their key, the same in every process: to bring all rows of a key to one place, or to leave out those of other keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.columnar.checksums import row_checksums
-from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.slices import by_key
 
 
@@ -29,6 +29,30 @@ class Share:
     def rows(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
         """The rows of ``table`` in these buckets, bucket by bucket."""
         return pa.concat_tables([table.slice(0, 0), *(rows for _, rows in in_buckets(table, keys, self))])
+
+
+class KeyFilter:
+    """A set of keys that may seem to hold a few others: a Bloom filter with one hash function (Bloom 1970).
+
+    Of 400,000 keys it takes one in 40 others for its own. ``names`` are those of the key columns.
+    """
+
+    _PLACES = 1 << 24
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self._taken = list(names), np.zeros(self._PLACES, np.bool_)
+
+    def add(self, rows: pa.Table) -> None:
+        """Add the keys of ``rows``; O(n)."""
+        if self._names:
+            self._taken[bucket_numbers(rows.select(self._names), self._PLACES)] = True
+
+    def own(self, rows: pa.Table) -> pa.Table:
+        """The ``rows`` of its keys, and maybe some of others; O(n). All rows if there are no key columns."""
+        if not self._names:
+            return rows
+        own: Bools = self._taken[bucket_numbers(rows.select(self._names), self._PLACES)]
+        return rows.filter(pa.array(own))
 
 
 def bucket_numbers(keys: pa.Table, n_buckets: int) -> Ints:
