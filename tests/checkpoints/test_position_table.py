@@ -40,13 +40,13 @@ class TableRun(Run):
 
     def __init__(self, path: Path, spec: Pipeline) -> None:
         super().__init__(spec)
-        self.path, self.restored = str(path), self.stored
+        self.path, self.restored, self.limit = str(path), self.stored, NO_LIMIT
 
     def _table(self) -> PositionTable:
         return PositionTable(None, self.path, self.state.stored_schema)
 
     def _needed(self, stage: PositionStage, new: pa.Table) -> pa.Table:
-        found = self._table().read(stage, new, NO_LIMIT)
+        found = self._table().read(stage, new, self.limit)
         assert found is not None
         self.restored = found
         return found
@@ -173,6 +173,22 @@ def test_few_row_groups_of_a_large_file_are_decoded(tmp_path, monkeypatch):
     # Those of entries, and of a key the nodes beside the ends of its window and those of high levels.
     assert 0 < len(decoded) <= 60
     compare(run, [*tuples("abcdefgh", 0, 8_000), Row("c", 8_000, 8_000, 1, 1.0, "x", True)], final=False)
+
+
+@pytest.mark.parametrize("windows", [["count"], ["count", "time"]], ids="-".join)
+def test_of_many_keys_those_that_a_batch_touches_and_those_that_are_due_are_read(tmp_path, windows):
+    run, rows = TableRun(tmp_path / "state", long_spec(*windows)), [Row(f"k{n}", n, n, n % 7, n / 3, "x", True) for n in range(400)]
+    with searching():
+        run.feed(rows[:200])
+        run.feed(rows[200:])
+        compact_entries(run.path, run.batches, ["positions"])
+        new = [Row("k3", 500, 400, 1, 1.0, "x", True), Row("new", 501, 401, 1, 1.0, "x", True)]
+        run.limit = NO_LIMIT if "time" in windows else ReadLimit(1 << 40, 1 << 40, 100)
+        run.feed(new)
+    restored = set(run.restored.column("k").to_pylist())
+    # The last tuple before has waited until now.
+    assert len(restored) > 300 if "time" in windows else restored == {"k3", "k399"}
+    compare(run, [*rows, *new], final=False)
 
 
 @pytest.mark.parametrize("kind", [KEY_ROW, WAITING, NODE])

@@ -19,7 +19,7 @@ from deltalake import write_deltalake
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.spark.harness import SCHEMA, Bench, differences, events, expected, lasting, run_over
+from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, lasting, run_over
 from windowmill.checkpoints.batches import RunPlan
 from windowmill.jobs.batch import steps
 from windowmill.jobs.json_lines.spark_form import to_json
@@ -351,6 +351,31 @@ def test_batches_read_from_plain_files_give_the_rows_of_the_reference(spark, tmp
     assert differences(bench.rows(), want.rows) == []
     assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
     assert want.quarantined, "no row was quarantined, so none was compared"
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "starts"),
+    [("MOST_NUMBERS", 6_000, False), ("MOST_NUMBERS", 300, True), ("MOST_RESULTS", 200, False), ("MOST_RESULTS", 20, True)],
+)
+def test_few_partials_and_results_of_many_rows_keys_and_windows_need_no_spark(spark, tmp_path, monkeypatch, limit, most, starts):
+    """300 rows with a set of labels each would be 38,700 numbers; 30 keys in 30 windows are 900 results, and 31 have rows."""
+    windows = [{"name": "w", "type": "tumbling", "size": "1 minute"}]
+    bench = Bench(tmp_path, {"windows": windows, "aggregates": {"labels": {"count_distinct": "label"}, "n": {"count": "*"}}})
+    rows = [
+        {"k": f"k{n % 30}", "site": 1, "t": BASE + (n % 30) * MINUTE + n, "v": 1.0, "i": n, "label": f"{n % 7}", "id": f"{n}"}
+        for n in range(400)
+    ]
+    rows.append(rows[0] | {"t": BASE + 90 * MINUTE})
+    bench.land(rows[:100])
+    bench.run()
+    monkeypatch.setattr(limits, limit, most)
+    started: list[str] = []
+    start = steps.spark_session
+    monkeypatch.setattr(steps, "spark_session", lambda *args, **options: started.append("") or start(*args, **options))
+    bench.land(rows[100:])
+    bench.run()
+    assert bool(started) == starts
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
 
 
 @pytest.mark.classic

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from windowmill.windowing.columnar.buckets import Share, in_buckets
+from windowmill.windowing.columnar.buckets import KeyFilter, Share, in_buckets
 from windowmill.windowing.columnar.rows import keys_of
 
 _VALUES = {
@@ -46,6 +46,27 @@ def test_equal_keys_of_different_tables_have_one_bucket(keys):
     buckets = np.concatenate([[bucket] * len(rows) for bucket in sorted(parts) for rows in parts[bucket]])
     for code in np.unique(codes):
         assert len(set(buckets[codes == code])) == 1
+
+
+@pytest.mark.parametrize("keys", [*([name] for name in _VALUES), ["int", "text"]], ids=",".join)
+def test_a_filter_passes_every_row_of_its_keys_and_few_others(keys):
+    rng = np.random.default_rng(4)
+    columns = {name: pa.array([values[at] for at in rng.integers(0, len(values), 400)], kind) for name, (kind, values) in _VALUES.items()}
+    rows = pa.table(columns | {"row": range(400)})
+    own = KeyFilter(keys)
+    assert own.own(rows).num_rows == 0
+    own.add(rows.slice(0, 4))
+    own.add(rows.slice(4, 3))
+    passed = set(own.own(rows).column("row").to_pylist())
+    _, codes, _ = keys_of([rows], keys)
+    wanted = {row for row in range(400) if codes[row] in set(codes[:7])}
+    assert wanted <= passed
+    assert len(passed - wanted) <= 2 * 400 / len(set(codes)), "more than two other keys"
+
+
+def test_a_filter_without_key_columns_passes_every_row():
+    rows = pa.table({"row": range(3)})
+    assert KeyFilter([]).own(rows).equals(rows)
 
 
 @pytest.mark.parametrize(
