@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -79,6 +79,7 @@ def validate(
     count: int | None = None,
     rows_read: int = 0,
     rows_quarantined: int = 0,
+    spark: Callable[[], pyspark.sql.SparkSession] | None = None,
 ) -> Verdict:
     """Evaluate every rule of the pipeline over the rows about to be published.
 
@@ -92,21 +93,28 @@ def validate(
         Number of rows of a Spark frame, if known; saves a job.
     rows_read, rows_quarantined
         Numbers of rows that the batch read from its source, and that were quarantined.
+    spark
+        Gives the session, which may have to be started, for rules over a table that only Spark evaluates. By default the active session;
+        without one these rules are broken.
     """
     suite = rules(pipeline, columns)
     of_rates = [_rate(rule, rows_read, rows_quarantined) for rule in suite if rates.is_rate(rule)]
-    others = _over_rows(rows, [rule for rule in suite if not rates.is_rate(rule)], pipeline, count)
+    others = _over_rows(rows, [rule for rule in suite if not rates.is_rate(rule)], pipeline, count, spark)
     return verdict(tuple(sorted([*of_rates, *others], key=lambda result: result.index)))
 
 
 def _over_rows(
-    rows: pa.Table | pyspark.sql.DataFrame, suite: Sequence[Rule], pipeline: Pipeline, count: int | None
+    rows: pa.Table | pyspark.sql.DataFrame,
+    suite: Sequence[Rule],
+    pipeline: Pipeline,
+    count: int | None,
+    spark: Callable[[], pyspark.sql.SparkSession] | None,
 ) -> Sequence[RuleResult]:
     empty = rows.num_rows == 0 if isinstance(rows, pa.Table) else count == 0 or (count is None and rows.isEmpty())
     if empty:
         return [_unevaluated(rule, "passed", "no rows in this batch", elements=0) for rule in suite]
     identity = identity_columns(pipeline)
-    findings = _findings(rows, suite, identity)
+    findings = _findings(rows, suite, identity, spark)
     return [_result(rule, findings.get(rule.index), identity) for rule in suite]
 
 
@@ -125,22 +133,28 @@ def verdict(results: tuple[RuleResult, ...]) -> Verdict:
     return Verdict("held" if "critical" in unmet else "warned" if "warning" in unmet else "passed", results)
 
 
-def _findings(rows: pa.Table | pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:
+def _findings(
+    rows: pa.Table | pyspark.sql.DataFrame,
+    suite: Sequence[Rule],
+    identity: Sequence[str],
+    spark: Callable[[], pyspark.sql.SparkSession] | None,
+) -> dict[int, Finding]:
     from windowmill.expectations.engine import Finding, evaluate
 
     if not isinstance(rows, pa.Table):
         return _findings_of_frame(rows, suite, identity)
     from pyspark.sql import SparkSession
 
-    session = SparkSession.getActiveSession()
+    session_of = spark or SparkSession.getActiveSession
     # If there is a session, NaN is judged as in a large batch.
-    unordered = frames.columns_with_nan(rows) if session else set()
+    unordered = frames.columns_with_nan(rows) if spark is not None or session_of() is not None else set()
     remote = [rule for rule in suite if needs_spark(rule) or rule.arguments.get("column") in unordered]
     kinds, local = frames.kinds_of_table(rows.schema), [rule for rule in suite if rule not in remote]
     typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=False)) for rule in local]
     findings = evaluate(frames.to_pandas(rows), typed, identity, spark=False)
     if not remote:
         return findings
+    session = session_of()
     if session is None:
         return findings | {rule.index: Finding(success=False, error="needs a running Spark session") for rule in remote}
     return findings | _findings_of_frame(session.createDataFrame(without_empty_chunks(rows)), remote, identity)

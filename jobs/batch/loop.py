@@ -19,7 +19,7 @@ from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.batch.spark_use import rows_without_spark
+from windowmill.jobs.batch.spark_use import is_sure_to_use_spark
 from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.reading import Arrival
@@ -72,7 +72,7 @@ def run(
                 interval_end=interval_end,
                 arrival="log" if done else arrival,
                 accepted=replace(accepted, changes=False) if done else accepted,
-                on_reading=partial(_begin_spark_if_needed, runnable),
+                on_reading=partial(_begin_spark_if_sure, runnable),
             )
             if plan is None:
                 break
@@ -122,8 +122,8 @@ def _begin_spark(_source: SourceTable, reading: Reading) -> None:
     launch.begin(brief=is_short_run(reading.size_bytes))
 
 
-def _begin_spark_if_needed(runnable: Runnable, source: SourceTable, reading: Reading) -> None:
-    if rows_without_spark(runnable, source, reading) is None:
+def _begin_spark_if_sure(runnable: Runnable, source: SourceTable, reading: Reading) -> None:
+    if is_sure_to_use_spark(runnable, source, reading):
         _begin_spark(source, reading)
 
 

@@ -1,4 +1,4 @@
-"""Whether a batch uses Spark from its beginning. Otherwise a step that needs Spark asks for it, or none does."""
+"""Whether a batch uses Spark. A batch that does not from its beginning asks for it in a step that needs it, or never."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from deltalake import DeltaTable
 
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.runnable import Runnable
+from windowmill.expectations.suites import needs_spark, rules
 from windowmill.jobs.sources.base import Reading, SourceTable
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.plain_rows import PlainRows
+
+
+def is_sure_to_use_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
+    """Whether a run over ``reading`` is sure to use Spark, which then may start at once."""
+    return rows_without_spark(runnable, source, reading) is None or any(map(needs_spark, rules(runnable.pipeline)))
 
 
 def rows_without_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> PlainRows | None:

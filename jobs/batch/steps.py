@@ -148,6 +148,7 @@ class _Steps:
                 count=result.row_count,
                 rows_read=result.rows_read,
                 rows_quarantined=result.rows_quarantined,
+                spark=self.spark,
             )
             self._record(verdict)
         self.progress.say(f"  {verdict.describe()}")

@@ -344,6 +344,20 @@ def test_spark_rules_without_a_session_are_broken(pipeline, batch, monkeypatch):
     assert [(result.outcome, result.observed) for result in verdict.unmet] == [("broken", "needs a running Spark session")]
 
 
+@pytest.mark.spark
+def test_rules_that_only_spark_evaluates_ask_for_a_session(spark, pipeline, batch, monkeypatch):
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda cls: None))
+    asked: list[str] = []
+    get = lambda: asked.append("") or spark  # noqa: E731
+    assert validate(batch(), pipeline({"type": "expect_column_to_exist", "column": "flights"}), spark=get).status == "passed"
+    assert not asked
+    rule = {"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT * FROM {batch} WHERE flights < 0"}
+    assert validate(batch(), pipeline(rule), spark=get).status == "passed"
+    assert len(asked) == 1
+
+
 def test_the_status_is_the_worst_of_the_unmet():
     def result(severity, outcome):
         rule = {"index": 0, "origin": "spec", "type": "t", "column": None, "arguments": {}, "severity": severity}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -355,7 +357,7 @@ def test_batches_read_from_plain_files_give_the_rows_of_the_reference(spark, tmp
 
 @pytest.mark.parametrize(
     ("limit", "most", "starts"),
-    [("MOST_NUMBERS", 6_000, False), ("MOST_NUMBERS", 300, True), ("MOST_RESULTS", 200, False), ("MOST_RESULTS", 20, True)],
+    [("MOST_NUMBERS", 12_000, False), ("MOST_NUMBERS", 300, True), ("MOST_RESULTS", 200, False), ("MOST_RESULTS", 20, True)],
 )
 def test_few_partials_and_results_of_many_rows_keys_and_windows_need_no_spark(spark, tmp_path, monkeypatch, limit, most, starts):
     """300 rows with a set of labels each would be 38,700 numbers; 30 keys in 30 windows are 900 results, and 31 have rows."""
@@ -376,6 +378,23 @@ def test_few_partials_and_results_of_many_rows_keys_and_windows_need_no_spark(sp
     bench.run()
     assert bool(started) == starts
     assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
+@pytest.mark.parametrize("lowest", [-1.0, 1e9])
+def test_rules_in_sql_and_over_nan_ask_for_a_session(spark, tmp_path, monkeypatch, lowest):
+    """NaN is greater than every number, as in a batch that Spark computes."""
+    rule = {"type": "expect_column_values_to_be_between", "column": "total", "min_value": lowest, "severity": "warning"}
+    sql = {"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT * FROM {batch} WHERE n < 0", "severity": "critical"}
+    windows = [{"name": "w", "type": "tumbling", "size": "1 minute"}]
+    bench = Bench(tmp_path, {"windows": windows, "expectations": [rule, sql]})
+    rows = [{"k": "a", "site": 1, "t": BASE + n * MINUTE, "v": math.nan, "i": n, "label": "x", "id": f"{n}"} for n in range(90)]
+    bench.land(rows[:1])
+    bench.run()
+    monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda cls: None))
+    monkeypatch.setattr(steps, "spark_session", lambda *_, **__: spark)
+    bench.land(rows[1:])
+    [done] = bench.run()
+    assert done.commit.verdict == "passed"
 
 
 @pytest.mark.classic
