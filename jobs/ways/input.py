@@ -114,7 +114,7 @@ class Input:
 class TableInput(Input):
     """The rows that a plan reads from the source table.
 
-    ``plain`` are these rows in plain files, which this process reads itself; null if Spark reads the rows.
+    ``plain`` reads these rows from plain files in this process; null if Spark reads them.
     """
 
     check: RowCheck
