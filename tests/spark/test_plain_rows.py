@@ -247,6 +247,24 @@ def test_a_column_that_comes_with_a_name_of_windowmills_own_is_refused(spark, tm
         bench.run()
 
 
+def test_a_retry_reads_the_columns_that_its_plan_has_pinned(spark, tmp_path, monkeypatch):
+    bench, rows = Bench(tmp_path, {"aggregates": {"total": {"sum": "v"}}}), events(74, 200)
+    bench.land(rows[:100])
+    table = f"delta.`{bench.source}`"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"ALTER TABLE {table} ADD COLUMN spare DOUBLE")
+    bench.run()
+    spark.createDataFrame(pa.Table.from_pylist(rows[100:], schema=SCHEMA)).write.format("delta").mode("append").save(bench.source)
+    with monkeypatch.context() as patched:
+        patched.setattr(steps, "validate", None)
+        with pytest.raises(TypeError, match="not callable"):
+            bench.run()
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN v TO old")
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN spare TO v")
+    bench.run()
+    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+
+
 def test_files_with_deletion_vectors_are_not_plain(spark, tmp_path):
     path = str(tmp_path / "s")
     write_deltalake(path, _odd_table().select(["t", "long"]))
