@@ -1,4 +1,4 @@
-"""Pipelines of the Nexmark queries that take one more minute of bids at a time, on the warm session of this process."""
+"""Pipelines of the Nexmark queries that take one more minute of bids at a time, in a process whose Spark session is warm."""
 
 from __future__ import annotations
 

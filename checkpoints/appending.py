@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 #: Up to this many rows of a batch that Spark has computed are collected and appended by this process; more are written by its executors.
 SMALL_BATCH_ROWS = 100_000
-#: Limit on the rows of a table in this process that it appends itself: 552,000 rows of 200 bytes take it 0.4 s of processor time, and Spark
-#: several times as much.
+#: Up to this many rows that are in this process already are appended by it: 552,000 rows of 200 bytes take it 0.4 s of processor time, and
+#: Spark several times as much.
 MOST_APPENDED = 1_000_000
 #: Rows per file that Spark writes, so that a small batch does not leave one file per Spark partition.
 ROWS_PER_FILE = 1_000_000

@@ -24,6 +24,7 @@ from windowmill.jobs.ways.file_passes import SlicesOfFiles, live_windows
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness_on_spark import Survey
+from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.pass_output import REFUSED, results
 from windowmill.jobs.ways.row_numbers import ROW_BITS
 from windowmill.jobs.ways.slice_stages import Slicing
@@ -196,7 +197,7 @@ class _Bounded:
         rows = lateness.without_watermark(rows) if survey is None else lateness.with_watermark_at_arrival(rows, survey, batch)
         if self.arrival is None:
             return Evaluated(way.windows(way.fresh(rows), self._clock(), batch.batch, partitions * _PARTITIONS_OF_UNKNOWN), None)
-        partitions = live.partitions(1 if survey is None else survey.rows, partitions)
+        partitions = partitions_for(1 if survey is None else survey.rows, partitions)
         worked = way.work(way.fresh(rows), None, self._clock(), batch.batch, partitions, final=self.final).persist()
         numbers = worked.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias(NUMBER_OF))
         late = rows.join(numbers, NUMBER_OF).select(backquoted(self.arrival), F.lit("too_late").alias(REASON))

@@ -99,9 +99,9 @@ class SearchedFiles:
         return _Large(file["path"], parquet, places)
 
     def entries(self, touched: pa.Table) -> pa.Table | None:
-        """The rows that are no nodes, of the keys of ``touched`` rows and of all that are due; null if they exceed the limit.
+        """The rows that are no nodes, of the keys of ``touched`` rows and of keys that are due; null if they exceed the limit.
 
-        They have all columns of the state. There may be some of other keys.
+        They have all columns of the state. A few rows of other keys may be among them.
         """
         groups = [(file, self._with_entries(file)) for file in self._large]
         if self._exceed(groups):
@@ -109,15 +109,15 @@ class SearchedFiles:
         keys = KeyFilter(self._stage.keys)
         keys.add(touched)
         keys.add(self._due(groups))
-        parts = [keys.own(self._small.filter(pc.not_equal(self._small.column(KIND), NODE)))]
+        parts = [keys.passed(self._small.filter(pc.not_equal(self._small.column(KIND), NODE)))]
         for rows in self._read(groups, self._stage.state.entry_columns):
-            parts.append(self._whole(keys.own(rows.filter(pc.not_equal(rows.column(KIND), NODE)))))
+            parts.append(self._whole(keys.passed(rows.filter(pc.not_equal(rows.column(KIND), NODE)))))
             if sum(map(len, parts)) > self._limit.rows:
                 return None
         return pa.concat_tables(parts)
 
     def _due(self, groups: Sequence[tuple[_Large, Sequence[int]]]) -> pa.Table:
-        """The keys of the ``key`` rows in these row groups, and in small files, that the watermark makes due; also of superseded ones."""
+        """The keys that are due by a ``key`` row in these row groups or in small files, even if a later row supersedes it."""
         columns, watermark = [*self._stage.keys, BATCH, SEQUENCE, DUE], self._stage.clock.watermark
         early = [(file, [group for group in numbers if (file.span(group, DUE) or (_LEAST,))[0] <= watermark]) for file, numbers in groups]
         rows = [self._small.select(columns), *self._read(early, columns)]
@@ -135,10 +135,10 @@ class SearchedFiles:
         groups = [(file, self._with_nodes(file, chosen, spans)) for file in self._large]
         if self._exceed(groups):
             return None
-        own = KeyFilter(self._stage.keys)
-        own.add(keys)
+        among = KeyFilter(self._stage.keys)
+        among.add(keys)
         found, n_found = [], 0
-        for rows in _together(map(own.own, (self._small, *self._read(groups, self._stage.state.node_columns)))):
+        for rows in _together(map(among.passed, (self._small, *self._read(groups, self._stage.state.node_columns)))):
             found.append(self._whole(rows.take(pa.array(_needed(rows, chosen, keys)))))
             n_found += len(found[-1])
             if n_found > self._limit.rows:
@@ -208,7 +208,7 @@ def _in_parts(metadata: pq.FileMetaData, groups: Sequence[int], together: int) -
 
 
 def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The ``tables``, as many together as have about ``_TOGETHER`` rows; at least one."""
+    """Concatenate successive ``tables`` until each has at least ``_TOGETHER`` rows, but the last. A column that some lack is null there."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)

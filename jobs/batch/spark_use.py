@@ -1,4 +1,4 @@
-"""Whether a batch uses Spark. A batch that does not from its beginning asks for it in a step that needs it, or never."""
+"""Decides whether a batch uses Spark. If not from its beginning, a step that turns out to need Spark asks for it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def is_sure_to_use_spark(runnable: Runnable, source: SourceTable, reading: Readi
 def rows_without_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> PlainRows | None:
     """The rows of ``reading`` for a run that does not use Spark from its beginning; null if the run does.
 
-    Spark creates the sink, writes tables with features that delta-rs does not support, and reads many rows, and rows that
-    :mod:`windowmill.jobs.sources.plain_rows` cannot read.
+    A run uses Spark from its beginning to create the sink, to write tables with features that delta-rs does not support, and to read rows
+    that are many or that :mod:`windowmill.jobs.sources.plain_rows` cannot read.
     """
     places = runnable.places
     if not DeltaTable.is_deltatable(runnable.sink_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 
@@ -91,7 +92,8 @@ class _Steps:
         self.collected: pa.Table | None = None
         import_client()
         load_in_background()
-        source = open_source(pipeline)
+        # The table's columns may have changed since the plan was made.
+        source = replace(open_source(pipeline), schema_json=plan.source_schema)
         reading = reading_of(runnable, source, plan)
         plain = None if isinstance(plan, BackfillPlan) else rows_without_spark(runnable, source, reading)
         self.batch = TableInput.of(runnable, plan, source, reading, plain, left_at=ledger.state_version)

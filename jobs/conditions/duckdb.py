@@ -49,7 +49,7 @@ class Conditions:
     Attributes
     ----------
     terms
-        For each condition its term, and SQL of the texts on whose value DuckDB and Spark agree only if it is printable ASCII.
+        For each condition its term, and SQL of the texts that must be printable ASCII for DuckDB and Spark to agree.
     """
 
     terms: Mapping[str, tuple[Term, Sequence[str]]]
@@ -61,7 +61,7 @@ class Conditions:
 
     @property
     def depend_on_texts(self) -> bool:
-        """Whether the values of texts decide if DuckDB evaluates a condition as Spark does."""
+        """Whether some condition can be evaluated here only if texts are printable ASCII, which their values tell."""
         return any(plain for _, plain in self.terms.values())
 
     def over(self, rows: pa.Table) -> dict[str, Truth]:

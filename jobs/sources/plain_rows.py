@@ -1,4 +1,4 @@
-"""Reads few new rows in this process, from plain Parquet files, as :mod:`.rows` reads them in Spark, which takes seconds to start.
+"""Reads few new rows in this process, from plain Parquet files, with the values that :mod:`.rows` gives in Spark.
 
 Files are plain if they lie on this machine, hold exactly the rows of the source's version, and store each column that is read in a type
 from which Arrow gives the values that Spark gives. Where one is not, or only Spark can evaluate the spec, Spark reads all of them.

@@ -95,7 +95,7 @@ class _Begun:
 _begun: list[_Begun] = []
 
 
-def is_at_hand() -> bool:
+def _needs_no_jvm() -> bool:
     """Whether this process has a JVM, or was told where Spark runs: by the address of a server, or by ``spark-submit``."""
     return bool(_begun) or _connected() or bool(os.environ.get(SERVER)) or "PYSPARK_GATEWAY_PORT" in os.environ
 
@@ -112,7 +112,7 @@ def begin(*, brief: bool) -> None:
     MachineError
         If Java or the Delta jars are missing.
     """
-    if is_at_hand():
+    if _needs_no_jvm():
         return
     settings, home = session_conf(None, {}, brief=brief), _spark_home()
     if home is None or not _is_plain(settings):

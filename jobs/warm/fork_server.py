@@ -1,7 +1,7 @@
 """The process that has imported what runs need, and forks a child for each: ``python -m windowmill.jobs.warm.fork_server PORT``.
 
 It keeps one thread, and opens no table and no connection to Spark before a fork: a child has its own. Clients are watched without
-blocking, each child by a file descriptor of its process. It tells when it takes requests, and when a child begins and ends. It ends on
+blocking, each child by a file descriptor of its process. It prints when it takes requests, and when a child has begun or ended. It ends on
 SIGTERM, with its parent, or when the code of windowmill has changed; a child ends with it.
 """
 

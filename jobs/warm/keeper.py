@@ -15,7 +15,7 @@ from windowmill.jobs.warm.protocol import BEGUN, ENDED, READY
 
 MODULE = "windowmill.jobs.warm.fork_server"
 STOP_SECONDS = 5.0
-#: More bytes than a pipe holds.
+#: Size of a read of what the fork server has told: more than a pipe holds.
 _TOLD_BYTES = 1 << 20
 
 
@@ -31,7 +31,7 @@ class Keeper:
         self._messages: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self.is_ready = False
         self._running = 0
-        #: When it last began or ended a command, or ran one; of the monotonic clock.
+        #: When a look last found a command that ran, or had begun or ended since the look before; of the monotonic clock.
         self.used = time.monotonic()
 
     @property

@@ -5,7 +5,7 @@ would wait. Then the client sends one :class:`Request` with its three standard s
 ``{"pid": …}`` once the child has started, then ``{"code": …}`` or ``{"signal": …}`` as it has ended; or ``{"refused": …}`` with the
 reason. A connection that the client closes ends the child, so that a killed client leaves no run behind.
 
-The process that keeps the server reads a word on each line of its output: that it takes requests, that a child begins, that it ends.
+To the process that keeps it the server prints a word a line: that it takes requests, that a child has begun, that one has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from windowmill.jobs.own_code import code_in_use
 ANSWER_SECONDS = 10.0
 #: Prefixes of variables that modules read at import. The fork server has imported them already, so a child cannot change them.
 READ_AT_IMPORT = ("MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "WINDOWMILL_FAILPOINT")
-#: What the server tells the process that keeps it.
+#: Words that the server prints for the process that keeps it.
 READY, BEGUN, ENDED = "ready", "begun", "ended"
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.jobs.spark.access import access_to, map_in_arrow
-from windowmill.jobs.ways import limits, live_row_pass
+from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.live_row_pass import LiveRows
+from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.row_numbers import ROW_BITS
 from windowmill.jobs.ways.slice_passes import cut, result_rows, windows
 from windowmill.windowing.columnar import slices
@@ -67,7 +68,7 @@ def live_windows(spark: SparkSession, scan: FileScan, live: LiveRows, clock: Clo
     """As :meth:`.LiveRows.windows`, over the rows of ``scan``."""
     cores = access_to(spark).cores()
     # A last round of tasks that leaves cores idle would take as long as the others.
-    n = -(-live_row_pass.partitions(scan.n_rows, partitions) // cores) * cores if live.log.keys else 1
+    n = -(-partitions_for(scan.n_rows, partitions) // cores) * cores if live.log.keys else 1
     if readers := min(n, _readers(spark, scan, len(live.log.fresh_schema), limits.MOST_READINGS)):
         return live.windows_of_gathered(_numbers(spark, readers), clock, 0, partial(_shared_rows, scan, live.log, n, readers))
     blocks = map_in_arrow(_numbers(spark, len(scan.tasks)), partial(_blocks, scan, live.log, n), _BLOCK)

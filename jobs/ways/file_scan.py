@@ -35,13 +35,13 @@ class FileScan:
     Attributes
     ----------
     columns
-        Columns of the rows that are made, beside event time and the truth of conditions.
+        Columns of the source that :meth:`rows` gives.
     read_columns
-        Columns of the files, the time column first.
+        Columns that are read of the files: also those of event time and conditions.
     latest
         Greatest accepted event time; null for no bound.
     conditions
-        Those of the spec, with the filter.
+        All conditions of the spec, including the filter.
     """
 
     pipeline: Pipeline
@@ -79,8 +79,8 @@ class FileScan:
     def rows(self, task: int) -> Iterator[tuple[pa.RecordBatch, Ints]]:
         """The usable rows of a task, and their places among all rows of the task.
 
-        Beside ``columns`` they have their event times in the column ``TIME``, and for each condition of the windows its truth in a
-        :func:`.condition_column`.
+        Beside ``columns`` they have their event times in the column ``TIME``, and for each condition of the aggregates and windows its
+        truth in a :func:`.condition_column`.
         """
         time, before = self.pipeline.time.column, 0
         for batch in read(self.tasks[task], self.read_columns):
@@ -97,7 +97,7 @@ class FileScan:
 
 
 def _evaluated_here(batch: Input) -> Conditions | None:
-    """The spec's conditions, with the filter; ``None`` if only Spark can evaluate them on every row."""
+    """All conditions of the spec; ``None`` if only Spark can evaluate them on every row."""
     try:
         conditions = Conditions.of(every_condition(batch.pipeline), batch.types)
     except (SpecError, UnsupportedError):  # Spark evaluates them, or says what is wrong

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -114,7 +114,7 @@ class Input:
 class TableInput(Input):
     """The rows that a plan reads from the source table.
 
-    ``plain`` are these rows in plain files, which this process reads itself; null if Spark reads the rows.
+    ``plain`` reads these rows from plain files in this process; null if Spark reads them.
     """
 
     check: RowCheck
@@ -128,7 +128,9 @@ class TableInput(Input):
     def of(
         cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, plain: PlainRows | None, *, left_at: int | None
     ) -> TableInput:
-        """The input of ``plan``; the last batch left the state table at version ``left_at``.
+        """The input of ``plan``, from a ``source`` with the columns that it has pinned.
+
+        The last batch left the state table at version ``left_at``.
 
         Raises
         ------
@@ -136,8 +138,6 @@ class TableInput(Input):
             If the state is missing, damaged, or in a newer format.
         """
         pipeline, check = runnable.pipeline, open_state(runnable.places.state, left_at=left_at)
-        # The table's columns may have changed since.
-        source = replace(source, schema_json=plan.source_schema)
         return cls(
             pipeline=pipeline,
             columns=Columns.of(plan.source_schema),

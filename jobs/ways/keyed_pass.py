@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.ways.live_row_pass import alike
+from windowmill.jobs.ways.partitioning import alike
 
 #: Columns of the shuffled rows: a new row, or a stored one.
 _NEW, _STORED = "new", "stored"

@@ -1,8 +1,8 @@
 """Limits of a small batch, which this process computes without Spark.
 
 Spark takes longer to start jobs and Python workers than the kernels take for a few thousand rows. The logs of source and state give the
-sizes before anything is read, and the number of result rows is bounded before windows are computed. Beyond any limit, Spark does all of
-the work. :mod:`windowmill.checkpoints.appending` decides separately whether an append needs Spark.
+sizes before anything is read. Partials and result rows are counted or bounded once the new rows are read, before windows are computed.
+Beyond any limit, Spark does all of the work. :mod:`windowmill.checkpoints.appending` decides separately whether an append needs Spark.
 """
 
 from __future__ import annotations
@@ -52,12 +52,15 @@ def rows_within(limit: int, layout: Layout | None) -> int:
 
 
 def are_few_partials(n_partials: int, n_rows: int, layout: Layout) -> bool:
-    """Whether this process lifts ``n_rows`` into ``n_partials``; a Python object holds at most a number for each of its rows."""
+    """Whether this process lifts ``n_rows`` into ``n_partials``.
+
+    Each partial counts with its width, and each Python object with one number more for each row lifted into it.
+    """
     return n_partials * _width(layout) + n_rows * len(layout.objects) <= MOST_NUMBERS
 
 
 def _width(layout: Layout) -> int:
-    """The 8-byte numbers in a partial."""
+    """Number of 8-byte numbers in a partial."""
     return sum(layout.widths()) + NUMBERS_OF_OBJECT * len(layout.objects)
 
 

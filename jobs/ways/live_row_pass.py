@@ -22,6 +22,7 @@ from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.spark.column_types import sql_type
+from windowmill.jobs.ways.partitioning import alike
 from windowmill.jobs.ways.pass_output import CHUNK_ROWS, output, output_schema
 from windowmill.windowing.columnar.added_columns import KIND, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -34,8 +35,6 @@ from windowmill.windowing.watermark import Clock
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Number of new rows per Spark partition; larger partitions would only take more memory.
-_ROWS_PER_PARTITION = 1_000_000
 #: Makes fresh rows of what a worker receives: groups, each with all rows of its keys.
 FreshRows = Callable[[Iterator[pa.RecordBatch]], Iterator[Iterable[pa.RecordBatch]]]
 
@@ -149,11 +148,6 @@ class LiveRows:
         return map_in_arrow(self._by_key(both, partitions), partial(_work, task, schema, ends, check), schema)
 
 
-def partitions(rows: int, fewest: int) -> int:
-    """Number of Spark partitions for ``rows`` new rows; at least ``fewest``."""
-    return max(fewest, -(-rows // _ROWS_PER_PARTITION))
-
-
 def _windows(task: PartitionTask, fresh_rows: FreshRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor over the fresh rows of one Spark partition."""
     for group in fresh_rows(batches):
@@ -206,8 +200,3 @@ def _work(
     if worked is None:
         return
     yield from output(schema, worked.results(ends), worked.changes, worked.refused, applied=worked.applied, late=worked.late)
-
-
-def alike(key: Column, dtype: str) -> Column:
-    """Normalize ``key`` so that equal keys reach one partition: −0.0 becomes 0.0."""
-    return key + F.lit(0.0).cast(dtype) if dtype in ("float", "double") else key

@@ -10,6 +10,7 @@ from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.numbered_rows import NumberedRows
+from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.pass_output import computed
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class LoadedOnSpark:
             self.entries,
             batch.clock(self.emission),
             batch.batch,
-            live.partitions(0 if new is None else new.survey.rows, self.partitions),
+            partitions_for(0 if new is None else new.survey.rows, self.partitions),
             keep=batch.builds_state,
             ends=self.emission.ends(batch.plan),
             check=batch.check,

@@ -12,8 +12,8 @@ import pyarrow as pa
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways import keyed_pass
 from windowmill.jobs.ways.base import Computed
-from windowmill.jobs.ways.live_row_pass import partitions
 from windowmill.jobs.ways.numbered_rows import NumberedRows
+from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.pass_output import computed, output, output_schema
 from windowmill.windowing.columnar.position_batch import advance
 from windowmill.windowing.columnar.positions import PositionStage
@@ -37,7 +37,7 @@ class LoadedOnSpark:
         if rows is None and self.stored is None:
             return Computed()
         schema = output_schema(stage.results, stage.state.stored_schema)
-        both = keyed_pass.by_key(rows, self.stored, stage.keys, partitions(0 if new is None else new.survey.rows, self.partitions))
+        both = keyed_pass.by_key(rows, self.stored, stage.keys, partitions_for(0 if new is None else new.survey.rows, self.partitions))
         worked = map_in_arrow(both, partial(_work, stage, schema), schema)
         return computed(worked, keeps=stage.keep)
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways import keyed_pass
 from windowmill.jobs.ways.base import Computed
-from windowmill.jobs.ways.live_row_pass import partitions
 from windowmill.jobs.ways.numbered_rows import NumberedRows
+from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.pass_output import computed, output, output_schema
 from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.joined_sessions import advance
@@ -39,7 +39,7 @@ class LoadedOnSpark:
             return Computed()
         n_rows = 0 if self.new is None else self.new.survey.rows
         schema = output_schema(stage.results, stage.schema.append(pa.field(SUM, pa.int64())))
-        both = keyed_pass.by_key(new, self.stored, stage.keys, partitions(n_rows, self.partitions))
+        both = keyed_pass.by_key(new, self.stored, stage.keys, partitions_for(n_rows, self.partitions))
         worked = map_in_arrow(both, partial(_work, stage, schema), schema)
         return computed(worked, keeps=stage.keep)
 

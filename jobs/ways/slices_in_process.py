@@ -1,4 +1,4 @@
-"""Computes a small batch by slices in this process: Spark reads the new rows in one job, and the kernels do the rest."""
+"""Computes a small batch by slices in this process, with the kernels that executors run."""
 
 from __future__ import annotations
 
@@ -132,7 +132,10 @@ def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) ->
 
 
 def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> float:
-    """Upper bound on the number of windows if none is shown that has no rows; infinite where nodes or events span many windows."""
+    """Upper bound on the number of windows that have rows.
+
+    Infinite if empty windows are shown, too, or if a stored node or an event that lasts may be in windows of many slices.
+    """
     own = stage.slices
     if own.known or own.lasting is not None or stage.nodes is not None:
         return inf

@@ -14,8 +14,8 @@ from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.counting import count
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.live_row_pass import partitions
 from windowmill.jobs.ways.numbered_rows import NumberedRows
+from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.windowing.columnar.packing import LATE_ROWS, ROWS
 from windowmill.windowing.columnar.slices import GRID
 
@@ -30,7 +30,7 @@ def load(spark: SparkSession, new: NumberedRows | None, stored: DataFrame | None
     """New rows and restored slices, of which either may be null."""
     batch = slicing.batch
     judged = None if new is None else lateness.judged(new.arrived, new.survey, batch, slicing.slices.grids.grids)
-    n = partitions(0 if new is None else new.survey.rows, batch.partitions(spark))
+    n = partitions_for(0 if new is None else new.survey.rows, batch.partitions(spark))
     return LoadedOnSpark(judged, stored, slicing.window_stage(emission), n, batch.builds_state)
 
 

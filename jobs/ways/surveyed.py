@@ -47,7 +47,8 @@ class Surveyed:
     def _is_small(batch: TableInput, stages: Sequence[Reading]) -> bool:
         """Whether this process takes the new rows for all ``stages``.
 
-        Rows that Spark reads must be few enough for every layout. Others are read so quickly that parts first count what they make of them.
+        Spark reads only rows that are few enough for the partials of all ``stages``. Plain files cost little to read, so of their rows
+        each part counts afterwards whether they are too many for it.
         """
         return batch.plain is not None or all(limits.are_few(batch.files, stage.layout) for stage in stages)
 

@@ -176,7 +176,7 @@ def test_few_row_groups_of_a_large_file_are_decoded(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("windows", [["count"], ["count", "time"]], ids="-".join)
-def test_of_many_keys_those_that_a_batch_touches_and_those_that_are_due_are_read(tmp_path, windows):
+def test_rows_are_restored_of_keys_that_a_batch_touches_or_that_are_due(tmp_path, windows):
     run, rows = TableRun(tmp_path / "state", long_spec(*windows)), [Row(f"k{n}", n, n, n % 7, n / 3, "x", True) for n in range(400)]
     with searching():
         run.feed(rows[:200])
@@ -186,7 +186,7 @@ def test_of_many_keys_those_that_a_batch_touches_and_those_that_are_due_are_read
         run.limit = NO_LIMIT if "time" in windows else ReadLimit(1 << 40, 1 << 40, 100)
         run.feed(new)
     restored = set(run.restored.column("k").to_pylist())
-    # The last tuple before has waited until now.
+    # The tuple of k399, the last one before, has waited for the watermark.
     assert len(restored) > 300 if "time" in windows else restored == {"k3", "k399"}
     compare(run, [*rows, *new], final=False)
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from windowmill import aggregate
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.ways import file_passes, file_scan, limits, live_row_pass
+from windowmill.jobs.ways import file_passes, file_scan, limits, partitioning
 from windowmill.jobs.ways.file_passes import SlicesOfFiles
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import Input
@@ -108,7 +108,7 @@ _POLICIES = [
 @pytest.mark.parametrize("readers", [0, 64], ids=["shuffled", "shared"])
 @pytest.mark.parametrize("keys", [["k", "s"], ["d"], []], ids=["float and text", "decimal", "none"])
 def test_live_rows_of_files_give_the_windows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, keys, readers):
-    monkeypatch.setattr(live_row_pass, "_ROWS_PER_PARTITION", 1_000)
+    monkeypatch.setattr(partitioning, "ROWS_PER_PARTITION", 1_000)
     monkeypatch.setattr(limits, "MOST_READERS", readers)
     for number in range(3):
         events = _events(2_000 + number, number)
@@ -143,7 +143,7 @@ def test_large_files_or_many_cores_are_shuffled(spark, tmp_path, monkeypatch):
 @pytest.mark.usefixtures("_small_parts")
 def test_live_rows_that_do_not_fit_at_a_time_are_read_again(spark, tmp_path, monkeypatch):
     cores = spark.sparkContext.defaultParallelism
-    monkeypatch.setattr(live_row_pass, "_ROWS_PER_PARTITION", 100)
+    monkeypatch.setattr(partitioning, "ROWS_PER_PARTITION", 100)
     monkeypatch.setattr(limits, "MOST_READERS", cores)
     monkeypatch.setattr(limits, "MOST_READINGS", 3 * cores)
     pq.write_table(_events(2_000), tmp_path / "f.parquet", row_group_size=500)

@@ -52,6 +52,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, c
     assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
 
 
+@pytest.mark.usefixtures("either_reader")
 def test_small_batches_of_all_ways_stay_in_this_process(spark, tmp_path, monkeypatch):
     from windowmill.jobs.ways.way import Way
 

@@ -141,6 +141,7 @@ def test_partition_values_have_the_types_of_their_columns(spark, tmp_path, colum
 
 
 @pytest.mark.covers("S3")
+@pytest.mark.usefixtures("either_reader")
 def test_renamed_widened_and_reordered_columns(spark, tmp_path):
     rows = events(65, 400)
     bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}, "whole": {"sum": "i"}, "average": {"mean": "v"}}})

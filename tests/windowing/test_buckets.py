@@ -53,11 +53,11 @@ def test_a_filter_passes_every_row_of_its_keys_and_few_others(keys):
     rng = np.random.default_rng(4)
     columns = {name: pa.array([values[at] for at in rng.integers(0, len(values), 400)], kind) for name, (kind, values) in _VALUES.items()}
     rows = pa.table(columns | {"row": range(400)})
-    own = KeyFilter(keys)
-    assert own.own(rows).num_rows == 0
-    own.add(rows.slice(0, 4))
-    own.add(rows.slice(4, 3))
-    passed = set(own.own(rows).column("row").to_pylist())
+    among = KeyFilter(keys)
+    assert among.passed(rows).num_rows == 0
+    among.add(rows.slice(0, 4))
+    among.add(rows.slice(4, 3))
+    passed = set(among.passed(rows).column("row").to_pylist())
     _, codes, _ = keys_of([rows], keys)
     wanted = {row for row in range(400) if codes[row] in set(codes[:7])}
     assert wanted <= passed
@@ -66,7 +66,7 @@ def test_a_filter_passes_every_row_of_its_keys_and_few_others(keys):
 
 def test_a_filter_without_key_columns_passes_every_row():
     rows = pa.table({"row": range(3)})
-    assert KeyFilter([]).own(rows).equals(rows)
+    assert KeyFilter([]).passed(rows).equals(rows)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Hashes of rows by their key, the same in every process: to bring all rows of a key to one place, or to leave out those of other keys."""
+"""Hashes rows by their key, alike in every process: to bring all rows of a key to one place, or to drop rows of other keys."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ class Share:
 
 
 class KeyFilter:
-    """A set of keys that may seem to hold a few others: a Bloom filter with one hash function (Bloom 1970).
+    """A Bloom filter of keys, with one hash function (Bloom 1970): it passes all rows of its keys, and few of others.
 
-    Of 400,000 keys it takes one in 40 others for its own. ``names`` are those of the key columns.
+    With 400,000 keys it passes one in 40 others. ``names`` are those of the key columns.
     """
 
-    _PLACES = 1 << 24
+    _N_BITS = 1 << 24
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._names, self._taken = list(names), np.zeros(self._PLACES, np.bool_)
+        self._names, self._bits = list(names), np.zeros(self._N_BITS, np.bool_)
 
     def add(self, rows: pa.Table) -> None:
         """Add the keys of ``rows``; O(n)."""
         if self._names:
-            self._taken[bucket_numbers(rows.select(self._names), self._PLACES)] = True
+            self._bits[bucket_numbers(rows.select(self._names), self._N_BITS)] = True
 
-    def own(self, rows: pa.Table) -> pa.Table:
+    def passed(self, rows: pa.Table) -> pa.Table:
         """The ``rows`` of its keys, and maybe some of others; O(n). All rows if there are no key columns."""
         if not self._names:
             return rows
-        own: Bools = self._taken[bucket_numbers(rows.select(self._names), self._PLACES)]
-        return rows.filter(pa.array(own))
+        passed: Bools = self._bits[bucket_numbers(rows.select(self._names), self._N_BITS)]
+        return rows.filter(pa.array(passed))
 
 
 def bucket_numbers(keys: pa.Table, n_buckets: int) -> Ints:

@@ -27,6 +27,7 @@ from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.slicing.numbering import each_of
 
 #: Columns of a packed row beside keys and lists: its bucket; its rank among the bucket's rows; numbers of lifted and late rows; the block.
+#: The bucket has a space in its name, like other columns that are never stored, so that a key may be called ``_bucket``.
 BUCKET, PLACE, ROWS, LATE_ROWS, BLOCK = "_ bucket", "_place", "_rows", "_late_rows", "_block"
 #: Number of buckets. A task combines whole buckets: of 200 M slices, a bucket holds 50,000.
 N_BUCKETS = 4_096

@@ -1,0 +1,23 @@
+"""Divides rows among Spark partitions by their keys: into how many, and by which columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+#: Number of new rows per Spark partition; larger partitions would only take more memory.
+ROWS_PER_PARTITION = 1_000_000
+
+
+def partitions_for(n_rows: int, fewest: int) -> int:
+    """Number of Spark partitions for ``n_rows`` new rows; at least ``fewest``."""
+    return max(fewest, -(-n_rows // ROWS_PER_PARTITION))
+
+
+def alike(key: Column, dtype: str) -> Column:
+    """Normalize ``key`` so that equal keys reach one partition: −0.0 becomes 0.0."""
+    return key + F.lit(0.0).cast(dtype) if dtype in ("float", "double") else key
