@@ -58,15 +58,21 @@ class NewRows:
     whole: Callable[[], pa.Table | None] = _unread
 
     @classmethod
-    def of(cls, batch: TableInput, stages: Sequence[Reading], spark: Callable[[], SparkSession]) -> NewRows:
-        """The new rows of ``batch``, with the columns that the ``stages`` read: from plain files, or in one Spark job."""
-        if batch.plain is not None:
-            names = [name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)]
-            conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
-            read = batch.plain.read(names, conditions, latest=batch.latest)
-            if read is not None:
-                return cls(read.drop_columns([VERSION]), lambda: batch.read(spark()), partial(_whole, batch.plain, batch.latest))
-        rows = batch.read(spark())
+    def of_files(cls, batch: TableInput, stages: Sequence[Reading], spark: Callable[[], SparkSession]) -> NewRows | None:
+        """The new rows of ``batch``, with the columns that the ``stages`` read, from plain files; null if only Spark can read them."""
+        if batch.plain is None:
+            return None
+        names = [name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)]
+        conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
+        read = batch.plain.read(names, conditions, latest=batch.latest)
+        if read is None:
+            return None
+        return cls(read.drop_columns([VERSION]), lambda: batch.read(spark()), partial(_whole, batch.plain, batch.latest))
+
+    @classmethod
+    def of_spark(cls, batch: TableInput, stages: Sequence[Reading], spark: SparkSession) -> NewRows:
+        """As :meth:`of_files`, read by Spark in one job."""
+        rows = batch.read(spark)
         return cls(_collected(rows, stages, batch.expected_rows), lambda: rows)
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:

@@ -17,8 +17,6 @@ from windowmill.jobs.ways.numbered_rows import NumberedRows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.windowing.columnar.slices import Reading
-
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
@@ -36,21 +34,15 @@ class Surveyed:
         if not batch.files:
             return cls(None, 0, batch.emission(batch.seen, stops_at_range=stops))
         stages = [part.reading for part in parts]
-        if cls._is_small(batch, stages):
-            few = NewRows.of(batch, stages, spark)
+        # Plain files cost little to read, so of their rows each part counts afterwards whether they are too many for it.
+        few = NewRows.of_files(batch, stages, spark)
+        if few is None and all(limits.are_few(batch.files, stage.layout) for stage in stages):
+            few = NewRows.of_spark(batch, stages, spark())
+        if few is not None:
             seen = lateness.seen_after(few.table, batch.seen)
             return cls(few, len(few.table), batch.emission(seen, stops_at_range=stops))
         many = numbered(batch.read(spark()), batch, parts)
         return cls(many, many.survey.rows, batch.emission(many.survey.seen, stops_at_range=stops))
-
-    @staticmethod
-    def _is_small(batch: TableInput, stages: Sequence[Reading]) -> bool:
-        """Whether this process takes the new rows for all ``stages``.
-
-        Spark reads only rows that are few enough for the partials of all ``stages``. Plain files cost little to read, so of their rows
-        each part counts afterwards whether they are too many for it.
-        """
-        return batch.plain is not None or all(limits.are_few(batch.files, stage.layout) for stage in stages)
 
 
 def numbered(rows: DataFrame, batch: TableInput, parts: Sequence[Part]) -> NumberedRows:

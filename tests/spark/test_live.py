@@ -13,6 +13,7 @@ from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.steps import _Steps
 from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.windowing.ways import windows_by_way
 
@@ -52,8 +53,16 @@ CASES = {
 
 def taking_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Spark compute every second batch, whatever its size."""
-    turns = itertools.cycle([True, False])
-    monkeypatch.setattr(Surveyed, "_is_small", staticmethod(lambda *_: next(turns)))
+    turns, survey = itertools.cycle(["here", "Spark"]), Surveyed.of
+
+    def of(*arguments: Any) -> Surveyed:
+        with monkeypatch.context() as patched:
+            if next(turns) == "Spark":
+                patched.setattr(NewRows, "of_files", lambda *_: None)
+                patched.setattr(limits, "are_few", lambda *_: False)
+            return survey(*arguments)
+
+    monkeypatch.setattr(Surveyed, "of", of)
 
 
 class Died(BaseException):
