@@ -128,7 +128,7 @@ ODD_ROWS = pa.table(
         "g": pa.array([1e20, 0.1, 0.2, 0.3, 16777216.0, 3.4e38, None, math.nan, -0.0, 5e-40], pa.float32()),
         "f": [1e300, 0.1, 0.2, 1e-320, 1.5, 3.4e38, None, math.nan, 0.0, 5e-324],
         "t": pa.array(_ODD_INSTANTS, pa.int64()).cast(pa.timestamp("us", "UTC")),
-        "m": pa.array([*_ODD_INSTANTS[:3], 2, *_ODD_INSTANTS[4:]], pa.int64()).cast(pa.timestamp("us")),
+        "m": pa.array([*_ODD_INSTANTS[:3], 2, *_ODD_INSTANTS[4:8], 2**63 - 1, -(2**63) + 1], pa.int64()).cast(pa.timestamp("us")),
         'odd "name': pa.array(range(10), pa.int16()),
     }
 )
@@ -136,7 +136,17 @@ ODD = [
     *("trim(s) = '5'", "ltrim(s) = '5'", "rtrim(s) = '5'", "cast(s as int) = 5", "cast(s as double) > 1", "s > 4", "s in (5, 6)"),
     *("try_cast(s as int) is null", "try_cast(s as double) > 1", "i > 0.000000000000000001", "g * 3 > 0.3D", "g = 0.1", "g > '0.1'"),
     *("g * f > 0.01", "g - 0.1 = 0", "g + q = 16777217", "g = f", "abs(g) = 0.1D", "q - i > 0", '`odd "name` > 3'),
-    *("hour(t) = 0", "year(t) > 1970", "t > '2024-01-01'", "t > m", "t <=> m", "quarter(m) = 1", "t is not null"),
+    *(
+        "hour(t) = 0",
+        "year(t) > 1970",
+        "t > '2024-01-01'",
+        "t > m",
+        "t <=> m",
+        "quarter(m) = 1",
+        "year(m) > 2020",
+        "hour(m) > 3",
+        "t is not null",
+    ),
 ]
 NOT_COMMON = [
     "i > 0.0000000000000000001",
