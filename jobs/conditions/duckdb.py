@@ -72,7 +72,7 @@ class Conditions:
 
         # The text comes from a spec, so it must not read files or settings of this machine.
         with duckdb.connect(config={"enable_external_access": "false", "threads": "1"}) as connection:
-            connection.register("batch", rows)
+            connection.register("batch", _without_zones(rows))
             return {condition: self._over_batch(connection, condition) for condition in self.terms}
 
     def _over_batch(self, connection: DuckDBPyConnection, condition: str) -> Truth:
@@ -92,6 +92,14 @@ class Conditions:
         if pc.any(odd_rows).as_py():
             raise _unsupported(condition, "rlike, lower and upper of text beyond printable ASCII")
         return Truth(holds, failed)
+
+
+def _without_zones(rows: pa.Table) -> pa.Table:
+    """``rows`` with instants as times in UTC: DuckDB would show them in the zone of this machine."""
+    for number, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+            rows = rows.set_column(number, field.name, rows.column(number).cast(pa.timestamp(field.type.unit)))
+    return rows
 
 
 def evaluate(conditions: Sequence[str], rows: pa.Table) -> dict[str, Truth]:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 def truth(condition: str, types: Mapping[str, pa.DataType]) -> Column:
     """Whether ``condition`` holds over columns of ``types``; null or false where it cannot be evaluated."""
     term = _term(condition, types)
-    # Conditions that cannot fail, or that cannot be translated, go to Spark as written.
-    return F.expr(condition if term is None or term.failed is None else term.value)
+    # Conditions that cannot fail, or that cannot be translated, go to Spark as written; but try_cast is null exactly where cast fails.
+    if term is None or (term.failed is None and "try_cast" not in condition.lower()):
+        return F.expr(condition)
+    return F.expr(term.value)
 
 
 def failure(condition: str, types: Mapping[str, pa.DataType]) -> Column | None:

@@ -140,7 +140,8 @@ def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: Windo
     if own.known or own.lasting is not None or stage.nodes is not None:
         return inf
     n_slices = (0 if rows is None else _n_partials(_usable(rows), own)) + (0 if stored is None else stored.num_rows)
-    return n_slices * sum(grid.most_ends(grid.longest) for _, grid in stage.grids)
+    # A window that holds a slice ends after the slice's start, and at most its own length after it.
+    return n_slices * sum(grid.most_ends(grid.longest - 1) for _, grid in stage.grids)
 
 
 def _are_few_partials(rows: pa.Table, stage: SliceStage) -> bool:

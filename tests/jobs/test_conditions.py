@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -115,7 +118,38 @@ COMMON = [
     ),
     *("ltrim(s) = '5 '", "rtrim(s) = ' 5'", "(i > 1) = (j > 1)", "f <=> f", "s <=> null", "i > -9223372036854775807", "i < 0 and j = 0"),
 ]
+_ODD_INSTANTS = [0, -(1 << 61), 1 << 61, 1, 2**53, -(10**15), None, 5 * 10**15, 7, 8]
+#: Spaces of other scripts, control characters around numbers, single precision, instants far away and without a zone.
+ODD_ROWS = pa.table(
+    {
+        "s": ["5", "\u00a05", "5\u2003", "\t5", "5\n", "5\r\n", "5\u2028", "\x7f5\x01", "1e5\n", "5\u0085"],
+        "i": pa.array([0, 1, 2, 2**63 - 1, 4, 5, None, -(2**63), 8, 9], pa.int64()),
+        "q": pa.array([0, 1, 2, 2**31 - 1, 1, 5, None, -(2**31), 8, 9], pa.int32()),
+        "g": pa.array([1e20, 0.1, 0.2, 0.3, 16777216.0, 3.4e38, None, math.nan, -0.0, 5e-40], pa.float32()),
+        "f": [1e300, 0.1, 0.2, 1e-320, 1.5, 3.4e38, None, math.nan, 0.0, 5e-324],
+        "t": pa.array(_ODD_INSTANTS, pa.int64()).cast(pa.timestamp("us", "UTC")),
+        "m": pa.array([*_ODD_INSTANTS[:3], 2, *_ODD_INSTANTS[4:8], 2**63 - 1, -(2**63) + 1], pa.int64()).cast(pa.timestamp("us")),
+        'odd "name': pa.array(range(10), pa.int16()),
+    }
+)
+ODD = [
+    *("trim(s) = '5'", "ltrim(s) = '5'", "rtrim(s) = '5'", "cast(s as int) = 5", "cast(s as double) > 1", "s > 4", "s in (5, 6)"),
+    *("try_cast(s as int) is null", "try_cast(s as double) > 1", "i > 0.000000000000000001", "g * 3 > 0.3D", "g = 0.1", "g > '0.1'"),
+    *("g * f > 0.01", "g - 0.1 = 0", "g + q = 16777217", "g = f", "abs(g) = 0.1D", "q - i > 0", '`odd "name` > 3'),
+    *(
+        "hour(t) = 0",
+        "year(t) > 1970",
+        "t > '2024-01-01'",
+        "t > m",
+        "t <=> m",
+        "quarter(m) = 1",
+        "year(m) > 2020",
+        "hour(m) > 3",
+        "t is not null",
+    ),
+]
 NOT_COMMON = [
+    "i > 0.0000000000000000001",
     *(
         "s rlike 'a++'",
         "s rlike '(?i)A'",
@@ -166,6 +200,24 @@ def test_what_may_differ_is_refused_in_one_line(condition):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("condition", ["g * g > 1e41", "g - g = 0", "abs(g) + g > 0.3"])
+def test_single_precision_is_not_computed_in_double(condition):
+    with pytest.raises(UnsupportedError, match="single precision"):
+        evaluate([condition], ODD_ROWS)
+
+
+def test_instants_are_those_of_utc_in_every_zone_of_the_machine():
+    code = """
+import pyarrow as pa
+from windowmill.jobs.conditions.duckdb import evaluate
+rows = pa.table({"t": pa.array([0, 3_600_000_000], pa.timestamp("us", "UTC"))})
+print(*(evaluate([condition], rows)[condition].holds.to_pylist() for condition in ("hour(t) = 0", "t >= '1970-01-01T01:00:00Z'")))
+"""
+    environment = {**os.environ, "TZ": "America/New_York"}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout == "[True, False] [False, True]\n"
+
+
 @pytest.mark.parametrize("condition", COMMON)
 def test_a_condition_is_settled_for_every_row(condition):
     truth = evaluate([condition], ROWS)[condition]
@@ -187,35 +239,36 @@ def test_a_failure_counts_only_where_it_is_reached():
 
 
 @pytest.mark.spark
-def test_spark_agrees_on_every_row(spark):
+@pytest.mark.parametrize(("conditions", "rows"), [(COMMON, ROWS), (ODD, ODD_ROWS)], ids=["common", "odd"])
+def test_spark_agrees_on_every_row(spark, conditions, rows):
     """What translations give in Spark, what Spark makes of the condition itself where that does not fail, and what DuckDB gives."""
     from pyspark.sql import functions as F
 
     from windowmill.jobs.conditions.spark import failure, truth
 
-    types = dict(zip(ROWS.schema.names, ROWS.schema.types, strict=True))
-    frame = spark.createDataFrame(ROWS.append_column("n", pa.array(range(ROWS.num_rows)))).coalesce(1).cache()
+    types = dict(zip(rows.schema.names, rows.schema.types, strict=True))
+    frame = spark.createDataFrame(rows.append_column("n", pa.array(range(rows.num_rows)))).coalesce(1).cache()
     columns = []
-    for n, condition in enumerate(COMMON):
+    for n, condition in enumerate(conditions):
         failed = failure(condition, types)
         failed = F.lit(False) if failed is None else failed
         columns += [F.coalesce(truth(condition, types), F.lit(False)).alias(f"h{n}"), failed.alias(f"f{n}")]
     found = frame.select("n", *columns).orderBy("n").collect()
-    ours = evaluate(COMMON, ROWS)
+    ours = evaluate(conditions, rows)
     differing = []
-    for n, condition in enumerate(COMMON):
+    for n, condition in enumerate(conditions):
         mine = list(zip(ours[condition].holds.to_pylist(), ours[condition].failed.to_pylist(), strict=True))
         theirs = [(row[f"h{n}"], row[f"f{n}"]) for row in found]
-        differing += [(condition, row, mine[row], theirs[row]) for row in range(ROWS.num_rows) if mine[row] != theirs[row]]
+        differing += [(condition, row, mine[row], theirs[row]) for row in range(rows.num_rows) if mine[row] != theirs[row]]
     assert differing == [], differing
     raw = []
-    for n, condition in enumerate(COMMON):
+    for n, condition in enumerate(conditions):
         if translated(condition, types, "spark")[0].failed is not None:
             # Spark itself fails where we say so: ask it only about the other rows.
             good = [row["n"] for row in found if not row[f"f{n}"]]
-            rows = frame.where(F.col("n").isin(good)).localCheckpoint()
+            kept = frame.where(F.col("n").isin(good)).localCheckpoint()
         else:
-            rows = frame
-        truths = {row.n: row.h for row in rows.select("n", F.coalesce(F.expr(condition), F.lit(False)).alias("h")).collect()}
+            kept = frame
+        truths = {row.n: row.h for row in kept.select("n", F.coalesce(F.expr(condition), F.lit(False)).alias("h")).collect()}
         raw += [(condition, at, truths[at], found[at][f"h{n}"]) for at in truths if truths[at] != found[at][f"h{n}"]]
     assert raw == [], raw

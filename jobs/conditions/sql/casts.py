@@ -14,8 +14,12 @@ from windowmill.jobs.instants import instant_us
 if TYPE_CHECKING:
     from windowmill.jobs.conditions.sql.translation import Rule, Translation
 
-_WHOLE = r"^[ ]*[+-]?[0-9]+[ ]*$"
-_NUMBER = r"^[ ]*[+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?|[iI][nN][fF]|[iI][nN][fF][iI][nN][iI][tT][yY]|[nN][aA][nN])[ ]*$"
+#: What Spark trims of a text before it reads a number: control characters too, for whole numbers also DEL.
+_TRIMMED: Mapping[Kind, str] = {"int": r"[\x00-\x20\x7F]*", "float": r"[\x00-\x20]*"}
+_WHOLE = r"[+-]?[0-9]+"
+_NUMBER = r"[+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?|[iI][nN][fF]|[iI][nN][fF][iI][nN][iI][tT][yY]|[nN][aA][nN])"
+#: Digits of Spark's decimals, and of those that it casts a whole number to.
+_MOST_DIGITS, _DIGITS_OF_WHOLE = 38, 20
 _T = exp.DataType.Type
 _TYPES: Mapping[Any, tuple[Kind, str]] = {
     _T.BIGINT: ("int", "BIGINT"),
@@ -61,9 +65,9 @@ def as_kind(dialect: Dialect, term: Term, kind: Kind) -> Term:
         case "decimal", "int":
             return Term("int", f"CAST({int(float(term.literal))} AS BIGINT)", term.failed)
         case "text", "int":
-            return _parsed(dialect, "int", f"TRY_CAST(trim({x}) AS BIGINT)", _WHOLE, term)
+            return _parsed(dialect, "int", "BIGINT", _WHOLE, term)
         case "text", "float":
-            return _parsed(dialect, "float", f"TRY_CAST(trim({x}) AS DOUBLE)", _NUMBER, term)
+            return _parsed(dialect, "float", "DOUBLE", _NUMBER, term)
         case "text", "instant" if term.literal is not None:
             try:
                 at = instant_us(term.literal)
@@ -73,18 +77,27 @@ def as_kind(dialect: Dialect, term: Term, kind: Kind) -> Term:
     raise NotCommon(f"a cast of {term.kind} to {kind}")
 
 
-def _parsed(dialect: Dialect, kind: Kind, value: str, pattern: str, term: Term) -> Term:
+def _parsed(dialect: Dialect, kind: Kind, type_: str, form: str, term: Term) -> Term:
+    pattern = f"^{_TRIMMED[kind]}{form}{_TRIMMED[kind]}$"
     if term.literal is not None and not re.search(pattern, term.literal):
         raise ValueError(f"{term.literal!r} is no {'whole number' if kind == 'int' else 'number'}")
-    matches = "rlike" if dialect == "spark" else "regexp_matches"
-    shaped = f"({matches}({term.value}, '{pattern}') AND {value} IS NOT NULL)"
-    return checked(kind, value, shaped, term)
+    if dialect == "spark":
+        matches, text = f"rlike({term.value}, '{pattern.replace(chr(92), chr(92) * 2)}')", term.value
+    else:
+        matches, text = f"regexp_matches({term.value}, '{pattern}')", f"regexp_replace({term.value}, '{_TRIMMED[kind]}', '', 'g')"
+    value = f"TRY_CAST({text} AS {type_})"
+    return checked(kind, value, f"({matches} AND {value} IS NOT NULL)", term)
 
 
 def alike(dialect: Dialect, left: Term, right: Term) -> tuple[Term, Term]:
     """Both operands cast as Spark casts them for a comparison: a text to the type of the number or instant on the other side."""
     kinds = {left.kind, right.kind} - {"null"}
-    if len(kinds) < 2 or kinds == {"int", "decimal"}:
+    if len(kinds) < 2:
+        return left, right
+    if kinds == {"int", "decimal"}:
+        for decimal in (left, right):
+            if decimal.kind == "decimal":
+                _check_digits(str(decimal.literal))
         return left, right
     wanted: Kind
     if kinds == {"text", "int"}:
@@ -96,6 +109,13 @@ def alike(dialect: Dialect, left: Term, right: Term) -> tuple[Term, Term]:
     else:
         raise NotCommon(f"a comparison of {' and '.join(sorted(kinds))}")
     return as_kind(dialect, left, wanted), as_kind(dialect, right, wanted)
+
+
+def _check_digits(decimal: str) -> None:
+    """Raise ``NotCommon`` for a decimal that no whole number can be compared with in a decimal type of both dialects."""
+    whole, _, rest = decimal.lstrip("-").partition(".")
+    if max(_DIGITS_OF_WHOLE, len(whole)) + len(rest) > _MOST_DIGITS:
+        raise NotCommon(f"{decimal} beside a whole number")
 
 
 RULES: Mapping[type, Rule] = {exp.Cast: _cast, exp.TryCast: _cast}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from sqlglot import exp
 
 from windowmill.jobs.conditions.sql.casts import as_kind
@@ -28,8 +29,16 @@ def _arithmetic(translation: Translation, node: exp.Binary) -> Term:
     kind, left, right = _numbers(translation, node)
     sign, name = {exp.Add: ("+", "try_add"), exp.Sub: ("-", "try_subtract"), exp.Mul: ("*", "try_multiply")}[type(node)]
     if kind == "float":
+        if _has_single(translation, node.left) and _has_single(translation, node.right):
+            raise NotCommon("arithmetic of single precision")
         return Term("float", f"({left.value} {sign} {right.value})", either(left.failed, right.failed))
     return _overflowing(translation.dialect, name, sign, left, right)
+
+
+def _has_single(translation: Translation, node: exp.Expr) -> bool:
+    """Whether ``node`` reads a column of single precision. Spark adds and multiplies two of them in single precision, too."""
+    names = {column.name.lower() for column in node.find_all(exp.Column)}
+    return any(pa.types.is_float32(kind) and name.lower() in names for name, kind in translation.types.items())
 
 
 def _overflowing(dialect: Dialect, name: str, sign: str, left: Term, right: Term) -> Term:

@@ -31,9 +31,17 @@ def _instant_part(translation: Translation, node: exp.Func) -> Term:
     if term.kind != "instant":
         raise NotCommon(f"a part of {term.kind}")
     name = _PARTS[type(node)]
-    value = f"CAST({name}({term.value}) AS BIGINT)"
+    at = term.value if translation.dialect == "spark" else _finite(term.value)
+    value = f"CAST({name}({at}) AS BIGINT)"
     # Sunday is 1 in Spark, 0 in DuckDB.
     return Term("int", f"({value} + 1)" if name == "dayofweek" and translation.dialect == "duckdb" else value, term.failed)
+
+
+def _finite(instant: str) -> str:
+    """An instant with the same parts for DuckDB, which takes the greatest count of microseconds, and its negative, for infinite."""
+    nearest = "make_timestamp(CAST({}9223372036854775806 AS BIGINT))"
+    before, after = (f"WHEN {instant} = TIMESTAMP '{sign}infinity' THEN {nearest.format(sign)}" for sign in ("-", ""))
+    return f"(CASE {before} {after} ELSE {instant} END)"
 
 
 RULES: Mapping[type, Rule] = dict.fromkeys(_PARTS, _instant_part)

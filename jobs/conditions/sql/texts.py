@@ -58,7 +58,9 @@ def _trim(translation: Translation, node: exp.Trim) -> Term:
         raise NotCommon("trim of other characters than spaces")
     [text] = _texts(translation, node.this)
     side = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position") or "").upper(), "trim")
-    return Term("text", f"{side}({text.value})", text.failed)
+    # DuckDB would also trim the spaces of other scripts.
+    spaces = ", ' '" if translation.dialect == "duckdb" else ""
+    return Term("text", f"{side}({text.value}{spaces})", text.failed)
 
 
 def _substring(translation: Translation, node: exp.Substring) -> Term:
