@@ -51,6 +51,11 @@ def rows_within(limit: int, layout: Layout | None) -> int:
     return limit if layout is None else min(limit, MOST_NUMBERS // max(1, _width(layout)))
 
 
+def are_few_rows(n_rows: int, layout: Layout | None) -> bool:
+    """Whether this process computes ``n_rows`` new rows, if each may become a partial."""
+    return n_rows <= rows_within(MOST_ROWS, layout)
+
+
 def are_few_partials(n_partials: int, n_rows: int, layout: Layout) -> bool:
     """Whether this process lifts ``n_rows`` into ``n_partials``.
 
@@ -67,7 +72,7 @@ def _width(layout: Layout) -> int:
 def are_few(files: Sequence[AddedFile], layout: Layout | None) -> bool:
     """Whether this process computes the rows of ``files``; false if the log does not give their number."""
     rows = sum(MOST_ROWS + 1 if file.rows is None else file.rows for file in files)
-    return rows <= rows_within(MOST_ROWS, layout) and sum(file.size_bytes for file in files) <= MOST_BYTES
+    return are_few_rows(rows, layout) and sum(file.size_bytes for file in files) <= MOST_BYTES
 
 
 def state_read(layout: Layout | None) -> ReadLimit:

@@ -61,7 +61,7 @@ class PositionPart:
 
     def few(self, new: NewRows | None, emission: Emission) -> LoadedInProcess | None:
         batch, stage = self._batch, self._stage(emission)
-        if new is not None and new.table.num_rows > limits.rows_within(limits.MOST_ROWS, stage.layout):
+        if new is not None and not limits.are_few_rows(new.table.num_rows, stage.layout):
             return None
         rows = stage.state.rows.empty_table() if new is None else new.usable(batch, stage.state.rows)
         stored = self._table.read(stage, rows, limits.state_read(stage.layout)) if batch.restores else self._table.empty()

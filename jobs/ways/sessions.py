@@ -51,9 +51,9 @@ class SessionPart:
         return self._stage
 
     def few(self, new: NewRows | None, emission: Emission) -> LoadedInProcess | None:
-        batch, wanted = self._batch, self._wanted(new, emission)
-        if new is not None and new.table.num_rows > limits.rows_within(limits.MOST_ROWS, self._stage.layout):
+        if new is not None and not limits.are_few_rows(new.table.num_rows, self._stage.layout):
             return None
+        batch, wanted = self._batch, self._wanted(new, emission)
         stored: pa.Table | None = self._stage.schema.empty_table()
         if wanted is not None:
             stored = self._table.read(wanted, before_batch=batch.batch, limit=limits.state_read(self._stage.layout))

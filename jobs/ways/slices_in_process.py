@@ -149,7 +149,7 @@ def _are_few_partials(rows: pa.Table, stage: SliceStage) -> bool:
     n_rows, layout = rows.num_rows, stage.layout
     if stage.lasting is not None and stage.lasting.most_partials(rows).sum() > limits.MOST_PARTIALS:
         return False
-    if n_rows <= limits.rows_within(limits.MOST_ROWS, layout):
+    if limits.are_few_rows(n_rows, layout):
         return True
     if stage.lasting is not None or stage.revises:  # each row may have partials of its own
         return False
