@@ -63,7 +63,7 @@ class Attempt:
 
 
 def batch_of(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
-    """A batch whose constructor, which starts Spark, has not run; ``held`` and ``recorded`` are noted instead of written."""
+    """A batch whose constructor, which opens tables, has not run; ``held`` and ``recorded`` are noted instead of written."""
     made: Any = object.__new__(steps._Steps)
     made.runnable, made.pipeline, made.attempt, made.plan, made.progress = (
         runnable_of(PIPELINE),
@@ -74,7 +74,7 @@ def batch_of(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, **values: Any) -
     )
     made.places, made.ledger = SimpleNamespace(held="/held", quarantine="/quarantine"), SimpleNamespace(open_batch=None)
     made.batch = SimpleNamespace(reading=SimpleNamespace(rows_ignored=5), sink_schema=ROWS.schema, instants=False)
-    made.collected = ROWS
+    made.spark, made.collected = None, ROWS
     made.noted = []
     monkeypatch.setattr(steps._Steps, "_hold", lambda self, *_: self.noted.append("held"))
     monkeypatch.setattr(steps._Steps, "_record", lambda self, *_: self.noted.append("recorded"))
