@@ -84,7 +84,7 @@ class Counting:
 
     def _take(self, n: int) -> tuple[int, int, int]:
         times = np.arange(self._rows, self._rows + n)
-        self._clock, _ = self._clock.arrive(times, np.ones(n, np.bool_))
+        self._clock, _ = self._clock.arrive(times, np.ones(n, np.bool_), times)
         columns = {"k": np.zeros(n, np.int64), "v": times / 8, TIME: times, NUMBER_OF: times}
         cells = [pa.array(columns[f.name]) if f.name in columns else pa.nulls(n, f.type) for f in self._state.rows]
         rows = pa.table(cells, schema=self._state.rows)

@@ -97,7 +97,7 @@ def split(spec: Path, rows: Path, out: Path) -> dict[str, float]:
     read = read_rows(rows.read_bytes(), pipeline)
     told("read")
     engine = KernelEngine(pipeline, float("inf"))
-    engine.feed(Batch(read.table, {}))
+    engine.feed(Batch(read.table, {}, np.arange(read.table.num_rows)))
     results = engine.finish(final=True)
     told("compute")
     with out.open("wb") as printed:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.arrival_order import Arrived, numbered
 from windowmill.jobs.conditions.duckdb import columns_of, conditions_of
-from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
+from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.sources.rows import event_end, event_time
 from windowmill.jobs.spark.shipping import ship_modules
 from windowmill.jobs.ways import lateness_on_spark as lateness
@@ -23,10 +24,8 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_passes import SlicesOfFiles, live_windows
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.lateness_on_spark import Survey
 from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.pass_output import REFUSED, results
-from windowmill.jobs.ways.row_numbers import ROW_BITS
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import check_lengths
@@ -58,9 +57,9 @@ def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, object] | str | os.Pa
     spec
         A pipeline, the same as nested mappings, or the path of its YAML file. Its source, sink, expectations and schedule are not used.
     arrival
-        A column that gives the order of arrival. Rows later than the spec's ``disorder`` and ``lateness`` allow then count in no closed
-        window, as in runs and in ``windowmill try``. To detect them, the call itself sorts the rows and reads their times. If there are
-        late rows, Spark keeps the sorted rows until the result is no longer referenced.
+        A column that gives the order of arrival; rows with equal values are a commit. Rows later than the spec's ``disorder`` and
+        ``lateness`` allow then count in no closed window, as in runs and in ``windowmill try``. To detect them, the call itself sorts the
+        rows and reads their times. If there are late rows, Spark keeps the sorted rows until the result is no longer referenced.
 
     Returns
     -------
@@ -88,20 +87,30 @@ class Evaluated:
     rows
         Result rows, as returned by :func:`aggregate`.
     refused
-        Value of ``arrival`` and reason of each row that does not count; none if the input has no order of arrival.
+        Label and reason of each row that does not count; none if the input has no order of arrival.
     """
 
     rows: DataFrame
     refused: DataFrame | None
 
 
-def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, final: bool = True, latest: int | None = None) -> Evaluated:
+def evaluate(
+    df: DataFrame,
+    pipeline: Pipeline,
+    *,
+    arrival: str | None = None,
+    label: str | None = None,
+    final: bool = True,
+    latest: int | None = None,
+) -> Evaluated:
     """The engine of :func:`aggregate`.
 
     Parameters
     ----------
     arrival
         As in :func:`aggregate`.
+    label
+        The column that identifies rows which do not count, and orders the rows of a commit; ``arrival`` unless given.
     final
         Whether the input ends with ``df``; otherwise returns only the windows that the rows of ``df`` complete.
     latest
@@ -129,12 +138,15 @@ def evaluate(df: DataFrame, pipeline: Pipeline, *, arrival: str | None = None, f
         if read_here is not None:
             return Evaluated(read_here, None)
     instant, reason = event_time(pipeline, columns, None if latest is None else f"{latest}L")
-    rows = (df if arrival is None else df.orderBy(backquoted(arrival))).withColumns({TIME: instant, REASON: reason})
-    survey = None
+    rows = df.withColumns({TIME: instant, REASON: reason})
     if slices is None or arrival is not None:
-        every = slices is None and batch.revises
-        rows, survey = _numbered(rows.withColumn(UNTIL_OF, event_end(pipeline, columns)), batch, arrival, every=every)
-    bounded = _Bounded(batch, rows, survey, arrival, final=final)
+        rows = rows.withColumn(UNTIL_OF, event_end(pipeline, columns))
+    if arrival is None or pipeline.time.watermark == "data_interval_end":
+        bounded = _Bounded(batch, rows, None, label or arrival, final=final)
+    else:
+        order, every = list(dict.fromkeys([arrival, label or arrival])), slices is None and batch.revises
+        arrived = Arrived.of(rows, batch, order, [*_needed(batch), *order], every=every)
+        bounded = _Bounded(batch, arrived.rows, arrived, order[-1], final=final)
     return bounded.by_live_rows() if slicing is None else bounded.by_slices(slicing)
 
 
@@ -154,60 +166,43 @@ def _of_files(df: DataFrame, batch: Input, slicing: Slicing | None, latest: int 
     return None if scan is None else live_windows(spark, scan, live_rows, clock, batch.partitions(spark))
 
 
-def _numbered(rows: DataFrame, batch: Input, arrival: str | None, *, every: bool) -> tuple[DataFrame, Survey | None]:
-    """Number the rows, in order of ``arrival`` if given, and survey lateness in that case; ``every`` as of :func:`.survey`."""
-    number = F.monotonically_increasing_id()
-    # The high bits are the Spark partition, the low 33 bits the row's position in it.
-    numbered = rows.withColumns({FILE: F.shiftright(number, ROW_BITS).cast("int"), ROW: number.bitwiseAND((1 << ROW_BITS) - 1)})
-    if arrival is None or batch.pipeline.time.watermark == "data_interval_end":
-        return numbered, None
-    survey = lateness.survey(numbered, batch, every=every)
-    if survey.behind:
-        # Whether a row is late depends on all rows before it, so the numbers must not change any more: sort once.
-        numbered = numbered.select(*map(backquoted, _needed(batch, arrival)), TIME, UNTIL_OF, FILE, ROW, REASON).localCheckpoint()
-        survey = lateness.survey(numbered, batch, every=every)
-    return numbered, survey
-
-
 @dataclass(frozen=True)
 class _Bounded:
-    """A bounded input; ``survey`` is null if it has no order of arrival."""
+    """A bounded input; ``arrived`` is null if no row of it can be late, and ``label`` if it has no order of arrival."""
 
     batch: Input
     rows: DataFrame
-    survey: Survey | None
-    arrival: str | None
+    arrived: Arrived | None
+    label: str | None
     final: bool
 
     def by_slices(self, slicing: Slicing) -> Evaluated:
-        batch, survey = self.batch, self.survey
-        rows = self.rows if survey is None else lateness.judged(self.rows, survey, batch, slicing.slices.grids.grids)
+        batch, arrived = self.batch, self.arrived
+        rows = self.rows if arrived is None else arrived.judged(batch, slicing.slices.grids.grids)
         through = None
-        if survey is not None and survey.seen is not None:
-            through = survey.seen - batch.disorder - (0 if batch.revises else batch.lateness)
+        if arrived is not None and arrived.seen is not None:
+            through = arrived.seen - batch.disorder - (0 if batch.revises else batch.lateness)
         stage = slicing.window_stage(_emission(through, final=self.final))
         results = passes.windows(passes.lift(rows, slicing.stage), stage, batch.partitions(rows.sparkSession))
-        return Evaluated(results, None if self.arrival is None else _unusable(rows, self.arrival))
+        return Evaluated(results, None if self.label is None else _unusable(rows, self.label))
 
     def by_live_rows(self) -> Evaluated:
-        batch, survey, spark = self.batch, self.survey, self.rows.sparkSession
+        batch, arrived, spark = self.batch, self.arrived, self.rows.sparkSession
         way, partitions = live.LiveRows.of(batch.pipeline, batch.types), batch.partitions(spark)
-        # These numbers also ascend in order of arrival; a survey's numbers matter only if batches follow.
-        rows = self.rows.withColumn(NUMBER_OF, F.shiftleft(F.col(FILE).cast("long"), ROW_BITS) + F.col(ROW))
-        rows = lateness.without_watermark(rows) if survey is None else lateness.with_watermark_at_arrival(rows, survey, batch)
-        if self.arrival is None:
+        rows = lateness.without_watermark(numbered(self.rows)) if arrived is None else self.rows
+        if self.label is None:
             return Evaluated(way.windows(way.fresh(rows), self._clock(), batch.batch, partitions * _PARTITIONS_OF_UNKNOWN), None)
-        partitions = partitions_for(1 if survey is None else survey.rows, partitions)
+        partitions = partitions_for(1 if arrived is None else arrived.n_rows, partitions)
         worked = way.work(way.fresh(rows), None, self._clock(), batch.batch, partitions, final=self.final).persist()
         numbers = worked.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias(NUMBER_OF))
-        late = rows.join(numbers, NUMBER_OF).select(backquoted(self.arrival), F.lit("too_late").alias(REASON))
-        return Evaluated(results(worked), _unusable(rows, self.arrival).unionByName(late))
+        late = rows.join(numbers, NUMBER_OF).select(backquoted(self.label), F.lit("too_late").alias(REASON))
+        return Evaluated(results(worked), _unusable(rows, self.label).unionByName(late))
 
     def _clock(self) -> Clock:
         """The clock at the end of the input."""
-        batch, survey = self.batch, self.survey
-        if survey is not None:
-            return Clock(batch.disorder, batch.lateness, seen=BEFORE if survey.seen is None else survey.seen)
+        batch, arrived = self.batch, self.arrived
+        if arrived is not None:
+            return Clock(batch.disorder, batch.lateness, seen=BEFORE if arrived.seen is None else arrived.seen, by_row=batch.by_row)
         seen = _greatest(self.rows) if self.final and _ticks_past_tuples(batch.pipeline) else BEFORE
         return Clock(0, batch.lateness, moves=False, seen=seen)
 
@@ -217,8 +212,8 @@ def _emission(through: int | None, *, final: bool) -> Emission:
     return Emission(None, None, AXIS_BEGIN, AXIS_END if final else AXIS_BEGIN if through is None else through)
 
 
-def _unusable(rows: DataFrame, arrival: str) -> DataFrame:
-    return rows.where(F.col(REASON).isNotNull()).select(backquoted(arrival), REASON)
+def _unusable(rows: DataFrame, label: str) -> DataFrame:
+    return rows.where(F.col(REASON).isNotNull()).select(backquoted(label), REASON)
 
 
 def _ticks_past_tuples(pipeline: Pipeline) -> bool:
@@ -231,7 +226,7 @@ def _greatest(rows: DataFrame) -> int:
     return BEFORE if row is None or row[0] is None else int(row[0])
 
 
-def _needed(batch: Input, arrival: str) -> list[str]:
+def _needed(batch: Input) -> list[str]:
     conditions = (columns_of(condition) for condition in conditions_of(batch.pipeline))
     live_ones = live_columns(batch.pipeline, batch.types)
-    return list(dict.fromkeys([*batch.pipeline.keys, *live_ones, *chain(*conditions), arrival]))
+    return list(dict.fromkeys([*batch.pipeline.keys, *live_ones, *chain(*conditions)]))

@@ -1,7 +1,10 @@
 """Progress on the axis: the watermark at each row's arrival, and the instant through which windows have been emitted.
 
-The watermark at a row's arrival is the greatest event time of the rows *before* it, minus the disorder; its own time does not count.
-Windows that end at or before the watermark are complete. Windows that end at or before ``closed`` = watermark − lateness take no more rows.
+The watermark at a row's arrival is the greatest event time of the *commits before its own*, minus the disorder: rows of one commit arrive
+together, and the order in which they are stored says nothing. With ``time.arrival: row`` each row arrives by itself. Windows that end at or
+before the watermark are complete. Windows that end at or before ``closed`` = watermark − lateness take no more rows.
+
+The number of a row holds the number of its commit in its high bits, so it also tells which rows arrived together (:meth:`Clock.moments`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,13 @@ if TYPE_CHECKING:
 
 #: Watermark before the first row, and after the end of the input. A length subtracted from an instant gives at least BEFORE.
 BEFORE, AFTER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+#: Number of low bits of a row's number that count the rows of its commit; the bits above are the number of the commit.
+COMMIT_SHIFT = 33
+
+
+def moments_of(numbers: Ints, *, by_row: bool) -> Ints:
+    """The moments at which rows with these ``numbers`` arrived, ascending: equal for rows that arrived together, those of a commit."""
+    return numbers if by_row else numbers >> COMMIT_SHIFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,8 @@ class Clock:
         Whether the input has ended; the watermark is then ``AFTER``.
     since
         Watermark through which windows have been emitted before.
+    by_row
+        Whether each row arrives by itself; otherwise the rows of a commit arrive together.
     """
 
     disorder: int
@@ -42,11 +54,14 @@ class Clock:
     seen: int = BEFORE
     ended: bool = False
     since: int = BEFORE
+    by_row: bool = False
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Clock:
+        """The clock before the first row."""
         time = pipeline.time
-        return cls(time.disorder.elapsed(), time.lateness.elapsed(), time.watermark == "max_event_time")
+        moves = time.watermark == "max_event_time"
+        return cls(time.disorder.elapsed(), time.lateness.elapsed(), moves, by_row=time.arrival == "row")
 
     @property
     def watermark(self) -> int:
@@ -62,16 +77,22 @@ class Clock:
         """Instants through which windows are closed at each ``watermark``; int64, same shape."""
         return np.where(watermark == AFTER, AFTER, np.maximum(watermark, BEFORE + self.lateness) - self.lateness)
 
-    def arrive(self, times: Ints, usable: Bools) -> tuple[Clock, Ints]:
-        """The clock after n rows with these ``times``, and the watermark at each row's arrival (int64, shape (n,)); O(n).
+    def moments(self, numbers: Ints) -> Ints:
+        """The moments at which rows with these ``numbers`` arrived; as :func:`moments_of`."""
+        return moments_of(numbers, by_row=self.by_row)
 
-        Rows that are not ``usable`` do not advance the clock.
+    def arrive(self, times: Ints, usable: Bools, numbers: Ints) -> tuple[Clock, Ints]:
+        """The clock after n rows with these ``times``, and the watermark at each row's arrival (int64, shape (n,)); O(n log n).
 
-        >>> Clock(disorder=2, lateness=0).arrive(np.array([10, 7, 12]), np.array([True, True, True]))[1][1:]
-        array([8, 8])
+        Rows that are not ``usable`` do not advance the clock. ``numbers`` ascend; no commit is split between two calls.
+
+        >>> times, usable, commits = np.array([10, 7, 12, 3]), np.full(4, True), np.array([0, 1, 1, 2])
+        >>> Clock(disorder=2, lateness=0).arrive(times, usable, commits << COMMIT_SHIFT)[1][1:]
+        array([ 8,  8, 10])
         """
         so_far = np.maximum.accumulate(np.concatenate(([self.seen], np.where(usable, times, BEFORE))))
-        before = so_far[:-1]
+        moments = self.moments(numbers)
+        before = so_far[np.searchsorted(moments, moments)]
         at_arrival = np.maximum(before, BEFORE + self.disorder) - self.disorder if self.moves else np.full(len(times), BEFORE, np.int64)
         return replace(self, seen=int(so_far[-1])), at_arrival
 

@@ -46,6 +46,7 @@ def try_(
     spec: Spec,
     input_: Annotated[Path, typer.Option("--input", help="JSON lines; - for standard input.")],
     batch_rows: Annotated[int | None, typer.Option("--batch-rows", min=1, help="Split the input into batches of this many rows.")] = None,
+    commit_rows: Annotated[int, typer.Option("--commit-rows", min=1, help="Lines per commit: rows of one commit arrive together.")] = 1,
     engine: Annotated[str, typer.Option("--engine", help="kernel; spark, as runs; or reference, the oracle: plain and slow.")] = "kernel",
     final: Annotated[bool, typer.Option("--final/--no-final", help="Whether the watermark goes to infinity at the end of input.")] = True,
     _as_json: Annotated[bool, typer.Option("--json", help="No effect: the output is JSON lines.")] = False,
@@ -53,4 +54,4 @@ def try_(
     """Run the spec on JSON lines and print its rows as JSON lines. No Airflow, no tables."""
     from windowmill.jobs.commands.try_command import run_try
 
-    raise typer.Exit(run_try(spec, input_, batch_rows=batch_rows, engine=engine, final=final, stdout=sys.stdout, stderr=sys.stderr))
+    raise typer.Exit(run_try(spec, input_, batch_rows, engine, final, commit_rows, stdout=sys.stdout, stderr=sys.stderr))

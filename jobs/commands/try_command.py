@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,8 +33,10 @@ class ReferenceEngine:
 
         self._reference, self._pipeline, self._latest = reference, pipeline, latest
         self._records: list[reference.Record] = []
+        self._commits: list[int] = []
 
     def feed(self, batch: Batch) -> None:
+        self._commits += batch.commits.tolist()
         columns = [batch.rows.column(name) for name in batch.rows.column_names]
         cells = [(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist() for column in columns]
         true = {text: mask.to_pylist() for text, mask in batch.conditions.items()}
@@ -43,7 +45,7 @@ class ReferenceEngine:
             self._records.append(self._reference.Record(dict(zip(batch.rows.column_names, row, strict=True)), held))
 
     def finish(self, *, final: bool) -> Results:
-        outcome = self._reference.evaluate(self._pipeline, self._records, final=final, latest=self._latest)
+        outcome = self._reference.evaluate(self._pipeline, self._records, commits=self._commits, final=final, latest=self._latest)
         return Results(outcome.rows, outcome.quarantined)
 
 
@@ -60,7 +62,7 @@ class KernelEngine:
         self._engine = self._begin()
 
     def feed(self, batch: Batch) -> None:
-        self._engine.feed(batch.rows, batch.conditions)
+        self._engine.feed(batch.rows, batch.conditions, batch.commits)
         stored = self._codec.encode(self._engine.snapshot())
         self._engine = self._begin()
         self._engine.restore(self._codec.decode(stored))
@@ -105,6 +107,7 @@ def attempt(
     engine: str = DEFAULT_ENGINE,
     final: bool = True,
     now: float | None = None,
+    commit_rows: int = 1,
 ) -> Outcome:
     """Run ``pipeline`` over JSON lines.
 
@@ -113,11 +116,13 @@ def attempt(
     data
         The lines.
     batch_rows
-        Rows per batch; the whole input in one batch unless given.
+        Rows per batch, or more where its last commit has more; the whole input in one batch unless given.
     final
         Whether the watermark goes to infinity at the end of the input.
     now
         Seconds since 1970 that ``max_future_skew`` counts from; the present unless given.
+    commit_rows
+        Lines per commit.
 
     Raises
     ------
@@ -128,8 +133,9 @@ def attempt(
     """
     if engine not in ENGINES:
         raise UnsupportedError(f"--engine {engine}: not available here; use {' or '.join(sorted(ENGINES))}")
-    if batch_rows is not None and batch_rows < 1:
-        raise SpecError(f"--batch-rows {batch_rows}: expected a whole number from 1")
+    for option, given in (("--batch-rows", batch_rows), ("--commit-rows", commit_rows)):
+        if given is not None and given < 1:
+            raise SpecError(f"{option} {given}: expected a whole number from 1")
     check_lengths(pipeline)
     rows = read_rows(data, pipeline)
     masks: dict[str, pa.BooleanArray] = {}
@@ -138,12 +144,25 @@ def attempt(
     # Unless the spec asks for it, results do not depend on the clock.
     latest = pipeline.time.latest(int((time.time() if now is None else now) * 1_000_000), by_default=False)
     run = ENGINES[engine](pipeline, math.inf if latest is None else latest)
-    size = batch_rows or max(1, rows.table.num_rows)
-    for start in range(0, rows.table.num_rows, size):
-        run.feed(Batch(rows.table.slice(start, size), {condition: mask.slice(start, size) for condition, mask in masks.items()}))
+    commits = (np.array(rows.lines, np.int64) - 1) // commit_rows
+    for start, stop in _batches(commits, batch_rows or max(1, len(commits))):
+        length = stop - start
+        conditions = {condition: mask.slice(start, length) for condition, mask in masks.items()}
+        run.feed(Batch(rows.table.slice(start, length), conditions, commits[start:stop]))
     results = run.finish(final=final)
     late = [Refused(rows.lines[position], reason, None, rows.raw[position]) for position, reason in results.quarantined]
     return Outcome(results.rows, sorted([*rows.refused, *late], key=lambda row: row.line))
+
+
+def _batches(commits: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of batches of at least ``size`` rows, but for the last one, of rows with these ``commits``, which no batch splits."""
+    start = 0
+    while start < len(commits):
+        stop = start + size
+        if stop < len(commits):
+            stop = int(np.searchsorted(commits, commits[stop - 1], side="right"))
+        yield start, min(stop, len(commits))
+        start = stop
 
 
 def run_try(
@@ -152,6 +171,7 @@ def run_try(
     batch_rows: int | None = None,
     engine: str = DEFAULT_ENGINE,
     final: bool = True,
+    commit_rows: int = 1,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
 ) -> int:
@@ -176,7 +196,7 @@ def run_try(
     except OSError as err:
         raise SourceError(f"{input_path}: cannot be read ({err.strerror}); give a file of JSON lines") from err
     try:
-        outcome = attempt(pipeline, data, batch_rows, engine, final)
+        outcome = attempt(pipeline, data, batch_rows, engine, final, commit_rows=commit_rows)
     except UnicodeDecodeError as err:
         raise SourceError(f"{input_path}: not UTF-8 text ({err.reason} at byte {err.start}); save it as UTF-8") from err
     out, err_out = stdout or sys.stdout, stderr or sys.stderr

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 
@@ -19,10 +20,13 @@ class Batch:
         Typed columns; instants as timestamps without zone (UTC), integer axes as int64.
     conditions
         For each condition of the spec whether it is true of each row.
+    commits
+        Number of each row's commit, ascending, also from batch to batch; int64, shape (n_rows,). No commit is split between batches.
     """
 
     rows: pa.Table
     conditions: Mapping[str, pa.BooleanArray]
+    commits: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The Spark engine of ``windowmill try``: ``aggregate`` over all rows, in the order of their lines."""
+"""The Spark engine of ``windowmill try``: ``aggregate`` over all rows, in the order of their lines, which are or make up commits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_PLACE = "_place"
+_PLACE, _COMMIT = "_place", "_commit"
 
 
 class SparkEngine:
@@ -37,7 +37,7 @@ class SparkEngine:
         self._latest = None if latest == math.inf else int(latest)
 
     def feed(self, batch: Batch) -> None:
-        self._tables.append(batch.rows)
+        self._tables.append(batch.rows.append_column(_COMMIT, pa.array(batch.commits)))
 
     def finish(self, *, final: bool) -> Results:
         if not self._tables:
@@ -48,7 +48,7 @@ class SparkEngine:
         spark = spark_session("windowmill try", brief=True, shipment=shipment_of(self._pipeline), say=errors.print)
         frame = spark.createDataFrame(without_empty_chunks(rows.cast(pa.schema(typed))))
         frame, failed = self._read(frame)
-        found = evaluate(frame, self._pipeline, arrival=_PLACE, final=final, latest=self._latest)
+        found = evaluate(frame, self._pipeline, arrival=_COMMIT, label=_PLACE, final=final, latest=self._latest)
         assert found.refused is not None
         refused = sorted([*failed, *((row[_PLACE], row["_reason"]) for row in found.refused.collect())])
         return Results(self._in_order(found.rows.toArrow().drop_columns(["batch"])), refused)

@@ -78,6 +78,12 @@ class Reading:
     rows_ignored: int = 0
 
     @property
+    def commits(self) -> tuple[int, ...]:
+        """For each file, the number of the commit with which its rows arrived, ascending; a snapshot counts as one."""
+        snapshot = max((file.version for file in self.files[: self.settled]), default=0)
+        return (*(snapshot,) * self.settled, *(file.version for file in self.files[self.settled :]))
+
+    @property
     def size_bytes(self) -> int:
         """Size of the files."""
         return sum(file.size_bytes for file in self.files)

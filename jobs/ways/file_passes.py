@@ -18,7 +18,6 @@ from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.live_row_pass import LiveRows
 from windowmill.jobs.ways.partitioning import partitions_for
-from windowmill.jobs.ways.row_numbers import ROW_BITS
 from windowmill.jobs.ways.slice_passes import cut, result_rows, windows
 from windowmill.windowing.columnar import slices
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME
@@ -26,7 +25,7 @@ from windowmill.windowing.columnar.buckets import Share, in_buckets
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.slice_windows import combined_here
 from windowmill.windowing.columnar.slices import SliceStage, WindowStage
-from windowmill.windowing.watermark import Clock
+from windowmill.windowing.watermark import COMMIT_SHIFT, Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +136,7 @@ def _fresh_rows(scan: FileScan, log: StateLog, task: int) -> Iterator[pa.Table]:
     """The rows of a task with the columns of ``log`` that fresh rows fill, a table for each batch that is read."""
     for rows, places in scan.rows(task):
         cells = {label: rows.column(name) for name, label in (*log.columns_of_fresh(), *log.conditions.items())}
-        yield pa.table(cells | {NUMBER_OF: pa.array((task << ROW_BITS) + places), TIME: rows.column(TIME)})
+        yield pa.table(cells | {NUMBER_OF: pa.array((task << COMMIT_SHIFT) + places), TIME: rows.column(TIME)})
 
 
 def _tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:

@@ -42,6 +42,8 @@ class Input:
         Progress after the previous batch; null if there is none.
     builds_state
         Whether later batches continue from this batch's state.
+    commits
+        For each file, the number of its commit, ascending; empty if the input has no files.
     settled
         Number of leading files whose rows count as arrived in order of event time.
     closed_by_file
@@ -61,6 +63,7 @@ class Input:
     seen: int | None = None
     emitted: int | None = None
     builds_state: bool = False
+    commits: tuple[int, ...] = ()
     settled: int = 0
     closed_by_file: tuple[int, ...] | None = None
     expected_rows: int = 0
@@ -91,6 +94,11 @@ class Input:
     def revises(self) -> bool:
         """Whether late rows bring revisions."""
         return self.pipeline.emit == "revise"
+
+    @property
+    def by_row(self) -> bool:
+        """Whether each row arrives by itself; otherwise the rows of a commit arrive together."""
+        return self.pipeline.time.arrival == "row"
 
     @property
     def disorder(self) -> int:
@@ -145,6 +153,7 @@ class TableInput(Input):
             seen=plan.seen,
             emitted=plan.emitted,
             builds_state=plan.builds_state,
+            commits=reading.commits,
             settled=reading.settled,
             closed_by_file=_closed_by_file(plan, reading) if pipeline.time.watermark == "data_interval_end" else None,
             expected_rows=sum(file.rows or 0 for file in reading.files),
@@ -197,8 +206,10 @@ class TableInput(Input):
         since = BEFORE if self.emitted is None or isinstance(self.plan, BackfillPlan) else self.emitted + self.lateness
         if self.closed_by_file is not None:
             # Not the interval's own end: an earlier batch may have vouched for a later one.
-            return Clock(0, self.lateness, seen=BEFORE if emission.emitted is None else emission.emitted + self.lateness, since=since)
-        return Clock(self.disorder, self.lateness, seen=BEFORE if emission.seen is None else emission.seen, since=since)
+            vouched = BEFORE if emission.emitted is None else emission.emitted + self.lateness
+            return Clock(0, self.lateness, seen=vouched, since=since, by_row=self.by_row)
+        seen = BEFORE if emission.seen is None else emission.seen
+        return Clock(self.disorder, self.lateness, seen=seen, since=since, by_row=self.by_row)
 
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:

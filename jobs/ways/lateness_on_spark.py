@@ -1,8 +1,9 @@
 """Finds late rows in Spark: computes the watermark at each row's arrival, independent of how the input is split into batches.
 
-The watermark at a row's arrival is (greatest event time of the rows before it) − disorder. A running maximum over all rows would need a
-full sort. Instead, rows are surveyed in blocks of their files. Only blocks with a row behind the watermark are processed row by row; they
-are few unless the data is badly out of order.
+The watermark at a row's arrival is (greatest event time of the commits before its own) − disorder. One job surveys the files, and tells
+the watermark that each of them finds; only files with a row behind it are looked at again. With ``time.arrival: row`` the watermark moves
+from row to row. Then files are surveyed in blocks, and only blocks with a row behind the watermark are processed row by row: a running
+maximum over all rows would need a full sort.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, NUMBER_OF, ORDER, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.grids import closing_of
+from windowmill.windowing.watermark import COMMIT_SHIFT
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, WindowSpec
+    from pyspark.sql import Column, DataFrame
 
     from windowmill.jobs.ways.input import Input
 
@@ -35,9 +37,13 @@ if TYPE_CHECKING:
 _CLOSING, _VALUES = "_ closing", ("first_end", "last_end", "edge")
 
 
+#: Smallest block in rows, and greatest number of blocks: larger batches get larger blocks, so that the driver collects little.
+_BLOCK_ROWS, _MAX_BLOCKS = 4_096, 50_000
+
+
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Survey of a batch's rows by blocks.
+    """Survey of a batch's rows by files, or by blocks of these where each row arrives by itself.
 
     Attributes
     ----------
@@ -45,17 +51,19 @@ class Survey:
         Number of rows read.
     seen
         Greatest event time after the batch; null if no row ever had one.
+    block_rows
+        Number of successive rows of a file in a block; null if a block is a whole file.
     behind
-        (file, block, greatest event time before the block) of each block with rows behind the watermark.
+        (file, block, watermark that the block finds) of each block with rows behind the watermark.
     starts
-        Offset of each file, in order, for numbering rows: greater than the number of every row in earlier files.
+        Number before the first row of each file.
     low
         An event time that no late row is before; null if there are no late rows.
     """
 
     rows: int
     seen: int | None
-    block_rows: int
+    block_rows: int | None
     behind: tuple[tuple[int, int, int], ...]
     starts: tuple[int, ...]
     low: int | None = None
@@ -67,32 +75,38 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> Survey:
     Rows of settled files count as arrived in order of event time, so none of them is late. ``every`` treats all other blocks as late, which
     makes the watermark at each row's arrival known.
     """
-    seen = batch.seen
-    block_rows = row_numbers.block_rows(batch)
+    by_row = batch.by_row and batch.closed_by_file is None
+    block_rows = max(_BLOCK_ROWS, batch.expected_rows // _MAX_BLOCKS) if by_row else None
     usable = F.when(F.col(REASON).isNull(), F.col(TIME))
-    blocks = (
-        rows.groupBy(FILE, F.floor(F.col(ROW) / block_rows).alias("block"))
-        .agg(F.min(usable).alias("low"), F.max(usable).alias("high"), F.count("*").alias("rows"))
+    found = (
+        rows.groupBy(FILE, _block(block_rows).alias("block"))
+        .agg(F.min(usable).alias("low"), F.max(usable).alias("high"), F.count("*").alias("rows"), F.max(ROW).alias("last"))
         .collect()
     )
-    behind, lows = [], []
-    for block in sorted(blocks, key=lambda block: (block[FILE], block["block"])):
+    blocks = sorted(found, key=lambda block: (block[FILE], block["block"]))
+    seen = arrived = batch.seen
+    behind, lows, counts, commit = [], [], [0] * (1 + max((block[FILE] for block in blocks), default=-1)), None
+    for block in blocks:
+        file = block[FILE]
+        counts[file] = max(counts[file], block["last"] + 1)
+        if by_row or batch.commits[file] != commit:
+            seen, commit = arrived, batch.commits[file]
         if block["high"] is None:
             continue
-        through = block["high"] if seen is None else max(seen, block["high"])
-        late = block[FILE] >= batch.settled and block["low"] < through - batch.disorder
-        if late or (every and block[FILE] >= batch.settled):
-            behind.append((block[FILE], block["block"], block["low"] if seen is None else seen))
+        arrived = block["high"] if arrived is None else max(arrived, block["high"])
         if batch.closed_by_file is not None:
-            late = block["low"] < batch.closed_by_file[block[FILE]] + batch.lateness
+            watermark = batch.closed_by_file[file] + batch.lateness
+        elif file < batch.settled or (seen is None and not by_row):
+            continue
+        else:
+            watermark = (block["low"] if seen is None else seen) - batch.disorder
+        late = block["low"] < (arrived - batch.disorder if by_row else watermark)
+        if late or every:
+            behind.append((file, block["block"], watermark))
         if late:
             lows.append(block["low"])
-        seen = through
-    last: dict[int, int] = {}
-    for block in blocks:
-        last[block[FILE]] = max(last.get(block[FILE], 0), block["block"])
-    starts = row_numbers.starts_of(last, block_rows)
-    return Survey(sum(block["rows"] for block in blocks), seen, block_rows, tuple(behind), starts, min(lows, default=None))
+    starts = row_numbers.starts_of(counts, batch.commits).tolist()
+    return Survey(sum(block["rows"] for block in blocks), arrived, block_rows, tuple(behind), tuple(starts), min(lows, default=None))
 
 
 def judged(rows: DataFrame, surveyed: Survey, batch: Input, grids: Sequence[WindowGrid]) -> DataFrame:
@@ -102,36 +116,24 @@ def judged(rows: DataFrame, surveyed: Survey, batch: Input, grids: Sequence[Wind
     arrival. Otherwise it is a slice edge, and the row counts in the windows of ``grids`` that end after it.
 
     Where late rows bring revisions, ``_closed`` is null if no window that contains the row had been shown at its arrival. Otherwise it is
-    the watermark then, and ``_arrival`` is the row's number. ``_order`` is the number of every row.
+    the watermark then, and ``_arrival`` is the moment at which the row arrived. ``_order`` is that moment of every row.
     """
-    number = _number(surveyed) if batch.revises else None
-    if batch.closed_by_file is not None:
-        closed = _closed(batch.closed_by_file)
-        return _close(rows, closed, closed + F.lit(batch.lateness), grids, number)
     if not surveyed.behind:
         return rows
-    orderly, behind = _by_blocks(rows, surveyed)
-    orderly = orderly.withColumn(LATE, F.lit(False)).withColumn(CLOSED, F.lit(None).cast("long"))
+    moment = moment_of(_number(surveyed), batch)
+    orderly, behind = _by_blocks(rows, surveyed, batch)
+    orderly = orderly.withColumns({LATE: F.lit(False), CLOSED: F.lit(None).cast("long")})
     if batch.revises:
-        orderly = orderly.withColumns({ARRIVAL: F.lit(None).cast("long"), ORDER: _number(surveyed)})
-    seen = F.greatest(F.col("_before"), F.max(F.when(F.col(REASON).isNull(), F.col(TIME))).over(_so_far()))
-    behind = behind.withColumn("_seen", seen)
-    watermark = F.col("_seen") - F.lit(batch.disorder)
-    late = _close(behind, watermark - F.lit(batch.lateness), watermark, grids, number).drop("_seen")
-    return orderly.unionByName(late).drop("_block", "_before")
+        orderly = orderly.withColumns({ARRIVAL: F.lit(None).cast("long"), ORDER: moment})
+    return orderly.unionByName(judged_by_watermark(behind, batch, grids, moment))
 
 
 def with_watermark_at_arrival(rows: DataFrame, surveyed: Survey, batch: Input) -> DataFrame:
     """Add the watermark at each row's arrival; null in blocks without late rows, where it makes no difference."""
-    if batch.closed_by_file is not None:
-        return rows.withColumn(WATERMARK_OF, _closed(batch.closed_by_file) + F.lit(batch.lateness))
     if not surveyed.behind:
         return without_watermark(rows)
-    orderly, behind = _by_blocks(rows, surveyed)
-    earlier = _so_far().rowsBetween(Window.unboundedPreceding, -1)
-    seen = F.greatest(F.col("_before"), F.max(F.when(F.col(REASON).isNull(), F.col(TIME))).over(earlier))
-    late = behind.withColumn(WATERMARK_OF, seen - F.lit(batch.disorder))
-    return without_watermark(orderly).unionByName(late).drop("_block", "_before")
+    orderly, behind = _by_blocks(rows, surveyed, batch)
+    return without_watermark(orderly).unionByName(behind)
 
 
 def without_watermark(rows: DataFrame) -> DataFrame:
@@ -139,9 +141,9 @@ def without_watermark(rows: DataFrame) -> DataFrame:
     return rows.withColumn(WATERMARK_OF, F.lit(None).cast("long"))
 
 
-def numbered(rows: DataFrame, surveyed: Survey, batch: int) -> DataFrame:
+def numbered(rows: DataFrame, surveyed: Survey) -> DataFrame:
     """Add a number to each row, ascending in order of arrival over all batches."""
-    return rows.withColumn(NUMBER_OF, F.lit(batch << row_numbers.BATCH_SHIFT) + _number(surveyed))
+    return rows.withColumn(NUMBER_OF, _number(surveyed))
 
 
 def _number(surveyed: Survey) -> Column:
@@ -150,34 +152,38 @@ def _number(surveyed: Survey) -> Column:
     return starts[F.col(FILE)].cast("long") + F.col(ROW)
 
 
-def _by_blocks(rows: DataFrame, surveyed: Survey) -> tuple[DataFrame, DataFrame]:
-    """The rows of blocks without late rows, and those of the other blocks with the greatest event time before the block."""
-    file, number, seen_before = zip(*surveyed.behind, strict=True)
-    told = pa.table({FILE: pa.array(file, pa.int32()), "_block": number, "_before": seen_before})
-    before = rows.sparkSession.createDataFrame(without_empty_chunks(told))
-    joined = rows.withColumn("_block", F.floor(F.col(ROW) / surveyed.block_rows)).join(F.broadcast(before), [FILE, "_block"], "left")
-    return joined.where(F.col("_before").isNull()), joined.where(F.col("_before").isNotNull())
+def moment_of(number: Column, batch: Input) -> Column:
+    """:func:`windowmill.windowing.watermark.moments_of` in Spark."""
+    return number if batch.by_row else F.shiftright(number, COMMIT_SHIFT)
 
 
-def _so_far() -> WindowSpec:
-    """A window over the rows of a block through the current row, in order of arrival."""
-    return Window.partitionBy(FILE, "_block").orderBy(ROW)
+def _block(block_rows: int | None) -> Column:
+    """The block of a row in its file."""
+    return F.lit(0).cast("long") if block_rows is None else F.floor(F.col(ROW) / block_rows)
 
 
-def _closed(by_file: Sequence[int]) -> Column:
-    """The instant through which windows were closed at a row's arrival, by vouched time."""
-    return F.lit(list(by_file))[F.col(FILE)].cast("long")
+def _by_blocks(rows: DataFrame, surveyed: Survey, batch: Input) -> tuple[DataFrame, DataFrame]:
+    """The rows of blocks without late rows, and those of the other blocks with the watermark at their arrival."""
+    file, number, watermark = zip(*surveyed.behind, strict=True)
+    found = pa.table({FILE: pa.array(file, pa.int32()), "_block": number, WATERMARK_OF: watermark})
+    found = rows.sparkSession.createDataFrame(without_empty_chunks(found))
+    joined = rows.withColumn("_block", _block(surveyed.block_rows)).join(F.broadcast(found), [FILE, "_block"], "left")
+    orderly, behind = joined.where(F.col(WATERMARK_OF).isNull()).drop(WATERMARK_OF), joined.where(F.col(WATERMARK_OF).isNotNull())
+    if surveyed.block_rows is not None:
+        earlier = Window.partitionBy(FILE, "_block").orderBy(ROW).rowsBetween(Window.unboundedPreceding, -1)
+        seen = F.max(F.when(F.col(REASON).isNull(), F.col(TIME))).over(earlier)
+        behind = behind.withColumn(WATERMARK_OF, F.greatest(F.col(WATERMARK_OF), seen - F.lit(batch.disorder)))
+    return orderly.drop("_block"), behind.drop("_block")
 
 
-def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[WindowGrid], number: Column | None) -> DataFrame:
-    """Mark rows behind ``watermark``, and those that lie in a window that ends at or before ``closed``.
-
-    Where late rows bring revisions, ``number`` is theirs, and those that lie in a window that ends at or before ``watermark`` are marked.
-    """
+def judged_by_watermark(rows: DataFrame, batch: Input, grids: Sequence[WindowGrid], moment: Column) -> DataFrame:
+    """As :func:`judged`, of rows with the watermark at their arrival, which is dropped, and that arrived at this ``moment``."""
+    watermark = F.col(WATERMARK_OF)
+    closed = watermark - F.lit(batch.lateness)
     usable = F.col(REASON).isNull()
     time = F.when(usable, F.col(TIME))  # arithmetic on times outside the axis would overflow
     last = last_instant(rows, usable)
-    late = usable & (time < watermark)
+    late = F.coalesce(usable & (time < watermark), F.lit(False))
     hopping = all_hopping(grids)
     if hopping is not None:
         first_end = _least([first_end_after(grid, time) for grid in hopping])
@@ -188,10 +194,11 @@ def _close(rows: DataFrame, closed: Column, watermark: Column, grids: Sequence[W
         first_end, last_end, edge = (F.col(f"{backquoted(_CLOSING)}.{name}") for name in _VALUES)
     too_late = usable & (last_end > time) & (last_end <= closed)
     marks = {LATE: late, CLOSED: F.when(usable & (first_end <= closed), edge)}
-    if number is not None:
+    if batch.revises:
         missed = usable & (first_end <= watermark)
-        marks |= {CLOSED: F.when(missed, watermark), ARRIVAL: F.when(missed, number), ORDER: number}
-    return rows.withColumns({**marks, REASON: F.when(too_late, F.lit("too_late")).otherwise(F.col(REASON))}).drop(_CLOSING)
+        marks |= {CLOSED: F.when(missed, watermark), ARRIVAL: F.when(missed, moment), ORDER: moment}
+    reason = F.when(too_late, F.lit("too_late")).otherwise(F.col(REASON))
+    return rows.withColumns({**marks, REASON: reason}).drop(_CLOSING, WATERMARK_OF)
 
 
 def last_instant(rows: DataFrame, chosen: Column) -> Column:

@@ -40,7 +40,7 @@ class NumberedRows:
         """The rows with end of event, number in order of arrival, watermark at arrival, ``CLOSED`` and ``LATE``."""
         batch, survey = self.batch, self.survey
         ended = self.arrived.withColumn(UNTIL_OF, event_end(batch.pipeline, batch.columns))
-        numbered = lateness.numbered(lateness.with_watermark_at_arrival(ended, survey, batch), survey, batch.batch)
+        numbered = lateness.numbered(lateness.with_watermark_at_arrival(ended, survey, batch), survey)
         watermark = F.col(WATERMARK_OF)
         return numbered.withColumns({CLOSED: watermark - F.lit(batch.lateness), LATE: F.col(TIME) < watermark})
 

@@ -1,14 +1,18 @@
-"""Numbers of rows, ascending in order of arrival over all batches, and the same on Spark and in this process: the state keeps them."""
+"""Numbers of rows, ascending in order of arrival over all batches, and the same on Spark and in this process: the state keeps them.
+
+The high bits of a number are the number of the row's commit (:data:`windowmill.windowing.watermark.COMMIT_SHIFT`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import accumulate
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from windowmill.jobs.sources.columns import FILE, ROW
+from windowmill.windowing.errors import LimitExceededError
+from windowmill.windowing.watermark import COMMIT_SHIFT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,39 +20,36 @@ if TYPE_CHECKING:
     from windowmill.jobs.ways.input import Input
     from windowmill.windowing.kernels.combine import Ints
 
-#: Number of low bits of a row's number that count rows within a batch; the bits above hold the batch number.
-BATCH_SHIFT = 43
-#: Number of low bits of a row's number that count rows within a Spark partition, where the input is a single batch.
-ROW_BITS = 33
-#: Smallest block in rows, and greatest number of blocks: larger batches get larger blocks, so that the driver collects little.
-BLOCK_ROWS = 4_096
-MAX_BLOCKS = 50_000
+#: Greatest number of a commit.
+_MAX_COMMIT = (1 << 62 - COMMIT_SHIFT) - 1
 
 
-def block_rows(batch: Input) -> int:
-    """Number of successive rows of a file in a block."""
-    return max(BLOCK_ROWS, batch.expected_rows // MAX_BLOCKS)
-
-
-def starts_of(blocks: Mapping[int, int], rows: int) -> tuple[int, ...]:
-    """Offset of each file, in order: greater than the number of every row in earlier files.
+def starts_of(rows: Sequence[int], commits: Sequence[int]) -> Ints:
+    """Number before the first row of each file; int64, shape (n_files,).
 
     Parameters
     ----------
-    blocks
-        For each file with rows, the index of its last block.
     rows
-        Number of rows in a block.
+        For each file, one more than the greatest index of a row in it.
+    commits
+        The number of each file's commit, ascending; empty if each file is a commit.
+
+    Raises
+    ------
+    LimitExceededError
+        If a commit has more rows than can be numbered.
     """
-    ends = [(blocks.get(file, -1) + 1) * rows for file in range(1 + max(blocks, default=-1))]
-    return (0, *accumulate(ends))[:-1]
+    through, commit = np.cumsum(np.array(rows, np.int64)), np.array((commits or range(len(rows)))[: len(rows)], np.int64)
+    before = through - np.array(rows, np.int64)
+    before -= before[np.searchsorted(commit, commit)]
+    if len(rows) and (int((before + rows).max()) > 1 << COMMIT_SHIFT or int(commit.max()) > _MAX_COMMIT):
+        raise LimitExceededError(f"a commit of the source has more than {1 << COMMIT_SHIFT:,} rows; append them in several commits")
+    return (commit << COMMIT_SHIFT) + before
 
 
 def numbers_of(rows: pa.Table, batch: Input) -> Ints:
     """Number of each of the ``rows`` of ``batch``."""
     file, row = rows.column(FILE).to_numpy(), rows.column(ROW).to_numpy()
-    n, size = int(file.max()) + 1 if len(file) else 0, block_rows(batch)
-    last = np.full(n, -1, np.int64)
-    np.maximum.at(last, file, row // size)
-    starts = np.array(starts_of({each: int(block) for each, block in enumerate(last) if block >= 0}, size), np.int64)
-    return np.asarray((batch.batch << BATCH_SHIFT) + starts[file] + row, np.int64)
+    counts = np.zeros(int(file.max()) + 1 if len(file) else 0, np.int64)
+    np.maximum.at(counts, file, row + 1)
+    return np.asarray(starts_of(counts.tolist(), batch.commits)[file] + row, np.int64)

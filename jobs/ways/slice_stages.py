@@ -47,7 +47,8 @@ class Slicing:
         """Settings for lifting rows into slices."""
         batch, layout = self.batch, self.slices.layout
         pipeline, grids = batch.pipeline, self.slices.grids
-        schema = slice_schema(batch.keys, layout, nodes=self.nodes is not None, known=grids.known, lasting=grids.lasting)
+        kinds = {"nodes": self.nodes is not None, "lasting": grids.lasting, "revises": batch.revises}
+        schema = slice_schema(batch.keys, layout, known=grids.known, **kinds)
         lasting = Lasting.of(pipeline.windows, grids.grids, clips=layout.clips) if grids.lasting else None
         ties = pipeline.time.tie_break
         return SliceStage(pipeline.keys, ties, layout, grids.edges, batch.batch, schema, batch.check, batch.revises, grids.known, lasting)

@@ -49,7 +49,7 @@ class Case:
             return _decimal(sum(values) / (len(values) if spec.function == "mean" else 1)) if values else None
         timed = spec.function == "time_weighted_mean"
         events = [
-            Event(number, (), 0, row[1] if timed else 0, (number,), 0.0, 0.0, Record(dict(zip(spec.columns, row, strict=False))))
+            Event(number, number, (), 0, row[1] if timed else 0, (number,), 0.0, 0.0, Record(dict(zip(spec.columns, row, strict=False))))
             for number, row in enumerate(arguments)
         ]
         try:

@@ -20,7 +20,7 @@ from windowmill.windowing.windows.tumbling import Tumbling
 def aggregate(written: dict[str, Any], values: list[Any], *names: str) -> Any:
     """``written`` over one window; each value is a cell of column v, or a tuple of the columns ``names``."""
     rows = [dict(zip(names, value, strict=True)) if names else {"v": value} for value in values]
-    events = [Event(number, (), number, number, (number,), 0, 0, Record(row)) for number, row in enumerate(rows)]
+    events = [Event(number, number, (), number, number, (number,), 0, 0, Record(row)) for number, row in enumerate(rows)]
     return compute("a", parse_aggregate(written), Span(0, 100, events))
 
 

@@ -13,9 +13,9 @@ NUMBER_OF, WATERMARK_OF = "_number", "_watermark"
 CLOSED = "_closed"
 #: Of a row: whether it is late.
 LATE = "_late"
-#: Position of a row in the order of arrival of its batch, if it brings revisions, else null; also of its partial, until that is stored.
+#: Moment at which a row arrived (:func:`windowmill.windowing.watermark.moments_of`) if it brings revisions, else null; also of its partial.
 ARRIVAL = "_arrival"
-#: Position of every row in that order; of a partial, that of its first row, until it is stored. Only where revisions show empty windows.
+#: Moment at which every row arrived; of a partial, that of its first row, until it is stored. Only where revisions show empty windows.
 ORDER = "_order"
 #: Start of a slice.
 SLICE = "_slice"

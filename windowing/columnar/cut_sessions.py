@@ -26,7 +26,7 @@ from windowmill.windowing.columnar.session_partials import SessionStage
 from windowmill.windowing.kernels import sessions as kernel
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.rows import Rows
-from windowmill.windowing.watermark import BEFORE
+from windowmill.windowing.watermark import BEFORE, moments_of
 
 _NONE = np.empty(0, np.int64)
 
@@ -36,7 +36,7 @@ def cut(stage: SessionStage, fragments: Fragments) -> Merged:
     (gap, longest), n = fragments.limits, len(fragments)
     order = np.lexsort((fragments.number, fragments.first, fragments.key))
     first, last, key = (column[order] for column in (fragments.first, fragments.last, fragments.key))
-    rows = Rows(fragments.offsets(order), first, last, fragments.number[order])
+    rows = Rows(fragments.offsets(order), first, last, moments_of(fragments.number[order], by_row=stage.by_row))
     suspect, accepted = fragments.suspect[order], np.zeros(n, np.bool_)
     live = ~suspect
     owner, keys, starts, ends = kernel.sessions(gap, longest, rows, fragments.mark[order], suspect, live, accepted, stage.closed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from windowmill.windowing.kernels.columns import int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.watermark import AFTER, Clock
+from windowmill.windowing.watermark import AFTER, COMMIT_SHIFT, Clock
 
 
 @dataclass
@@ -51,16 +51,23 @@ class ColumnarEngine:
         self._fed = 0
         self._found = found if found is not None else Found()
 
-    def feed(self, rows: pa.Table, conditions: Mapping[str, pa.BooleanArray]) -> None:
-        """Take the next rows, in order of arrival, with the value of each condition of the spec for them."""
+    def feed(self, rows: pa.Table, conditions: Mapping[str, pa.BooleanArray], commits: Ints | None = None) -> None:
+        """Take the next rows, in order of arrival, with the value of each condition of the spec for them.
+
+        ``commits`` are the numbers of the rows' commits, ascending, also from call to call, int64, shape (n_rows,); without them each row
+        is a commit. No commit is split between two calls.
+        """
         columns = {name: plain(rows.column(name)) for name in rows.column_names}
         time, until, usable = self._usable(columns)
-        self._clock, watermark = self._clock.arrive(time, usable)
+        places = np.arange(self._fed, self._fed + rows.num_rows)
+        # Positions of rows in the input ascend within a commit, and identify the rows that are refused.
+        numbers = ((places if commits is None else commits) << COMMIT_SHIFT) + places
+        self._clock, watermark = self._clock.arrive(time, usable, numbers)
         chosen = np.flatnonzero(usable)
         keys = {name: columns[name].take(pa.array(chosen)) for name in self._pipeline.keys}
         own = {
             KEY: self._windows.learn(keys, len(chosen)),
-            NUMBER: self._fed + chosen,
+            NUMBER: numbers[usable],
             TIME: time[usable],
             UNTIL: until[usable],
             WATERMARK: watermark[usable],
@@ -71,14 +78,14 @@ class ColumnarEngine:
             {name: column.take(pa.array(chosen)) for name, column in live.items()}
             | {name: pa.array(values, pa.int64()) for name, values in own.items()}
         )
-        first_new, self._fed = self._fed, self._fed + rows.num_rows
-        self._advance(fresh, first_new)
+        self._fed += rows.num_rows
+        self._advance(fresh, int(numbers[0]) if len(numbers) else AFTER)
 
     def finish(self, *, final: bool) -> tuple[ResultTable, list[tuple[int, str]]]:
         """All result rows, and (row number, reason) of each quarantined row; with ``final``, first move the watermark to infinity."""
         if final:
             self._clock = self._clock.end()
-            self._advance(None, self._fed)
+            self._advance(None, AFTER)
         keys = self._windows.keys.table if self._windows.keys is not None else pa.table({})
         names = [window.name for window in self._pipeline.windows]
         return ordered(self._found.chunks, names, list(self._pipeline.aggregates), keys), sorted(self._found.quarantined)
@@ -102,7 +109,7 @@ class ColumnarEngine:
         step = self._windows.advance(fresh, first_new, self._clock)
         self._clock = self._clock.passed()
         self._found.chunks += step.chunks
-        self._found.quarantined += [(int(number), "too_late") for number in step.refused]
+        self._found.quarantined += [(int(place), "too_late") for place in step.refused & ((1 << COMMIT_SHIFT) - 1)]
 
     def snapshot(self) -> dict[str, pa.Table]:
         """The state as tables by name; empty before the first batch."""
@@ -123,5 +130,4 @@ class ColumnarEngine:
             raise StateError("state: table 'progress' is missing; rebuild the state from the source")
         self._windows.restore(tables)
         seen, self._fed = (tables["progress"].column(name)[0].as_py() for name in ("seen", "fed"))
-        clock = Clock.of(self._pipeline)
-        self._clock = Clock(clock.disorder, clock.lateness, clock.moves, seen).passed()
+        self._clock = replace(Clock.of(self._pipeline), seen=seen).passed()

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from windowmill.windowing.columnar.slice_columns import IN_TIME
 from windowmill.windowing.columnar.stored_objects import Objects
 from windowmill.windowing.kernels.combine import Floats, Ints
 from windowmill.windowing.kernels.grid_ranges import grid_windows
@@ -37,6 +38,8 @@ class Partials:
         starts of the first and last slice. The first is after the last where nothing was counted before. int64, shape (n, 2 · n_windows).
     reaching
         1 for partials of events that began before their slice and last into it, else 0; int64, shape (n,).
+    arrivals
+        Moment at which late rows that revise windows arrived, ``IN_TIME`` for others; int64, shape (n,).
     """
 
     keys: Ints
@@ -47,13 +50,14 @@ class Partials:
     objects: Objects
     before: Ints
     reaching: Ints
+    arrivals: Ints
 
     @classmethod
     def of_one_key(cls, starts: Ints, closed: Ints, reaching: Ints) -> Self:
-        """Partials of no aggregates."""
+        """Partials of no aggregates, of rows in time."""
         n = len(starts)
         nothing: Any = np.empty((n, 0), np.int64)
-        return cls(np.zeros(n, np.int64), starts, closed, nothing, nothing, nothing, nothing, reaching)
+        return cls(np.zeros(n, np.int64), starts, closed, nothing, nothing, nothing, nothing, reaching, np.full(n, IN_TIME, np.int64))
 
     def at(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Partials:
         """The partials that ``chosen`` masks or lists."""

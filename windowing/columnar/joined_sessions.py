@@ -3,8 +3,8 @@
 New rows at most a gap apart form a fragment, and the kernel merges fragments like events that last from their first row to their last.
 
 A row whose time lay in windows that had been shown when it arrived (a *suspect*) is a fragment of its own, which the kernel applies in
-order of arrival: it joins only a session that was still open then, and brings that session's next version where sessions are revised. All
-other rows join no session that was shown before they arrived, so in which order they arrive makes no difference.
+order of arrival: it joins only a session that was still open then, and those that arrived together bring that session's next version where
+sessions are revised. All other rows join no session that was shown before they arrived, so in which order they arrive makes no difference.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from windowmill.windowing.columnar.session_fragments import Arrived, Fragments
 from windowmill.windowing.columnar.session_partials import SessionStage
 from windowmill.windowing.kernels import fragments as kernel
 from windowmill.windowing.kernels.sessions import AFTER
+from windowmill.windowing.watermark import moments_of
 
 
 def advance(stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
@@ -53,13 +54,16 @@ def _joined(stage: SessionStage, fragments: Fragments) -> Merged:
     gap, n = fragments.limits.gap, len(fragments)
     # Stored fragments are open: those that end before the instant through which windows were shown have been shown.
     shown = ~fragments.new & (fragments.last + gap < stage.closed_before + stage.ahead)
-    order = np.lexsort((fragments.number, fragments.key))
+    moments = moments_of(fragments.number, by_row=stage.by_row)
+    # Of suspects that arrived together the latest comes first, so that one that joins others to an open session is there before them.
+    order = np.lexsort((-fragments.first, moments, fragments.key))
     by_arrival = kernel.Fragments(
         fragments.offsets(order),
         fragments.first[order],
         fragments.last[order],
         fragments.new[order],
         fragments.suspect[order],
+        moments[order],
         fragments.mark[order],
         fragments.revision[order],
         shown[order],

@@ -138,7 +138,7 @@ class Lasting:
 
 def _without_marks(rows: pa.Table, closed: Ints, in_time: Bools) -> pa.Table:
     """``rows`` with the marks ``closed``, but null for those ``in_time``: they bring no revisions either."""
-    marks = {CLOSED: nulled(np.where(in_time, NEVER_CLOSED, closed))}
+    marks = {CLOSED: nulled(np.where(in_time, NEVER_CLOSED, closed), NEVER_CLOSED)}
     if ARRIVAL in rows.column_names:
         marks[ARRIVAL] = pc.if_else(pa.array(in_time), pa.scalar(None, pa.int64()), rows.column(ARRIVAL).combine_chunks())
     for name, column in marks.items():

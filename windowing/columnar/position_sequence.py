@@ -172,8 +172,9 @@ class PositionSequence(ABC):
         settings, clock = stage.settings[self._windows[0]], stage.clock
         ticks = np.concatenate([scalars.states[:, kernel.TICK] for scalars in self._before.values()])
         self._listed = settings.listed(tuples.time, ticks, clock)
+        moments = clock.moments(tuples.number)
         self._accepted, fresh, life = judge_tuples(
-            settings.array, self._listed, tuples.offsets, tuples.time, tuples.number, tuples.watermark, tuples.new, ~tuples.new
+            settings.array, self._listed, tuples.offsets, tuples.time, moments, tuples.watermark, tuples.new, ~tuples.new
         )
         self._ready = self._waits | self._accepted
         if not clock.ended:

@@ -52,6 +52,6 @@ def reached_of(table: pa.Table, starts: Ints) -> Ints:
     return np.where(valid_of(reached), int64_of(pc.fill_null(reached, 0)), starts)
 
 
-def nulled(closed: Ints) -> pa.Array:
-    """The inverse of :func:`closed_of`."""
-    return pa.array(closed, mask=closed == NEVER_CLOSED)
+def nulled(values: Ints, null: int) -> pa.Array:
+    """The inverse of :func:`closed_of` and :func:`arrivals_of`: ``values`` with null in the place of ``null``."""
+    return pa.array(values, mask=values == null)

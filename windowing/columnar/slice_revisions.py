@@ -7,15 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from windowmill.windowing.columnar.grid_partials import Partials, reached_windows
-from windowmill.windowing.columnar.known_spans import least_spans
-from windowmill.windowing.columnar.slice_columns import places_of
 from windowmill.windowing.columnar.slices import Revising, SliceStage
-from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.slice_revisions import Arrived, late_windows, versions
 from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
-from windowmill.windowing.kernels.slices import combine_runs, runs
 from windowmill.windowing.slicing.leaves import Windows
-from windowmill.windowing.slicing.leaves import runs as equal_runs
 from windowmill.windowing.slicing.numbering import Numbering
 
 
@@ -23,23 +19,23 @@ def revisions_of(
     numbering: Numbering,
     partials: Partials,
     offsets: Ints,
-    turns: Ints,
+    late: Bools,
     rows: Ints,
     before: tuple[Ints, Ints],
-    batch: int,
     revising: Revising,
     through: int,
 ) -> tuple[Windows, Ints]:
-    """A window for each late row of ``batch`` and each window of a grid that it revises, with what has arrived until then; their numbers.
+    """The versions of the windows of a grid that the ``late`` partials of a batch revise, and their numbers.
 
-    O(n log n) in such pairs, besides the slices of the windows and the late rows among them, once for each window.
+    A window has a version for each moment at which late rows of it arrived, with what had arrived until then. O(n log n) in pairs of a
+    window and such a partial, besides the slices of the windows and the late rows among them, once for each window.
 
     Parameters
     ----------
     offsets
         Key k's partials are ``offsets[k]:offsets[k + 1]``.
-    turns
-        Those greater than ``batch`` are late rows of the batch, and ascend in order of arrival.
+    late
+        Mask of the batch's partials that have a moment of arrival; there are some.
     rows
         Number of rows in each partial.
     before
@@ -47,17 +43,22 @@ def revisions_of(
     through
         The instant through which windows are shown.
     """
-    arrived = Arrived(offsets, partials.starts, rows, partials.reaching, partials.closed, turns, *before)
-    key, number, late = late_windows(numbering.grid, arrived, batch, revising.lateness, revising.after, through)
-    if len(reaching := np.flatnonzero((turns > batch) & (partials.reaching == 1))):
+    since = int(partials.arrivals[late].min())
+    arrived = Arrived(offsets, partials.starts, rows, partials.reaching, partials.closed, partials.arrivals, *before)
+    key, number, slices = late_windows(numbering.grid, arrived, since, revising.lateness, revising.after, through)
+    if len(reaching := np.flatnonzero(late & (partials.reaching == 1))):
         marks = partials.closed[reaching]
         revised = np.maximum(marks - revising.lateness, revising.after), np.minimum(marks, through)
         reached = reached_windows(numbering, partials, reaching, *revised)
-        key, number, late = (np.concatenate(pair) for pair in zip((key, number, late), reached, strict=True))
-    order = np.lexsort((turns[late], number, key))
-    key, number, late = key[order], number[order], late[order]
-    continues = np.append(False, (key[1:] == key[:-1]) & (number[1:] == number[:-1]))[: len(key)]
-    revision, sequence, lo, hi, member_offsets, members = versions(numbering.grid, arrived, batch, key, number, late, continues)
+        key, number, slices = (np.concatenate(pair) for pair in zip((key, number, slices), reached, strict=True))
+    # Of the slices that came together, the one into which events reach comes first.
+    order = np.lexsort((-partials.reaching[slices], partials.arrivals[slices], number, key))
+    key, number, slices = key[order], number[order], slices[order]
+    moment = partials.arrivals[slices]
+    same = np.append(False, (key[1:] == key[:-1]) & (number[1:] == number[:-1]))[: len(key)]
+    first = ~(same & np.append(False, moment[1:] == moment[:-1])[: len(key)])
+    key, number, slices, continues = key[first], number[first], slices[first], same[first]
+    revision, sequence, lo, hi, member_offsets, members = versions(numbering.grid, arrived, since, key, number, slices, continues)
     ranges, held = (sequence, lo, hi), (member_offsets, members)
     return Windows.of(key, *numbering.bounds(number), revision=revision, ranges=ranges, members=held, continues=continues), number
 
@@ -68,15 +69,3 @@ def marked_by_edge(stage: SliceStage, partials: Partials) -> Partials:
     late = closed != NEVER_CLOSED
     closed[late] = stage.edges.slice_starts(closed[late])
     return replace(partials, closed=closed)
-
-
-def merged_late(stage: SliceStage, partials: Partials) -> Partials:
-    """The ``partials`` of one batch, those of one slice that came late for the same windows combined."""
-    places = places_of(partials.starts, partials.reaching)
-    bounds = runs(equal_runs(partials.keys), places, partials.closed, partials.closed)
-    firsts = bounds[:-1]
-    ints, floats = combine_runs(stage.layout.program(), bounds, partials.ints, partials.floats)
-    objects = stage.objects.fold(partials.objects, bounds)
-    before = least_spans(partials.before, firsts)
-    keys, starts, closed, reaching = (column[firsts] for column in (partials.keys, partials.starts, partials.closed, partials.reaching))
-    return Partials(keys, starts, closed, ints, floats, objects, before, reaching)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from windowmill.windowing.axis import Grid, WindowGrid
 from windowmill.windowing.bounds import check_share, count_ends
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, REACHING, SLICE
+from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.grid_partials import Partials, combine_numbers, concatenate, windows_of
 from windowmill.windowing.columnar.known_spans import (
@@ -31,8 +31,17 @@ from windowmill.windowing.columnar.known_spans import (
 )
 from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.packing import Sliced
-from windowmill.windowing.columnar.slice_columns import arrivals_of, closed_of, nulled, orders_of, places_of, reached_of, reaching_of
-from windowmill.windowing.columnar.slice_revisions import marked_by_edge, merged_late, revisions_of
+from windowmill.windowing.columnar.slice_columns import (
+    IN_TIME,
+    arrivals_of,
+    closed_of,
+    nulled,
+    orders_of,
+    places_of,
+    reached_of,
+    reaching_of,
+)
+from windowmill.windowing.columnar.slice_revisions import marked_by_edge, revisions_of
 from windowmill.windowing.columnar.slices import (
     GRID,
     NodeStage,
@@ -43,13 +52,14 @@ from windowmill.windowing.columnar.slices import (
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.columnar.whole_keys import WholeKeys, of_packed, of_parts
 from windowmill.windowing.kernels.columns import arenas, int64_of, stored
-from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lower import lower
 from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED, hopping_windows
 from windowmill.windowing.kernels.slices import along_axis, combine_runs, runs
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.leaves import runs as equal_runs
 from windowmill.windowing.slicing.numbering import Numbering, pairs_among
+from windowmill.windowing.watermark import AFTER
 
 
 @dataclass(frozen=True)
@@ -89,12 +99,11 @@ def _combine(stage: WindowStage, whole: WholeKeys) -> Combined:
     merged = _merged(stage.slices, whole)
     spans, merged = _with_new(stage, merged)
     windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
-    own = merged.turns >= stage.slices.batch
+    own = merged.own
     kept, kept_offsets, n_nodes = None, np.zeros(1, np.int64), 0
     if stage.keep_from is not None:
         partials = marked_by_edge(stage.slices, merged.partials) if stage.slices.revises else merged.partials
-        new = partials.at(own & (partials.starts >= stage.keep_from))
-        stored_rows = [(0, merged_late(stage.slices, new) if stage.slices.revises else new)]
+        stored_rows = [(0, partials.at(own & (partials.starts >= stage.keep_from)))]
         if stage.nodes is not None:
             # No node holds events that reach into its slices.
             begun = partials.reaching == 0
@@ -108,7 +117,7 @@ def _combine(stage: WindowStage, whole: WholeKeys) -> Combined:
 
 @dataclass(frozen=True)
 class _Merged:
-    """Slices of whole keys; those with equal key, start, reaching, closed and turn are combined into one.
+    """Slices of whole keys; those with equal key, start, reaching, closed, arrival and batch are combined into one.
 
     Attributes
     ----------
@@ -116,9 +125,8 @@ class _Merged:
         Key columns by key index.
     offsets
         Key k's slices are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    turns
-        The batch of each slice; of a late row that brings revisions, a greater number that ascends in order of arrival. int64, shape
-        (n_slices,).
+    own
+        Mask of the batch's slices; shape (n_slices,).
     table
         The rows that partials point into.
     columns
@@ -134,7 +142,7 @@ class _Merged:
     of_key: Mapping[str, pa.Array]
     offsets: Ints
     partials: Partials
-    turns: Ints
+    own: Bools
     table: pa.Table
     columns: StoredObjects
     spans: Spans
@@ -151,10 +159,12 @@ def _merged(stage: SliceStage, whole: WholeKeys) -> _Merged:
     layout = stage.layout
     slices, offsets, spans = split_off(stage.known, whole.slices, whole.offsets)
     starts, reaching, closed = int64_of(slices.column(SLICE).combine_chunks()), reaching_of(slices), closed_of(slices)
-    turns = int64_of(slices.column(BATCH).combine_chunks()) + 1 + arrivals_of(slices)
+    batches, arrivals = int64_of(slices.column(BATCH).combine_chunks()), arrivals_of(slices)
+    # Rows in time by batch, late ones by their moment, which is of one batch.
+    turns = np.where(arrivals == IN_TIME, batches - AFTER, arrivals)
     if len(moved := along_axis(offsets, places_of(starts, reaching), closed, turns)):
         slices, starts, closed, turns = slices.take(pa.array(moved)).combine_chunks(), starts[moved], closed[moved], turns[moved]
-        reaching = reaching[moved]
+        reaching, batches, arrivals = reaching[moved], batches[moved], arrivals[moved]
     ints, floats = arenas(layout, slices)
     objects, before = stage.objects.read(slices), spans_before(stage.known, slices)
     orders, reached = orders_of(slices), reached_of(slices, starts)
@@ -163,13 +173,13 @@ def _merged(stage: SliceStage, whole: WholeKeys) -> _Merged:
         ints, floats = combine_runs(layout.program(), bounds, ints, floats)
         objects = stage.objects.fold(objects, bounds)
         firsts = bounds[:-1]
-        starts, reaching, closed, turns = starts[firsts], reaching[firsts], closed[firsts], turns[firsts]
+        starts, reaching, closed, batches, arrivals = (each[firsts] for each in (starts, reaching, closed, batches, arrivals))
         before = least_spans(before, firsts)
         orders, reached = (fold.reduceat(given, firsts) for fold, given in ((np.minimum, orders), (np.maximum, reached)))
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
     index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    partials = Partials(index, starts, closed, ints, floats, objects, before, reaching)
-    return _Merged(whole.of_key, offsets, partials, turns, slices, stage.objects, spans, orders, reached)
+    partials = Partials(index, starts, closed, ints, floats, objects, before, reaching, arrivals)
+    return _Merged(whole.of_key, offsets, partials, batches == stage.batch, slices, stage.objects, spans, orders, reached)
 
 
 def _with_new(stage: WindowStage, merged: _Merged) -> tuple[Spans, _Merged]:
@@ -182,7 +192,7 @@ def _with_new(stage: WindowStage, merged: _Merged) -> tuple[Spans, _Merged]:
     """
     if not stage.slices.known:
         return merged.spans, merged
-    grids, own = stage.known_grids, merged.turns >= stage.slices.batch
+    grids, own = stage.known_grids, merged.own
     if stage.nodes is None:  # a node may start where no window is
         # For which windows stored late rows came late, but not too late, their marks do not tell.
         stored = ~own & (merged.partials.closed == NEVER_CLOSED) if stage.slices.revises else ~own
@@ -257,16 +267,17 @@ def _hopping(stage: WindowStage, fixed: Grid, number: int, merged: _Merged) -> I
 
 
 def _revised(stage: WindowStage, revising: Revising, number: int, merged: _Merged, numbering: Numbering) -> tuple[Windows, Ints]:
-    """The versions of one window of the spec, one for each of its windows and each late row that revises it, and their numbers."""
+    """The versions of one window of the spec that late rows bring, and their numbers."""
     (window, grid), known = stage.grids[number], stage.slices.known
-    late, partials = merged.turns > stage.slices.batch, merged.partials
+    partials = merged.partials
+    late = merged.own & (partials.arrivals != IN_TIME)
     if not late.any():
         return Windows.none(), np.empty(0, np.int64)
     rows = np.ascontiguousarray(partials.ints[:, stage.slices.layout.program()[0][1]])
     begun, reaching = int((late & (partials.reaching == 0) & (rows > 0)).sum()), partials.starts[late & (partials.reaching == 1)]
     check_share(window, begun * grid.most_ends(min(grid.longest, revising.lateness)) + len(numbering.starting_at(reaching)[0]))
     before = bounds_before(partials.before, known.index(window) if window in known else None)
-    return revisions_of(numbering, partials, merged.offsets, merged.turns, rows, before, stage.slices.batch, revising, stage.through)
+    return revisions_of(numbering, partials, merged.offsets, late, rows, before, revising, stage.through)
 
 
 def _lowered(stage: WindowStage, number: int, merged: _Merged, windows: Windows) -> pa.Table:
@@ -328,7 +339,8 @@ def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: Partials)
     ints, floats = combine_runs(stage.layout.program(), bounds, below.ints, below.floats)
     objects, spans = stage.objects.fold(below.objects, bounds), least_spans(below.before, firsts)
     never, begun = np.full(len(number), NEVER_CLOSED, np.int64), np.zeros(len(number), np.int64)
-    return number, Partials(keys[firsts], wanted.nodes.starts(number), never, ints, floats, objects, spans, begun)
+    in_time = np.full(len(number), IN_TIME, np.int64)
+    return number, Partials(keys[firsts], wanted.nodes.starts(number), never, ints, floats, objects, spans, begun, in_time)
 
 
 def _kept(
@@ -346,7 +358,8 @@ def _kept(
     n = len(partials.starts)
     fields = stored(stage.layout, partials.ints, partials.floats, merged.table) | stage.objects.write(partials.objects)
     fields |= {SLICE: pa.array(partials.starts), LEVEL: pa.array(levels), REACHING: pa.array(partials.reaching)}
-    fields |= {CLOSED: nulled(partials.closed), BATCH: pa.repeat(stage.batch, n)}
+    fields |= {CLOSED: nulled(partials.closed, NEVER_CLOSED), ARRIVAL: nulled(partials.arrivals, IN_TIME)}
+    fields[BATCH] = pa.repeat(stage.batch, n)
     fields |= {column: values.take(pa.array(partials.keys)) for column, values in merged.of_key.items()}
     in_time = partials.closed == NEVER_CLOSED
     fields |= spans_stored(stage.known, np.where(in_time[:, None], NO_SPAN * len(stage.known), partials.before))

@@ -46,6 +46,7 @@ from windowmill.windowing.kernels.columns import int64_of, order_key, stored, va
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, lift_runs
+from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.kernels.slices import along_axis, by_key, runs
 from windowmill.windowing.nodes import Nodes
 
@@ -108,12 +109,12 @@ class SliceStage:
     Attributes
     ----------
     schema
-        Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``REACHING`` if events last, ``CLOSED``, ``BATCH``, the
-        partials.
+        Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``REACHING`` if events last, ``CLOSED``, ``ARRIVAL`` if late
+        rows bring revisions, ``BATCH``, the partials.
     check
         Verifies slices read from the state; none if there is no state.
     revises
-        Whether late rows bring revisions. If so, each of them is lifted into a partial of its own, with its ``ARRIVAL``.
+        Whether late rows bring revisions. If so, those that arrived together are lifted into partials of their own, with their ``ARRIVAL``.
     known
         Names of the windows that show empty ones. The schema has the columns of their :mod:`.known_spans`.
     lasting
@@ -134,7 +135,7 @@ class SliceStage:
     @cached_property
     def lifted_schema(self) -> pa.Schema:
         """Columns of a slice until it is stored."""
-        own = [ARRIVAL, *([ORDER] if self.known else [])] if self.revises else []
+        own = [ORDER] if self.revises and self.known else []
         own += [REACHED] if self.known and self.lasting is not None else []
         return pa.schema([*self.schema, *((name, pa.int64()) for name in own)])
 
@@ -329,14 +330,14 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     bounds = runs(offsets, places, closed, arrivals)
     first = order[bounds[:-1]]
     columns = lifted_groups(stage, rows, order, bounds)
-    columns |= {SLICE: pa.array(starts[first]), CLOSED: nulled(closed[bounds[:-1]]), BATCH: pa.repeat(stage.batch, len(bounds) - 1)}
-    columns |= {LEVEL: pa.repeat(0, len(bounds) - 1), REACHING: pa.array(reaching[first])}
+    columns |= {SLICE: pa.array(starts[first]), CLOSED: nulled(closed[bounds[:-1]], NEVER_CLOSED)}
+    columns |= {BATCH: pa.repeat(stage.batch, len(bounds) - 1), LEVEL: pa.repeat(0, len(bounds) - 1), REACHING: pa.array(reaching[first])}
     columns |= dict.fromkeys(columns_of(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
     if ORDER in stage.lifted_schema.names:
         columns[ORDER] = pa.array(np.minimum.reduceat(orders_of(rows)[order], bounds[:-1]) if len(order) else arrivals)
     if REACHED in stage.lifted_schema.names:
         columns[REACHED] = pa.array(np.maximum.reduceat(reached[order], bounds[:-1]) if len(order) else arrivals)
-    columns[ARRIVAL] = pa.array(arrivals[bounds[:-1]], mask=arrivals[bounds[:-1]] == IN_TIME)
+    columns[ARRIVAL] = nulled(arrivals[bounds[:-1]], IN_TIME)
     table = pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
     return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)
 

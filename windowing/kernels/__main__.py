@@ -70,7 +70,8 @@ def _slice(*, revises: bool) -> None:
     spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
     pipeline = parse_pipeline(spec)
     layout, grids = Layout.of(pipeline, {"t": pa.int64(), "v": pa.float64()}), Grids.of(pipeline)
-    own = [(name, pa.int64()) for name in (added.SLICE, added.CLOSED, *columns_of(grids.known), added.BATCH)]
+    arrival = [added.ARRIVAL] if revises else []
+    own = [(name, pa.int64()) for name in (added.SLICE, added.CLOSED, *arrival, *columns_of(grids.known), added.BATCH)]
     schema = pa.schema([*own, *layout.stored_columns])
     stage = slices.SliceStage((), (), layout, grids.edges, 0, schema, revises=revises, known=grids.known)
     rows = pa.table({added.TIME: [3, 1, 3], added.CLOSED: pa.array([None, None, 5], pa.int64()), "v": [1.0, 2.0, 3.0]})
@@ -101,7 +102,7 @@ def _sessions() -> None:
     for batch in range(2):
         closed = 8 * batch
         stage = partials.SessionStage(
-            (), (), layout, limits, batch, closed, closed + 6, 0, None, True, read, schema, result_schema(pipeline, types)
+            (), (), layout, limits, batch, closed, closed + 6, 0, None, True, read, schema, result_schema(pipeline, types), False
         )
         rows = [{"v": 1.0, "_time": at, "_number": at, "_closed": at + 1, "_late": True} for at in range(closed, closed + 8)]
         done = advance(stage, pa.Table.from_pylist(rows, schema=read), stored)

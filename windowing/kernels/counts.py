@@ -135,14 +135,15 @@ def _windows_of_key(
 ) -> Any:
     """Find the windows of one key, and judge its suspects in order of arrival; returns the grown sequence and listed rows."""
     first, last = rows.offsets[key], rows.offsets[key + 1]
-    behind = suspects_of(first, last, judged.suspect, rows.number)
+    behind = suspects_of(first, last, judged.suspect, rows.moment)
     lengths = found.lengths
     group = -1
     begin = lo = hi = lengths[LENGTH]
     for turn in range(len(behind) + 1):
         closed = judged.marks[behind[turn]] if turn < len(behind) else through
+        together = 0 < turn < len(behind) and rows.moment[behind[turn]] == rows.moment[behind[turn - 1]]
         # Of rows that arrive later, only suspects can lie in windows that close now, and these are not held yet.
-        starts = _starts(rows, first, last, judged.held, AFTER, fronts.begun[key])
+        starts = _starts(rows, first, last, judged.held, AFTER, fronts.begun[key])[: 0 if together else last - first]
         for place in range(len(starts) - size + 1):
             start, end = starts[place], starts[place + size - 1] + 1
             if end > closed:
@@ -172,11 +173,11 @@ def _windows_of_key(
 @njit
 def _starts(rows: Rows, first: int, last: int, held: Bools, before: int, begun: int) -> Any:
     """Distinct start times after ``begun`` of the rows that arrived before ``before``, ascending."""
-    time, number = rows.time, rows.number
+    time, moment = rows.time, rows.moment
     found = np.empty(last - first, np.int64)
     n = 0
     for row in range(first, last):
-        if held[row] and number[row] < before and time[row] > begun and (n == 0 or found[n - 1] != time[row]):
+        if held[row] and moment[row] < before and time[row] > begun and (n == 0 or found[n - 1] != time[row]):
             found[n] = time[row]
             n += 1
     return found[:n]
@@ -236,7 +237,7 @@ def _write(found: Found, key: int, group: int, start: int, end: int, lo: int, hi
 @njit
 def _open(size: int, rows: Rows, first: int, last: int, held: Bools, row: int, begun: int, closed: int) -> bool:
     """Whether a window that would hold ``row`` is unfinished, or ends after ``closed``."""
-    starts = _starts(rows, first, last, held, rows.number[row] + 1, begun)
+    starts = _starts(rows, first, last, held, rows.moment[row] + 1, begun)
     for place in range(len(starts)):
         if rows.stop[row] > starts[place]:
             if place > len(starts) - size:

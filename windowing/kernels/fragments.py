@@ -15,9 +15,14 @@ import numpy as np
 
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints, combine, inner, njit
 
+#: No fragment arrived at this moment.
+BEFORE = np.iinfo(np.int64).min
+
 
 class Fragments(NamedTuple):
-    """Fragments of all keys, sorted by key and arrival; those of the state come first. Times in ticks of the axis.
+    """Fragments of all keys, sorted by key and arrival, of those that arrived together the latest first. Times in ticks of the axis.
+
+    Those of the state come first.
 
     Attributes
     ----------
@@ -29,6 +34,8 @@ class Fragments(NamedTuple):
         Mask of the fragments of new rows.
     suspect
         Mask of the rows that windows were shown past when they arrived, each a fragment of its own.
+    moments
+        Moment of arrival of each, of a run of rows that of the first; shape (n_fragments,).
     marks
         Of a suspect, the instant through which windows were closed when it arrived: it counts if the session that it joins was open.
     revision
@@ -42,6 +49,7 @@ class Fragments(NamedTuple):
     last: Ints
     fresh: Bools
     suspect: Bools
+    moments: Ints
     marks: Ints
     revision: Ints
     shown: Bools
@@ -74,7 +82,7 @@ class _Found(NamedTuple):
 
 @njit
 def sessions_of(gap: int, ahead: int, closed: int, fragments: Fragments) -> Any:
-    """Join fragments into sessions; show those that the watermark passes, and again for each suspect; O(n(1 + s)) for s open sessions.
+    """Join fragments into sessions; show those that the watermark passes, and again when suspects arrive; O(n(1 + s)) for s open sessions.
 
     No fragment but a suspect joins a session that has been shown, so only suspects need a look at what was shown and closed before them.
 
@@ -102,10 +110,12 @@ def sessions_of(gap: int, ahead: int, closed: int, fragments: Fragments) -> Any:
     kept, n_kept, accepted = np.empty((n, 5), np.int64), 0, np.ones(n, np.bool_)
     for key in range(len(fragments.offsets) - 1):
         low = high = 0
+        settled = BEFORE
         for part in range(fragments.offsets[key], fragments.offsets[key + 1]):
             mark = fragments.marks[part]
-            if fragments.suspect[part]:
+            if fragments.suspect[part] and fragments.moments[part] != settled:
                 low = _settle(gap, key, low, high, mark + ahead, mark, sessions, found)
+                settled = fragments.moments[part]
             joined, stop = _neighbours(gap, low, high, fragments.first[part], fragments.last[part], sessions)
             if joined == stop and fragments.suspect[part] and fragments.last[part] + gap < mark:
                 accepted[part] = False

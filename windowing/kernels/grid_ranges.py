@@ -208,9 +208,9 @@ def known_span(rows: Rows, counted: Bools, first: Ints, last: Ints) -> Any:
     tuple
         Least start and greatest end before each row of ``counted``; undefined for others. Shapes (n_rows,).
     """
-    offsets, time, stop, number = rows
+    offsets, time, stop, moment = rows
     arrived = np.flatnonzero(counted)
-    arrived = arrived[np.argsort(number[arrived])]
+    arrived = arrived[np.argsort(moment[arrived])]
     key = np.empty(len(time), np.int64)
     for index in range(len(offsets) - 1):
         key[offsets[index] : offsets[index + 1]] = index
@@ -218,8 +218,7 @@ def known_span(rows: Rows, counted: Bools, first: Ints, last: Ints) -> Any:
     begin = 0
     while begin < len(arrived):
         end = begin
-        # A row that lasts may be several of equal number.
-        while end < len(arrived) and number[arrived[end]] == number[arrived[begin]]:
+        while end < len(arrived) and moment[arrived[end]] == moment[arrived[begin]]:
             row = arrived[end]
             before_first[row], before_last[row] = first[key[row]], last[key[row]]
             end += 1

@@ -1,4 +1,4 @@
-"""Versions of a grid's windows for late rows that arrived before the window was closed: one version per late row.
+"""Versions of a grid's windows for late rows that arrived before the window was closed: one version for those that arrived together.
 
 Rows are in order of their start; their greatest end so far (:func:`reaches`) ascends with them, so that a bisection finds the first row
 that may still last into a window.
@@ -63,7 +63,7 @@ def reaches(offsets: Ints, stop: Ints) -> Ints:
 @njit
 def first_late(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, key: Ints, window: Ints) -> Ints:
     """The first row that arrived in each window (key, number) after the watermark had passed it and before it was closed; −1 for none."""
-    offsets, time, stop, number = rows
+    offsets, time, stop, moment = rows
     found = np.full(len(key), -1, np.int64)
     reach = reaches(offsets, stop)
     for index in range(len(key)):
@@ -73,14 +73,14 @@ def first_late(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, key: Ints,
             if time[row] >= end:
                 break
             late = watermark[row] >= end and closed[row] < end and stop[row] > start
-            if late and (found[index] < 0 or number[row] < number[found[index]]):
+            if late and (found[index] < 0 or moment[row] < moment[found[index]]):
                 found[index] = row
     return found
 
 
 @njit
 def late_revisions(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, new: Bools, before_first: Ints, before_last: Ints) -> Any:
-    """Make a version of a window for each new row that arrived after the watermark had passed it and before it was closed.
+    """Make a version of a window for each moment at which new rows arrived after the watermark had passed it and before it was closed.
 
     Parameters
     ----------
@@ -95,9 +95,10 @@ def late_revisions(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, new: B
     met, reach, none = Met(watermark, closed, before_first, before_last), reaches(rows.offsets, rows.stop), np.empty(0, np.int64)
     n, n_members = _revise(grid, rows, met, new, reach, False, Revisions(none, none, none, none, none))
     key, window, revision = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
-    member_offsets, members = np.zeros(n + 1, np.int64), np.empty(n_members, np.int64)
+    # Rows of a version are listed before it is known whether another row has brought it: room for one version more.
+    member_offsets, members = np.zeros(n + 1, np.int64), np.empty(n_members + len(rows.time), np.int64)
     _revise(grid, rows, met, new, reach, True, Revisions(key, window, revision, member_offsets, members))
-    return key, window, revision, member_offsets, members
+    return key, window, revision, member_offsets, members[:n_members]
 
 
 @njit
@@ -115,15 +116,16 @@ def _revise(grid: Grid, rows: Rows, met: Met, new: Bools, reach: Ints, write: bo
                 if start >= rows.stop[late] or end > met.watermark[late] or end < start:
                     break
                 first = begin + np.searchsorted(reach[begin:finish], start, side="right")
-                held, on_time, earliest = _list_held(rows, met, late, first, finish, start, end, write, out.members, n_members)
-                if write:
+                held, on_time, earliest, is_first = _list_held(rows, met, late, first, finish, start, end, write, out.members, n_members)
+                if write and is_first:
                     shown = on_time > 0 or _stood(met, earliest, start, end)
                     out.key[n], out.window[n] = key, window
-                    out.revision[n] = held - on_time - 1 + (1 if shown else 0)
                     out.member_offsets[n + 1] = n_members + held
-                    _late_last(out.members[n_members : n_members + held], on_time, rows.number, met.watermark, end)
-                n_members += held
-                n += 1
+                    moments = _late_last(out.members[n_members : n_members + held], on_time, rows.moment, met.watermark, end)
+                    out.revision[n] = moments - 1 + (1 if shown else 0)
+                if is_first:
+                    n_members += held
+                    n += 1
                 window += 1
     return n, n_members
 
@@ -132,21 +134,26 @@ def _revise(grid: Grid, rows: Rows, met: Met, new: Bools, reach: Ints, write: bo
 def _list_held(
     rows: Rows, met: Met, late: int, first: int, finish: int, start: int, end: int, write: bool, members: Ints, begun: int
 ) -> Any:
-    """List the rows of [start, end) that had arrived by ``late``; returns their number, that of on-time ones, and the first late row."""
+    """List the rows of [start, end) that had arrived by ``late``.
+
+    Returns their number, that of on-time ones, the first late row, and whether no late row before ``late`` arrived together with it.
+    """
     held = on_time = 0
-    earliest = late
+    earliest, is_first = late, True
     for row in range(first, finish):
         if rows.time[row] >= end:
             break
-        if rows.stop[row] > start and rows.number[row] <= rows.number[late] and met.closed[row] < end:
+        if rows.stop[row] > start and rows.moment[row] <= rows.moment[late] and met.closed[row] < end:
             if write:
                 members[begun + held] = row
             held += 1
             if met.watermark[row] < end:
                 on_time += 1
-            elif rows.number[row] < rows.number[earliest]:
+            elif rows.moment[row] < rows.moment[earliest]:
                 earliest = row
-    return held, on_time, earliest
+            elif row < late and rows.moment[row] == rows.moment[late]:
+                is_first = False
+    return held, on_time, earliest, is_first
 
 
 @inner
@@ -157,8 +164,8 @@ def _stood(met: Met, earliest: int, start: int, end: int) -> Any:
 
 
 @njit
-def _late_last(members: Ints, on_time: int, number: Ints, watermark: Ints, end: int) -> None:
-    """Move on-time rows to the front in their order, followed by late rows in order of arrival."""
+def _late_last(members: Ints, on_time: int, moment: Ints, watermark: Ints, end: int) -> Any:
+    """Move on-time rows to the front in their order, followed by late rows in order of arrival; returns the number of moments of these."""
     late, arrival = np.empty(len(members) - on_time, np.int64), np.empty(len(members) - on_time, np.int64)
     n_late = 0
     for place in range(len(members)):
@@ -166,7 +173,11 @@ def _late_last(members: Ints, on_time: int, number: Ints, watermark: Ints, end: 
         if watermark[row] < end:
             members[place - n_late] = row
         else:
-            late[n_late], arrival[n_late] = row, number[row]
+            late[n_late], arrival[n_late] = row, moment[row]
             n_late += 1
-    for rank, index in enumerate(np.argsort(arrival)):
+    moments = 0
+    for rank, index in enumerate(np.argsort(arrival, kind="mergesort")):
         members[on_time + rank] = late[index]
+        if rank == 0 or moment[late[index]] != moment[members[on_time + rank - 1]]:
+            moments += 1
+    return moments

@@ -12,13 +12,15 @@ from windowmill.windowing.kernels.rows import suspects_of
 
 
 @njit
-def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, number: Ints, watermark: Ints, new: Bools, applied: Bools) -> Any:
+def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, moment: Ints, watermark: Ints, new: Bools, applied: Bools) -> Any:
     """Accept or refuse new tuples by what their key had applied when they arrived; O(n), plus sorting and searching for late ones.
 
     Parameters
     ----------
     settings, listed
         As in :class:`~windowmill.windowing.kernels.policy_arrays.Rules`.
+    moment
+        Moment of arrival, as in :class:`~windowmill.windowing.kernels.rows.Rows`.
     applied
         Older tuples that the key knows: in the window, waiting, or the last one applied.
 
@@ -43,28 +45,28 @@ def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, number
         for place in range(first, last):
             suspect[place] = new[place] and time[place] < watermark[place]
             accepted[place] = new[place] and not suspect[place]
-        suspects = suspects_of(first, last, suspect, number)
-        lives, born_number, born_at = 0, np.empty(behind, np.int64), np.empty(behind, np.int64)
+        suspects = suspects_of(first, last, suspect, moment)
+        lives, born_with, born_at = 0, np.empty(behind, np.int64), np.empty(behind, np.int64)
         for place in suspects:
             met = watermark[place]
             other = first + np.searchsorted(time[first:last], met, side="left") - 1
             # Tuples applied before the key's state last expired do not count.
             while other >= first:
-                known = (accepted[other] or applied[other]) and number[other] < number[place]
-                if known and (lives == 0 or number[other] >= born_number[lives - 1] or time[other] >= born_at[lives - 1]):
+                known = (accepted[other] or applied[other]) and moment[other] < moment[place]
+                if known and (lives == 0 or moment[other] >= born_with[lives - 1] or time[other] >= born_at[lives - 1]):
                     break
                 other -= 1
             if other < first:
                 accepted[place] = True
             elif settings[IDLE] < AFTER and met - time[other] > settings[IDLE]:
                 accepted[place] = fresh[place] = True
-                born_number[lives], born_at[lives] = number[place], met
+                born_with[lives], born_at[lives] = moment[place], met
                 lives += 1
             else:
                 accepted[place] = place > other and time[place] >= _last_tick(settings, listed, time[other], met)
         for place in range(first, last):
             for born in range(lives):
-                if number[place] >= born_number[born] or time[place] >= born_at[born]:
+                if moment[place] >= born_with[born] or time[place] >= born_at[born]:
                     life[place] += 1
     return accepted, fresh, life
 

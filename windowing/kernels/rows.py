@@ -1,4 +1,4 @@
-"""Live rows of all keys in the kernels' form, and the suspects among them in order of arrival."""
+"""Live rows of all keys in the kernels' form, and the suspects among them in the order in which they are judged."""
 
 from __future__ import annotations
 
@@ -18,26 +18,29 @@ class Rows(NamedTuple):
         Key k's rows are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
     time, stop
         Start and end of each row; shape (n_rows,).
-    number
-        Number of each row, ascending in order of arrival over all batches; shape (n_rows,).
+    moment
+        Moment at which each row arrived, ascending over all batches; equal for rows that arrived together. Shape (n_rows,).
     """
 
     offsets: Ints
     time: Ints
     stop: Ints
-    number: Ints
+    moment: Ints
 
 
 @njit
-def suspects_of(first: int, last: int, suspect: Bools, number: Ints) -> Any:
-    """Indices of the suspects in rows ``first:last``, in order of arrival; O(n + m log m)."""
+def suspects_of(first: int, last: int, suspect: Bools, moment: Ints) -> Any:
+    """Indices of the suspects in rows ``first:last``, in order of arrival; of those that arrived together the latest first. O(n + m log m).
+
+    From the latest to the earliest, a row that joins others to an open session is there before them.
+    """
     count = 0
     for row in range(first, last):
         count += 1 if suspect[row] else 0
     rows, arrival = np.empty(count, np.int64), np.empty(count, np.int64)
     count = 0
-    for row in range(first, last):
+    for row in range(last - 1, first - 1, -1):
         if suspect[row]:
-            rows[count], arrival[count] = row, number[row]
+            rows[count], arrival[count] = row, moment[row]
             count += 1
-    return rows[np.argsort(arrival)]
+    return rows[np.argsort(arrival, kind="mergesort")]

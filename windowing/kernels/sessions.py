@@ -3,8 +3,8 @@
 A row exactly at the end of a session, a gap after its last row, still joins it; the session closes after that instant. A session that is
 split at its greatest size takes no row at its end.
 
-A row whose time lies in closed windows at its arrival (a *suspect*) is judged by the rows that the key held then. Other rows join no
-closed session, so their arrivals need no replay.
+A row whose time lies in closed windows at its arrival (a *suspect*) is judged by the rows that the key held then, and by those that
+arrived with it. Other rows join no closed session, so their arrivals need no replay.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def sessions(gap: int, longest: int, rows: Rows, marks: Ints, suspect: Bools, li
     closed = Closed(np.full(n, -1, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64))
     for key in range(len(rows.offsets) - 1):
         first, last = rows.offsets[key], rows.offsets[key + 1]
-        for row in suspects_of(first, last, suspect, rows.number):
-            count = _close(limits, rows, key, rows.number[row], live, marks[row], closed, count)
+        for row in suspects_of(first, last, suspect, rows.moment):
+            count = _close(limits, rows, key, rows.moment[row], live, marks[row], closed, count)
             live[row] = True
             live[row] = accepted[row] = _closes_with(limits, rows, first, last, live, row) > marks[row]
         count = _close(limits, rows, key, AFTER, live, through, closed, count)
@@ -101,7 +101,7 @@ def _closes_with(limits: Limits, rows: Rows, first: int, last: int, live: Bools,
     """The closing instant of the session of ``row``, over the live rows that had arrived by then."""
     start, reach, begun = 0, 0, False
     for other in range(first, last):
-        if live[other] and rows.number[other] <= rows.number[row]:
+        if live[other] and rows.moment[other] <= rows.moment[row]:
             if begun and rows.time[other] - reach <= limits.gap and rows.time[other] - start < limits.longest:
                 reach = max(reach, rows.stop[other])
             elif other > row:
@@ -113,16 +113,16 @@ def _closes_with(limits: Limits, rows: Rows, first: int, last: int, live: Bools,
 
 @inner
 def _close(limits: Limits, rows: Rows, key: int, before: int, live: Bools, through: int, closed: Closed, count: int) -> Any:
-    """Remove the sessions closed at ``through`` from the live rows with numbers below ``before``; returns the new number of sessions."""
-    time, number = rows.time, rows.number
+    """Remove the sessions closed at ``through`` from the live rows that arrived before ``before``; returns the new number of sessions."""
+    time, moment = rows.time, rows.moment
     row, last = rows.offsets[key], rows.offsets[key + 1]
     while row < last:
-        if not live[row] or number[row] >= before:
+        if not live[row] or moment[row] >= before:
             row += 1
             continue
         start, reach, stop = time[row], rows.stop[row], row
         while stop < last:
-            if live[stop] and number[stop] < before:
+            if live[stop] and moment[stop] < before:
                 if time[stop] - reach > limits.gap or time[stop] - start >= limits.longest:
                     break
                 reach = max(reach, rows.stop[stop])
@@ -132,7 +132,7 @@ def _close(limits: Limits, rows: Rows, key: int, before: int, live: Bools, throu
         closed.key[count], closed.start[count] = key, start
         closed.end[count] = min(reach + limits.gap, start + limits.longest if limits.longest < AFTER else AFTER)
         for member in range(row, stop):
-            if live[member] and number[member] < before:
+            if live[member] and moment[member] < before:
                 closed.owner[member], live[member] = count, False
         count += 1
         row = stop

@@ -1,17 +1,17 @@
-"""Versions of a grid's windows that late rows bring, over slices: one version per late row and window that it revises.
+"""Versions of a grid's windows that late rows bring, over slices: of each window one for each moment at which late rows arrived.
 
 ::
 
     window             [-----------)  shown, not closed yet
     slices in time      [a][b]  [c]   revision 0: a b c, and what came late in earlier batches
-    late rows           1     2       one revision each, in order of arrival: a b c 1, a b c 1 2
+    late rows           1     2   3   1, then 2 and 3 together: a b c 1, a b c 1 2 3
 
 A row that is late for a window brings a revision as long as the window is not closed. Nothing that has arrived before is too late for such
 a window, so a version holds all of the key's slices between its bounds that came until then. Only revision numbers need to know which of
-them came late for the window.
+them came late for the window, and at which moments.
 
-A late row that lasts has several slices: one where it begins, those that it crosses, in which it counts as no row, and those into which it
-reaches, where windows begin. It brings a window one revision, by the one slice in which it counts as a row of that window.
+Late rows that last have several slices: those where they begin, those that they cross, in which they count as no rows, and those into which
+they reach, where windows begin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 
 
 class Arrived(NamedTuple):
-    """Slices of all keys, sorted by key, start, reaching, mark and turn; shapes (n_slices,) but for offsets.
+    """Slices of all keys, sorted by key, start, reaching, mark and moment; shapes (n_slices,) but for offsets.
 
     Attributes
     ----------
@@ -38,10 +38,10 @@ class Arrived(NamedTuple):
         1 for rows that began before their slice and last into it, else 0: they are of the windows that begin with the slice.
     marks
         Rows of the slice came late for windows that end at or before this instant; ``NEVER_CLOSED``: for none.
-    turns
-        Ascends in order of arrival among the slices with a mark; greater than that of all others for late rows of the batch.
+    moments
+        Moment at which the rows of a slice with a mark arrived; less than all of these for other slices.
     first, last
-        Of slices with a mark, the span of the key before their first row arrived: starts of the first and last slice that are counted.
+        Of slices with a mark, the span of the key before their rows arrived: starts of the first and last slice that are counted.
         ``first`` is after ``last`` where nothing was counted before, or windows that hold nothing are not shown.
     """
 
@@ -50,21 +50,21 @@ class Arrived(NamedTuple):
     rows: Ints
     reaching: Ints
     marks: Ints
-    turns: Ints
+    moments: Ints
     first: Ints
     last: Ints
 
 
 @njit
-def late_windows(grid: Grid, arrived: Arrived, batch: int, lateness: int, after: int, through: int) -> Any:
-    """The windows that each late row of the batch revises: those that hold it, had been shown at its arrival, and were not closed.
+def late_windows(grid: Grid, arrived: Arrived, since: int, lateness: int, after: int, through: int) -> Any:
+    """The windows that each slice of late rows of the batch revises: those that hold it, had been shown when it came, and were not closed.
 
-    Of a row that lasts those into which it reaches from before their start are left out.
+    Of rows that last those into which they reach from before their start are left out.
 
     Parameters
     ----------
-    batch
-        Slices of a greater turn are late rows of the batch, one each.
+    since
+        Slices that arrived at this moment or later are the batch's late rows.
     lateness
         A row with the mark m comes too late for windows that end at or before m − ``lateness``.
     after, through
@@ -73,14 +73,14 @@ def late_windows(grid: Grid, arrived: Arrived, batch: int, lateness: int, after:
     Returns
     -------
     tuple
-        Key index, window number and slice of each pair of a window and a late row, in order of slices; shapes (n_versions,).
+        Key index, window number and slice of each pair of a window and a slice of late rows, in order of slices; shapes (n_pairs,).
     """
     keys, windows, slices = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
     for write in (False, True):
         n = 0
         for key in range(len(arrived.offsets) - 1):
             for late in range(arrived.offsets[key], arrived.offsets[key + 1]):
-                if arrived.turns[late] <= batch or arrived.reaching[late] or not arrived.rows[late]:
+                if arrived.moments[late] < since or arrived.reaching[late] or not arrived.rows[late]:
                     continue
                 mark, time = arrived.marks[late], arrived.starts[late]
                 window = first_after(grid, max(time, mark - lateness, after))
@@ -104,13 +104,14 @@ def late_windows(grid: Grid, arrived: Arrived, batch: int, lateness: int, after:
 
 
 @njit
-def versions(grid: Grid, arrived: Arrived, batch: int, keys: Ints, windows: Ints, slices: Ints, continues: Bools) -> Any:
-    """The revision number and the slices of each version: of the first version of a window all, of those that follow only the late row.
+def versions(grid: Grid, arrived: Arrived, since: int, keys: Ints, windows: Ints, slices: Ints, continues: Bools) -> Any:
+    """The revision number and the slices of each version: of the first version of a window all, of those that follow only the late rows.
 
     Parameters
     ----------
     keys, windows, slices
-        The pairs of :func:`late_windows`, and those of slices that reach into windows, sorted by key, window and turn.
+        Key index and window number of each version, and a slice of its late rows: the one into which they reach, if there is one. Sorted
+        by key, window and moment.
     continues
         Mask of the versions that follow another one of the same window.
 
@@ -121,12 +122,13 @@ def versions(grid: Grid, arrived: Arrived, batch: int, keys: Ints, windows: Ints
         the batch, and slices that reach into the window, as ``members[member_offsets[v]:member_offsets[v + 1]]``. As (revision, sequence,
         lo, hi, member_offsets, members).
     """
-    turns, begun = arrived.turns, arrived.reaching == 0
-    sequence, in_time = np.flatnonzero(begun & (turns <= batch)), np.flatnonzero(begun & (arrived.marks == NEVER_CLOSED))
-    marked, late = np.flatnonzero(begun & (arrived.marks != NEVER_CLOSED)), np.flatnonzero(begun & (turns > batch))
-    # The slices of each late row, in order of their starts.
-    late = late[np.argsort(turns[late], kind="mergesort")]
-    late_turns, late_starts = turns[late], arrived.starts[late]
+    moments, offsets, begun = arrived.moments, arrived.offsets, arrived.reaching == 0
+    sequence, in_time = np.flatnonzero(begun & (moments < since)), np.flatnonzero(begun & (arrived.marks == NEVER_CLOSED))
+    marked, late = np.flatnonzero(begun & (arrived.marks != NEVER_CLOSED)), np.flatnonzero(begun & (moments >= since))
+    # The batch's late slices by key, moment and start.
+    late = late[np.argsort(moments[late], kind="mergesort")]
+    late = late[np.argsort(np.searchsorted(offsets, late, side="right"), kind="mergesort")]
+    late_keys, late_moments, late_starts = np.searchsorted(offsets, late, side="right") - 1, moments[late], arrived.starts[late]
     n = len(keys)
     revision, lo, hi = np.empty(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
     member_offsets, members = np.zeros(n + 1, np.int64), np.empty(0, np.int64)
@@ -137,17 +139,19 @@ def versions(grid: Grid, arrived: Arrived, batch: int, keys: Ints, windows: Ints
             if continues[version]:
                 revision[version] = revision[version - 1] + 1
             else:
-                low, high = _between(arrived.starts, arrived.offsets[keys[version]], arrived.offsets[keys[version] + 1], start, end)
+                low, high = _between(arrived.starts, offsets[keys[version]], offsets[keys[version] + 1], start, end)
                 lo[version], hi[version] = np.searchsorted(sequence, low), np.searchsorted(sequence, high)
                 shown = np.searchsorted(in_time, low) < np.searchsorted(in_time, high)
                 others = marked[np.searchsorted(marked, low) : np.searchsorted(marked, high)]
                 into = _between(arrived.starts, low, high, start, start + 1)
                 window = start, end, others, into, shown
-                revision[version], n_members = _list_earlier(arrived, batch, slices[version], window, write, members, n_members)
-            own = _between(late_turns, 0, len(late), turns[slices[version]], turns[slices[version]] + 1)
+                revision[version], n_members = _list_earlier(arrived, since, slices[version], window, write, members, n_members)
+            moment = moments[slices[version]]
+            own = _between(late_keys, 0, len(late), keys[version], keys[version] + 1)
+            own = _between(late_moments, own[0], own[1], moment, moment + 1)
             own = _between(late_starts, own[0], own[1], start, end)
             reaches = arrived.reaching[slices[version]] == 1
-            n_members = _list_row(slices[version], reaches, late[own[0] : own[1]], write, members, n_members)
+            n_members = _list_together(slices[version], reaches, late[own[0] : own[1]], write, members, n_members)
             member_offsets[version + 1] = n_members
         if not write:
             members = np.empty(n_members, np.int64)
@@ -155,24 +159,26 @@ def versions(grid: Grid, arrived: Arrived, batch: int, keys: Ints, windows: Ints
 
 
 @njit
-def _list_earlier(arrived: Arrived, batch: int, late: int, window: Any, write: bool, members: Ints, n_members: int) -> Any:
+def _list_earlier(arrived: Arrived, since: int, late: int, window: Any, write: bool, members: Ints, n_members: int) -> Any:
     """List what a window holds beside its range, of which ``late`` is the first late slice in the batch.
 
     ``window`` is its start and end; the slices between them with a mark that reach into none; the places of the slices that start with the
     window; and whether a slice between its bounds has no mark. Returns the revision that ``late`` brings, and the number of members.
     """
     start, end, marked, into, shown = window
-    n_late, first, last = 0, arrived.first[late], arrived.last[late]
-    for place in range(len(marked) + into[1] - into[0]):
+    first, last = arrived.first[late], arrived.last[late]
+    earlier, n_late = np.empty(len(marked) + into[1] - into[0], np.int64), 0
+    for place in range(len(earlier)):
         reaches = place >= len(marked)
         other = into[0] + place - len(marked) if reaches else marked[place]
         if reaches and not arrived.reaching[other]:
             continue
-        in_time, stored = arrived.marks[other] < end, arrived.turns[other] <= batch
+        in_time, stored = arrived.marks[other] < end, arrived.moments[other] < since
         if in_time:
             shown = True
         elif stored:
-            n_late += arrived.rows[other]
+            earlier[n_late] = arrived.moments[other]
+            n_late += 1
             # Spans grow: that of the first late row lies within those of all others.
             first, last = max(first, arrived.first[other]), min(last, arrived.last[other])
         # What is stored and begins in the window is in its range; late rows of the batch bring versions of their own.
@@ -181,12 +187,12 @@ def _list_earlier(arrived: Arrived, batch: int, late: int, window: Any, write: b
                 members[n_members] = other
             n_members += 1
     between = first <= last and first < end and last >= start
-    return n_late + (1 if shown or between else 0), n_members
+    return len(np.unique(earlier[:n_late])) + (1 if shown or between else 0), n_members
 
 
 @njit
-def _list_row(slice_: int, reaches: bool, within: Ints, write: bool, members: Ints, n_members: int) -> Any:
-    """List the slices that a late row has in a window: those ``within`` it, and ``slice_`` if the row ``reaches`` into the window there.
+def _list_together(slice_: int, reaches: bool, within: Ints, write: bool, members: Ints, n_members: int) -> Any:
+    """List the slices of late rows that came together: those ``within`` a window, and ``slice_`` if they reach into the window there.
 
     Returns the number of members.
     """

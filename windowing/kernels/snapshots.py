@@ -72,7 +72,7 @@ def _begin(rows: Rows, first: int, last: int, marks: Ints, late: Bools, held: Bo
     time = rows.time
     for row in range(first, last):
         begins[row] = max(time[row], fixed)
-    for row in suspects_of(first, last, late, rows.number):
+    for row in suspects_of(first, last, late, rows.moment):
         begins[row] = max(time[row], _closed_point(rows, first, last, marks[row], held, fixed, begins, row))
 
 
@@ -81,7 +81,7 @@ def _closed_point(rows: Rows, first: int, last: int, mark: int, held: Bools, fix
     """The last point up to ``mark`` of the rows that had arrived before ``row``."""
     point = fixed
     for other in range(first, last):
-        if held[other] and rows.number[other] < rows.number[row]:
+        if held[other] and rows.moment[other] < rows.moment[row]:
             if begins[other] <= mark:
                 point = max(point, begins[other])
             if rows.stop[other] <= mark:

@@ -29,11 +29,20 @@ class Outcome:
     quarantined: list[tuple[int, str]]
 
 
-def evaluate(pipeline: Pipeline, records: Sequence[Record], *, final: bool = True, latest: float = math.inf) -> Outcome:
+def evaluate(
+    pipeline: Pipeline,
+    records: Sequence[Record],
+    *,
+    commits: Sequence[int] | None = None,
+    final: bool = True,
+    latest: float = math.inf,
+) -> Outcome:
     """Evaluate ``pipeline`` over ``records``, given in order of arrival.
 
     Parameters
     ----------
+    commits
+        Number of each record's commit, ascending; each record is a commit unless given.
     final
         Whether the input has ended; the watermark is then infinite.
     latest
@@ -42,7 +51,7 @@ def evaluate(pipeline: Pipeline, records: Sequence[Record], *, final: bool = Tru
     quarantined: dict[int, str] = {}
     events: list[Event] = []
     clock = Clock(pipeline)
-    for arrival in arrivals(pipeline, records, latest, quarantined):
+    for arrival in arrivals(pipeline, records, range(len(records)) if commits is None else commits, latest, quarantined):
         if isinstance(arrival, Clock):
             clock = arrival
         else:

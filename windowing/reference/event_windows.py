@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.imports import imported_for
-from windowmill.windowing.reference.events import BEFORE, Course, Event, Fired, Span, Tally
+from windowmill.windowing.reference.events import BEFORE, Course, Event, Fired, Span, Tally, arriving_together
 
 if TYPE_CHECKING:
     from windowmill.windowing.windows.count import Count
@@ -191,12 +191,12 @@ class Customs:
         self._events: list[Event] = []
         self._closed: set[int] = set()
         self._passed: float = BEFORE
+        self._told: tuple[Any, ...] | None = None  # order of the last event that the function has taken for good
 
     complete = staticmethod(_passed)
 
     def accept(self, event: Event) -> bool:
-        passed = [earlier for earlier in self._events if earlier.time < self._passed]
-        in_order = not passed or event.order > max(earlier.order for earlier in passed)
+        in_order = self._told is None or event.order > self._told
         if in_order:
             self._events.append(event)
         return in_order
@@ -224,6 +224,7 @@ class Customs:
 
     def close(self, closed: float) -> list[Span]:
         self._passed = max(self._passed, closed)
+        self._told = max((event.order for event in self._events if event.time < self._passed), default=None)
         ended = {number: span for number, span in self._numbered().items() if span.end <= closed and number not in self._closed}
         self._closed |= set(ended)
         return list(ended.values())
@@ -258,9 +259,11 @@ def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, cou
         else:
             yield from (Fired((), span) for span in closed)
 
-    for event in events:
-        yield from settle(event.watermark, event.closed)
-        (tally.counted if windows.accept(event) else tally.refused).add(event.number)
+    for together in arriving_together(events):
+        yield from settle(together[0].watermark, together[0].closed)
+        # From the latest to the earliest, an event that joins others to an open window is there before them.
+        for event in sorted(together, key=lambda event: event.order, reverse=True):
+            (tally.counted if windows.accept(event) else tally.refused).add(event.number)
     yield from settle(course.watermark, course.closed)
 
 

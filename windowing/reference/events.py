@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from windowmill.windowing.bounds import accepted_times
@@ -38,8 +39,8 @@ class Event:
 
     Attributes
     ----------
-    number
-        Position among the records, from 0.
+    number, moment
+        Position among the records, from 0; and the moment of arrival, equal for events that arrive together.
     time, until
         Start and end of the event on the axis; equal for a point event.
     order
@@ -50,6 +51,7 @@ class Event:
     """
 
     number: int
+    moment: int
     key: tuple[Any, ...]
     time: int
     until: int
@@ -116,6 +118,11 @@ class Course:
     greatest: float
 
 
+def arriving_together(events: Sequence[Event]) -> Iterator[list[Event]]:
+    """The ``events``, which are in order of arrival, in lists of those that arrived together."""
+    return (list(together) for _, together in groupby(events, key=lambda event: event.moment))
+
+
 def rank(value: Any) -> tuple[Any, ...]:
     """A sort key for values of one column, as in Spark: nulls first, NaN greatest, −0.0 equal to 0.0.
 
@@ -134,7 +141,7 @@ def ranks(values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 class Clock:
-    """The watermark while events arrive one by one."""
+    """The watermark while events arrive."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._moves = pipeline.time.watermark == "max_event_time"
@@ -152,20 +159,26 @@ class Clock:
         return self.watermark - self._lateness
 
 
-def arrivals(pipeline: Pipeline, records: Sequence[Record], latest: float, refused: dict[int, str]) -> Iterator[Event | Clock]:
+def arrivals(
+    pipeline: Pipeline, records: Sequence[Record], commits: Sequence[int], latest: float, refused: dict[int, str]
+) -> Iterator[Event | Clock]:
     """Yield the events among ``records`` in order of arrival, then the clock after the last one.
 
     Parameters
     ----------
+    commits
+        Number of each record's commit, ascending. The records of a commit arrive together, unless the pipeline has each arrive by itself.
     latest
         Greatest accepted event time; infinity for no bound.
     refused
         Receives the reason of each record that is not an event, by its number.
     """
-    clock = Clock(pipeline)
+    clock, seen, moment = Clock(pipeline), BEFORE, -1
     least, greatest = accepted_times(pipeline)
     time, until = pipeline.time.column, pipeline.time.end
-    for number, record in enumerate(records):
+    for number, (record, commit) in enumerate(zip(records, commits, strict=True)):
+        if pipeline.time.arrival == "row" or commit != moment:
+            moment, clock.seen = number if pipeline.time.arrival == "row" else commit, seen
         at = record.values.get(time)
         to = record.values.get(until) if until else at
         if at is None or to is None:
@@ -180,6 +193,7 @@ def arrivals(pipeline: Pipeline, records: Sequence[Record], latest: float, refus
             # Adding 0.0 turns −0.0 into 0.0: equal keys are one group.
             key = tuple(value + 0.0 if isinstance(value, float) else value for value in (record.values.get(name) for name in pipeline.keys))
             ties = [record.values.get(name) for name in pipeline.time.tie_break]
-            yield Event(number, key, at, to, (at, *ranks(ties), number), clock.watermark, clock.closed, record)
-            clock.seen = max(clock.seen, at)
+            yield Event(number, moment, key, at, to, (at, *ranks(ties), number), clock.watermark, clock.closed, record)
+            seen = max(seen, at)
+    clock.seen = seen
     yield clock

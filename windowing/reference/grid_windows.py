@@ -6,13 +6,14 @@ import calendar
 import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from windowmill.windowing.bounds import check_key, check_lasting
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.reference.events import Course, Event, Fired, Span, Tally
+from windowmill.windowing.reference.events import Course, Event, Fired, Span, Tally, arriving_together
 
 if TYPE_CHECKING:
     from windowmill.windowing.windows.base import Window
@@ -158,10 +159,10 @@ def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: 
 
 
 def _versions(window: Window, start: int, end: int, inside: list[Event], counted: list[Event]) -> list[list[Event]]:
-    """The window's events when the watermark passed its end, and after each later event."""
+    """The window's events when the watermark passed its end, and after each later commit with such events."""
     on_time = [event for event in inside if event.watermark < end]
-    late = [event for event in inside if event.watermark >= end]
-    before = [event for event in counted if not late or event.number < late[0].number]
+    late = list(arriving_together([event for event in inside if event.watermark >= end]))
+    before = [event for event in counted if not late or event.moment < late[0][0].moment]
     around = any(event.time < end for event in before) and any(event.stop > start for event in before)
     shown = [on_time] if on_time or (window.empty == "emit" and around) else []
-    return shown + [on_time + late[: count + 1] for count in range(len(late))]
+    return shown + [on_time + list(chain(*late[: count + 1])) for count in range(len(late))]

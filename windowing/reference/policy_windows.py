@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from windowmill.windowing.bounds import check_key
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.reference.events import AFTER, Course, Event, Fired, Span, Tally
+from windowmill.windowing.reference.events import AFTER, Course, Event, Fired, Span, Tally, arriving_together
 from windowmill.windowing.reference.grid_windows import Edges
 
 if TYPE_CHECKING:
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 def policy_rows(window: Window, rules: PolicyRules, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
     """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
     policies = Policies(window, rules, course.integer_axis, course.greatest)
-    for event in events:
-        yield from policies.advance(event.watermark)
-        if policies.late(event):
-            tally.refused.add(event.number)
-        else:
-            tally.counted.add(event.number)
-            policies.wait(event)
+    for together in arriving_together(events):
+        yield from policies.advance(together[0].watermark)
+        for event in together:
+            if policies.late(event):
+                tally.refused.add(event.number)
+            else:
+                tally.counted.add(event.number)
+                policies.wait(event)
     yield from policies.advance(course.watermark)
 
 

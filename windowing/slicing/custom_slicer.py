@@ -141,7 +141,7 @@ class CustomSlicer:
             _NONE,
             leaves.offsets,
             leaves.time,
-            leaves.number,
+            clock.moments(leaves.number),
             clock.closed_at(leaves.watermark),
             leaves.new,
             held | waiting | last,

@@ -11,7 +11,6 @@ from windowmill.windowing.kernels import counts as count_kernel
 from windowmill.windowing.kernels import sessions as session_kernel
 from windowmill.windowing.kernels import snapshots as snapshot_kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
@@ -68,7 +67,7 @@ class SessionSlicer(_Slicer):
         owner, key, start, end = session_kernel.sessions(
             self._gap,
             self._longest,
-            Rows(leaves.offsets, leaves.time, leaves.until, leaves.number),
+            leaves.rows(clock)._replace(stop=leaves.until),
             closed,
             suspect,
             live,
@@ -92,7 +91,7 @@ class SnapshotSlicer(_Slicer):
     marks = ("fixed",)
 
     def apply(self, leaves: Leaves, clock: Clock) -> Applied:
-        closed, rows = clock.closed_at(leaves.watermark), leaves.rows
+        closed, rows = clock.closed_at(leaves.watermark), leaves.rows(clock)
         accepted = leaves.new & (rows.stop > closed)
         held = self._held(leaves) | accepted
         fixed = self._marks["fixed"]
@@ -130,7 +129,7 @@ class CountSlicer(_Slicer):
         begun = self._marks["begun"]
         table, sequence, offsets, members, middles, self._lasting = count_kernel.counts(
             self._size,
-            leaves.rows,
+            leaves.rows(clock),
             closed,
             suspect,
             held,

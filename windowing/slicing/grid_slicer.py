@@ -19,6 +19,7 @@ from windowmill.windowing.kernels import grid_arithmetic as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows, known_span, places_of
 from windowmill.windowing.kernels.grid_revisions import first_late, late_revisions
+from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
 from windowmill.windowing.slicing.numbering import Numbering, pairs_among
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
@@ -60,17 +61,19 @@ class GridSlicer:
         counted = held & (last_end > closed) & leaves.new
         kept = held & (last_end > clock.closed)
         old_first, old_last = self._first.copy(), self._last.copy()
-        before = self._known_before(leaves, counted, kept & ~regular)
+        rows = leaves.rows(clock)
+        before = self._known_before(leaves, rows, counted, kept & ~regular)
         if self._empty:
             self._check_empty(old_first, old_last, since, through)
-        parts = [self._windows(numbering, leaves, regular, marks, since, through)]
+        parts = [self._windows(numbering, leaves, rows, regular, marks, since, through)]
         if self._revise:
-            parts.append(self._revisions(numbering, leaves, closed, before))
+            key, number, revision, *members = late_revisions(numbering.grid, rows, leaves.watermark, closed, leaves.new, *before)
+            parts.append(Windows.of(key, *numbering.bounds(number), revision=revision, members=tuple(members)))
         if self._empty:
             key, number = empty_windows(numbering.grid, self._first, self._last, old_first, old_last, since, through)
             taken = pairs_among(key, number, parts[0].key, self._numbers)
             if self._revise:
-                taken |= self._late_before_known(numbering, leaves, closed, before, key, number)
+                taken |= self._late_before_known(numbering, leaves, rows, closed, before, key, number)
             parts.append(Windows.of(key[~taken], *numbering.bounds(number[~taken])))
         return Applied(counted, held & ~counted & leaves.new, kept, parts)
 
@@ -83,12 +86,12 @@ class GridSlicer:
             longest = int((np.maximum(np.minimum(self._last[known], through), begin) - begin).max())
             check_key(self._window, self._window.windows_of_event(max(1, longest)))
 
-    def _known_before(self, leaves: Leaves, counted: Bools, late: Bools) -> tuple[Ints, Ints]:
+    def _known_before(self, leaves: Leaves, rows: Rows, counted: Bools, late: Bools) -> tuple[Ints, Ints]:
         """The span of a key's rows before each counted or late row arrived; zeros if empty windows are skipped."""
         if not self._empty:
             nothing = np.zeros(len(leaves), np.int64)
             return nothing, nothing
-        first, last = known_span(leaves.rows, counted, self._first, self._last)
+        first, last = known_span(rows, counted, self._first, self._last)
         if self._revise:
             old = leaves.find(self._late)
             first[old], last[old] = self._late_first, self._late_last
@@ -105,16 +108,8 @@ class GridSlicer:
         check_key(self._window, self._window.windows_of_event(stop - first))
         return self._grid.numbered(np.array([first]), np.array([stop]))
 
-    def _windows(self, numbering: Numbering, leaves: Leaves, regular: Bools, marks: Ints, since: int, through: int) -> Windows:
-        key, number, lo, hi, member_offsets, members = grid_windows(
-            numbering.grid,
-            leaves.rows,
-            self._intervals,
-            regular,
-            marks,
-            since,
-            through,
-        )
+    def _windows(self, numbering: Numbering, leaves: Leaves, rows: Rows, regular: Bools, marks: Ints, since: int, through: int) -> Windows:
+        key, number, lo, hi, member_offsets, members = grid_windows(numbering.grid, rows, self._intervals, regular, marks, since, through)
         seen = np.concatenate(([0], np.cumsum(regular))).astype(np.int64)
         keys = np.unique(key)
         middles = places_of(leaves.offsets, leaves.time, seen, keys, self._middle_end)
@@ -128,29 +123,11 @@ class GridSlicer:
             members=(member_offsets, members),
         )
 
-    def _revisions(self, numbering: Numbering, leaves: Leaves, closed: Ints, before: tuple[Ints, Ints]) -> Windows:
-        key, number, revision, member_offsets, members = late_revisions(
-            numbering.grid,
-            leaves.rows,
-            leaves.watermark,
-            closed,
-            leaves.new,
-            *before,
-        )
-        return Windows.of(key, *numbering.bounds(number), revision=revision, members=(member_offsets, members))
-
     def _late_before_known(
-        self, numbering: Numbering, leaves: Leaves, closed: Ints, before: tuple[Ints, Ints], key: Ints, number: Ints
+        self, numbering: Numbering, leaves: Leaves, rows: Rows, closed: Ints, before: tuple[Ints, Ints], key: Ints, number: Ints
     ) -> Bools:
         """Mask of the windows that got a late row before they lay between the key's first and last event: they were never emitted empty."""
-        row = first_late(
-            numbering.grid,
-            leaves.rows,
-            leaves.watermark,
-            closed,
-            key,
-            number,
-        )
+        row = first_late(numbering.grid, rows, leaves.watermark, closed, key, number)
         start, end = numbering.bounds(number)
         first, last = (column[row] for column in before)
         return np.asarray((row >= 0) & ~((first < end) & (last > start) & (first < last)))

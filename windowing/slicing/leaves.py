@@ -60,10 +60,9 @@ class Leaves:
         """Ends of the events as half-open intervals: a point lasts one tick."""
         return np.maximum(self.until, self.time + 1)
 
-    @property
-    def rows(self) -> Rows:
+    def rows(self, clock: Clock) -> Rows:
         """The leaves in the kernels' form; a point lasts one tick."""
-        return Rows(self.offsets, self.time, self.stop, self.number)
+        return Rows(self.offsets, self.time, self.stop, clock.moments(self.number))
 
     def find(self, numbers: Ints) -> Ints:
         """Indices of the rows with these ``numbers``, all of which must exist; O(m log n)."""

@@ -45,8 +45,9 @@ class PolicySlicer:
         self._grow(leaves.n_keys)
         held, waiting, last = (leaves.among(numbers) for numbers in (self._held, self._waiting, self._known_last))
         listed = self._settings.listed(leaves.time, self._states[:, kernel.TICK], clock)
+        moments, known = clock.moments(leaves.number), held | waiting | last
         accepted, fresh, life = judge_tuples(
-            self._settings.array, listed, leaves.offsets, leaves.time, leaves.number, leaves.watermark, leaves.new, held | waiting | last
+            self._settings.array, listed, leaves.offsets, leaves.time, moments, leaves.watermark, leaves.new, known
         )
         ready = (waiting | accepted) & (leaves.time < clock.watermark) if not clock.ended else waiting | accepted
         sequence = np.flatnonzero(held | ready).astype(np.int64)

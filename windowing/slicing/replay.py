@@ -1,6 +1,6 @@
 """Replays one key's rows in order of arrival, for windows that late rows may change after they were emitted.
 
-Follows the rules of :mod:`windowmill.windowing.slicing.event_slicers` and :mod:`windowmill.windowing.slicing.custom_slicer`, row by row.
+Follows the rules of :mod:`windowmill.windowing.slicing.event_slicers` and :mod:`windowmill.windowing.slicing.custom_slicer`.
 A row is identified by its leaf index, so comparing indices compares (time, tie_break, arrival).
 """
 

@@ -76,10 +76,15 @@ class RevisedSlicer:
             replay_of(int(leaves.key[index_of[number]])).rows.append(index_of[number])
         for replay in replays.values():
             replay.rows.sort()
-        for row in sorted(np.flatnonzero(leaves.new).tolist(), key=leaves.number.tolist().__getitem__):
+        moments = clock.moments(leaves.number).tolist()
+        settled: dict[int, int] = {}
+        # Of rows that arrived together the latest first, so that a row that joins others to an open window is there before them.
+        for row in sorted(np.flatnonzero(leaves.new).tolist(), key=lambda row: (moments[row], -row)):
             key = int(leaves.key[row])
             replay = replay_of(key)
-            emitted += [(key, revision, version) for revision, version in shown[key].settle(replay, watermarks[row], closed[row])]
+            if settled.get(key) != moments[row]:
+                emitted += [(key, revision, version) for revision, version in shown[key].settle(replay, watermarks[row], closed[row])]
+                settled[key] = moments[row]
             counted[row] = replay.accept(row, closed[row])
         # An emitted version may be all that is left of a key; its rows stay as long as it does.
         for key in sorted({*replays, *self._marks, *self._shown}):
