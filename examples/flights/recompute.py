@@ -15,13 +15,13 @@ _EXACT = ("flights", "total_delay", "min_delay", "max_delay", "worst_flight")
 _ROUNDED = ("mean_delay", "stddev_delay")
 
 # A window is out when the watermark (greatest departure so far, less 4 hours of disorder) is an hour of lateness past its end.
-# A row counts in a window unless the window was out already, judged row by row in landing order. The UTC hour is the data's own
+# A row counts in a window unless the window was out already when its day landed: a day is one commit. The UTC hour is the data's own
 # column, and not computed from New York's clock as the landing does it.
 _WINDOWS = """
 with
   landed as (
     select
-      origin, carrier, dep_delay as delay,
+      origin, carrier, dep_delay as delay, make_date(year, month, day) as landed_on,
       time_hour + to_minutes(minute) as scheduled,
       time_hour + to_minutes(minute) + to_minutes(dep_delay) as departed,
       format('{}-{}-{}-{}-{:04d}-{:02d}-{:02d}-{:02d}{:02d}', carrier, flight, origin, dest, year, month, day, hour, minute) as flight_id
@@ -29,7 +29,7 @@ with
     where make_date(year, month, day) <= $last_day and dep_delay is not null
   ),
   seen as (
-    select *, max(departed) over (order by scheduled, flight_id rows unbounded preceding) as seen from landed
+    select *, max(departed) over (order by landed_on range between unbounded preceding and interval 1 day preceding) as seen from landed
   ),
   kinds(name, size, hop) as (
     values ('hourly', 60, 60), ('rolling_day', 24 * 60, 30), ('rolling_week', 7 * 24 * 60, 6 * 60)
@@ -52,7 +52,7 @@ select
   stddev_samp(delay) as stddev_delay,
   first(flight_id order by delay desc, departed, flight_id) as worst_flight
 from placed
-where window_end > seen - interval 5 hours
+where (seen is null or window_end > seen - interval 5 hours)
   and window_end > $after
   and window_end <= (select max(departed) from landed) - interval 5 hours
 group by all

@@ -14,7 +14,7 @@ import yaml
 from deltalake import DeltaTable
 
 from tests.readers import use_spark_for_small_batches
-from tests.spark.harness import Bench, differences, events, expected
+from tests.spark.harness import Bench, differences, events
 from windowmill.checkpoints.failpoints import FAILPOINTS
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.steps import _Steps
@@ -103,7 +103,7 @@ def test_a_run_that_is_killed_before_it_needs_spark_is_made_good_by_the_next(ben
 
 
 def _check_clean(bench: Bench) -> None:
-    want = expected(bench.pipeline, ROWS)
+    want = bench.expected(ROWS)
     assert differences(bench.rows(), want.rows) == []
     assert len(bench.quarantine()) == len(want.quarantined)
     batches = Ledger.open(bench.pipeline).batches()
@@ -127,7 +127,7 @@ def test_two_runs_at_once_make_one_commit(tmp_path):
     assert sorted("nothing new" in out for out, _ in told) == [False, True]
     assert sum("another run of this pipeline is under way" in err for _, err in told) == 1
     assert [b.status for b in Ledger.open(bench.pipeline).batches()] == ["committed"]
-    assert differences(bench.rows(), expected(bench.pipeline, ROWS).rows) == []
+    assert differences(bench.rows(), bench.expected(ROWS).rows) == []
 
 
 def test_without_the_lease_the_ledger_alone_lets_one_of_two_attempts_commit(bench, monkeypatch):

@@ -21,6 +21,7 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.outcomes import Ruling
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.windowing import errors
+from windowmill.windowing.reference import Outcome
 
 #: A rule that no batch passes.
 UNMET = [{"type": "expect_table_row_count_to_equal", "value": -1, "severity": "critical"}]
@@ -66,6 +67,11 @@ class World:
     def rows_through(self, version: int) -> list[Row]:
         """Rows in the order of their arrival."""
         return [row for landed in sorted(self.landed) if landed <= version for row in self.landed[landed]]
+
+    def expected_through(self, version: int) -> Outcome:
+        """What the reference engine says of the rows through ``version``."""
+        commits = [landed for landed in sorted(self.landed) if landed <= version for _ in self.landed[landed]]
+        return expected(self.bench.pipeline, self.rows_through(version), commits=commits)
 
     # What happens to the source
 
@@ -193,7 +199,7 @@ class World:
 
     def _check_tables(self, batches: list[Batch]) -> None:
         pipeline = self.bench.pipeline
-        want = expected(pipeline, self.rows_through(self.source.version()))
+        want = self.expected_through(self.source.version())
         left_out = self._left_out(batches)
         rows = [row for row in want.rows if place(pipeline, row) not in left_out]
         found = self.bench.rows() if DeltaTable.is_deltatable(self.bench.sink) else []
@@ -207,7 +213,7 @@ class World:
         for batch in batches:
             if batch.plan.builds_state and batch.verdict == "discarded":
                 before, after = (
-                    {place(pipeline, row) for row in expected(pipeline, self.rows_through(version)).rows}
+                    {place(pipeline, row) for row in self.expected_through(version).rows}
                     for version in (batch.from_version, batch.to_version)
                 )
                 out |= after - before

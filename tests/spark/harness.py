@@ -56,6 +56,7 @@ WINDOWS = [
     {"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes", "origin": "2024-03-01T00:01:00Z"},
     {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "20 minutes"},
 ]
+TIME = {"column": "t", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"}
 Row = dict[str, Any]
 PLACE = ("window", "window_end", "trigger", "revision", "window_start")
 
@@ -103,6 +104,8 @@ class Bench:
 
     folder: Path
     changes: dict[str, Any] = field(default_factory=dict)
+    #: Number of the commit of each row that has landed.
+    commits: list[int] = field(default_factory=list)
 
     @property
     def source(self) -> str:
@@ -118,7 +121,7 @@ class Bench:
             "pipeline": "bench",
             "source": {"path": self.source},
             "keys": ["k", "site"],
-            "time": {"column": "t", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"},
+            "time": TIME,
             "windows": WINDOWS,
             "aggregates": AGGREGATES,
             "sink": {"path": self.sink},
@@ -130,11 +133,20 @@ class Bench:
 
     def land(self, rows: Sequence[Row]) -> None:
         """Append ``rows`` as one version of the source."""
-        write_deltalake(self.source, pa.Table.from_pylist(list(rows), schema=LASTING if "e" in rows[0] else SCHEMA), mode="append")
+        self.append(pa.Table.from_pylist(list(rows), schema=LASTING if "e" in rows[0] else SCHEMA))
+
+    def append(self, table: pa.Table, **options: Any) -> None:
+        """Append the rows of ``table`` as one version of the source."""
+        write_deltalake(self.source, table, mode="append", **options)
+        self.commits += [1 + max(self.commits, default=-1)] * len(table)
 
     def run(self, **options: Any) -> list[Any]:
 
         return loop.run(self.pipeline, quiet(), **options)
+
+    def expected(self, rows: Sequence[Row], *, final: bool = False) -> reference.Outcome:
+        """What the reference engine says of ``rows``, the first that have landed."""
+        return expected(self.pipeline, rows, commits=self.commits[: len(rows)], final=final)
 
     def rows(self) -> list[Row]:
         """The sink, without the number of the batch, in the reference's order."""
@@ -174,7 +186,7 @@ def check_runs_backfill_and_upkeep(bench: Bench, rows: Sequence[Row]) -> list[An
     assert differences(bench.rows(), before) == []
     maintain(bench.pipeline, quiet())
     done += run_over(bench, 7, rows[first:], 2)
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
     return done
 
 
@@ -183,13 +195,13 @@ def place(pipeline: Pipeline, row: Row) -> tuple[Any, ...]:
     return tuple((value is not None, value) for value in (*(row[key] for key in pipeline.keys), *(row[name] for name in PLACE)))
 
 
-def expected(pipeline: Pipeline, rows: Sequence[Row], *, final: bool = False) -> reference.Outcome:
-    """What the reference engine says of rows that arrive in this order."""
+def expected(pipeline: Pipeline, rows: Sequence[Row], *, commits: Sequence[int] | None = None, final: bool = False) -> reference.Outcome:
+    """What the reference engine says of rows that arrive in this order; each is a commit unless ``commits`` are given."""
     records = [
         reference.Record(row, frozenset({"v > 50"} if row["v"] is not None and (row["v"] > 50 or row["v"] != row["v"]) else ()))
         for row in rows
     ]
-    outcome = reference.evaluate(pipeline, records, final=final)
+    outcome = reference.evaluate(pipeline, records, commits=commits, final=final)
     outcome.rows.sort(key=lambda row: place(pipeline, row))
     return outcome
 

@@ -16,7 +16,7 @@ import yaml
 
 from tests.faults.kills import BY_SPARK
 from tests.spark import over_connect, two_executors
-from tests.spark.harness import Bench, differences, events, expected
+from tests.spark.harness import Bench, differences, events
 from tests.spark.serving import Served, serve
 from tests.spark.test_two_executors import tables
 from windowmill.jobs.commands.doctor import check_server
@@ -103,7 +103,7 @@ def test_runs_that_are_forked_write_the_tables_also_where_client_or_child_are_ki
     assert ended == [0, -signal.SIGKILL, -signal.SIGKILL]
     done = subprocess.run(command, cwd=ROOT, env=served.environment, capture_output=True, text=True, check=True, timeout=300)
     assert json.loads(done.stdout)["status"] == "committed"
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 @pytest.mark.covers("P2")
@@ -125,7 +125,7 @@ def test_a_run_goes_on_where_its_server_is_killed_in_the_middle_and_the_server_s
     assert json.loads(output)["status"] == "committed"
     told = [line.strip() for line in messages.splitlines()]
     assert sum(line.startswith("the Spark Connect server has died or lost its session (") for line in told) == 1, messages
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
     served.process.send_signal(signal.SIGTERM)
     _, messages = served.process.communicate(timeout=60)
     assert served.process.returncode == 0

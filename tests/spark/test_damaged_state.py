@@ -11,7 +11,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 
-from tests.spark.harness import Bench, differences, events, expected
+from tests.spark.harness import Bench, differences, events
 from windowmill.checkpoints.formats import ours
 from windowmill.jobs.cli import main
 from windowmill.jobs.ways import limits
@@ -67,7 +67,7 @@ def test_a_row_that_is_another_is_found(spark, tmp_path, monkeypatch, capfd, cha
     unharmed(bench)
     write_deltalake(state, rows, mode="overwrite", commit_properties=ours("test"))
     bench.run()
-    assert differences(bench.rows(), expected(bench.pipeline, ROWS).rows) == []
+    assert differences(bench.rows(), bench.expected(ROWS).rows) == []
 
 
 def _one_more(column: pa.ChunkedArray) -> pa.Array:
@@ -94,7 +94,7 @@ def test_files_cut_or_gone_are_told_in_spark(spark, tmp_path, monkeypatch, chang
     unharmed(bench)
     file.write_bytes(whole)
     bench.run()
-    assert differences(bench.rows(), expected(bench.pipeline, ROWS).rows) == []
+    assert differences(bench.rows(), bench.expected(ROWS).rows) == []
 
 
 @pytest.mark.covers("D2")
@@ -105,7 +105,7 @@ def test_state_that_is_gone_is_not_started_empty(spark, tmp_path):
         bench.run()
     (tmp_path / "elsewhere").rename(state)
     bench.run()
-    assert differences(bench.rows(), expected(bench.pipeline, ROWS).rows) == []
+    assert differences(bench.rows(), bench.expected(ROWS).rows) == []
 
 
 def test_state_of_a_little_batch(spark, tmp_path):

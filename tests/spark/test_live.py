@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
-from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, quiet, run_over
+from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, quiet, run_over
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.steps import _Steps
 from windowmill.jobs.ways import limits
@@ -91,7 +91,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, c
     rows = events(11, 500)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES} | CASES[case])
     done = run_over(bench, 5, rows, 4)
-    want = expected(bench.pipeline, rows)
+    want = bench.expected(rows)
     assert want.rows, "the reference emitted nothing, so nothing was compared"
     assert differences(bench.rows(), want.rows) == []
     assert sum(d.commit.rows_read for d in done) == len(rows)
@@ -110,7 +110,7 @@ def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_pa
     assert 0 < done.commit.rows_published < len(before)
     assert differences(bench.rows(), before) == []
     run_over(bench, 7, rows[400:], 2)
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["once", "twice"])
@@ -128,7 +128,7 @@ def test_spark_writes_the_whole_state_of_a_batch_of_this_process(spark, tmp_path
         bench.run()
     [session] = bench.rows()
     assert session["n"] == 5
-    assert differences([session], expected(bench.pipeline, rows).rows) == []
+    assert differences([session], bench.expected(rows).rows) == []
 
 
 @pytest.mark.parametrize("most_rows", [0, limits.MOST_ROWS], ids=["Spark", "process"])
@@ -141,7 +141,7 @@ def test_a_first_batch_that_is_a_backfill_builds_the_state(spark, tmp_path, monk
     loop.backfill(bench.pipeline, quiet(), begin=0, end=middle)
     bench.land(rows[300:])
     bench.run()
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 def test_maintenance_keeps_only_what_counts(spark, tmp_path):
@@ -160,7 +160,7 @@ def test_maintenance_keeps_only_what_counts(spark, tmp_path):
         for key in told["largest_keys"]
     )
     run_over(bench, 9, rows[300:], 2)
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 def noted(begun: dict[str, Any] | None, event: dict[str, Any]) -> tuple[dict[str, Any], int, list[int]]:
@@ -181,7 +181,7 @@ def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_pat
     bench.land(rows[:3])
     bench.run()
     for later in ([row | {"note": "x"} for row in rows[3:5]], rows[5:]):
-        write_deltalake(bench.source, pa.Table.from_pylist(later, schema=wider), mode="append", schema_mode="merge")
+        bench.append(pa.Table.from_pylist(later, schema=wider), schema_mode="merge")
         bench.run()
     assert [(row["window_start"] - BASE) // MINUTE for row in bench.rows()] == [3]
 
@@ -199,7 +199,7 @@ def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_no
     joint.compact_entries(f"{bench.sink}.windowmill/state", 2, list(windows_by_way(bench.pipeline)))
     monkeypatch.setattr(base, "FEW_FILES", 0)
     [done] = bench.run()
-    want = expected(bench.pipeline, rows)
+    want = bench.expected(rows)
     assert differences(bench.rows(), want.rows) == []
     history = DeltaTable(f"{bench.sink}.windowmill/state").history()
     assert len([commit for commit in history if '"batch": 2' in str(commit.get("userMetadata", ""))]) == 1

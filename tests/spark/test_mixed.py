@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.spark.harness import SCHEMA, Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
+from tests.spark.harness import SCHEMA, Bench, check_runs_backfill_and_upkeep, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES, POLICIES, SHAPES, noted
 from windowmill.checkpoints.formats import ours
 from windowmill.checkpoints.state import base
@@ -47,7 +47,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, c
     bench, rows = Bench(tmp_path, CASES[case]), events(31, 400)
     done = check_runs_backfill_and_upkeep(bench, rows)
     assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
-    want = expected(bench.pipeline, rows)
+    want = bench.expected(rows)
     assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
     assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
 
@@ -68,7 +68,7 @@ def test_small_batches_of_all_ways_stay_in_this_process(spark, tmp_path, monkeyp
     bench, rows = Bench(tmp_path, CASES["all ways"]), events(32, 300)
     run_over(bench, 8, rows, 3)
     assert set(places) == {"LoadedInProcess"}
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 def test_a_backfill_builds_the_state_that_runs_leave(spark, tmp_path):
@@ -82,7 +82,7 @@ def test_a_backfill_builds_the_state_that_runs_leave(spark, tmp_path):
         else:
             run_over(bench, 9, rows, versions)
         maintain(bench.pipeline, quiet())
-        assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+        assert differences(bench.rows(), bench.expected(rows).rows) == []
     left = [_state(bench) for bench in (by_runs, at_once)]
     assert left[0].keys() == left[1].keys() == {"slices", "sessions", "positions", "live_rows"}
     assert left[0]["positions"] == left[1]["positions"]
@@ -95,7 +95,7 @@ def test_a_run_compacts_a_table_of_all_ways(spark, tmp_path, monkeypatch):
     bench, rows = Bench(tmp_path, CASES["empty windows"]), events(36, 200)
     run_over(bench, 10, rows, 3)
     assert len(DeltaTable(f"{bench.sink}.windowmill/state").file_uris()) <= 2
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 def test_state_shows_every_part(spark, tmp_path, capsys):
@@ -142,7 +142,7 @@ def test_a_row_that_is_another_is_found_in_every_part(spark, tmp_path, part):
         bench.run()
     write_deltalake(state, kept, mode="overwrite", commit_properties=ours("test"))
     bench.run()
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_path):
@@ -154,7 +154,7 @@ def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_pat
     bench.run()
     for first in (20, 35):
         later = [row | {"note": "x" if n % 7 == 0 else None} for n, row in enumerate(rows[first : first + 15])]
-        write_deltalake(bench.source, pa.Table.from_pylist(later, schema=wider), mode="append", schema_mode="merge")
+        bench.append(pa.Table.from_pylist(later, schema=wider), schema_mode="merge")
         bench.run()
     assert {"_row__note", "_slice", "_sequence"} <= set(DeltaTable(f"{bench.sink}.windowmill/state").schema().to_arrow().names)
     assert {row["window"] for row in bench.rows()} == {"noted", "slots", "last_5"}

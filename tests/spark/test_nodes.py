@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from tests.spark.harness import Bench, differences, events, expected, quiet
+from tests.spark.harness import Bench, differences, events, quiet
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.jobs.commands.maintenance import maintain
@@ -68,7 +68,7 @@ def here(spark, tmp_path_factory):
     """The pipeline after batches that were worked on in this process."""
     bench, restored = run(tmp_path_factory.mktemp("here"), CUTS, {})
     assert [type(rows) for rows in restored] == [pa.Table, pa.Table]
-    assert differences(bench.rows(), expected(bench.pipeline, events(41, CUTS[-1])).rows) == []
+    assert differences(bench.rows(), bench.expected(events(41, CUTS[-1])).rows) == []
     assert pc.any(pc.is_valid(state(bench).column(CLOSED))).as_py(), "no row came late"
     return bench
 
@@ -101,7 +101,7 @@ def test_few_rows_are_restored_from_a_state_kept_small(spark, tmp_path, monkeypa
     maintain(bench.pipeline, quiet())
     bench.land(events(41, 420)[390:])
     bench.run()
-    assert differences(bench.rows(), expected(bench.pipeline, events(41, 420)).rows) == []
+    assert differences(bench.rows(), bench.expected(events(41, 420)).rows) == []
 
 
 def test_a_state_that_was_made_without_nodes_goes_on_without(spark, tmp_path, monkeypatch):
@@ -112,4 +112,4 @@ def test_a_state_that_was_made_without_nodes_goes_on_without(spark, tmp_path, mo
     bench.land(events(41, 360)[300:])
     bench.run()
     assert LEVEL not in state(bench).column_names
-    assert differences(bench.rows(), expected(bench.pipeline, events(41, 360)).rows) == []
+    assert differences(bench.rows(), bench.expected(events(41, 360)).rows) == []

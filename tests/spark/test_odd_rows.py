@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from tests.spark.harness import BASE, MINUTE, Bench
 from windowmill.jobs.dataframe import aggregate
@@ -107,7 +107,7 @@ def test_a_sink_that_a_little_batch_makes_keeps_instants_without_a_zone(spark, t
     bench = bench_of(tmp_path, windows, keys=["day"], aggregates={"first": {"first": "day"}})
     schema = pa.schema([("day", pa.timestamp("us")), ("t", pa.timestamp("us", "UTC"))])
     for hour in (0, 5, 10):
-        write_deltalake(bench.source, pa.table([[BASE], [BASE + 60 * hour * MINUTE]], schema=schema), mode="append")
+        bench.append(pa.table([[BASE], [BASE + 60 * hour * MINUTE]], schema=schema))
         bench.run()
     types = {field.name: str(field.type) for field in DeltaTable(bench.sink).schema().fields}
     assert (types["day"], types["first"]) == ('PrimitiveType("timestamp_ntz")',) * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spark.harness import Bench, differences, events, expected
+from tests.spark.harness import Bench, differences, events
 from windowmill.jobs.report import write_report
 
 pytestmark = pytest.mark.spark
@@ -20,7 +20,7 @@ def test_a_sink_named_by_a_file_uri(spark, tmp_path, monkeypatch):
         bench.land(rows)
         bench.run()
     write_report(bench.pipeline)
-    assert differences(bench.rows(), expected(bench.pipeline, ROWS).rows) == []
+    assert differences(bench.rows(), bench.expected(ROWS).rows) == []
     own = tmp_path / "sink.windowmill"
     assert {".lease", "ledger", "state", "quality", "docs", "report.html"} <= {path.name for path in own.iterdir()}
     assert (own / "docs" / "index.html").is_file()

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, lasting, run_over
+from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, lasting, run_over
 from windowmill.checkpoints.batches import RunPlan
 from windowmill.jobs.batch import steps
 from windowmill.jobs.json_lines.spark_form import to_json
@@ -249,7 +249,7 @@ def test_a_column_that_comes_with_a_name_of_windowmills_own_is_refused(spark, tm
     bench.land(rows[:30])
     bench.run()
     table = pa.Table.from_pylist(rows[30:], schema=SCHEMA).append_column("_Row", pa.array(range(30)))
-    write_deltalake(bench.source, table, mode="append", schema_mode="merge")
+    bench.append(table, schema_mode="merge")
     with pytest.raises(SourceSchemaError, match="'_Row' is taken by windowmill"):
         bench.run()
 
@@ -269,7 +269,7 @@ def test_a_retry_reads_the_columns_that_its_plan_has_pinned(spark, tmp_path, mon
     spark.sql(f"ALTER TABLE {table} RENAME COLUMN v TO old")
     spark.sql(f"ALTER TABLE {table} RENAME COLUMN spare TO v")
     bench.run()
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 def test_files_with_deletion_vectors_are_not_plain(spark, tmp_path):
@@ -371,7 +371,7 @@ def test_batches_read_from_plain_files_give_the_rows_of_the_reference(spark, tmp
     kept = [
         row for row in rows if not condition or (row["v"] is not None and (row["v"] > 10 or row["v"] != row["v"])) or row["label"] == "x"
     ]
-    want = expected(bench.pipeline, kept)
+    want = bench.expected(kept)
     assert want.rows
     assert differences(bench.rows(), want.rows) == []
     assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
@@ -403,7 +403,7 @@ def test_few_partials_and_results_of_many_rows_keys_and_windows_need_no_spark(sp
     bench.land(rows[100:])
     bench.run()
     assert bool(started) == starts
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 @pytest.mark.parametrize("lowest", [-1.0, 1e9])
@@ -437,5 +437,5 @@ def test_a_small_batch_runs_on_a_machine_without_java(spark, tmp_path):
         command, env=environment | {"PATH": "/nowhere", "JAVA_HOME": "/nowhere"}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
     assert "start" not in done.stderr

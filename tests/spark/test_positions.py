@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from tests.checkpoints.test_position_table import TableRun, long_spec, tuples
-from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, differences, events, expected, quiet, run_over
+from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES
 from tests.windowing.test_columnar import Row
 from windowmill.checkpoints.state import positions
@@ -73,7 +73,7 @@ def test_deltas_may_be_of_decimals(spark, tmp_path, monkeypatch, place):
     prices = [Decimal(text) if text else None for text in ("1.50", "9.99", "3.10", "12.00", "8.61", "", "6.50", "20.00")]
     rows = [{"k": "a", "t": BASE + number * 30 * MINUTE, "id": str(number), "price": price} for number, price in enumerate(prices)]
     for part in (rows[:4], rows[4:]):
-        write_deltalake(bench.source, pa.Table.from_pylist(part, SCHEMA.append(pa.field("price", pa.decimal128(10, 2)))), mode="append")
+        bench.append(pa.Table.from_pylist(part, SCHEMA.append(pa.field("price", pa.decimal128(10, 2)))))
         bench.run()
     held = [row["n"] for row in sorted(bench.rows(), key=lambda row: row["window_end"])]
     assert held == [1, 1, 2, 2, 3, 4, 5, 2][: len(held)]
@@ -86,7 +86,7 @@ def test_a_backfill_builds_the_state_that_runs_leave(spark, tmp_path):
     for bench, versions in ((by_runs, 6), (at_once, 1)):
         run_over(bench, 9, rows, versions)
         maintain(bench.pipeline, quiet())
-        assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+        assert differences(bench.rows(), bench.expected(rows).rows) == []
     # To the bit; all NaN are equal here.
     assert list(map(repr, by_runs.rows())) == list(map(repr, at_once.rows()))
     left = [_state(bench) for bench in (by_runs, at_once)]
@@ -110,7 +110,7 @@ def test_a_key_that_is_due_in_one_window_keeps_its_state_in_the_others(spark, tm
     for rows in batches:
         bench.land(rows)
         bench.run()
-    wanted = expected(bench.pipeline, [row for rows in batches for row in rows]).rows
+    wanted = bench.expected([row for rows in batches for row in rows]).rows
     assert differences(bench.rows(), wanted) == []
     assert {row["trigger"] for row in wanted if (row["k"], row["window"]) == ("a", "last_5")} == {0, 1, 2, 3}
 
@@ -125,10 +125,10 @@ def test_keys_may_be_named_like_columns_that_reading_and_compacting_the_state_us
         table = pa.Table.from_pylist(rows[first : first + 10], schema=SCHEMA)
         for name in names:
             table = table.append_column(name, table.column("label"))
-        write_deltalake(bench.source, table, mode="append")
+        bench.append(table)
         bench.run()
         maintain(bench.pipeline, quiet())
-    wanted = expected(bench.pipeline, [row | dict.fromkeys(names, row["label"]) for row in rows]).rows
+    wanted = bench.expected([row | dict.fromkeys(names, row["label"]) for row in rows]).rows
     assert differences(bench.rows(), wanted) == []
     assert wanted
 

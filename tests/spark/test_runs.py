@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
-from tests.spark.harness import SCHEMA, Bench, differences, events, expected, run_over
+from tests.spark.harness import SCHEMA, TIME, Bench, differences, events, run_over
 from windowmill.jobs.batch import loop
 from windowmill.jobs.ways import limits
 
@@ -18,14 +18,22 @@ BY_SPARK = {"MOST_ROWS": 0}
 LIMITS = [BY_SPARK, {}, {"MOST_ROWS": 200}, {"MOST_STATE_ROWS": 100, "MOST_RESULTS": 150}]
 
 
-@pytest.mark.parametrize(("seed", "versions", "batches", "lowered"), [(1, 1, 1, BY_SPARK), *((3, 12, 5, lowered) for lowered in LIMITS)])
-def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, seed, versions, batches, lowered):
+@pytest.mark.parametrize(
+    ("arrival", "seed", "versions", "batches", "lowered"),
+    [
+        ("row", 1, 1, 1, BY_SPARK),
+        ("row", 3, 12, 5, BY_SPARK),
+        ("row", 3, 12, 5, {}),
+        *(("commit", 3, 12, 5, lowered) for lowered in LIMITS),
+    ],
+)
+def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, arrival, seed, versions, batches, lowered):
     for name, limit in lowered.items():
         monkeypatch.setattr(limits, name, limit)
     rows = events(seed, 1_500)
-    bench = Bench(tmp_path)
+    bench = Bench(tmp_path, {"time": TIME | {"arrival": arrival}})
     done = run_over(bench, seed, rows, versions, batches)
-    want = expected(bench.pipeline, rows)
+    want = bench.expected(rows)
     assert want.rows, "the reference emitted nothing, so nothing was compared"
     assert differences(bench.rows(), want.rows) == []
     assert sum(d.commit.rows_read for d in done) == len(rows)
@@ -49,7 +57,7 @@ def test_backfill_of_a_running_pipeline_changes_nothing_but_the_batch(spark, tmp
     assert differences(bench.rows(), before, tolerance=1e-13) == []
     bench.land(events(5, 300))
     bench.run()
-    assert differences(bench.rows(), expected(bench.pipeline, rows + events(5, 300)).rows) == []
+    assert differences(bench.rows(), bench.expected(rows + events(5, 300)).rows) == []
 
 
 def test_backfill_first_then_runs_equal_runs_alone(spark, tmp_path):
@@ -64,7 +72,7 @@ def test_backfill_first_then_runs_equal_runs_alone(spark, tmp_path):
     assert max(row["window_end"] for row in bench.rows()) <= middle
     bench.land(rows[800:])
     bench.run()
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 def test_a_run_repeated_changes_nothing_and_needs_no_spark(spark, tmp_path, monkeypatch):
@@ -83,7 +91,7 @@ def test_a_long_backlog_is_taken_in_several_batches(spark, tmp_path):
     for begin in range(0, 400, 100):
         bench.land(rows[begin : begin + 100])
     assert [d.plan.to_version for d in bench.run()] == [1, 3]
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 def test_one_batch_makes_at_most_two_spark_commits(spark, tmp_path):
@@ -115,7 +123,7 @@ def test_integer_axis_and_no_keys(spark, tmp_path, monkeypatch, lowered):
     bench.run()
     bench.land(rows[150:])
     bench.run()
-    want = expected(bench.pipeline, rows).rows
+    want = bench.expected(rows).rows
     assert len(want) > 20
     assert differences(bench.rows(), want) == []
 
@@ -138,7 +146,7 @@ def test_maintenance_keeps_what_later_runs_need(spark, tmp_path):
     assert by_slice["entries_superseded"] == 0  # maintenance has just dropped them
     assert sum(entry["rows"] for entry in told["entries"]) == told["restored"]["rows"] > 0
     assert sum(key["entries"] for key in by_slice["largest_keys"]) == by_slice["entries"] == by_slice["entries_needed"]
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 @pytest.mark.covers("X2")
@@ -152,7 +160,7 @@ def test_columns_may_have_any_name(spark, tmp_path, monkeypatch, lowered):
     rows = [row for row in events(15, 300) if row["t"] is not None]
     for begin in (0, 150):
         table = pa.Table.from_pylist(rows[begin : begin + 150], schema=SCHEMA).select(list(named)).rename_columns(list(named.values()))
-        write_deltalake(bench.source, table, mode="append")
+        bench.append(table)
         bench.run()
     renamed = [{**row, **{name: row[old] for old, name in named.items()}} for row in rows]
-    assert differences(bench.rows(), expected(bench.pipeline, renamed).rows) == []
+    assert differences(bench.rows(), bench.expected(renamed).rows) == []

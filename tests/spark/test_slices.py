@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, expected, lasting, quiet, run_over
+from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, lasting, quiet, run_over
 from tests.spark.test_live import AGGREGATES, POLICIES
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state import base
@@ -136,7 +136,7 @@ def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_afte
     loop.backfill(bench.pipeline, quiet(), begin=0, end=times[150])
     run_over(bench, 11, rows[300:], 3)
     assert max(row["revision"] for row in bench.rows()) > 0
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 def test_a_first_backfill_builds_the_state_of_events_that_last(spark, tmp_path, monkeypatch):
@@ -148,7 +148,7 @@ def test_a_first_backfill_builds_the_state_of_events_that_last(spark, tmp_path, 
     loop.backfill(bench.pipeline, quiet(), begin=0, end=times[100])
     monkeypatch.undo()
     run_over(bench, 12, rows[200:], 2)
-    wanted = expected(bench.pipeline, rows)
+    wanted = bench.expected(rows)
     assert differences(bench.rows(), wanted.rows) == []
     reasons = [reason for _, reason in wanted.quarantined]
     assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reasons)
@@ -166,7 +166,7 @@ def test_spans_lie_in_few_files(spark, tmp_path, monkeypatch):
     spans = state.to_pyarrow_table(columns=["k", "_slice"]).to_pylist()
     of_spans = [row["k"] for row in spans if row["_slice"] is None]
     assert 4 <= len(of_spans) < 12, "those that later batches have superseded are gone"
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 def test_state_shows_the_partials(spark, tmp_path):
@@ -182,9 +182,7 @@ def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
     rows = events(32, 60)
     run_over(bench, 8, rows, 2)
     # At the end of the input the open sessions are closed as they are.
-    last = max(
-        (row for row in expected(bench.pipeline, rows, final=True).rows if row["window"] == "stays"), key=lambda row: row["window_end"]
-    )
+    last = max((row for row in bench.expected(rows, final=True).rows if row["window"] == "stays"), key=lambda row: row["window_end"])
     key = [name if last[name] is None else f"{name}={last[name]}" for name in ("k", "site")]
     data = state_of(bench.pipeline, key, 5).data
     assert data["state"]["kind"] == "slices and sessions"
@@ -230,4 +228,4 @@ def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeyp
     assert is_log(state)
     maintain(bench.pipeline, quiet())
     assert state_of(bench.pipeline, [], 5).data["state"]["kind"] == "live rows"
-    assert differences(bench.rows(), expected(bench.pipeline, rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows).rows) == []

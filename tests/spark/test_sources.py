@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, quiet
+from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, quiet
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.planning import Accepted
 from windowmill.jobs.ways import limits
@@ -37,7 +37,7 @@ def _in_time(rows: list[Row]) -> list[Row]:
 
 
 def _like(bench: Bench, rows: list[Row]) -> None:
-    want = expected(bench.pipeline, rows)
+    want = bench.expected(rows)
     assert want.rows, "the reference emitted nothing, so nothing was compared"
     assert differences(bench.rows(), want.rows) == []
     assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
@@ -81,7 +81,7 @@ def test_a_backfill_whose_order_of_arrival_is_lost_is_refused_or_goes_by_event_t
     assert bench.rows() == before or differences(bench.rows(), before) == []
     assert [done.commit.rows_read for done in bench.run()] == [0], "nothing is stuck"
     loop.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1], arrival="event_time")
-    want = [row for row in expected(bench.pipeline, _in_time(rows)).rows if row["window_end"] <= ends[-1]]
+    want = [row for row in bench.expected(_in_time(rows)).rows if row["window_end"] <= ends[-1]]
     assert differences(bench.rows(), want) == []
 
 
@@ -135,7 +135,7 @@ def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, cond
 def test_partition_values_have_the_types_of_their_columns(spark, tmp_path, columns):
     rows = [row if row["t"] is None else dict(row, t=row["t"] // (10 * MINUTE) * 10 * MINUTE) for row in events(66, 120)]
     bench = Bench(tmp_path)
-    write_deltalake(bench.source, pa.Table.from_pylist(rows, schema=SCHEMA), partition_by=columns)
+    bench.append(pa.Table.from_pylist(rows, schema=SCHEMA), partition_by=columns)
     bench.run(arrival="event_time")
     _like(bench, _in_time(rows))
 
@@ -146,7 +146,7 @@ def test_renamed_widened_and_reordered_columns(spark, tmp_path):
     rows = events(65, 400)
     bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}, "whole": {"sum": "i"}, "average": {"mean": "v"}}})
     narrow = SCHEMA.set(SCHEMA.get_field_index("i"), pa.field("i", pa.int32()))
-    write_deltalake(bench.source, pa.Table.from_pylist(rows[:100], schema=narrow))
+    bench.append(pa.Table.from_pylist(rows[:100], schema=narrow))
     table = f"delta.`{bench.source}`"
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableTypeWidening' = 'true')")
     bench.run()
@@ -186,10 +186,10 @@ def test_own_tables_that_got_features_or_columns_take_little_batches(spark, tmp_
         bench.land(rows[200 * n : 200 * (n + 1)])
         bench.run()
     told = {row["reason"] for row in bench.quarantine()}
-    assert told == {reason for _, reason in expected(bench.pipeline, rows).quarantined}
+    assert told == {reason for _, reason in bench.expected(rows).quarantined}
     found = [row.asDict() for row in spark.read.format("delta").load(bench.sink).drop("note", "batch").collect()]
-    assert len(found) == len(expected(bench.pipeline, rows).rows)
-    assert sum(row["n"] for row in found) == sum(row["n"] for row in expected(bench.pipeline, rows).rows)
+    assert len(found) == len(bench.expected(rows).rows)
+    assert sum(row["n"] for row in found) == sum(row["n"] for row in bench.expected(rows).rows)
 
 
 def test_a_column_that_the_owner_added_to_the_sink(spark, tmp_path):
@@ -202,7 +202,7 @@ def test_a_column_that_the_owner_added_to_the_sink(spark, tmp_path):
     bench.run()
     found = bench.rows()
     assert {row.pop("note") for row in found} == {None}
-    assert differences(found, expected(bench.pipeline, rows).rows) == []
+    assert differences(found, bench.expected(rows).rows) == []
 
 
 @pytest.mark.parametrize("small", [True, False])
@@ -252,4 +252,4 @@ def test_paths_as_users_write_them(spark, tmp_path, monkeypatch):
         other = Bench(tmp_path, changes)
         loop.run(other.pipeline, quiet())
         table = DeltaTable(f"{tmp_path}/sink{n}").to_pyarrow_table()
-        assert table.num_rows == len(expected(bench.pipeline, rows).rows)
+        assert table.num_rows == len(bench.expected(rows).rows)

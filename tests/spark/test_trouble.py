@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.spark.harness import BASE, MINUTE, Bench, differences, events, expected, quiet
+from tests.spark.harness import BASE, MINUTE, Bench, differences, events, quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, steps
 from windowmill.windowing import errors
@@ -49,7 +49,7 @@ def test_compaction_of_the_source_brings_no_rows(bench):
     assert done.commit.rows_read == 0
     bench.land(events(33, 100))
     bench.run()
-    assert differences(bench.rows(), expected(bench.pipeline, events(31, 300) + events(32, 100) + events(33, 100)).rows) == []
+    assert differences(bench.rows(), bench.expected(events(31, 300) + events(32, 100) + events(33, 100)).rows) == []
 
 
 @pytest.mark.covers("S2")
@@ -69,7 +69,7 @@ def test_source_gone(bench):
     shutil.move(bench.source + ".away", bench.source)
     bench.land(events(35, 100))
     bench.run()
-    assert differences(bench.rows(), expected(bench.pipeline, events(31, 300) + events(35, 100)).rows) == []
+    assert differences(bench.rows(), bench.expected(events(31, 300) + events(35, 100)).rows) == []
 
 
 def test_log_of_unread_versions_gone(bench):
@@ -92,9 +92,9 @@ def test_a_used_column_dropped(bench):
 def test_a_column_added_is_no_trouble(bench):
     rows = events(38, 100)
     table = pa.Table.from_pylist(rows, schema=DeltaTable(bench.source).to_pyarrow_table().schema).append_column("new", pa.array(range(100)))
-    write_deltalake(bench.source, table, mode="append", schema_mode="merge")
+    bench.append(table, schema_mode="merge")
     bench.run()
-    assert differences(bench.rows(), expected(bench.pipeline, events(31, 300) + rows).rows) == []
+    assert differences(bench.rows(), bench.expected(events(31, 300) + rows).rows) == []
 
 
 @pytest.mark.covers("V1")
@@ -162,7 +162,7 @@ def test_held_then_released_or_discarded(spark, tmp_path):
         bench.changes["expectations"] = []
         bench.land(events(44, 300))
         bench.run()
-        want = expected(bench.pipeline, rows + events(44, 300)).rows
+        want = bench.expected(rows + events(44, 300)).rows
         if ruling == "discard":
             through = done.commit.emitted
             want = [row for row in want if row["window_end"] > through]
@@ -203,7 +203,7 @@ def test_rows_that_come_twice_and_a_key_that_has_most_of_them(spark, tmp_path):
         bench.land(rows)
     [done] = bench.run()
     assert done.commit.rows_read == 800
-    assert differences(bench.rows(), expected(bench.pipeline, rows + rows).rows) == []
+    assert differences(bench.rows(), bench.expected(rows + rows).rows) == []
 
 
 def test_a_failed_rule_after_the_rows_were_published_holds_nothing(spark, tmp_path, monkeypatch):
@@ -217,7 +217,7 @@ def test_a_failed_rule_after_the_rows_were_published_holds_nothing(spark, tmp_pa
     bench.changes["expectations"] = [{"type": "expect_column_values_to_be_between", "column": "n", "max_value": 0, "severity": "critical"}]
     [done] = bench.run()
     assert done.commit.verdict == "passed"
-    assert differences(bench.rows(), expected(bench.pipeline, events(47, 200)).rows) == []
+    assert differences(bench.rows(), bench.expected(events(47, 200)).rows) == []
 
 
 def test_a_discarded_batch_stays_out_though_its_rules_would_pass_by_now(spark, tmp_path):
