@@ -92,6 +92,13 @@ def between_commits(cuts: Iterable[int], commits: Sequence[int]) -> list[int]:
     return sorted(bisect_right(commits, commits[cut - 1]) if 0 < cut < len(commits) else cut for cut in cuts)
 
 
+def arriving(before: list[int], n: int, commits: Sequence[int] | None = None) -> list[int]:
+    """The ``commits`` of the next ``n`` rows, each of which is one unless given; they are added to those of the rows ``before``."""
+    following = 1 + max(before, default=-1)
+    before += range(following, following + n) if commits is None else commits
+    return before[len(before) - n :]
+
+
 #: Histories of a first-in-first-out window: +1 inserts, -1 evicts, 0 queries. Phases that fill and drain reach flips and resizes.
 HISTORIES = st.lists(
     st.one_of(

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import ARRIVALS, Arrival, between_commits, shared
+from tests.strategies import ARRIVALS, Arrival, arriving, between_commits, shared
 from tests.windowing.test_columnar import BOUNDS, CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND
 from windowmill.windowing.columnar.log import GONE, ROW, StateLog
@@ -34,9 +34,8 @@ CONDITION = "v > 2"
 
 def arrived(before: list[int], n: int, commits: Sequence[int] | None) -> list[int]:
     """The numbers of the next ``n`` rows, and their ``commits`` added to those of the rows ``before``; each row is one unless given."""
-    first, greatest = len(before), max(before, default=-1)
-    before += [greatest + 1 + row for row in range(n)] if commits is None else commits
-    return [(commit << COMMIT_SHIFT) + place for place, commit in enumerate(before[first:], first)]
+    first = len(before)
+    return [(commit << COMMIT_SHIFT) + place for place, commit in enumerate(arriving(before, n, commits), first)]
 
 
 def places(numbers: np.ndarray[Any, Any]) -> list[int]:
