@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import chain, cycle, islice, repeat
 from typing import Any, NamedTuple
 
 from hypothesis import settings
@@ -62,6 +65,38 @@ def streams(
         late = draw(st.integers(0, max_disorder))
         stream.append(Event(draw(st.sampled_from(keys)), time - late, draw(st.one_of(values, values, values, st.none()))))
     return stream
+
+
+class Arrival(NamedTuple):
+    """How rows arrive: in commits of these ``sizes``, in turn; ``by`` is ``time.arrival`` of the spec."""
+
+    sizes: tuple[int, ...] = (1,)
+    by: str = "commit"
+
+    def commits(self, n: int) -> list[int]:
+        """The number of the commit of each of ``n`` rows."""
+        return list(islice(chain.from_iterable(repeat(number, size) for number, size in enumerate(cycle(self.sizes))), n))
+
+
+ROW_BY_ROW = Arrival()
+#: Each row is a commit, a commit has a few rows, or all rows are one.
+ARRIVALS = st.builds(
+    Arrival,
+    st.one_of(st.just((1,)), st.lists(st.integers(1, 6), min_size=1, max_size=6).map(tuple), st.just((1_000,))),
+    st.sampled_from(["commit", "commit", "row"]),
+)
+
+
+def between_commits(cuts: Iterable[int], commits: Sequence[int]) -> list[int]:
+    """The ``cuts`` of rows with these ``commits`` into batches, in order; one within a commit is moved to its end."""
+    return sorted(bisect_right(commits, commits[cut - 1]) if 0 < cut < len(commits) else cut for cut in cuts)
+
+
+def arriving(before: list[int], n: int, commits: Sequence[int] | None = None) -> list[int]:
+    """The ``commits`` of the next ``n`` rows, each of which is one unless given; they are added to those of the rows ``before``."""
+    following = 1 + max(before, default=-1)
+    before += range(following, following + n) if commits is None else commits
+    return before[len(before) - n :]
 
 
 #: Histories of a first-in-first-out window: +1 inserts, -1 evicts, 0 queries. Phases that fill and drain reach flips and resizes.

@@ -98,6 +98,7 @@ def try_pipeline(
     batches: str | int | Sequence[str | int] = "whole",
     final: bool = True,
     now: datetime.datetime | None = None,
+    commit_rows: int = 1,
 ) -> Outcome:
     """Run a pipeline over ``rows``, as ``windowmill try`` does, on every engine and however the rows are cut into batches.
 
@@ -110,12 +111,14 @@ def try_pipeline(
     engines
         ``kernel`` and ``reference``, one or both; the first one's results are given.
     batches
-        ``"each"``: also row by row; a number: also in batches of so many rows; or several of these. The whole input in one
-        batch is always tried, and is what is given.
+        ``"each"``: also commit by commit; a number: also in batches of so many rows; or several of these. The whole input in one
+        batch is always tried, and is what is given. A batch takes whole commits, so it may have more rows.
     final
         Whether the watermark goes to infinity at the end of the rows; without it, windows that are not closed give no row.
     now
         What ``max_future_skew`` counts from; the present unless given.
+    commit_rows
+        Rows per commit. The rows of a commit arrive together: none is late to another, unless the spec has ``time.arrival: row``.
 
     Raises
     ------
@@ -146,7 +149,7 @@ def try_pipeline(
     first: Outcome | None = None
     for engine in names:
         for size in sizes:
-            found = _attempt(pipeline, rows, data, engine, size, final, now)
+            found = _attempt(pipeline, rows, data, engine, size, final, now, commit_rows)
             first = first or found
             told = _differences(first.rows, found.rows)
             if [(row.index, row.reason) for row in first.quarantined] != [(row.index, row.reason) for row in found.quarantined]:
@@ -168,12 +171,19 @@ def _batch_rows(cut: str | int) -> int | None:
 
 
 def _attempt(
-    pipeline: Pipeline, rows: Sequence[Row], data: bytes, engine: str, size: int | None, final: bool, now: datetime.datetime | None
+    pipeline: Pipeline,
+    rows: Sequence[Row],
+    data: bytes,
+    engine: str,
+    size: int | None,
+    final: bool,
+    now: datetime.datetime | None,
+    commit_rows: int,
 ) -> Outcome:
     from windowmill.jobs.commands.try_command import attempt
     from windowmill.jobs.json_lines.write import result_lines
 
-    outcome = attempt(pipeline, data, size, engine, final, now.timestamp() if now else None)
+    outcome = attempt(pipeline, data, size, engine, final, now.timestamp() if now else None, commit_rows)
     printed = b"".join(bytes(piece) for piece in result_lines(outcome.rows, pipeline))
     refused = [Quarantined(row.line - 1, row.reason, row.detail, rows[row.line - 1]) for row in outcome.refused]
     return Outcome([json.loads(line) for line in printed.split(b"\n") if line], refused)

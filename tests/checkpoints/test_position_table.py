@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import shared
+from tests.strategies import ARRIVALS, between_commits, shared
 from tests.windowing.test_columnar import CUTS, STREAMS, Row
 from tests.windowing.test_positions import POLICY_WINDOWS, TYPES, Run, compare, in_order, spec_of
 from windowmill.checkpoints.state import position_compaction, searched_files
@@ -51,8 +51,8 @@ class TableRun(Run):
         self.restored = found
         return found
 
-    def feed(self, rows: list[Row], *, final: bool = False) -> None:
-        super().feed(rows, final=final)
+    def feed(self, rows: list[Row], commits: Sequence[int] | None = None, *, final: bool = False) -> None:
+        super().feed(rows, commits, final=final)
         self._table().remember(self.stored, len(self.stored), app_id="app", batch=self.batches - 1, metadata="{}")
         self.stored = self.stored.slice(0, 0)
 
@@ -86,13 +86,15 @@ def searching() -> Iterator[None]:
     windows=st.lists(st.sampled_from(sorted(POLICY_WINDOWS)), min_size=1, max_size=3),
     rows=STREAMS,
     cuts=CUTS,
+    arrival=ARRIVALS,
     compacted=st.lists(st.integers(-1, 4), min_size=30, max_size=30),
 )
-def test_batches_over_a_table_that_is_compacted_in_between_equal_one_run(tmp_path_factory, how, windows, rows, cuts, compacted):
-    run = TableRun(tmp_path_factory.mktemp("positions") / "state", spec_of(*windows))
+def test_batches_over_a_table_that_is_compacted_in_between_equal_one_run(tmp_path_factory, how, windows, rows, cuts, arrival, compacted):
+    run = TableRun(tmp_path_factory.mktemp("positions") / "state", spec_of(*windows, arrival=arrival.by))
+    commits = arrival.commits(len(rows))
     with how():
-        for begin, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]):
-            run.feed(rows[begin:stop])
+        for begin, stop in pairwise([0, *between_commits([cut for cut in cuts if cut < len(rows)], commits), len(rows)]):
+            run.feed(rows[begin:stop], commits[begin:stop])
             compact(run, compacted[run.batches])
     compare(run, rows, final=False)
 

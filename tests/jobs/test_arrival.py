@@ -5,48 +5,58 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.jobs.test_calendar_batches import Files
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival
 from windowmill.jobs.batch.adopting import same_quarantined
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
-from windowmill.jobs.ways.lateness_in_process import judge, judge_by, seen_after
+from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.lateness_in_process import judged, seen_after
 from windowmill.jobs.ways.quarantine import BAD_CONDITION, MOST_BAD_ROWS, check_bad_rows
-from windowmill.windowing.columnar.added_columns import CLOSED, LATE, TIME
+from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, ORDER, TIME
 from windowmill.windowing.errors import TooManyBadRowsError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.specfile import parse_pipeline
 
-PIPELINE = parse_pipeline(
-    {
-        "pipeline": "p",
-        "time": {"column": "t", "unit": "none"},
-        "windows": [
-            {"name": "slots", "type": "tumbling", "size": 10},
-            {"name": "rolling", "type": "hopping", "size": 12, "hop": 5, "origin": 1},
-        ],
-        "aggregates": {"n": {"count": "*"}},
-    }
-)
+SPEC: dict[str, Any] = {
+    "pipeline": "p",
+    "time": {"column": "t", "unit": "none"},
+    "windows": [
+        {"name": "slots", "type": "tumbling", "size": 10},
+        {"name": "rolling", "type": "hopping", "size": 12, "hop": 5, "origin": 1},
+    ],
+    "aggregates": {"n": {"count": "*"}},
+}
+PIPELINE = parse_pipeline(SPEC)
 GRIDS = Grids.of(PIPELINE).grids
 Row = tuple[int, bool]
 ROWS = st.lists(st.tuples(st.integers(-40, 60), st.integers(0, 9).map(bool)), min_size=1, max_size=25)
 
 
-def arrived(rows: list[Row], files: list[int] | None = None) -> pa.Table:
-    """Rows with their time, of which some have no usable one."""
+def arrived(rows: list[Row], files: Files) -> pa.Table:
+    """Rows of these files with their time, of which some have no usable one."""
     return pa.table(
         {
             TIME: pa.array([time if usable else None for time, usable in rows], pa.int64()),
             REASON: pa.array([None if usable else "null_time" for _, usable in rows], pa.string()),
-            FILE: pa.array(files or [0] * len(rows), pa.int32()),
-            ROW: pa.array(range(len(rows)), pa.int64()),
+            FILE: pa.array(files.file, pa.int32()),
+            ROW: pa.array(files.row, pa.int64()),
         }
     )
+
+
+def judge(rows: list[Row], arrival: Arrival, emit: str = "final", time: dict[str, Any] | None = None, **progress: Any) -> pa.Table:
+    """The ``rows`` as a batch judges them, with fields of the spec's ``time``, and fields of the batch."""
+    pipeline = parse_pipeline(SPEC | {"time": SPEC["time"] | {"arrival": arrival.by} | (time or {}), "emit": emit})
+    files = Files.of(arrival.commits(len(rows)))
+    columns: Any = None  # of the source, which has been read
+    batch = Input(pipeline=pipeline, columns=columns, commits=files.commits, **progress)
+    return judged(arrived(rows, files), batch, GRIDS)
 
 
 def ends(time: int) -> list[int]:
@@ -69,33 +79,62 @@ def check(judged: pa.Table, rows: list[Row], found: list[tuple[float, float]]) -
             assert [end for end in ends(time) if since is None or end > since] == [end for end in ends(time) if end > closed]
 
 
-@given(rows=ROWS, seen=st.none() | st.integers(-40, 60), disorder=st.integers(0, 9), lateness=st.integers(0, 9))
+def met_by(rows: list[Row], arrival: Arrival, seen: int | None) -> list[tuple[float, int]]:
+    """For each row, the greatest event time of the commits before its own, or of the rows before it, and its moment of arrival."""
+    greatest = before = float("-inf") if seen is None else seen
+    met, moment = [], -1
+    for place, ((time, usable), commit) in enumerate(zip(rows, arrival.commits(len(rows)), strict=True)):
+        arrives = place if arrival.by == "row" else commit
+        if arrives != moment:
+            moment, before = arrives, greatest
+        greatest = max(greatest, time) if usable else greatest
+        met.append((before, moment))
+    return met
+
+
+@given(rows=ROWS, arrival=ARRIVALS, seen=st.none() | st.integers(-40, 60), disorder=st.integers(0, 9), lateness=st.integers(0, 9))
 # The watermark is at 20, and windows are closed through 18: at the edges, and one before them.
-@example(rows=[(24, True), *((time, True) for time in range(25))], seen=None, disorder=4, lateness=2)
-@example(rows=[(time, True) for time in range(30)], seen=30, disorder=0, lateness=0)
-def test_each_row_is_judged_by_what_came_before_it(rows, seen, disorder, lateness):
-    highest, found = float("-inf") if seen is None else seen, []
-    for time, usable in rows:
-        highest = max(highest, time) if usable else highest
-        found.append((highest - disorder, highest - disorder - lateness))
-    table = arrived(rows)
-    check(judge(table, seen=seen, disorder=disorder, lateness=lateness, grids=GRIDS), rows, found)
-    assert seen_after(table, seen) == (None if highest == float("-inf") else highest)
+@example(rows=[(24, True), *((time, True) for time in range(25))], arrival=ROW_BY_ROW, seen=None, disorder=4, lateness=2)
+@example(rows=[(24, True), *((time, True) for time in range(25))], arrival=Arrival((1, 25)), seen=None, disorder=4, lateness=2)
+@example(rows=[(time, True) for time in range(30)], arrival=Arrival((30,)), seen=30, disorder=0, lateness=0)
+def test_each_row_is_judged_by_the_commits_before_its_own(rows, arrival, seen, disorder, lateness):
+    found = [(before - disorder, before - disorder - lateness) for before, _ in met_by(rows, arrival, seen)]
+    check(judge(rows, arrival, time={"disorder": disorder, "lateness": lateness}, seen=seen), rows, found)
+    greatest = max((time for time in (seen, *(time for time, usable in rows if usable)) if time is not None), default=None)
+    assert seen_after(arrived(rows, Files.of(arrival.commits(len(rows)))), seen) == greatest
 
 
-@given(rows=ROWS, seen=st.integers(-40, 60))
-def test_rows_of_a_snapshot_are_never_late(rows, seen):
-    split = len(rows) // 2
-    files = [0] * split + [1] * (len(rows) - split)
-    judged = judge(arrived(rows, files), seen=seen, disorder=0, lateness=0, grids=GRIDS, settled=1).slice(0, split)
-    check(judged, rows[:split], [(float("-inf"), float("-inf"))] * split)
+@given(rows=ROWS, arrival=ARRIVALS, seen=st.none() | st.integers(-40, 60))
+def test_late_rows_tell_the_moment_at_which_they_arrived(rows, arrival, seen):
+    table = judge(rows, arrival, emit="revise", time={"lateness": 1_000}, seen=seen)
+    if ARRIVAL not in table.column_names:
+        assert not any(usable and time < before for (time, usable), (before, _) in zip(rows, met_by(rows, arrival, seen), strict=True))
+        return
+    found = table.to_pylist()
+    orders = sorted({row[ORDER] for row in found})
+    for row, (time, usable), (before, moment) in zip(found, rows, met_by(rows, arrival, seen), strict=True):
+        assert orders.index(row[ORDER]) == moment
+        missed = usable and min(ends(time)) <= before
+        assert (row[ARRIVAL], row[CLOSED]) == ((row[ORDER], before) if missed else (None, None))
 
 
-@given(rows=ROWS, closed=st.integers(-40, 60), lateness=st.integers(0, 9))
-def test_where_the_orchestrator_vouches_rows_find_closed_what_was_emitted(rows, closed, lateness):
+@given(rows=ROWS, arrival=ARRIVALS, seen=st.integers(-40, 60))
+def test_rows_of_a_snapshot_are_never_late(rows, arrival, seen):
+    files = Files.of(arrival.commits(len(rows)))
+    settled = len(files.commits) // 2
+    n_rows = sum(file < settled for file in files.file)
+    found = judge(rows, arrival, seen=seen, settled=settled).slice(0, n_rows)
+    check(found, rows[:n_rows], [(float("-inf"), float("-inf"))] * n_rows)
 
-    judged = judge_by(arrived(rows), np.full(len(rows), closed, np.int64), lateness=lateness, grids=GRIDS)
-    check(judged, rows, [(closed + lateness, closed)] * len(rows))
+
+@given(rows=ROWS, arrival=ARRIVALS, closed=st.lists(st.integers(-40, 60), min_size=25, max_size=25), lateness=st.integers(0, 9))
+def test_where_the_orchestrator_vouches_rows_find_closed_what_was_emitted(rows, arrival, closed, lateness):
+    """However rows are cut into commits, and though each row arrives by itself."""
+    files = Files.of(arrival.commits(len(rows)))
+    by_file = tuple(closed[: len(files.commits)])
+    time = {"watermark": "data_interval_end", "lateness": lateness}
+    found = judge(rows, arrival, time=time, seen=1_000, closed_by_file=by_file)
+    check(found, rows, [(by_file[file] + lateness, by_file[file]) for file in files.file])
 
 
 def set_aside(*rows: str, reason: str = "null_time") -> pa.Table:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import accumulate, pairwise
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import accumulate, groupby, pairwise
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +13,7 @@ from deltalake import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import shared
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits, shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, MINUTE, ODD, WINDOWS, pipeline_of
 from tests.windowing.test_slices import same
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
@@ -58,7 +58,9 @@ VALUES = {
 #: How far the input moves on from row to row, how far a row comes behind, and what a pipeline allows for that.
 ADVANCES = st.sampled_from([0, 10 * MINUTE, 3 * HOUR, 11 * HOUR, DAY, 3 * DAY, 20 * DAY])
 DELAYS = st.sampled_from([0, 0, HOUR, 5 * HOUR, 30 * HOUR, 40 * DAY])
-DISORDERS, LATENESSES = st.sampled_from(["0 seconds", "2 hours", "3 days"]), st.sampled_from(["0 seconds", "5 hours", "2 days"])
+BOUNDS = st.fixed_dictionaries(
+    {"disorder": st.sampled_from(["0 seconds", "2 hours", "3 days"]), "lateness": st.sampled_from(["0 seconds", "5 hours", "2 days"])}
+)
 
 
 @st.composite
@@ -66,6 +68,27 @@ def streams(draw: st.DrawFn) -> list[dict[str, Any]]:
     start = draw(st.sampled_from(ODD)) + draw(st.integers(-2_000, 2_000)) * MINUTE
     ahead = list(accumulate(draw(st.lists(ADVANCES, min_size=1, max_size=14)), initial=start))
     return [{"t": at - draw(DELAYS) + draw(st.integers(-1, 1)), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
+
+
+class Files(NamedTuple):
+    """The files that commits have added, of at most two rows: for each row its file and its index in it, and each file's commit."""
+
+    file: list[int]
+    row: list[int]
+    commits: tuple[int, ...]
+
+    @classmethod
+    def of(cls, commits: Sequence[int]) -> Files:
+        """Those of rows with these ``commits``."""
+        placed = [(commit, place) for _, rows in groupby(commits) for place, commit in enumerate(rows)]
+        begins = [place % 2 == 0 for _, place in placed]
+        of_files = tuple(commit for (commit, _), first in zip(placed, begins, strict=True) if first)
+        return cls([file - 1 for file in accumulate(begins)], [place % 2 for _, place in placed], of_files)
+
+    def refused(self, table: pa.Table, first: int) -> list[tuple[int, str]]:
+        """Number and reason of each row of ``table`` that has one; ``first`` numbers the rows of these files."""
+        places = {held: place for place, held in enumerate(zip(self.file, self.row, strict=True), first)}
+        return [(places[row[FILE], row[ROW]], row[REASON]) for row in table.select([FILE, ROW, REASON]).to_pylist() if row[REASON]]
 
 
 class Run:
@@ -81,15 +104,17 @@ class Run:
         self.emitted: int | None = None
         self.rows: list[dict[str, Any]] = []
         self.refused: list[tuple[int, str]] = []
+        self.commits: list[int] = []
 
-    def step(self, rows: list[dict[str, Any]], first: int) -> None:
-        """One batch; ``first`` numbers its rows."""
-        batch = Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted)
-        table = arrived(rows)
+    def step(self, rows: list[dict[str, Any]], first: int, commits: Sequence[int] | None = None) -> None:
+        """One batch; ``first`` numbers its rows, each of which is a commit unless ``commits`` are given."""
+        files = Files.of(arriving(self.commits, len(rows), commits))
+        batch = Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted, commits=files.commits)
+        table = arrived(rows, files)
         self.seen = seen_after(table, self.seen)
         assert self.seen is not None
         told = judged(table, batch, self.slices.grids.grids)
-        self.refused += [(first + row[ROW], row[REASON]) for row in told.select([ROW, REASON]).to_pylist() if row[REASON]]
+        self.refused += files.refused(told, first)
         self.emit(batch, told, self.seen - batch.disorder - batch.lateness)
 
     def end(self) -> None:
@@ -117,11 +142,13 @@ class Run:
         self.batch += 1
 
 
-def arrived(rows: list[dict[str, Any]]) -> pa.Table:
+def arrived(rows: list[dict[str, Any]], files: Files | None = None) -> pa.Table:
+    """The ``rows`` of these ``files``; each row is in a file of its own unless given."""
+    files = Files.of(range(len(rows))) if files is None else files
     whole = pa.Table.from_pylist(rows, schema=pa.schema([field if field.name != "t" else pa.field("t", pa.int64()) for field in SOURCE]))
     n = len(rows)
-    whole = whole.append_column(TIME, whole["t"]).append_column(FILE, pa.array([0] * n, pa.int32()))
-    whole = whole.append_column(ROW, pa.array(range(n), pa.int64())).append_column(REASON, pa.nulls(n, pa.string()))
+    whole = whole.append_column(TIME, whole["t"]).append_column(FILE, pa.array(files.file, pa.int32()))
+    whole = whole.append_column(ROW, pa.array(files.row, pa.int64())).append_column(REASON, pa.nulls(n, pa.string()))
     return whole.append_column(condition_column("i > 3"), pa.array([row["i"] is not None and row["i"] > 3 for row in rows], pa.bool_()))
 
 
@@ -129,10 +156,16 @@ def place(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["k"], row["window"], row["window_end"], row["window_start"]
 
 
-def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool) -> None:
+def feed_in_batches(run: Any, rows: list[dict[str, Any]], cuts: list[int], arrival: Arrival) -> None:
+    """Feed ``rows``, cut at ``cuts``, to a ``run`` of any kind."""
+    commits = arrival.commits(len(rows))
+    for first, last in pairwise(sorted({0, *between_commits([cut for cut in cuts if cut < len(rows)], commits), len(rows)})):
+        run.step(rows[first:last], first, commits[first:last])
+
+
+def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, arrival: Arrival = ROW_BY_ROW) -> None:
     run = Run(pipeline)
-    for first, last in pairwise(sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})):
-        run.step(rows[first:last], first)
+    feed_in_batches(run, rows, cuts, arrival)
     if final:
         run.end()
     compare(run, pipeline, rows, final=final)
@@ -143,7 +176,7 @@ def compare(
 ) -> None:
     """The result rows and refusals of ``run`` are those of the oracle; ``place`` tells rows apart."""
     records = [Record(row, frozenset(["i > 3"] if row["i"] is not None and row["i"] > 3 else [])) for row in rows]
-    wanted = evaluate(pipeline, records, final=final)
+    wanted = evaluate(pipeline, records, commits=run.commits, final=final)
     assert run.refused == wanted.quarantined
     found, expected = sorted(run.rows, key=place), sorted(wanted.rows, key=place)
     assert [place(row) for row in found] == [place(row) for row in expected]
@@ -159,11 +192,12 @@ CUTS = st.lists(st.integers(1, 15), max_size=5)
 @pytest.mark.covers("I7")
 @pytest.mark.parametrize("window", [*CALENDARS, "growing", "growing_shifted", "here"])
 @shared(len(CALENDARS) + 3, 12)
-@given(rows=streams(), cuts=CUTS, disorder=DISORDERS, lateness=LATENESSES, final=st.booleans())
+@given(rows=streams(), cuts=CUTS, arrival=ARRIVALS, bounds=BOUNDS, final=st.booleans())
 def test_batches_are_those_of_the_oracle(
-    window: str, rows: list[dict[str, Any]], cuts: list[int], disorder: str, lateness: str, final: bool
+    window: str, rows: list[dict[str, Any]], cuts: list[int], arrival: Arrival, bounds: dict[str, str], final: bool
 ):
-    check(pipeline_of([window], NUMBERS, tie_break=["x"], disorder=disorder, lateness=lateness), rows, cuts, final=final)
+    pipeline = pipeline_of([window], NUMBERS, tie_break=["x"], arrival=arrival.by, **bounds)
+    check(pipeline, rows, cuts, final=final, arrival=arrival)
 
 
 @given(
@@ -171,8 +205,8 @@ def test_batches_are_those_of_the_oracle(
     aggregates=st.sampled_from([NUMBERS, OBJECTS]),
     rows=streams(),
     cuts=CUTS,
-    disorder=DISORDERS,
-    lateness=LATENESSES,
+    arrival=ARRIVALS,
+    bounds=BOUNDS,
     final=st.booleans(),
 )
 def test_windows_of_all_kinds_share_their_slices(
@@ -180,11 +214,12 @@ def test_windows_of_all_kinds_share_their_slices(
     aggregates: dict[str, Any],
     rows: list[dict[str, Any]],
     cuts: list[int],
-    disorder: str,
-    lateness: str,
+    arrival: Arrival,
+    bounds: dict[str, str],
     final: bool,
 ):
-    check(pipeline_of(windows, aggregates, tie_break=["x"], disorder=disorder, lateness=lateness), rows, cuts, final=final)
+    pipeline = pipeline_of(windows, aggregates, tie_break=["x"], arrival=arrival.by, **bounds)
+    check(pipeline, rows, cuts, final=final, arrival=arrival)
 
 
 def test_a_month_is_stored_as_one_slice_and_read_when_it_ends():

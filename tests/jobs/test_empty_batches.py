@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.jobs import test_revised_batches as revised
 from tests.jobs.test_calendar_batches import NUMBERS, VALUES
 from tests.jobs.test_revised_batches import MINUTE, OBJECTS, Run, arrived, row, some
+from tests.strategies import ARRIVALS, Arrival
 from tests.windowing.calendar_cases import WINDOWS
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
@@ -69,8 +70,8 @@ class FilledRun(Run):
         return self.state.filter(pc.is_null(self.state[SLICE])).to_pylist()
 
 
-def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, nodes: bool = False) -> Run:
-    return revised.check(pipeline, rows, cuts, final=final, nodes=nodes, kind=FilledRun)
+def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], **how: Any) -> Run:
+    return revised.check(pipeline, rows, cuts, **how, kind=FilledRun)
 
 
 @pytest.mark.covers("I7")
@@ -80,8 +81,8 @@ def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, fi
     aggregates=st.sampled_from([NUMBERS, OBJECTS]),
     rows=sparse_streams(),
     cuts=st.lists(st.integers(1, 20), max_size=10),
-    disorder=st.sampled_from(["0 seconds", "2 minutes", "1 day"]),
-    lateness=LENGTHS,
+    arrival=ARRIVALS,
+    bounds=st.fixed_dictionaries({"disorder": st.sampled_from(["0 seconds", "2 minutes", "1 day"]), "lateness": LENGTHS}),
     emit=st.sampled_from(["final", "revise"]),
     final=st.booleans(),
 )
@@ -91,14 +92,15 @@ def test_empty_windows_are_those_of_the_oracle(
     aggregates: dict[str, Any],
     rows: list[dict[str, Any]],
     cuts: list[int],
-    disorder: str,
-    lateness: str,
+    arrival: Arrival,
+    bounds: dict[str, str],
     emit: str,
     final: bool,
 ):
     without = tuple(name for index, name in enumerate(windows) if index in skipping)
-    time = {"tie_break": ["x"], "disorder": disorder, "lateness": lateness}
-    check(pipeline_of({name: GRIDS[name] for name in windows}, aggregates, without, emit, **time), rows, cuts, final=final)
+    time = {"tie_break": ["x"], "arrival": arrival.by, **bounds}
+    pipeline = pipeline_of({name: GRIDS[name] for name in windows}, aggregates, without, emit, **time)
+    check(pipeline, rows, cuts, final=final, arrival=arrival)
 
 
 @pytest.mark.covers("I7")
@@ -106,14 +108,16 @@ def test_empty_windows_are_those_of_the_oracle(
     windows=some(["slots", "rolling", "long", "dense"], 1, 2),
     rows=revised.late_streams(),
     cuts=st.lists(st.integers(1, 25), max_size=24),
+    arrival=ARRIVALS,
     lateness=LENGTHS,
     final=st.booleans(),
 )
 def test_empty_windows_lie_among_long_ones_made_of_nodes(
-    windows: list[str], rows: list[dict[str, Any]], cuts: list[int], lateness: str, final: bool
+    windows: list[str], rows: list[dict[str, Any]], cuts: list[int], arrival: Arrival, lateness: str, final: bool
 ):
-    pipeline = pipeline_of({name: (GRIDS | LONG)[name] for name in windows}, OBJECTS, tie_break=["x"], lateness=lateness)
-    run = check(pipeline, rows, cuts, final=final, nodes=True)
+    time = {"tie_break": ["x"], "lateness": lateness, "arrival": arrival.by}
+    pipeline = pipeline_of({name: (GRIDS | LONG)[name] for name in windows}, OBJECTS, **time)
+    run = check(pipeline, rows, cuts, final=final, arrival=arrival, nodes=True)
     assert run.nodes is not None or windows == ["slots"]
 
 

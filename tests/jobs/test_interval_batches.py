@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs import test_revised_batches as revised
-from tests.jobs.test_calendar_batches import CUTS, SOURCE
+from tests.jobs.test_calendar_batches import CUTS, SOURCE, Files
 from tests.jobs.test_calendar_batches import arrived as as_points
 from tests.jobs.test_calendar_batches import streams as over_calendars
 from tests.jobs.test_empty_batches import FilledRun
-from tests.jobs.test_revised_batches import DISORDERS, GRIDS, LATENESSES, LONG, MINUTE, OBJECTS, Run, some
-from tests.strategies import shared
+from tests.jobs.test_revised_batches import BOUNDS, GRIDS, LONG, MINUTE, OBJECTS, Run, some
+from tests.strategies import ARRIVALS, Arrival, shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, WINDOWS
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.ways import limits
@@ -67,8 +67,8 @@ class LastingRun(FilledRun):
     columns = Columns.of(Schema.from_arrow(pa.schema([*SOURCE, ("e", pa.timestamp("us", "UTC"))])).to_json())
 
     @staticmethod
-    def arrived(rows: list[Row]) -> pa.Table:
-        return as_points(rows).append_column(UNTIL_OF, pa.array([row["e"] for row in rows], pa.int64()))
+    def arrived(rows: list[Row], files: Files | None = None) -> pa.Table:
+        return as_points(rows, files).append_column(UNTIL_OF, pa.array([row["e"] for row in rows], pa.int64()))
 
     def stored(self) -> list[tuple[str, int, int]]:
         """Key, start of the slice in minutes and family of each row of the state."""
@@ -76,8 +76,8 @@ class LastingRun(FilledRun):
         return sorted((row["k"], row[SLICE] // MINUTE, row[REACHING]) for row in self.state.to_pylist())
 
 
-def check(pipeline: Pipeline, rows: list[Row], cuts: list[int], *, final: bool, nodes: bool = False) -> Run:
-    return revised.check(pipeline, rows, cuts, final=final, nodes=nodes, kind=LastingRun)
+def check(pipeline: Pipeline, rows: list[Row], cuts: list[int], **how: Any) -> Run:
+    return revised.check(pipeline, rows, cuts, **how, kind=LastingRun)
 
 
 @pytest.mark.covers("I7")
@@ -87,7 +87,8 @@ def check(pipeline: Pipeline, rows: list[Row], cuts: list[int], *, final: bool, 
     rows=lasting(revised.late_streams(), LENGTHS),
     cuts=st.lists(st.integers(1, 25), max_size=12),
     shown=SHOWN,
-    delays=st.fixed_dictionaries({"disorder": DISORDERS, "lateness": LATENESSES}),
+    arrival=ARRIVALS,
+    bounds=BOUNDS,
     final=st.booleans(),
 )
 def test_windows_over_events_that_last_are_those_of_the_oracle(
@@ -96,11 +97,13 @@ def test_windows_over_events_that_last_are_those_of_the_oracle(
     rows: list[Row],
     cuts: list[int],
     shown: dict[str, Any],
-    delays: dict[str, str],
+    arrival: Arrival,
+    bounds: dict[str, str],
     final: bool,
 ):
-    pipeline = pipeline_of({name: GRIDS[name] for name in windows}, aggregates, **how(shown, windows), tie_break=["x"], **delays)
-    check(pipeline, rows, cuts, final=final)
+    named = {name: GRIDS[name] for name in windows}
+    pipeline = pipeline_of(named, aggregates, **how(shown, windows), tie_break=["x"], arrival=arrival.by, **bounds)
+    check(pipeline, rows, cuts, final=final, arrival=arrival)
 
 
 @pytest.mark.covers("I7")
@@ -109,17 +112,18 @@ def test_windows_over_events_that_last_are_those_of_the_oracle(
 @given(
     rows=lasting(over_calendars(), st.sampled_from([0, HOUR, 7 * HOUR, 26 * HOUR, 9 * DAY, 70 * DAY])),
     cuts=CUTS,
-    delays=st.sampled_from(
+    arrival=ARRIVALS,
+    bounds=st.sampled_from(
         [{}, {"disorder": "3 hours"}, {"lateness": "5 hours"}, {"lateness": "50 days"}, {"disorder": "3 hours", "lateness": "2 days"}]
     ),
     shown=SHOWN,
     final=st.booleans(),
 )
 def test_windows_of_a_calendar_hold_events_that_reach_into_them(
-    window: str, rows: list[Row], cuts: list[int], delays: dict[str, str], shown: dict[str, Any], final: bool
+    window: str, rows: list[Row], cuts: list[int], arrival: Arrival, bounds: dict[str, str], shown: dict[str, Any], final: bool
 ):
-    pipeline = pipeline_of({window: WINDOWS[window]}, AGGREGATES, **how(shown, [window]), tie_break=["x"], **delays)
-    check(pipeline, rows, cuts, final=final)
+    pipeline = pipeline_of({window: WINDOWS[window]}, AGGREGATES, **how(shown, [window]), tie_break=["x"], arrival=arrival.by, **bounds)
+    check(pipeline, rows, cuts, final=final, arrival=arrival)
 
 
 @pytest.mark.covers("I7")
@@ -129,7 +133,8 @@ def test_windows_of_a_calendar_hold_events_that_reach_into_them(
     rows=lasting(revised.late_streams(), LENGTHS),
     cuts=st.lists(st.integers(1, 25), max_size=24),
     shown=SHOWN,
-    delays=st.fixed_dictionaries({"disorder": DISORDERS, "lateness": LATENESSES}),
+    arrival=ARRIVALS,
+    bounds=BOUNDS,
     final=st.booleans(),
 )
 def test_nodes_hold_the_events_that_begin_in_their_slices(
@@ -138,12 +143,13 @@ def test_nodes_hold_the_events_that_begin_in_their_slices(
     rows: list[Row],
     cuts: list[int],
     shown: dict[str, Any],
-    delays: dict[str, str],
+    arrival: Arrival,
+    bounds: dict[str, str],
     final: bool,
 ):
     named = {name: (GRIDS | LONG)[name] for name in windows}
-    pipeline = pipeline_of(named, aggregates, **how(shown, windows), tie_break=["x"], **delays)
-    run = check(pipeline, rows, cuts, final=final, nodes=True)
+    pipeline = pipeline_of(named, aggregates, **how(shown, windows), tie_break=["x"], arrival=arrival.by, **bounds)
+    run = check(pipeline, rows, cuts, final=final, arrival=arrival, nodes=True)
     assert run.nodes is not None or windows == ["slots"]
 
 
@@ -270,10 +276,12 @@ def test_a_late_event_does_not_lie_in_the_span_that_was_known_before_it(cuts: li
     rows=lasting(revised.late_streams(), LENGTHS),
     ends=st.lists(st.sampled_from([-30, -5, 0, 3, 7, 20]), min_size=3, max_size=3),
     lateness=st.sampled_from([0, 4, 30]),
+    arrival=ARRIVALS,
 )
-def test_an_interval_that_is_vouched_for_makes_events_late(rows: list[Row], ends: list[int], lateness: int):
+def test_an_interval_that_is_vouched_for_makes_events_late(rows: list[Row], ends: list[int], lateness: int, arrival: Arrival):
     windows = {name: GRIDS[name] for name in ("slots", "rolling")}
-    revised.check_vouched(pipeline_of(windows, AGGREGATES, "revise", **revised.vouched(lateness)), rows, ends, lateness, LastingRun)
+    pipeline = pipeline_of(windows, AGGREGATES, "revise", **revised.vouched(lateness, arrival))
+    revised.check_vouched(pipeline, rows, ends, lateness, arrival, LastingRun)
 
 
 def test_a_batch_of_very_many_revisions_is_for_spark(monkeypatch: pytest.MonkeyPatch):

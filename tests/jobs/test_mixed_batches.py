@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs import test_calendar_batches
-from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, arrived
+from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, Files, arrived
 from tests.jobs.test_session_batches import ALLOWED, GAPS, GRIDS, MINUTE, Collected, some, streams
-from tests.strategies import shared
+from tests.strategies import ARRIVALS, Arrival, arriving, between_commits, shared
 from windowmill.checkpoints.state.base import StateTable
 from windowmill.checkpoints.state.joint import compact_entries, joint_schema, own_rows
 from windowmill.checkpoints.state.partials import Needed, compact_partials, slice_schema
 from windowmill.checkpoints.state.wanted import OpenSessions, WithSpans, may_hold
-from windowmill.jobs.sources.columns import REASON, ROW, Columns
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input, TableInput
@@ -92,6 +93,7 @@ class Run:
         self.emitted: int | None = None
         self.rows: list[dict[str, Any]] = []
         self.refused: list[tuple[int, str]] = []
+        self.commits: list[int] = []
         self.late = 0
 
     @property
@@ -104,13 +106,12 @@ class Run:
             parts += [] if part is None else [kind(spark, batch, part, path)]  # type: ignore[operator, arg-type]
         return parts + ([] if divided.rows is None else [LiveRowPart(spark, batch, divided.rows, path)])  # type: ignore[arg-type]
 
-    def step(self, rows: list[dict[str, Any]], first: int = 0) -> None:
-        """One batch; ``first`` numbers its rows."""
-        check = RowCheck(self.path)
-        batch = Batch(
-            pipeline=self.pipeline, columns=COLUMNS, builds_state=True, check=check, batch=self.batch, seen=self.seen, emitted=self.emitted
-        )
-        table = arrived(rows)
+    def step(self, rows: list[dict[str, Any]], first: int = 0, commits: Sequence[int] | None = None) -> None:
+        """One batch; ``first`` numbers its rows, each of which is a commit unless ``commits`` are given."""
+        check, files = RowCheck(self.path), Files.of(arriving(self.commits, len(rows), commits))
+        progress: dict[str, Any] = {"batch": self.batch, "seen": self.seen, "emitted": self.emitted, "commits": files.commits}
+        batch = Batch(pipeline=self.pipeline, columns=COLUMNS, builds_state=True, check=check, **progress)
+        table = arrived(rows, files)
         # A user's function is told all columns as they are in the source.
         told = table.set_column(table.schema.get_field_index("t"), "t", table.column(TIME).cast(SOURCE.field("t").type))
         new = Collected(told, None)  # type: ignore[arg-type] - there is no Spark
@@ -124,7 +125,7 @@ class Run:
         loaded = [part.few(new, emission) for part in parts]
         assert None not in loaded
         done = joined(new, parts, loaded, batch, table.schema)  # type: ignore[arg-type]
-        refused = [] if done.judged is None else [(first + row[ROW], row[REASON]) for row in done.judged.to_pylist()]
+        refused = [] if done.judged is None else files.refused(done.judged, first)
         assert done.rows_applied + len(refused) == len(rows)
         self.refused, self.late = self.refused + refused, self.late + done.rows_late
         if done.rows is not None:
@@ -152,9 +153,10 @@ def compare(run: Run, rows: list[dict[str, Any]]) -> None:
     test_calendar_batches.compare(run, run.pipeline, rows, final=False, place=place)
 
 
-def check(run: Run, rows: list[dict[str, Any]], cuts: list[int], compacted: list[int]) -> None:
-    for first, last in pairwise(sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})):
-        run.step(rows[first:last], first)
+def check(run: Run, rows: list[dict[str, Any]], cuts: list[int], arrival: Arrival, compacted: list[int]) -> None:
+    commits = arrival.commits(len(rows))
+    for first, last in pairwise(sorted({0, *between_commits([cut for cut in cuts if cut < len(rows)], commits), len(rows)})):
+        run.step(rows[first:last], first, commits[first:last])
         if compacted[run.batch] >= 0 and set(run.divided.ways) & {"positions", "live rows"} and DeltaTable.is_deltatable(run.path):
             # Also as if the last batch were still open.
             compact_entries(run.path, run.batch - compacted[run.batch], run.divided.ways, spans=run.spans)
@@ -162,13 +164,14 @@ def check(run: Run, rows: list[dict[str, Any]], cuts: list[int], compacted: list
 
 
 @st.composite
-def inputs(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], list[int]]:
-    """Aggregates and time of a pipeline, rows, where they are cut into batches, and after which the state is compacted."""
-    time = {"tie_break": ["x"], "disorder": draw(ALLOWED), "lateness": draw(ALLOWED)}
+def inputs(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], Arrival, list[int]]:
+    """Aggregates and time of a pipeline, rows, where they are cut into batches, how they arrive, and when the state is compacted."""
+    arrival = draw(ARRIVALS)
+    time = {"tie_break": ["x"], "disorder": draw(ALLOWED), "lateness": draw(ALLOWED), "arrival": arrival.by}
     rows = draw(streams())
     rows.append(rows[-1] | {"t": max(row["t"] for row in rows) + draw(st.sampled_from([0, 30 * MINUTE, 90 * MINUTE]))})
     compacted = draw(st.lists(st.integers(-1, 1), min_size=20, max_size=20))
-    return {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), **time}, rows, draw(CUTS), compacted
+    return {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), **time}, rows, draw(CUTS), arrival, compacted
 
 
 @pytest.mark.thorough
@@ -182,9 +185,9 @@ def inputs(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]], list[
     given=inputs(),
 )
 def test_windows_of_all_ways_share_rows_and_state(tmp_path_factory, grids, visits, policies, others, given):
-    spec, rows, cuts, compacted = given
+    spec, rows, *how = given
     run = Run(pipeline_of([*grids, *visits, *policies, *others], **spec), str(tmp_path_factory.mktemp("mixed") / "state"))
-    check(run, rows, cuts, compacted)
+    check(run, rows, *how)
 
 
 @pytest.mark.thorough
@@ -192,8 +195,8 @@ def test_windows_of_all_ways_share_rows_and_state(tmp_path_factory, grids, visit
 @shared(1, 60)
 @given(windows=some(list(WINDOWS), 3), given=inputs())
 def test_any_windows_go_beside_one_another(tmp_path_factory, windows, given):
-    spec, rows, cuts, compacted = given
-    check(Run(pipeline_of(windows, **spec), str(tmp_path_factory.mktemp("mixed") / "state")), rows, cuts, compacted)
+    spec, rows, *how = given
+    check(Run(pipeline_of(windows, **spec), str(tmp_path_factory.mktemp("mixed") / "state")), rows, *how)
 
 
 @pytest.mark.thorough
@@ -201,10 +204,10 @@ def test_any_windows_go_beside_one_another(tmp_path_factory, windows, given):
 @shared(1, 30)
 @given(grids=some([*GRIDS, *FILLED], 2), visits=some(list(VISITS), 2), others=some([*POLICIES, "short_visit", "spans"], 2), given=inputs())
 def test_revisions_by_slices_and_sessions_beside_live_rows(tmp_path_factory, grids, visits, others, given):
-    spec, rows, cuts, compacted = given
+    spec, rows, *how = given
     run = Run(pipeline_of([*grids, *visits, *others], emit="revise", **spec), str(tmp_path_factory.mktemp("mixed") / "state"))
     assert run.divided.ways == ("slices", "sessions", "live rows")
-    check(run, rows, cuts, compacted)
+    check(run, rows, *how)
 
 
 ROW_OF_A: dict[str, Any] = {"k": "a", "x": 0, "i": 1, "f": 0.5, "s": "x"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
+from itertools import accumulate, groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.jobs.test_calendar_batches import CUTS, NUMBERS, VALUES, arrived, streams
-from tests.jobs.test_session_batches import COLUMNS, Collected
-from tests.strategies import shared
+from tests.jobs.test_calendar_batches import CUTS, NUMBERS, VALUES, Files, arrived, feed_in_batches, streams
+from tests.jobs.test_session_batches import COLUMNS, Collected, in_thirds
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, shared
 from tests.windowing.calendar_cases import CALENDARS, WINDOWS
 from tests.windowing.test_slices import same
 from windowmill.checkpoints.state.wanted import condition
-from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.joining import joined
@@ -29,7 +29,7 @@ from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import judged as judged_rows
 from windowmill.jobs.ways.slices_in_process import load, revised_after
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar.added_columns import CLOSED, SLICE, SUM
+from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, SLICE, SUM
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.nodes import Nodes
 from windowmill.windowing.reference import Record, evaluate
@@ -60,7 +60,12 @@ LONG: dict[str, dict[str, Any]] = {
 #: How far the input moves on from row to row, how far a row comes behind, and what a pipeline allows for that.
 ADVANCES = st.sampled_from([0, 1, MINUTE, 3 * MINUTE, 5 * MINUTE, 9 * MINUTE, 40 * MINUTE])
 DELAYS = st.sampled_from([0, 0, 1, MINUTE, 4 * MINUTE, 9 * MINUTE, 12 * MINUTE, 25 * MINUTE, 50 * MINUTE])
-DISORDERS, LATENESSES = st.sampled_from(["0 seconds", "2 minutes"]), st.sampled_from(["0 seconds", "4 minutes", "30 minutes", "2 hours"])
+BOUNDS = st.fixed_dictionaries(
+    {
+        "disorder": st.sampled_from(["0 seconds", "2 minutes"]),
+        "lateness": st.sampled_from(["0 seconds", "4 minutes", "30 minutes", "2 hours"]),
+    }
+)
 
 
 @st.composite
@@ -91,13 +96,21 @@ class Run:
         self.emitted: int | None = None
         self.rows: list[dict[str, Any]] = []
         self.refused: list[tuple[int, str]] = []
+        self.commits: list[int] = []
         self.read = 0
 
-    def step(self, rows: list[dict[str, Any]] | None, first: int = 0, *, closed: int | None = None) -> None:
-        """One batch; ``first`` numbers its rows. Windows are closed through ``closed`` after it, by default as its rows tell."""
-        by_file = (AXIS_BEGIN if self.emitted is None else self.emitted,) if self.vouched else None
-        batch = Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted, closed_by_file=by_file)
-        new = None if rows is None else Collected(self.arrived(rows), None)  # type: ignore[arg-type] - there is no Spark
+    def step(
+        self, rows: list[dict[str, Any]] | None, first: int = 0, commits: Sequence[int] | None = None, *, closed: int | None = None
+    ) -> None:
+        """One batch; ``first`` numbers its rows, each of which is a commit unless ``commits`` are given.
+
+        Windows are closed through ``closed`` after it, by default as its rows tell.
+        """
+        files = Files.of(arriving(self.commits, len(rows or []), commits))
+        by_file = (AXIS_BEGIN if self.emitted is None else self.emitted,) * len(files.commits) if self.vouched else None
+        progress = {"seen": self.seen, "emitted": self.emitted, "closed_by_file": by_file, "commits": files.commits}
+        batch = Input(**self.base, batch=self.batch, **progress)
+        new = None if rows is None else Collected(self.arrived(rows, files), None)  # type: ignore[arg-type] - there is no Spark
         if new is not None:
             self.seen = seen_after(new.table, self.seen)
         assert self.seen is not None
@@ -113,7 +126,7 @@ class Run:
         self.read = 0 if loaded.stored is None else len(loaded.stored)
         part: Any = SimpleNamespace(way="slices", grids=self.slices.grids.grids)
         done = joined(new, [part], [loaded], batch, slicing.stage.storing.schema)
-        refused = [] if done.judged is None else [(first + row[ROW], row[REASON]) for row in done.judged.to_pylist()]
+        refused = [] if done.judged is None else files.refused(done.judged, first)
         assert done.rows_applied + len(refused) == len(rows or [])
         self.refused += refused
         if done.rows is not None:
@@ -148,11 +161,17 @@ def place(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def check(
-    pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, nodes: bool = False, kind: type[Run] = Run
+    pipeline: Pipeline,
+    rows: list[dict[str, Any]],
+    cuts: list[int],
+    *,
+    final: bool,
+    arrival: Arrival = ROW_BY_ROW,
+    nodes: bool = False,
+    kind: type[Run] = Run,
 ) -> Run:
     run = kind(pipeline, nodes=nodes)
-    for first, last in pairwise(sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})):
-        run.step(rows[first:last], first)
+    feed_in_batches(run, rows, cuts, arrival)
     if final:
         run.step(None, closed=AXIS_END)
     compare(run, pipeline, rows, final=final)
@@ -162,7 +181,7 @@ def check(
 def compare(run: Run, pipeline: Pipeline, rows: list[dict[str, Any]], *, final: bool) -> None:
     """The result rows, their revisions and the refusals of ``run`` are those of the oracle."""
     records = [Record(row, frozenset(["i > 3"] if row["i"] is not None and row["i"] > 3 else [])) for row in rows]
-    wanted = evaluate(pipeline, records, final=final)
+    wanted = evaluate(pipeline, records, commits=run.commits, final=final)
     assert run.refused == wanted.quarantined
     found, expected = sorted(run.rows, key=place), sorted(wanted.rows, key=place)
     assert [place(row) for row in found] == [place(row) for row in expected]
@@ -181,8 +200,8 @@ def some(names: list[str], least: int, most: int) -> st.SearchStrategy[list[str]
     aggregates=st.sampled_from([NUMBERS, OBJECTS]),
     rows=late_streams(),
     cuts=st.lists(st.integers(1, 25), max_size=12),
-    disorder=DISORDERS,
-    lateness=LATENESSES,
+    arrival=ARRIVALS,
+    bounds=BOUNDS,
     final=st.booleans(),
 )
 def test_revisions_are_those_of_the_oracle(
@@ -190,12 +209,12 @@ def test_revisions_are_those_of_the_oracle(
     aggregates: dict[str, Any],
     rows: list[dict[str, Any]],
     cuts: list[int],
-    disorder: str,
-    lateness: str,
+    arrival: Arrival,
+    bounds: dict[str, str],
     final: bool,
 ):
-    pipeline = pipeline_of({name: GRIDS[name] for name in windows}, aggregates, tie_break=["x"], disorder=disorder, lateness=lateness)
-    check(pipeline, rows, cuts, final=final)
+    pipeline = pipeline_of({name: GRIDS[name] for name in windows}, aggregates, tie_break=["x"], arrival=arrival.by, **bounds)
+    check(pipeline, rows, cuts, final=final, arrival=arrival)
 
 
 @pytest.mark.thorough
@@ -205,12 +224,17 @@ def test_revisions_are_those_of_the_oracle(
 @given(
     rows=streams(),
     cuts=CUTS,
-    disorder=st.sampled_from(["0 seconds", "3 hours"]),
-    lateness=st.sampled_from(["5 hours", "2 days", "50 days"]),
+    arrival=ARRIVALS,
+    bounds=st.fixed_dictionaries(
+        {"disorder": st.sampled_from(["0 seconds", "3 hours"]), "lateness": st.sampled_from(["5 hours", "2 days", "50 days"])}
+    ),
     final=st.booleans(),
 )
-def test_revisions_follow_the_calendar(window: str, rows: list[dict[str, Any]], cuts: list[int], disorder: str, lateness: str, final: bool):
-    check(pipeline_of({window: WINDOWS[window]}, OBJECTS, tie_break=["x"], disorder=disorder, lateness=lateness), rows, cuts, final=final)
+def test_revisions_follow_the_calendar(
+    window: str, rows: list[dict[str, Any]], cuts: list[int], arrival: Arrival, bounds: dict[str, str], final: bool
+):
+    pipeline = pipeline_of({window: WINDOWS[window]}, OBJECTS, tie_break=["x"], arrival=arrival.by, **bounds)
+    check(pipeline, rows, cuts, final=final, arrival=arrival)
 
 
 @pytest.mark.covers("I7")
@@ -219,8 +243,8 @@ def test_revisions_follow_the_calendar(window: str, rows: list[dict[str, Any]], 
     aggregates=st.sampled_from([NUMBERS, OBJECTS]),
     rows=late_streams(),
     cuts=st.lists(st.integers(1, 25), max_size=24),
-    disorder=DISORDERS,
-    lateness=LATENESSES,
+    arrival=ARRIVALS,
+    bounds=BOUNDS,
     final=st.booleans(),
 )
 def test_revisions_of_long_windows_are_made_of_nodes(
@@ -228,23 +252,21 @@ def test_revisions_of_long_windows_are_made_of_nodes(
     aggregates: dict[str, Any],
     rows: list[dict[str, Any]],
     cuts: list[int],
-    disorder: str,
-    lateness: str,
+    arrival: Arrival,
+    bounds: dict[str, str],
     final: bool,
 ):
-    pipeline = pipeline_of(
-        {name: (GRIDS | LONG)[name] for name in windows}, aggregates, tie_break=["x"], disorder=disorder, lateness=lateness
-    )
-    run = check(pipeline, rows, cuts, final=final, nodes=True)
+    pipeline = pipeline_of({name: (GRIDS | LONG)[name] for name in windows}, aggregates, tie_break=["x"], arrival=arrival.by, **bounds)
+    run = check(pipeline, rows, cuts, final=final, arrival=arrival, nodes=True)
     assert run.nodes is not None or windows == ["slots"]
 
 
 @pytest.mark.thorough
-@given(rows=late_streams())
-def test_one_row_a_batch_shows_what_one_batch_shows(rows: list[dict[str, Any]]):
-    pipeline = pipeline_of(GRIDS, OBJECTS, tie_break=["x"], disorder="1 minute", lateness="30 minutes")
-    whole = check(pipeline, rows, [], final=True)
-    single = check(pipeline, rows, list(range(len(rows))), final=True)
+@given(rows=late_streams(), arrival=ARRIVALS)
+def test_one_commit_a_batch_shows_what_one_batch_shows(rows: list[dict[str, Any]], arrival: Arrival):
+    pipeline = pipeline_of(GRIDS, OBJECTS, tie_break=["x"], disorder="1 minute", lateness="30 minutes", arrival=arrival.by)
+    whole = check(pipeline, rows, [], final=True, arrival=arrival)
+    single = check(pipeline, rows, list(range(len(rows))), final=True, arrival=arrival)
     assert sorted(map(place, whole.rows)) == sorted(map(place, single.rows))
 
 
@@ -269,14 +291,22 @@ def test_a_window_that_ends_at_the_watermark_is_revised():
         assert [(found["revision"], found["n"]) for found in run.rows] == [(0, 1), (1, 2)]
 
 
-def test_rows_that_came_late_to_the_same_windows_share_a_row_of_the_state():
+def test_late_rows_of_a_commit_share_a_row_of_the_state_and_a_revision():
     pipeline = pipeline_of({"slots": GRIDS["slots"]}, NUMBERS, tie_break=["x"], lateness="1 hour")
     rows = [row(1), row(25), row(2), row(3), row(29), row(4), row(31), row(5)]
-    run = check(pipeline, rows, [], final=False)
+    #       commit 0         1               2                 3
+    run = check(pipeline, rows, [], final=False, arrival=Arrival((1, 1, 2, 4)))
     assert run.state is not None
     late = run.state.filter(pc.is_valid(run.state[CLOSED]))
-    assert sorted(zip(late[CLOSED].to_pylist(), late["rows"].to_pylist(), strict=True)) == [(20 * MINUTE, 3), (30 * MINUTE, 1)]
-    assert [found["n"] for found in run.rows if found["window_end"] == 10 * MINUTE] == [1, 2, 3, 4, 5]
+    found = zip(late[ARRIVAL].to_pylist(), late[CLOSED].to_pylist(), late["rows"].to_pylist(), strict=True)
+    assert sorted(found) == [(2, 20 * MINUTE, 2), (3, 20 * MINUTE, 2)]
+    assert [found["n"] for found in run.rows if found["window_end"] == 10 * MINUTE] == [1, 3, 5]
+    by_row = check(with_arrival_by_row(pipeline), rows, [], final=False, arrival=Arrival((1, 1, 2, 4), "row"))
+    assert [found["n"] for found in by_row.rows if found["window_end"] == 10 * MINUTE] == [1, 2, 3, 4, 5]
+
+
+def with_arrival_by_row(pipeline: Pipeline) -> Pipeline:
+    return pipeline.model_copy(update={"time": pipeline.time.model_copy(update={"arrival": "row"})})
 
 
 def test_a_batch_reads_the_slices_of_the_windows_that_its_late_rows_revise():
@@ -295,50 +325,55 @@ def test_a_batch_reads_the_slices_of_the_windows_that_its_late_rows_revise():
     rows=late_streams(),
     ends=st.lists(st.sampled_from([-30, -5, 0, 3, 7, 20]), min_size=3, max_size=3),
     lateness=st.sampled_from([0, 4, 30]),
+    arrival=ARRIVALS,
 )
-def test_an_interval_that_is_vouched_for_makes_its_rows_late(rows: list[dict[str, Any]], ends: list[int], lateness: int):
-    """All rows of a batch find the watermark of the batch before, so every late row revises the same windows."""
-    check_vouched(pipeline_of({name: GRIDS[name] for name in ("slots", "rolling")}, OBJECTS, **vouched(lateness)), rows, ends, lateness)
+def test_an_interval_that_is_vouched_for_makes_its_rows_late(rows: list[dict[str, Any]], ends: list[int], lateness: int, arrival: Arrival):
+    """All rows of a batch find the watermark of the batch before, so every commit with late rows revises the same windows."""
+    pipeline = pipeline_of({name: GRIDS[name] for name in ("slots", "rolling")}, OBJECTS, **vouched(lateness, arrival))
+    check_vouched(pipeline, rows, ends, lateness, arrival)
 
 
-def vouched(lateness: int) -> dict[str, Any]:
+def vouched(lateness: int, arrival: Arrival) -> dict[str, Any]:
     """The fields of time where intervals are vouched for; ``lateness`` in minutes."""
-    return {"tie_break": ["x"], "watermark": "data_interval_end", "lateness": f"{lateness} minutes"}
+    return {"tie_break": ["x"], "watermark": "data_interval_end", "lateness": f"{lateness} minutes", "arrival": arrival.by}
 
 
-def check_vouched(pipeline: Pipeline, rows: list[dict[str, Any]], ends: list[int], lateness: int, kind: type[Run] = Run) -> None:
+def check_vouched(
+    pipeline: Pipeline, rows: list[dict[str, Any]], ends: list[int], lateness: int, arrival: Arrival, kind: type[Run] = Run
+) -> None:
     """Three batches, each of which vouches for as many minutes past its rows as ``ends`` says, have the revisions that they should."""
-    run, first, third = kind(pipeline, vouched=True), 0, -(-len(rows) // 3)
+    run = kind(pipeline, vouched=True)
     watermarks: list[float] = []
-    for end in ends:
-        part = rows[first : first + third]
-        if not part:
-            break
-        watermarks += [float("-inf") if run.emitted is None else run.emitted + lateness * MINUTE] * len(part)
-        latest = max(found["t"] for found in rows[: first + third])
-        run.step(part, first, closed=latest + end * MINUTE - lateness * MINUTE)
-        first += third
-    compare_vouched(run, pipeline, rows, watermarks, lateness * MINUTE)
+    for end, (first, last, commits) in zip(ends, in_thirds(rows, arrival), strict=False):
+        watermarks += [float("-inf") if run.emitted is None else run.emitted + lateness * MINUTE] * (last - first)
+        latest = max(found["t"] for found in rows[:last])
+        run.step(rows[first:last], first, commits, closed=latest + end * MINUTE - lateness * MINUTE)
+    moments = range(len(rows)) if arrival.by == "row" else run.commits
+    compare_vouched(run, pipeline, rows, list(zip(watermarks, moments, strict=True)), lateness * MINUTE)
 
 
-def compare_vouched(run: Run, pipeline: Pipeline, rows: list[dict[str, Any]], watermarks: list[float], lateness: int) -> None:
-    """The counts and revisions of ``run``, told plainly for windows of one key after another."""
+def compare_vouched(run: Run, pipeline: Pipeline, rows: list[dict[str, Any]], met: list[tuple[float, int]], lateness: int) -> None:
+    """The counts and revisions of ``run``, told plainly for windows of one key after another.
+
+    ``met`` are the watermark at each row's arrival, and the moment at which it arrived.
+    """
     assert run.emitted is not None
     wanted = []
     for window in pipeline.windows:
         grid = window.grid()
         for key in sorted({found["k"] for found in rows}):
-            held: dict[tuple[int, int], list[float]] = {}
-            for found, watermark in zip(rows, watermarks, strict=True):
+            held: dict[tuple[int, int], list[tuple[float, int]]] = {}
+            for found, (watermark, moment) in zip(rows, met, strict=True):
                 if found["k"] == key:
                     stop = max(found.get("e", 0), found["t"] + 1)
                     bounds = grid.ending_in(found["t"], stop + grid.longest)
                     for start, end in zip(*(bound.tolist() for bound in bounds), strict=True):
                         if start < stop and found["t"] < end and watermark - lateness < end <= run.emitted + lateness:
-                            held.setdefault((end, start), []).append(watermark)
+                            held.setdefault((end, start), []).append((watermark, moment))
             for (end, start), arrivals in held.items():
-                in_time = sum(watermark < end for watermark in arrivals)
-                counts = [*([in_time] if in_time else []), *range(in_time + 1, len(arrivals) + 1)]
+                in_time = sum(watermark < end for watermark, _ in arrivals)
+                late = [len(list(together)) for _, together in groupby(moment for watermark, moment in arrivals if watermark >= end)]
+                counts = list(accumulate([in_time, *late]))[0 if in_time else 1 :]
                 wanted += [(key, window.name, end, start, revision, n) for revision, n in enumerate(counts)]
     assert sorted((*place(found), found["n"]) for found in run.rows) == sorted(wanted)
 
@@ -365,8 +400,7 @@ def test_a_backfill_shows_the_revisions_of_its_range_alone():
 def test_rows_of_settled_files_bring_no_revisions():
     pipeline = pipeline_of({"slots": GRIDS["slots"]}, {"n": {"count": "*"}}, lateness="1 hour")
     run = Run(pipeline)
-    run.base["settled"] = 1
-    assert FILE in arrived([row(1)]).column_names
+    run.base["settled"] = 3
     run.step([row(1), row(25), row(2)])
     assert [(found["revision"], found["n"]) for found in run.rows] == [(0, 2)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from types import SimpleNamespace
@@ -15,10 +15,11 @@ from deltalake import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, VALUES, arrived, compare
+from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, VALUES, Files, arrived, compare, feed_in_batches
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits
 from windowmill.checkpoints.state.joint import joint_schema
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
-from windowmill.jobs.sources.columns import REASON, ROW, Columns
+from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.ways import slices_in_process
 from windowmill.jobs.ways.base import Loaded
 from windowmill.jobs.ways.emission import Emission
@@ -97,16 +98,21 @@ class Run:
         self.emitted: int | None = None
         self.rows: list[dict[str, Any]] = []
         self.refused: list[tuple[int, str]] = []
+        self.commits: list[int] = []
         self.read = 0
 
-    def step(self, rows: list[dict[str, Any]] | None, first: int = 0, *, vouched: int | None = None) -> None:
-        """One batch; ``first`` numbers its rows. None: all windows are complete.
+    def step(
+        self, rows: list[dict[str, Any]] | None, first: int = 0, commits: Sequence[int] | None = None, *, vouched: int | None = None
+    ) -> None:
+        """One batch; ``first`` numbers its rows, each of which is a commit unless ``commits`` are given. None: all windows are complete.
 
         If an orchestrator vouches for intervals, the watermark after the batch is ``vouched``.
         """
-        by_file = None if vouched is None else (AXIS_BEGIN if self.emitted is None else self.emitted,)
-        batch = Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted, closed_by_file=by_file)
-        new = None if rows is None else Collected(arrived(rows), None)  # type: ignore[arg-type] - there is no Spark
+        files = Files.of(arriving(self.commits, len(rows or []), commits))
+        by_file = None if vouched is None else (AXIS_BEGIN if self.emitted is None else self.emitted,) * len(files.commits)
+        progress = {"seen": self.seen, "emitted": self.emitted, "closed_by_file": by_file, "commits": files.commits}
+        batch = Input(**self.base, batch=self.batch, **progress)
+        new = None if rows is None else Collected(arrived(rows, files), None)  # type: ignore[arg-type] - there is no Spark
         if new is not None:
             self.seen = seen_after(new.table, self.seen)
         after = AXIS_BEGIN if self.emitted is None else self.emitted
@@ -131,7 +137,7 @@ class Run:
         self.read = 0 if fragments is None else len(fragments)
         loaded.append(LoadedInProcess(new, stage.schema.empty_table() if fragments is None else fragments, stage, batch))
         done = joined(new, cast("Any", parts), loaded, batch, joint_schema(batch.pipeline, schemas))
-        refused = [] if done.judged is None else [(first + row[ROW], row[REASON]) for row in done.judged.to_pylist()]
+        refused = [] if done.judged is None else files.refused(done.judged, first)
         assert done.rows_applied + len(refused) == len(rows or [])
         self.refused += refused
         if done.rows is not None:
@@ -150,10 +156,9 @@ class Run:
         return found.select([name for name in schema.names if name != SUM])
 
 
-def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool) -> Run:
+def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, arrival: Arrival = ROW_BY_ROW) -> Run:
     run = Run(pipeline)
-    for first, last in pairwise(sorted({0, *(cut for cut in cuts if cut < len(rows)), len(rows)})):
-        run.step(rows[first:last], first)
+    feed_in_batches(run, rows, cuts, arrival)
     if final:
         run.step(None)
     compare(run, pipeline, rows, final=final, place=place)
@@ -167,11 +172,13 @@ def place(row: dict[str, Any]) -> tuple[Any, ...]:
 @st.composite
 def inputs(
     draw: st.DrawFn, emits: Sequence[str] = ("final", "revise"), advances: st.SearchStrategy[int] = ADVANCES
-) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], bool]:
-    """Aggregates and time of a pipeline, rows, where they are cut into batches, and whether the input ends."""
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], dict[str, Any]]:
+    """Aggregates and time of a pipeline, rows, where they are cut into batches, how they arrive, and whether the input ends."""
+    arrival = draw(ARRIVALS)
     time = {"tie_break": ["x"], "disorder": draw(ALLOWED), "lateness": draw(st.one_of(ALLOWED, st.just("1 hour")))}
+    time["arrival"] = arrival.by
     spec = {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), "emit": draw(st.sampled_from(emits)), **time}
-    return spec, draw(streams(advances)), draw(CUTS), draw(st.booleans())
+    return spec, draw(streams(advances)), draw(CUTS), {"final": draw(st.booleans()), "arrival": arrival}
 
 
 def some(names: Sequence[str], most: int) -> st.SearchStrategy[list[str]]:
@@ -181,22 +188,22 @@ def some(names: Sequence[str], most: int) -> st.SearchStrategy[list[str]]:
 @pytest.mark.covers("I7")
 @given(windows=some(list(GAPS), 3), given=inputs())
 def test_batches_are_those_of_the_oracle(windows: list[str], given: Any):
-    spec, rows, cuts, final = given
-    check(pipeline_of(windows, **spec), rows, cuts, final=final)
+    spec, rows, cuts, how = given
+    check(pipeline_of(windows, **spec), rows, cuts, **how)
 
 
 @pytest.mark.covers("I7")
 @given(cut=some(list(CUT), 2), others=some([*GAPS, *CUT], 2), given=inputs(emits=("final",), advances=STEADY))
 def test_sessions_that_a_greatest_size_cuts_are_those_of_the_oracle(cut: list[str], others: list[str], given: Any):
-    spec, rows, cuts, final = given
-    check(pipeline_of(list(dict.fromkeys([*cut, *others])), **spec), rows, cuts, final=final)
+    spec, rows, cuts, how = given
+    check(pipeline_of(list(dict.fromkeys([*cut, *others])), **spec), rows, cuts, **how)
 
 
 @pytest.mark.covers("I7")
 @given(windows=some(list(GAPS), 2), grids=some(list(GRIDS), 2), given=inputs())
 def test_a_row_counts_in_sessions_or_on_grids_or_in_both(windows: list[str], grids: list[str], given: Any):
-    spec, rows, cuts, final = given
-    check(pipeline_of([*windows, *grids], **spec), rows, cuts, final=final)
+    spec, rows, cuts, how = given
+    check(pipeline_of([*windows, *grids], **spec), rows, cuts, **how)
 
 
 VISIT = {"k": "a", "x": 0, "i": 1, "f": 0.5, "s": "x"}
@@ -251,32 +258,38 @@ def test_a_piece_that_is_closed_by_its_size_is_gone_though_its_last_row_is_withi
         assert sorted(found) == [(0, 12, 4), (9, 18, 2)]
 
 
+def in_thirds(rows: list[dict[str, Any]], arrival: Arrival) -> Iterator[tuple[int, int, list[int]]]:
+    """Begin, end and commits of three batches of whole commits, or of fewer."""
+    commits, third = arrival.commits(len(rows)), -(-len(rows) // 3)
+    for first, last in pairwise(sorted({0, *between_commits(range(third, len(rows), third), commits), len(rows)})):
+        yield first, last, commits[first:last]
+
+
 @given(
     rows=streams(STEADY),
     ends=st.lists(st.sampled_from([-30, -5, 0, 3, 7]), min_size=3, max_size=3),
     lateness=st.sampled_from([0, 4, 30]),
     window=st.sampled_from(["visit", "short_visit"]),
     revises=st.booleans(),
+    arrival=ARRIVALS,
 )
 def test_an_interval_that_is_vouched_for_makes_its_rows_late(
-    rows: list[dict[str, Any]], ends: list[int], lateness: int, window: str, revises: bool
+    rows: list[dict[str, Any]], ends: list[int], lateness: int, window: str, revises: bool, arrival: Arrival
 ):
     """All rows of a batch find the watermark of the batch before."""
     emit = "revise" if revises and window == "visit" else "final"
-    time = {"tie_break": ["x"], "watermark": "data_interval_end", "lateness": f"{lateness} minutes"}
-    run, first, third = Run(pipeline_of([window], {"n": {"count": "*"}}, emit, **time)), 0, -(-len(rows) // 3)
+    time = {"tie_break": ["x"], "watermark": "data_interval_end", "lateness": f"{lateness} minutes", "arrival": arrival.by}
+    run = Run(pipeline_of([window], {"n": {"count": "*"}}, emit, **time))
     events: list[Event] = []
     watermark = float("-inf")
-    for end in ends:
-        for row in rows[first : first + third]:
-            record, number = Record(row), len(events)
-            order = (row["t"], row["x"], number)
-            events.append(Event(number, (row["k"],), row["t"], row["t"], order, watermark, watermark - lateness * MINUTE, record))
-        if first < len(rows):
-            vouched = max(row["t"] for row in rows[: first + third]) + end * MINUTE
-            run.step(rows[first : first + third], first, vouched=vouched)
-            watermark = max(watermark, vouched)
-        first += third
+    for end, (first, last, commits) in zip(ends, in_thirds(rows, arrival), strict=False):
+        for number, row, commit in zip(range(first, last), rows[first:last], commits, strict=True):
+            order, moment = (row["t"], row["x"], number), number if arrival.by == "row" else commit
+            closed = watermark - lateness * MINUTE
+            events.append(Event(number, moment, (row["k"],), row["t"], row["t"], order, watermark, closed, Record(row)))
+        vouched = max(row["t"] for row in rows[:last]) + end * MINUTE
+        run.step(rows[first:last], first, commits, vouched=vouched)
+        watermark = max(watermark, vouched)
     tally, course = Tally(), Course(False, emit == "revise", watermark, watermark - lateness * MINUTE, 0)
     wanted = [
         (key, fired.span.end, fired.span.start, fired.revision, len(fired.span.events))

@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
@@ -36,7 +37,7 @@ from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.errors import SpecChangedError, SpecError
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.watermark import Clock
+from windowmill.windowing.watermark import COMMIT_SHIFT, Clock
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 SOURCE = pa.schema([("k", pa.string()), ("site", pa.int64()), ("t", pa.int64()), ("v", pa.float64())])
@@ -333,9 +334,10 @@ def live(tmp_path) -> Pipeline:
         for t in times:
             for k in ("a", "b")[: 1 + (batch == 0)]:
                 own = {label: {"k": k, "site": 1, "v": float(t)}[name] for name, label in log.columns_of_fresh()}
-                fresh.append({"_number": number, "_time": t, "_until": t, "_watermark": None} | own)
+                fresh.append({"_number": number << COMMIT_SHIFT, "_time": t, "_until": t, "_watermark": None} | own)
                 number += 1
-        clock, _ = clock.arrive(pa.array(times).to_numpy(), pa.array([True] * len(times)).to_numpy(zero_copy_only=False))
+        arrived = np.array([row["_time"] for row in fresh]), np.ones(len(fresh), np.bool_), np.array([row["_number"] for row in fresh])
+        clock, _ = clock.arrive(*arrived)
         task = PartitionTask(pipeline, log, result_schema(pipeline, types), clock, batch)
         worked = task.work(entries, pa.Table.from_pylist(fresh, schema=log.fresh_schema))
         clock = clock.passed()

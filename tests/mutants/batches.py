@@ -106,14 +106,35 @@ MUTANTS = (
         "jobs/ways/lateness_in_process.py",
         "    late = times < watermark\n    if not late.any():",
         "    late = times < watermark - 1\n    if not late.any():",
-        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_what_came_before_it",),
+        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_the_commits_before_its_own",),
+    ),
+    Mutant(
+        "rows-of-a-commit-late-to-one-another",
+        "windowing/watermark.py",
+        "so_far[np.searchsorted(moments, moments)]",
+        "so_far[: len(moments)]",
+        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_the_commits_before_its_own",),
+    ),
+    Mutant(
+        "files-of-a-commit-late-to-one-another",
+        "jobs/ways/row_numbers.py",
+        "(commits or range(len(rows)))[: len(rows)]",
+        "range(len(rows))",
+        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_the_commits_before_its_own",),
+    ),
+    Mutant(
+        "arrival-by-row-ignored",
+        "windowing/watermark.py",
+        "return numbers if by_row else numbers >> COMMIT_SHIFT",
+        "return numbers >> COMMIT_SHIFT",
+        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_the_commits_before_its_own",),
     ),
     Mutant(
         "closed-windows-take-rows",
         "jobs/ways/lateness_in_process.py",
         "(found.last_end <= closed[behind])",
         "(found.last_end < closed[behind])",
-        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_what_came_before_it",),
+        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_the_commits_before_its_own",),
     ),
     Mutant(
         "closed-for-the-last-window-only",
@@ -139,8 +160,8 @@ MUTANTS = (
     Mutant(
         "snapshot-rows-late",
         "jobs/ways/lateness_in_process.py",
-        "    counts = rows.column(FILE).to_numpy() >= settled\n",
-        "    counts = np.True_\n",
+        "np.where(files < batch.settled, AXIS_BEGIN, np.maximum(found, AXIS_BEGIN))",
+        "np.maximum(found, AXIS_BEGIN)",
         ("tests/jobs/test_arrival.py::test_rows_of_a_snapshot_are_never_late",),
     ),
     Mutant(
@@ -275,7 +296,7 @@ MUTANTS = (
     Mutant(
         "late-events-revise-where-they-begin-alone",
         "windowing/columnar/slice_revisions.py",
-        "np.flatnonzero((turns > batch) & (partials.reaching == 1))",
+        "np.flatnonzero(late & (partials.reaching == 1))",
         "np.empty(0, np.int64)",
         ("tests/jobs/test_interval_batches.py::test_a_late_event_revises_each_window_that_it_overlaps",),
     ),
@@ -294,11 +315,11 @@ MUTANTS = (
         ("tests/jobs/test_revised_batches.py::test_a_batch_reads_the_nodes_of_the_long_windows_that_its_late_rows_revise",),
     ),
     Mutant(
-        "late-rows-of-a-batch-stored-one-by-one",
+        "late-rows-of-a-batch-arrive-together",
         "windowing/columnar/slice_windows.py",
-        "merged_late(stage.slices, new) if stage.slices.revises else new",
-        "new",
-        ("tests/jobs/test_revised_batches.py::test_rows_that_came_late_to_the_same_windows_share_a_row_of_the_state",),
+        "turns = np.where(arrivals == IN_TIME, batches - AFTER, arrivals)",
+        "turns = batches",
+        ("tests/jobs/test_revised_batches.py::test_late_rows_of_a_commit_share_a_row_of_the_state_and_a_revision",),
     ),
     Mutant(
         "too-late-for-one-part-is-too-late",

@@ -253,15 +253,15 @@ MUTANTS = (
     Mutant(
         "late-events-known-before-they-came",
         "windowing/kernels/grid_ranges.py",
-        "number[arrived[end]] == number[arrived[begin]]",
+        "moment[arrived[end]] == moment[arrived[begin]]",
         "end == begin",
         ("tests/jobs/test_interval_batches.py::test_a_late_event_does_not_lie_in_the_span_that_was_known_before_it",),
     ),
     Mutant(
         "revisions-of-empty-windows-counted-from-zero",
         "windowing/kernels/slice_revisions.py",
-        "n_late + (1 if shown or between else 0)",
-        "n_late + (1 if shown else 0)",
+        "(1 if shown or between else 0)",
+        "(1 if shown else 0)",
         ("tests/jobs/test_empty_batches.py::test_a_window_that_was_shown_empty_is_revised",),
     ),
     Mutant(

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import FLOATS, shared
+from tests.strategies import ARRIVALS, FLOATS, Arrival, between_commits, shared
 from windowmill.checkpoints import codec
 from windowmill.windowing.columnar import ColumnarEngine, Found
 from windowmill.windowing.reference import Record, evaluate
@@ -208,10 +209,11 @@ def pipeline(
     disorder: int = 0,
     lateness: int = 0,
     watermark: str = "max_event_time",
+    arrival: str = "commit",
 ) -> Pipeline:
     spans = {"end": "e"} if intervals else {}
     weighted = {"over_time": {"time_weighted_mean": "f"}} if intervals else {}
-    bounds = {"disorder": disorder, "lateness": lateness, "watermark": watermark}
+    bounds = {"disorder": disorder, "lateness": lateness, "watermark": watermark, "arrival": arrival}
     return parse_pipeline(
         {
             "pipeline": "p",
@@ -225,15 +227,24 @@ def pipeline(
 
 
 def computed(
-    spec: Pipeline, rows: list[Row], cuts: list[int], *, final: bool = True, latest: float = math.inf
+    spec: Pipeline,
+    rows: list[Row],
+    cuts: list[int],
+    *,
+    commits: Sequence[int] | None = None,
+    final: bool = True,
+    latest: float = math.inf,
 ) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
-    """What the columnar engine says of ``rows`` cut at ``cuts``, its state encoded and restored in between."""
+    """What the columnar engine says of ``rows`` cut at ``cuts``, its state encoded and restored in between.
+
+    ``commits`` are as those of the oracle.
+    """
     found = Found()
     engine = ColumnarEngine(spec, latest, found)
     for begin, end in pairwise([0, *sorted(cuts), len(rows)]):
         table = pa.Table.from_pylist([row._asdict() for row in rows[begin:end]], schema=SCHEMA)
         large = pa.array([row.v is not None and row.v > 2 for row in rows[begin:end]], pa.bool_())
-        engine.feed(table, {"v > 2": large})
+        engine.feed(table, {"v > 2": large}, None if commits is None else np.array(commits[begin:end], np.int64))
         state = codec.encode(engine.snapshot())
         engine = ColumnarEngine(spec, latest, found)
         engine.restore(codec.decode(state))
@@ -242,10 +253,10 @@ def computed(
 
 
 def recomputed(
-    spec: Pipeline, rows: list[Row], *, final: bool = True, latest: float = math.inf
+    spec: Pipeline, rows: list[Row], *, commits: Sequence[int] | None = None, final: bool = True, latest: float = math.inf
 ) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
     records = [Record(row._asdict(), frozenset({"v > 2"} if row.v is not None and row.v > 2 else ())) for row in rows]
-    outcome = evaluate(spec, records, final=final, latest=latest)
+    outcome = evaluate(spec, records, commits=commits, final=final, latest=latest)
     return outcome.rows, outcome.quarantined
 
 
@@ -274,18 +285,25 @@ def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]], keys:
         assert list(got) == list(want)
 
 
-def check(spec: Pipeline, rows: list[Row], cuts: list[int], final: bool, latest: float = math.inf) -> None:
-    found, quarantined = computed(spec, rows, [], final=final, latest=latest)
-    wanted, refused = recomputed(spec, rows, final=final, latest=latest)
+def check(
+    spec: Pipeline, rows: list[Row], cuts: list[int], final: bool, latest: float = math.inf, commits: Sequence[int] | None = None
+) -> None:
+    commits = list(range(len(rows))) if commits is None else commits
+    found, quarantined = computed(spec, rows, [], commits=commits, final=final, latest=latest)
+    wanted, refused = recomputed(spec, rows, commits=commits, final=final, latest=latest)
     assert quarantined == refused
     assert_same(found, wanted, spec.keys)
-    pieces = computed(spec, rows, [cut for cut in cuts if cut <= len(rows)], final=final, latest=latest)
+    pieces = computed(
+        spec, rows, between_commits([cut for cut in cuts if cut <= len(rows)], commits), commits=commits, final=final, latest=latest
+    )
     assert repr(pieces) == repr((found, quarantined))
 
 
 #: Where the input is cut: nowhere to everywhere.
 CUTS = st.one_of(st.lists(st.integers(0, 25), max_size=6), st.just(list(range(26))))
-DRAWN = {"rows": STREAMS, "cuts": CUTS, "disorder": st.integers(0, 5), "lateness": st.integers(0, 5), "final": st.booleans()}
+#: How late rows may come, and how they arrive.
+BOUNDS = st.fixed_dictionaries({"disorder": st.integers(0, 5), "lateness": st.integers(0, 5)})
+DRAWN = {"rows": STREAMS, "cuts": CUTS, "arrival": ARRIVALS, "bounds": BOUNDS, "final": st.booleans()}
 REVISED = [name for name, window in WINDOWS.items() if "evict" not in window]
 
 
@@ -293,16 +311,19 @@ REVISED = [name for name, window in WINDOWS.items() if "evict" not in window]
 @pytest.mark.parametrize("window", WINDOWS)
 @shared(len(WINDOWS), 5)
 @given(**DRAWN)
-def test_points_agree_with_the_oracle(window: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool):
-    check(pipeline(WINDOWS[window], disorder=disorder, lateness=lateness), rows, cuts, final)
+def test_points_agree_with_the_oracle(window: str, rows: list[Row], cuts: list[int], arrival: Arrival, bounds: dict[str, int], final: bool):
+    check(pipeline(WINDOWS[window], arrival=arrival.by, **bounds), rows, cuts, final, commits=arrival.commits(len(rows)))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("window", WINDOWS)
 @shared(len(WINDOWS), 5)
 @given(**DRAWN)
-def test_intervals_agree_with_the_oracle(window: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool):
-    check(pipeline(WINDOWS[window], intervals=True, disorder=disorder, lateness=lateness), rows, cuts, final)
+def test_intervals_agree_with_the_oracle(
+    window: str, rows: list[Row], cuts: list[int], arrival: Arrival, bounds: dict[str, int], final: bool
+):
+    spec = pipeline(WINDOWS[window], intervals=True, arrival=arrival.by, **bounds)
+    check(spec, rows, cuts, final, commits=arrival.commits(len(rows)))
 
 
 @pytest.mark.thorough
@@ -311,10 +332,10 @@ def test_intervals_agree_with_the_oracle(window: str, rows: list[Row], cuts: lis
 @shared(2 * len(REVISED), 5)
 @given(**DRAWN)
 def test_revisions_agree_with_the_oracle(
-    window: str, intervals: bool, rows: list[Row], cuts: list[int], disorder: int, lateness: int, final: bool
+    window: str, intervals: bool, rows: list[Row], cuts: list[int], arrival: Arrival, bounds: dict[str, int], final: bool
 ):
-    spec = pipeline(WINDOWS[window], intervals=intervals, emit="revise", disorder=disorder, lateness=lateness)
-    check(spec, rows, cuts, final)
+    spec = pipeline(WINDOWS[window], intervals=intervals, emit="revise", arrival=arrival.by, **bounds)
+    check(spec, rows, cuts, final, commits=arrival.commits(len(rows)))
 
 
 @shared(1)
@@ -330,8 +351,8 @@ def test_revisions_agree_with_the_oracle(
 def test_windows_of_a_pipeline_share_rows_and_quarantine(
     rows: list[Row],
     cuts: list[int],
-    disorder: int,
-    lateness: int,
+    arrival: Arrival,
+    bounds: dict[str, int],
     final: bool,
     windows: list[str],
     keys: tuple[str, ...],
@@ -340,8 +361,9 @@ def test_windows_of_a_pipeline_share_rows_and_quarantine(
     watermark: str,
     latest: float,
 ):
-    how = {"intervals": intervals, "emit": emit, "disorder": disorder, "lateness": lateness, "watermark": watermark}
-    check(pipeline(*(WINDOWS[name] for name in windows), keys=keys, **how), rows, cuts, final, latest)
+    how = {"intervals": intervals, "emit": emit, "watermark": watermark, "arrival": arrival.by, **bounds}
+    spec = pipeline(*(WINDOWS[name] for name in windows), keys=keys, **how)
+    check(spec, rows, cuts, final, latest, commits=arrival.commits(len(rows)))
 
 
 def test_a_version_that_outlives_its_window_keeps_its_rows():

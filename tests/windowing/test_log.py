@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -16,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import shared
-from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
+from tests.strategies import ARRIVALS, Arrival, arriving, between_commits, shared
+from tests.windowing.test_columnar import BOUNDS, CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND
 from windowmill.windowing.columnar.log import GONE, ROW, StateLog
 from windowmill.windowing.columnar.output import result_schema
@@ -25,10 +26,21 @@ from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.watermark import Clock
+from windowmill.windowing.watermark import COMMIT_SHIFT, Clock
 
 TYPES = {field.name: field.type for field in SCHEMA}
 CONDITION = "v > 2"
+
+
+def arrived(before: list[int], n: int, commits: Sequence[int] | None) -> list[int]:
+    """The numbers of the next ``n`` rows, and their ``commits`` added to those of the rows ``before``; each row is one unless given."""
+    first = len(before)
+    return [(commit << COMMIT_SHIFT) + place for place, commit in enumerate(arriving(before, n, commits), first)]
+
+
+def places(numbers: np.ndarray[Any, Any]) -> list[int]:
+    """The place of each row in the input, from 0."""
+    return [number & ((1 << COMMIT_SHIFT) - 1) for number in numbers.tolist()]
 
 
 class Logged:
@@ -40,14 +52,16 @@ class Logged:
         self.entries = self.log.schema.empty_table()
         self.results: list[pa.Table] = []
         self.refused: list[int] = []
-        self.batches = self.fed = 0
+        self.commits: list[int] = []
+        self.batches = 0
 
-    def feed(self, rows: list[Row], *, final: bool = False) -> None:
-        usable = [(self.fed + n, row) for n, row in enumerate(rows) if row.t is not None and (row.e is not None or not self.spec.time.end)]
-        self.fed += len(rows)
-        usable = [(n, row) for n, row in usable if not self.spec.time.end or row.e >= row.t]
-        times = np.array([row.t for _, row in usable], np.int64)
-        self.clock, met = self.clock.arrive(times, np.ones(len(times), np.bool_))
+    def feed(self, rows: list[Row], commits: Sequence[int] | None = None, *, final: bool = False) -> None:
+        """One batch; ``commits`` are the numbers of the rows' commits, each row is one unless given."""
+        numbered = [(number, row) for number, row in zip(arrived(self.commits, len(rows), commits), rows, strict=True)]
+        usable = [(number, row) for number, row in numbered if row.t is not None and (row.e is not None or not self.spec.time.end)]
+        usable = [(number, row) for number, row in usable if not self.spec.time.end or row.e >= row.t]
+        times, numbers = (np.array(column, np.int64) for column in ([row.t for _, row in usable], [number for number, _ in usable]))
+        self.clock, met = self.clock.arrive(times, np.ones(len(times), np.bool_), numbers)
         own = [
             {
                 "_number": number,
@@ -76,7 +90,7 @@ class Logged:
         assert worked.changes is not None
         self.entries = pa.concat_tables([self.entries, worked.changes])
         self.results += worked.results()
-        self.refused += worked.refused.tolist()
+        self.refused += places(worked.refused)
 
     def rows(self) -> list[dict[str, Any]]:
         return pa.concat_tables(self.results).drop_columns(["batch"]).to_pylist() if self.results else []
@@ -99,21 +113,24 @@ def few(window: dict[str, Any], **options: Any) -> Pipeline:
 @pytest.mark.parametrize("emit", ["final", "revise"])
 @pytest.mark.parametrize("window", WINDOWS)
 @shared(2 * len(WINDOWS), 3)
-@given(rows=STREAMS, cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 4), intervals=st.booleans(), later=st.integers(1, 60))
+@given(rows=STREAMS, cuts=CUTS, arrival=ARRIVALS, bounds=BOUNDS, intervals=st.booleans(), later=st.integers(1, 60))
 def test_batches_over_a_log_equal_one_run(
-    window: str, emit: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, intervals: bool, later: int
+    window: str, emit: str, rows: list[Row], cuts: list[int], arrival: Arrival, bounds: dict[str, int], intervals: bool, later: int
 ):
     if emit == "revise" and {"evict", "empty"} & set(WINDOWS[window]):
         return
-    spec = few(WINDOWS[window], intervals=intervals, emit=emit, disorder=disorder, lateness=lateness)
+    spec = few(WINDOWS[window], intervals=intervals, emit=emit, arrival=arrival.by, **bounds)
     # A last row of another key takes the watermark on: keys that no row has touched must be found due.
     times = [row.t for row in rows if row.t is not None]
     end = max(times, default=0) + later
-    rows = [*rows, Row("z", end, end, None, None, None, None)]
+    commits = arrival.commits(len(rows))
+    cuts = between_commits([cut for cut in cuts if cut <= len(rows)], commits)
     logged = Logged(spec)
-    for begin, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows) - 1, len(rows)]):
-        logged.feed(rows[begin:stop])
-    wanted, quarantined = computed(spec, rows, [], final=False)
+    for begin, stop in pairwise([0, *cuts, len(rows)]):
+        logged.feed(rows[begin:stop], commits[begin:stop])
+    rows = [*rows, Row("z", end, end, None, None, None, None)]
+    logged.feed(rows[-1:])
+    wanted, quarantined = computed(spec, rows, [], commits=logged.commits, final=False)
     assert_same(sorted(logged.rows(), key=place), sorted(wanted, key=place))
     assert sorted(logged.refused) == [number for number, reason in quarantined if reason == "too_late"]
 
@@ -121,17 +138,19 @@ def test_batches_over_a_log_equal_one_run(
 @pytest.mark.parametrize("emit", ["final", "revise"])
 @pytest.mark.parametrize("window", WINDOWS)
 @shared(2 * len(WINDOWS), 3)
-@given(rows=STREAMS, cut=st.integers(0, 20), disorder=st.integers(0, 5), lateness=st.integers(0, 4), intervals=st.booleans())
+@given(rows=STREAMS, cut=st.integers(0, 20), arrival=ARRIVALS, bounds=BOUNDS, intervals=st.booleans())
 def test_a_batch_that_ends_the_input_gives_what_is_left(
-    window: str, emit: str, rows: list[Row], cut: int, disorder: int, lateness: int, intervals: bool
+    window: str, emit: str, rows: list[Row], cut: int, arrival: Arrival, bounds: dict[str, int], intervals: bool
 ):
     if emit == "revise" and {"evict", "empty"} & set(WINDOWS[window]):
         return
-    spec = few(WINDOWS[window], intervals=intervals, emit=emit, disorder=disorder, lateness=lateness)
+    spec = few(WINDOWS[window], intervals=intervals, emit=emit, arrival=arrival.by, **bounds)
+    commits = arrival.commits(len(rows))
+    [cut] = between_commits([cut], commits)
     logged = Logged(spec)
-    logged.feed(rows[:cut])
-    logged.feed(rows[cut:], final=True)
-    wanted, quarantined = computed(spec, rows, [], final=True)
+    logged.feed(rows[:cut], commits[:cut])
+    logged.feed(rows[cut:], commits[cut:], final=True)
+    wanted, quarantined = computed(spec, rows, [], commits=commits, final=True)
     assert_same(sorted(logged.rows(), key=place), sorted(wanted, key=place))
     assert sorted(logged.refused) == [number for number, reason in quarantined if reason == "too_late"]
 
@@ -176,10 +195,11 @@ def kept_sessions(types: dict[str, pa.DataType], batches: list[list[dict[str, An
     for batch, rows in enumerate(batches):
         own = []
         for row in rows:
-            own.append({"_number": number, "_time": row["t"], "_until": row["t"]})
+            own.append({"_number": number << COMMIT_SHIFT, "_time": row["t"], "_until": row["t"]})
             own[-1] |= {label: row.get(name) for name, label in log.columns_of_fresh()}
             number += 1
-        clock, _ = clock.arrive(np.array([row["t"] for row in rows], np.int64), np.ones(len(rows), np.bool_))
+        times, numbers = (np.array([row[name] for row in own], np.int64) for name in ("_time", "_number"))
+        clock, _ = clock.arrive(times, np.ones(len(rows), np.bool_), numbers)
         worked = PartitionTask(spec, log, schema, clock, batch).work(entries, pa.Table.from_pylist(own, schema=log.fresh_schema))
         assert worked.changes is not None
         entries, clock = pa.concat_tables([entries, worked.changes]), clock.passed()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import shared
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, shared
 from tests.windowing.test_columnar import Row
-from tests.windowing.test_positions import Run, compare, in_order
+from tests.windowing.test_positions import Run, compare, feed_in_batches, in_order
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
 from windowmill.windowing.columnar.position_delta_nodes import STRIDE
 from windowmill.windowing.columnar.position_nodes import POSITION
@@ -73,19 +72,26 @@ def rows_of(seed: int, n: int, *, trend: float = 0.0, odd: float = 0.1) -> list[
     return rows
 
 
-def fed(spec: Pipeline, rows: list[Row], cuts: list[int]) -> Run:
+def fed(spec: Pipeline, rows: list[Row], cuts: list[int], arrival: Arrival = ROW_BY_ROW) -> Run:
     run = Run(spec)
-    for begin, stop in pairwise(sorted({0, *(cut % len(rows) for cut in cuts), len(rows)})):
-        run.feed(rows[begin:stop])
+    feed_in_batches(run, rows, [cut % len(rows) for cut in cuts], arrival)
     return run
 
 
 @pytest.mark.parametrize("window", [BY_FLOAT, BY_WHOLE, WITH_DELTA, FORGETS], ids=["float", "whole", "delta", "forgets"])
 @shared(4, 6)
-@given(seed=st.integers(0, 10_000), cuts=st.lists(st.integers(0, 1_000), max_size=12), trend=st.sampled_from([0.0, 0.02, -0.02]))
-def test_any_cut_gives_the_same_bits_and_the_rows_of_one_run(window: dict[str, Any], seed: int, cuts: list[int], trend: float):
-    spec, rows = spec_of(window, *BESIDE), rows_of(seed, 400, trend=trend)
-    whole, parts = fed(spec, rows, []), fed(spec, rows, cuts)
+@given(
+    seed=st.integers(0, 10_000),
+    cuts=st.lists(st.integers(0, 1_000), max_size=12),
+    arrival=ARRIVALS,
+    trend=st.sampled_from([0.0, 0.02, -0.02]),
+)
+def test_any_cut_gives_the_same_bits_and_the_rows_of_one_run(
+    window: dict[str, Any], seed: int, cuts: list[int], arrival: Arrival, trend: float
+):
+    time = {"column": "t", "unit": "none", "disorder": 5, "arrival": arrival.by}
+    spec, rows = spec_of(window, *BESIDE, time=time), rows_of(seed, 400, trend=trend)
+    whole, parts = (fed(spec, rows, where, arrival) for where in ([], cuts))
     assert repr(sorted(parts.rows(), key=in_order)) == repr(sorted(whole.rows(), key=in_order))
     assert sorted(parts.refused) == sorted(whole.refused)
     compare(parts, rows, final=False)

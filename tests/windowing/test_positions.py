@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import shared
-from tests.windowing.test_columnar import CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
-from tests.windowing.test_log import place
+from tests.strategies import ARRIVALS, Arrival, between_commits, shared
+from tests.windowing.test_columnar import BOUNDS, CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
+from tests.windowing.test_log import arrived, place, places
 from windowmill.windowing.columnar.added_columns import CLOSED, DUE, KIND, LATE, NUMBER_OF, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.output import result_schema
@@ -55,13 +56,15 @@ class Run:
         self.stored = self.state.stored_schema.empty_table()
         self.results: list[pa.Table] = []
         self.refused: list[int] = []
-        self.batches = self.fed = self.read = 0
+        self.commits: list[int] = []
+        self.batches = self.read = 0
 
-    def feed(self, rows: list[Row], *, final: bool = False) -> None:
-        usable = [(self.fed + n, row) for n, row in enumerate(rows) if row.t is not None]
-        self.fed += len(rows)
-        times = np.array([row.t for _, row in usable], np.int64)
-        self.clock, met = self.clock.arrive(times, np.ones(len(times), np.bool_))
+    def feed(self, rows: list[Row], commits: Sequence[int] | None = None, *, final: bool = False) -> None:
+        """One batch; ``commits`` are the numbers of the rows' commits, each row is one unless given."""
+        numbered = zip(arrived(self.commits, len(rows), commits), rows, strict=True)
+        usable = [(number, row) for number, row in numbered if row.t is not None]
+        times, numbers = (np.array(column, np.int64) for column in ([row.t for _, row in usable], [number for number, _ in usable]))
+        self.clock, met = self.clock.arrive(times, np.ones(len(times), np.bool_), numbers)
         clock = self.clock.end() if final else self.clock
         stage = PositionStage(
             self.spec, self.layout, self.state, self.batches, clock, None, not final, result_schema(self.spec, TYPES), RowCheck("state")
@@ -81,7 +84,7 @@ class Run:
         new = pa.Table.from_pylist(own, schema=self.state.rows)
         done = advance(stage, new, self._needed(stage, new))
         self.results += done.results
-        self.refused += done.refused.tolist()
+        self.refused += places(done.refused)
         if done.state is not None:
             self.stored = pa.concat_tables([self.stored, done.state]).combine_chunks()
         self.clock = self.clock.passed()
@@ -115,10 +118,17 @@ class Run:
 
 
 def compare(run: Run, rows: list[Row], *, final: bool) -> None:
-    wanted, quarantined = computed(run.spec, rows, [], final=final)
+    wanted, quarantined = computed(run.spec, rows, [], commits=run.commits, final=final)
     found = run.rows()
     assert_same(sorted(found, key=in_order), sorted(wanted, key=in_order))
     assert sorted(run.refused) == [number for number, reason in quarantined if reason == "too_late"]
+
+
+def feed_in_batches(run: Run, rows: list[Row], cuts: list[int], arrival: Arrival) -> None:
+    commits = arrival.commits(len(rows))
+    cuts = between_commits([cut for cut in cuts if cut <= len(rows)], commits)
+    for begin, stop in pairwise([0, *cuts, len(rows)]):
+        run.feed(rows[begin:stop], commits[begin:stop])
 
 
 def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -128,17 +138,15 @@ def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("window", POLICY_WINDOWS)
 @shared(len(POLICY_WINDOWS), 6)
-@given(rows=STREAMS, cuts=CUTS, disorder=st.integers(0, 5), lateness=st.integers(0, 4), intervals=st.just(False), later=st.integers(1, 60))
+@given(rows=STREAMS, cuts=CUTS, arrival=ARRIVALS, bounds=BOUNDS, later=st.integers(1, 60))
 def test_batches_over_positions_equal_one_run(
-    window: str, rows: list[Row], cuts: list[int], disorder: int, lateness: int, intervals: bool, later: int
+    window: str, rows: list[Row], cuts: list[int], arrival: Arrival, bounds: dict[str, int], later: int
 ):
-    spec = spec_of(window, intervals=intervals, disorder=disorder, lateness=lateness)
-    times = [row.t for row in rows if row.t is not None]
-    end = max(times, default=0) + later
+    run = Run(spec_of(window, arrival=arrival.by, **bounds))
+    feed_in_batches(run, rows, cuts, arrival)
+    end = max([row.t for row in rows if row.t is not None], default=0) + later
     rows = [*rows, Row("z", end, end, None, None, None, None)]
-    run = Run(spec)
-    for begin, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows) - 1, len(rows)]):
-        run.feed(rows[begin:stop])
+    run.feed(rows[-1:])
     compare(run, rows, final=False)
 
 
@@ -148,14 +156,15 @@ def test_batches_over_positions_equal_one_run(
     windows=st.lists(st.sampled_from(sorted(POLICY_WINDOWS)), min_size=2, max_size=4),
     rows=STREAMS,
     cuts=CUTS,
-    disorder=st.integers(0, 5),
-    lateness=st.integers(0, 4),
+    arrival=ARRIVALS,
+    bounds=BOUNDS,
     only_due=st.booleans(),
 )
-def test_windows_share_sequences(windows: list[str], rows: list[Row], cuts: list[int], disorder: int, lateness: int, only_due: bool):
-    run = Run(spec_of(*windows, disorder=disorder, lateness=lateness), only_due=only_due)
-    for begin, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]):
-        run.feed(rows[begin:stop])
+def test_windows_share_sequences(
+    windows: list[str], rows: list[Row], cuts: list[int], arrival: Arrival, bounds: dict[str, int], only_due: bool
+):
+    run = Run(spec_of(*windows, arrival=arrival.by, **bounds), only_due=only_due)
+    feed_in_batches(run, rows, cuts, arrival)
     compare(run, rows, final=False)
     run.feed([], final=True)
     compare(run, rows, final=True)

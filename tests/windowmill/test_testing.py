@@ -43,6 +43,17 @@ def test_gives_rows_and_quarantined_rows(batches: Any):
     assert [(row.index, row.reason, row.row) for row in outcome.quarantined] == [(2, "too_late", late)]
 
 
+@pytest.mark.parametrize("batches", CUTS, ids=str)
+@pytest.mark.parametrize(
+    ("arrival", "commit_rows", "late"), [("commit", 1, {2}), ("commit", 2, {2}), ("commit", 3, set()), ("row", 3, {2})], ids=str
+)
+def test_rows_of_a_commit_are_not_late_to_one_another(batches: Any, arrival: str, commit_rows: int, late: set[int]):
+    spec = SPEC | {"time": {"column": "t", "arrival": arrival}}
+    rows = [*ROWS, {"k": "a", "t": "2013-01-01T00:20:00Z", "v": 0.3}]
+    outcome = try_pipeline(spec, rows, engines=["kernel", "reference"], batches=batches, commit_rows=commit_rows)
+    outcome.expect([{"mean": 0.1 if late else 0.2}, {"mean": 0.2}], quarantined=dict.fromkeys(late, "too_late"))
+
+
 def test_a_spec_is_a_path_a_mapping_or_a_pipeline(tmp_path: Path):
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(SPEC))
@@ -121,6 +132,7 @@ def test_a_function_that_remembers_is_found_by_cutting():
         ({"engines": "flux"}, UnsupportedError, "use kernel or reference"),
         ({"engines": []}, ValueError, "name at least one"),
         ({"batches": 0}, SpecError, "expected a whole number from 1"),
+        ({"commit_rows": 0}, SpecError, "expected a whole number from 1"),
         ({"batches": "some"}, ValueError, "batches: got 'some'"),
     ],
 )
