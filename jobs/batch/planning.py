@@ -180,10 +180,10 @@ def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan)
     pipeline = runnable.pipeline
     _check_tables(runnable)
     columns = Columns.of(source.schema_json)
-    columns.check(pipeline, f"the source {source.path}")
-    if ledger.newest_kept:
+    if ledger.newest_kept:  # says of a missing column what has become of it
         _check_columns(runnable, ledger.newest_kept.plan.source_schema, source)
-    else:
+    columns.check(pipeline, f"the source {source.path}")
+    if not ledger.newest_kept:
         # Later batches have the same conditions: a spec with other ones is refused.
         check_conditions(pipeline)
     result_types(pipeline, columns.arrow)
