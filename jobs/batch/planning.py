@@ -159,7 +159,7 @@ def _reused(
 ) -> Plan:
     """The open batch's ``plan``, after checking that source, code and tables still match it."""
     _check_arrival(runnable.pipeline, plan, arrival)
-    _check_columns(runnable, plan.source_schema, source)
+    _check_columns(runnable, plan.source_schema, source, repeats=True)
     _verify(runnable, ledger, accepted)
     on_reading(source, reading_of(runnable, source, plan))
     return plan
@@ -206,11 +206,12 @@ def _check_strict_state(runnable: Runnable) -> None:
         )
 
 
-def _check_columns(runnable: Runnable, before: str, source: SourceTable) -> None:
+def _check_columns(runnable: Runnable, before: str, source: SourceTable, *, repeats: bool = False) -> None:
     from windowmill.checkpoints.state.log import keeps_log
     from windowmill.jobs.sources.columns import check_unchanged
 
-    check_unchanged(before, source.schema_json, runnable.pipeline, source.path, keeps_log=keeps_log(runnable.places.state))
+    in_log = keeps_log(runnable.places.state)
+    check_unchanged(before, source.schema_json, runnable.pipeline, source.path, keeps_log=in_log, repeats=repeats)
 
 
 def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
