@@ -14,7 +14,7 @@ from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.protocol import refuse_landed, verify
+from windowmill.checkpoints.protocol import refuse_landed, verify, verify_standing
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import Reading, SourceTable
@@ -22,7 +22,7 @@ from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, check_readable, next_reach, reading_of
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.errors import LedgerError, SourceReplacedError, SpecError, UnsupportedError
+from windowmill.windowing.errors import LedgerError, SourceReplacedError, SpecChangedError, SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
 
@@ -63,13 +63,14 @@ def next_run(
     ``on_reading`` is called with what the batch will read of its source, before the plan is checked and recorded.
     """
     pipeline = runnable.pipeline
-    ledger.check_meaning(pipeline)
+    _check_ledger(pipeline, ledger)
     source, last = _source(runnable, ledger), ledger.last_commit
     if ledger.open_batch:
         return _reused(runnable, ledger, ledger.open_batch.plan, source, arrival, accepted, on_reading)
     after = last.plan.to_version if last else -1
     vouched = _vouched(pipeline, interval_end)
     if source.version <= after and not _moves_on(pipeline, ledger, vouched):
+        verify_standing(ledger, own_tables(runnable))
         return None
     _verify(runnable, ledger, accepted)
     options = runnable.source.options
@@ -105,7 +106,7 @@ def next_backfill(
     recomputes emitted windows from the versions that earlier batches read, and never runs ahead of the schedule.
     """
     pipeline = runnable.pipeline
-    ledger.check_meaning(pipeline)
+    _check_ledger(pipeline, ledger)
     if ledger.open_batch:
         plan = ledger.open_batch.plan
         if isinstance(plan, BackfillPlan) and plan.range == (begin, end):
@@ -138,7 +139,9 @@ def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reac
         "batch": ledger.count,
         "attempt": uuid.uuid4().hex[:12],
         "generation": ledger.generation,
+        "pipeline": pipeline.pipeline,
         "source_id": source.table_id,
+        "source_mark": source.mark(reach.through),
         "from_version": reach.after,
         "to_version": reach.through,
         "snapshot": reach.snapshot,
@@ -214,6 +217,19 @@ def _check_columns(runnable: Runnable, before: str, source: SourceTable, *, repe
     check_unchanged(before, source.schema_json, runnable.pipeline, source.path, keeps_log=in_log, repeats=repeats)
 
 
+def _check_ledger(pipeline: Pipeline, ledger: Ledger) -> None:
+    """Refuse a ledger that another pipeline has written, or this one by another meaning."""
+    newest = ledger.newest_kept
+    # Earlier releases did not record the name.
+    if newest and newest.plan.pipeline not in ("", pipeline.pipeline, pipeline.renamed_from):
+        raise SpecChangedError(
+            f"pipeline {pipeline.pipeline}: the ledger {ledger.path} is that of the pipeline {newest.plan.pipeline!r} (last batch "
+            f"{newest.number}); give this pipeline its own sink.path (and checkpoints.path), or, if it is the same under another name, "
+            f"say renamed_from: {newest.plan.pipeline}"
+        )
+    ledger.check_meaning(pipeline)
+
+
 def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
     source, newest = open_source(runnable.pipeline), ledger.newest_kept
     path = source.path
@@ -226,6 +242,11 @@ def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
         raise SourceReplacedError(
             f"source {path}: is at version {source.version}, but version {newest.plan.to_version} has been read already; the table was "
             "probably restored from a copy: give the pipeline a new sink and backfill it there"
+        )
+    if newest and newest.plan.source_mark is not None and source.mark(newest.plan.to_version) not in (None, newest.plan.source_mark):
+        raise SourceReplacedError(
+            f"source {path}: its version {newest.plan.to_version} is another commit than the one that batch {newest.number} read, as in a "
+            "copy of the table that others have written to; put the old table back, or give the pipeline a new sink and backfill it there"
         )
     return source
 

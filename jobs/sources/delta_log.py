@@ -5,6 +5,7 @@ It reads the log's JSON entries, not a snapshot, so the cost depends on the numb
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,6 +131,11 @@ class DeltaSource(SourceTable):
             for add in adds
         ]
 
+    def mark(self, version: int) -> str | None:
+        # The entry names its files, whose names are random, and its time.
+        entry = _Log(self).entry(version)
+        return None if entry is None else hashlib.sha256(entry).hexdigest()[:16]
+
     def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
         # On object storage each lookup costs a request, so only files that are no longer part of the table are checked.
         local = self.path.removeprefix("file://") if "://" not in self.path.removeprefix("file://") else None
@@ -207,17 +213,23 @@ class _Log:
         )
         return info.mtime.timestamp() * 1_000 if recorded is None else float(recorded)
 
-    def actions(self, version: int) -> list[dict[str, Any]]:
+    def entry(self, version: int) -> bytes | None:
+        """The log entry of ``version``; null if it is gone."""
         try:
             with self._files.open_input_file(entry_name(version)) as stream:
-                entry = stream.read()
-        except (FileNotFoundError, OSError) as err:
+                return bytes(stream.read())
+        except OSError:
+            return None
+
+    def actions(self, version: int) -> list[dict[str, Any]]:
+        entry = self.entry(version)
+        if entry is None:
             first = next((v for v in range(version + 1, self._table.version + 1) if self.has(v)), None)
             raise SourceRangeGoneError(
                 f"source {self._table.path}: the log of version {version} is gone"
                 + (f" (the first one left is {first})" if first is not None else "")
                 + "; raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
-            ) from err
+            )
         try:
             found = actions_of(entry)
         except ValueError:

@@ -13,7 +13,7 @@ MUTANTS = (
     Mutant(
         "columns-of-a-retry-unchecked",
         "jobs/batch/planning.py",
-        "    _check_columns(runnable, plan.source_schema, source)\n",
+        "    _check_columns(runnable, plan.source_schema, source, repeats=True)\n",
         "",
         ("tests/jobs/test_plans.py::test_a_column_of_another_type_is_refused_by_a_retry_and_by_the_next_batch",),
     ),
@@ -27,8 +27,8 @@ MUTANTS = (
     Mutant(
         "columns-unchecked",
         "jobs/sources/columns.py",
-        "    for field in old:\n        if field.name not in used:",
-        "    for field in ():\n        if field.name not in used:",
+        "    for field in old:\n        if field.name not in used and",
+        "    for field in ():\n        if field.name not in used and",
         ("tests/jobs/test_columns.py::test_what_would_change_results_is_refused",),
     ),
     Mutant(
