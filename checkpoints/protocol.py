@@ -21,9 +21,9 @@ from datetime import datetime
 
 from windowmill.checkpoints.batches import Commit, Plan, Written
 from windowmill.checkpoints.failpoints import reach
-from windowmill.checkpoints.full_disk import is_disk_full
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import Change, Landed, OwnTable, Standing
+from windowmill.checkpoints.storage_errors import is_disk_full, is_forbidden
 from windowmill.windowing.errors import (
     ForeignWriteError,
     LedgerBehindError,
@@ -291,6 +291,11 @@ class Attempt:
                         raise StorageFullError(
                             f"{role} {table.place}: no room to write batch {self.plan.batch} ({first_line(err)}); free some space and "
                             "run again"
+                        ) from err
+                    if is_forbidden(err):
+                        raise _error_of(role)(
+                            f"{role} {table.place}: must not be written ({first_line(err)}); give the user of this run the permission, or "
+                            "mount it writable, and run again"
                         ) from err
                     raise
             found = found or self.landed(role)

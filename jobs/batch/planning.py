@@ -16,13 +16,22 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import refuse_landed, verify, verify_standing
 from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.storage_errors import forbidden_folder
 from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, check_readable, next_reach, reading_of
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.errors import LedgerError, SourceReplacedError, SpecChangedError, SpecError, UnsupportedError
+from windowmill.windowing.errors import (
+    LedgerError,
+    SinkError,
+    SourceReplacedError,
+    SpecChangedError,
+    SpecError,
+    StateError,
+    UnsupportedError,
+)
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
 
@@ -169,6 +178,7 @@ def _reused(
 
 
 def _verify(runnable: Runnable, ledger: Ledger, accepted: Accepted) -> None:
+    _check_tables(runnable)
     verify(ledger, own_tables(runnable), accept_changes=accepted.changes)
     if ledger.newest_kept and not accepted.code:
         user_code.check_modules(runnable.pipeline, ledger.newest_kept.plan)
@@ -181,7 +191,6 @@ def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan)
     from windowmill.windowing.ways import check_strict
 
     pipeline = runnable.pipeline
-    _check_tables(runnable)
     columns = Columns.of(source.schema_json)
     if ledger.newest_kept:  # says of a missing column what has become of it
         _check_columns(runnable, ledger.newest_kept.plan.source_schema, source)
@@ -292,7 +301,15 @@ def _moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:
 
 
 def _check_tables(runnable: Runnable) -> None:
-    """Refuse the pipeline's tables with features that neither delta-rs nor Spark can write."""
+    """Refuse the pipeline's tables if this process must not write them, or with features that neither delta-rs nor Spark can write."""
+    for role, table in own_tables(runnable).items():
+        folder = forbidden_folder(table.place)
+        if folder is not None:
+            kind = SinkError if role == "sink" else StateError
+            raise kind(
+                f"{role} {table.place}: the folder {folder} is read-only for this process; give its user the permission to write, or "
+                "mount it writable, and run again"
+            )
     check_writable_features(runnable.sink_path)
     for path in (runnable.places.ledger, runnable.places.quality):
         check_appendable(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -201,6 +202,20 @@ def test_a_run_with_nothing_new_notices_that_a_table_is_gone_or_another(tmp_path
     write_deltalake(path, pa.table({"batch": [0]}))
     with pytest.raises(errors.ForeignWriteError, match=rf"{role} \S+: this is another table"):
         bench.plan()
+
+
+@pytest.mark.parametrize("step", ["run", "retry", "backfill"])
+@pytest.mark.parametrize(("role", "kind"), [("sink", errors.SinkError), ("state", errors.StateError)])
+def test_a_table_that_must_not_be_written_is_told_before_anything_is_planned(bench, monkeypatch, role, kind, step):
+    if step == "retry":
+        bench.plan()
+    place = bench.folder / "sink" if role == "sink" else Path(Places.of(bench.pipeline).state)
+    place.mkdir(parents=True)
+    # Root may write whatever the permissions say.
+    monkeypatch.setattr(os, "access", lambda folder, _: Path(folder) != place)
+    with pytest.raises(kind, match=rf"{role} {place}: the folder {place} is read-only for this process; give its user the permission"):
+        bench.backfill() if step == "backfill" else bench.plan()
+    assert bench.ledger().count == (2 if step == "retry" else 1)
 
 
 @pytest.mark.covers("D2")

@@ -169,7 +169,10 @@ def test_renamed_widened_and_reordered_columns(spark, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["RENAME COLUMN v TO tmp", "RENAME COLUMN i TO v", "RENAME COLUMN tmp TO i"], "column '(v|i)' is another column since the last batch"),
+        (
+            ["RENAME COLUMN v TO tmp", "RENAME COLUMN i TO v", "RENAME COLUMN tmp TO i"],
+            "column '(v|i)' is another column since the last batch",
+        ),
         (["DROP COLUMN v", "ADD COLUMN v DOUBLE"], "column 'v' is another column since the last batch"),
         (["RENAME COLUMN v TO w"], "column 'v' has been renamed to 'w' since the last batch"),
         (["RENAME COLUMN k TO w"], "column 'k' has been renamed to 'w' since the last batch"),
