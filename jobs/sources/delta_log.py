@@ -22,6 +22,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from windowmill.checkpoints.delta_log_faults import has_lost_its_beginning
 from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
+from windowmill.checkpoints.escaped_paths import readable_path
 from windowmill.checkpoints.features import Features, catalog_managed, check_readable_features
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.places import local_path
@@ -109,7 +110,7 @@ class DeltaSource(SourceTable):
 
     def snapshot(self, version: int) -> list[AddedFile]:
         try:
-            added = pa.table(DeltaTable(self.path, version=version).get_add_actions(flatten=False))
+            added = pa.table(DeltaTable(readable_path(self.path), version=version).get_add_actions(flatten=False))
         except (DeltaError, OSError) as err:
             raise SourceRangeGoneError(
                 f"source {self.path}: the log can no longer reconstruct the table at version {version} ({first_line(err)}); "
@@ -138,7 +139,7 @@ class DeltaSource(SourceTable):
 
     def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
         # On object storage each lookup costs a request, so only files that are no longer part of the table are checked.
-        local = self.path.removeprefix("file://") if "://" not in self.path.removeprefix("file://") else None
+        local = local_path(self.path)
         if local is not None and not any("://" in file.path for file in files):
             paths = [file.path.removeprefix("file:") if file.path.startswith(("/", "file:/")) else f"{local}/{file.path}" for file in files]
             infos = pa_fs.LocalFileSystem().get_file_info(paths)
@@ -165,7 +166,9 @@ class DeltaSource(SourceTable):
 
     def stored_names(self, version: int | None = None) -> dict[str, str]:
         """The name of each column in the Parquet files, of ``schema_json`` or at a version; see :func:`physical_names`."""
-        return physical_names(self.schema_json if version is None else DeltaTable(self.path, version=version).schema().to_json())
+        if version is None:
+            return physical_names(self.schema_json)
+        return physical_names(DeltaTable(readable_path(self.path), version=version).schema().to_json())
 
     def plain_files(self, reading: Reading) -> list[PlainFile] | None:
         root, stored = local_path(self.path), self.stored_names()

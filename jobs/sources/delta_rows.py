@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -15,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.jobs.sources.base import AddedFile, Reading
 from windowmill.jobs.sources.columns import DECLARED, FILE, ROW, URI, VERSION, Columns, physical_name
@@ -157,8 +157,9 @@ def _stored_type(kind: DataType) -> DataType:
 
 
 def _root(path: str) -> str:
-    # The JVM resolves relative paths in the folder where it was started.
-    return path if re.match(r"[a-z0-9]+:/", path) else str(Path(path).absolute())
+    # The JVM resolves relative paths in the folder where it was started, and takes escapes in a URI as they stand.
+    local = local_path(path)
+    return path if local is None else str(local.absolute())
 
 
 def _full_path(root: str, path: str) -> str:
