@@ -270,16 +270,12 @@ class Attempt:
         StorageFullError, SinkError, StateError
             If the commit did not land, or holds another number of rows.
         Exception
-            Whatever ``write`` raised, if its commit did not land and the disk is not full.
+            Whatever ``write`` raised, if its commit did not land for another reason than a full disk or a lack of permission.
         """
         table = self._tables[role]
         found = self.landed(role)
         if found is None:
-            if role == "sink" and role not in self.written and table.standing() is not None:
-                raise SinkError(
-                    f"sink {table.place}: a table is there since batch {self.plan.batch} was planned, which another pipeline or writer "
-                    "made; choose another sink.path"
-                )
+            self._refuse_strange_sink(table)
             reach(f"{role}.before")
             try:
                 write()
@@ -287,16 +283,9 @@ class Attempt:
             except Exception as err:
                 found = self.landed(role)
                 if found is None:
-                    if is_disk_full(err):
-                        raise StorageFullError(
-                            f"{role} {table.place}: no room to write batch {self.plan.batch} ({first_line(err)}); free some space and "
-                            "run again"
-                        ) from err
-                    if is_forbidden(err):
-                        raise _error_of(role)(
-                            f"{role} {table.place}: must not be written ({first_line(err)}); give the user of this run the permission, or "
-                            "mount it writable, and run again"
-                        ) from err
+                    storage = self._storage_error(table, err)
+                    if storage is not None:
+                        raise storage from err
                     raise
             found = found or self.landed(role)
             if found is None:
@@ -320,6 +309,26 @@ class Attempt:
         self.written[role] = mine
         reach(f"{role}.after")
         return found
+
+    def _refuse_strange_sink(self, table: OwnTable) -> None:
+        """Refuse a sink that has appeared since the plan was made; every first batch makes its own."""
+        if table.role == "sink" and table.role not in self.written and table.standing() is not None:
+            raise SinkError(
+                f"sink {table.place}: a table is there since batch {self.plan.batch} was planned, which another pipeline or writer made; "
+                "choose another sink.path"
+            )
+
+    def _storage_error(self, table: OwnTable, err: Exception) -> WindowmillError | None:
+        """The error to raise for ``err``, if a full disk or a lack of permission has caused it."""
+        where = f"{table.role} {table.place}"
+        if is_disk_full(err):
+            return StorageFullError(f"{where}: no room to write batch {self.plan.batch} ({first_line(err)}); free some space and run again")
+        if is_forbidden(err):
+            return _error_of(table.role)(
+                f"{where}: must not be written ({first_line(err)}); give the user of this run the permission, or mount it writable, and "
+                "run again"
+            )
+        return None
 
     def require(self, ruling: str) -> None:
         """Refuse a ruling that contradicts what has landed; raises ``LedgerError``."""
