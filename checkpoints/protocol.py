@@ -312,7 +312,9 @@ class Attempt:
 
     def _refuse_strange_sink(self, table: OwnTable) -> None:
         """Refuse a sink that has appeared since the plan was made; every first batch makes its own."""
-        if table.role == "sink" and table.role not in self.written and table.standing() is not None:
+        is_there = table.role == "sink" and table.role not in self.written and table.standing() is not None
+        # Another attempt at this batch may have made it just now.
+        if is_there and self.landed(table.role) is None:
             raise SinkError(
                 f"sink {table.place}: a table is there since batch {self.plan.batch} was planned, which another pipeline or writer made; "
                 "choose another sink.path"
