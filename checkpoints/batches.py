@@ -64,6 +64,10 @@ class Plan(ABC):
     zones: dict[str, str] = field(default_factory=dict)
     #: Prefix of the batch's Delta transaction ids; null in plans of format 1, whose ids contain the pipeline's name.
     app: str | None = None
+    #: Tells the source's commit of ``to_version`` from that of a copy which has gone its own way; null if unknown.
+    source_mark: str | None = None
+    #: Name of the pipeline; empty in plans of releases that did not record it.
+    pipeline: str = ""
 
     @property
     @abstractmethod

@@ -61,8 +61,9 @@ def local_path(place: str) -> Path | None:
 
 
 def absolute(place: str) -> str:
-    """``place``, with a relative path made absolute; URIs stay as they are."""
-    return str(Path(place).absolute()) if "://" not in place and not place.startswith("file:") else place
+    """``place`` as an absolute path, if it is on this machine; Spark takes escapes in a ``file:`` URI as they stand."""
+    local = local_path(place)
+    return place if local is None else str(local.absolute())
 
 
 def _root(pipeline: Pipeline) -> str:

@@ -21,9 +21,9 @@ from datetime import datetime
 
 from windowmill.checkpoints.batches import Commit, Plan, Written
 from windowmill.checkpoints.failpoints import reach
-from windowmill.checkpoints.full_disk import is_disk_full
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import Change, Landed, OwnTable, Standing
+from windowmill.checkpoints.storage_errors import is_disk_full, is_forbidden
 from windowmill.windowing.errors import (
     ForeignWriteError,
     LedgerBehindError,
@@ -73,6 +73,19 @@ def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
             _verify_table(ledger, table, written, accept_changes=accept_changes and role != "state")
 
 
+def verify_standing(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
+    """Look cheaply, where there is nothing new to do, whether sink and state are still there; raises as :func:`verify`."""
+    for role in ("sink", "state"):
+        written = ledger.written().get(role)
+        # The log entry of the last write tells of table and commit in one small read; where it has been cleaned up, the table does.
+        if written is not None and not _is_last_write(tables[role].change_at(written.version), written):
+            _check_standing(tables[role], written, REBUILD)
+
+
+def _is_last_write(change: Change | None, written: Written) -> bool:
+    return change is not None and written.digest in (None, change.digest)
+
+
 def _refuse_orphans(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
     for table in tables.values():
         standing = table.standing()
@@ -90,13 +103,32 @@ def _refuse_orphans(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
 
 
 def _verify_table(ledger: Ledger, table: OwnTable, written: Written, *, accept_changes: bool) -> None:
-    standing, place = table.standing(), f"{table.role} {table.place}"
     # No batch reads these two tables, so a pipeline can continue without their contents.
     expendable = table.role in ("quarantine", "quality")
-    if accept_changes and expendable and not _goes_on_from(standing, written):
+    if accept_changes and expendable and not _goes_on_from(table.standing(), written):
         ledger.accept(table.role, None)
         return
-    remedy = f"restore the folder from a copy, or accept it by `{ACCEPT}`" if expendable else REBUILD
+    standing = _check_standing(table, written, f"restore the folder from a copy, or accept it by `{ACCEPT}`" if expendable else REBUILD)
+    changes = list(table.changes_after(written.version))
+    for change in changes:
+        batch = _batch_of(change, ledger)
+        # An abandoned batch may have written validation results, but no rows.
+        if batch is not None and (batch >= ledger.count or (table.role != "quality" and ledger.is_abandoned(batch))):
+            raise LedgerBehindError(
+                f"{table.role} {table.place}: version {change.version} holds batch {batch}, which the ledger {ledger.path} does not "
+                "contain or has abandoned; restore the newest copy of the ledger, or give the pipeline a new sink and backfill it there"
+            )
+    foreign = _foreign_change(ledger, table.role, written, changes)
+    if foreign is None:
+        return
+    if not accept_changes:
+        raise _refused(table, written, foreign)
+    ledger.accept(table.role, replace(written, version=standing.version, digest=None))
+
+
+def _check_standing(table: OwnTable, written: Written, remedy: str) -> Standing:
+    """Refuse a table that is not the one last ``written``, or is older; ``remedy`` is what to do about it."""
+    standing, place = table.standing(), f"{table.role} {table.place}"
     if standing is None:
         raise StateMissingError(f"{place}: there is no table, but batch {written.batch} left version {written.version} of it; {remedy}")
     if written.table_id is not None and standing.table_id != written.table_id:
@@ -115,21 +147,7 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: Written, *, accept_c
             f"{place}: version {written.version} is not the commit that batch {written.batch} recorded (digest {change.digest} instead of "
             f"{written.digest}); {REBUILD}"
         )
-    changes = list(table.changes_after(written.version))
-    for change in changes:
-        batch = _batch_of(change, ledger)
-        # An abandoned batch may have written validation results, but no rows.
-        if batch is not None and (batch >= ledger.count or (table.role != "quality" and ledger.is_abandoned(batch))):
-            raise LedgerBehindError(
-                f"{table.role} {table.place}: version {change.version} holds batch {batch}, which the ledger {ledger.path} does not "
-                "contain or has abandoned; restore the newest copy of the ledger, or give the pipeline a new sink and backfill it there"
-            )
-    foreign = _foreign_change(ledger, table.role, written, changes)
-    if foreign is None:
-        return
-    if not accept_changes:
-        raise _refused(table, written, foreign)
-    ledger.accept(table.role, replace(written, version=standing.version, digest=None))
+    return standing
 
 
 def _goes_on_from(standing: Standing | None, written: Written) -> bool:
@@ -252,11 +270,12 @@ class Attempt:
         StorageFullError, SinkError, StateError
             If the commit did not land, or holds another number of rows.
         Exception
-            Whatever ``write`` raised, if its commit did not land and the disk is not full.
+            Whatever ``write`` raised, if its commit did not land for another reason than a full disk or a lack of permission.
         """
         table = self._tables[role]
         found = self.landed(role)
         if found is None:
+            self._refuse_strange_sink(table)
             reach(f"{role}.before")
             try:
                 write()
@@ -264,11 +283,9 @@ class Attempt:
             except Exception as err:
                 found = self.landed(role)
                 if found is None:
-                    if is_disk_full(err):
-                        raise StorageFullError(
-                            f"{role} {table.place}: no room to write batch {self.plan.batch} ({first_line(err)}); free some space and "
-                            "run again"
-                        ) from err
+                    storage = self._storage_error(table, err)
+                    if storage is not None:
+                        raise storage from err
                     raise
             found = found or self.landed(role)
             if found is None:
@@ -292,6 +309,28 @@ class Attempt:
         self.written[role] = mine
         reach(f"{role}.after")
         return found
+
+    def _refuse_strange_sink(self, table: OwnTable) -> None:
+        """Refuse a sink that has appeared since the plan was made; every first batch makes its own."""
+        is_there = table.role == "sink" and table.role not in self.written and table.standing() is not None
+        # Another attempt at this batch may have made it just now.
+        if is_there and self.landed(table.role) is None:
+            raise SinkError(
+                f"sink {table.place}: a table is there since batch {self.plan.batch} was planned, which another pipeline or writer made; "
+                "choose another sink.path"
+            )
+
+    def _storage_error(self, table: OwnTable, err: Exception) -> WindowmillError | None:
+        """The error to raise for ``err``, if a full disk or a lack of permission has caused it."""
+        where = f"{table.role} {table.place}"
+        if is_disk_full(err):
+            return StorageFullError(f"{where}: no room to write batch {self.plan.batch} ({first_line(err)}); free some space and run again")
+        if is_forbidden(err):
+            return _error_of(table.role)(
+                f"{where}: must not be written ({first_line(err)}); give the user of this run the permission, or mount it writable, and "
+                "run again"
+            )
+        return None
 
     def require(self, ruling: str) -> None:
         """Refuse a ruling that contradicts what has landed; raises ``LedgerError``."""

@@ -23,11 +23,11 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
-from windowmill.checkpoints.full_disk import is_disk_full
 from windowmill.checkpoints.kept_tables import KeptTable
 from windowmill.checkpoints.record_files import SCHEMA, RecordFile, decoded, ordered, packed, read_bytes
 from windowmill.checkpoints.record_merging import FAN, LAST_LEVEL, merged_files, to_merge
 from windowmill.checkpoints.records import Record, sealed
+from windowmill.checkpoints.storage_errors import is_disk_full
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
 
 #: Number of newest batches read when the ledger is opened.

@@ -40,6 +40,8 @@ class StoredPlan:
     tzdata: str | None = None
     zones: dict[str, str] = field(default_factory=dict)
     app: str | None = None
+    source_mark: str | None = None
+    pipeline: str = ""
 
     @classmethod
     def of(cls, plan: Plan) -> StoredPlan:

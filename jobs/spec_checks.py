@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote
 
 from windowmill.checkpoints.commit_stores import check_commit_store
+from windowmill.checkpoints.escaped_paths import escape_in
 from windowmill.checkpoints.places import Places, absolute
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.conditions.checks import condition_problem
@@ -86,7 +88,13 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
     # Spark may run in another folder.
     places = Places.below(absolute(Places.of(pipeline).root))
     runnable = Runnable(pipeline, source, cast(str, source.path), absolute(cast(str, sink.path)), places)
-    for path in (runnable.sink_path, runnable.places.root):
+    for field, path in (("sink", runnable.sink_path), ("checkpoints", runnable.places.root)):
+        escape = escape_in(path)
+        if escape is not None:
+            raise SpecError(
+                f"{name}: {field}.path: {path} leads to {Path(path).resolve()}, which holds {escape!r}; writers of Delta tables take that "
+                f"for {unquote(escape)!r}: rename the folder to which it leads"
+            )
         check_commit_store(path)
     return runnable
 

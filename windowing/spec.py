@@ -171,6 +171,8 @@ class Pipeline(Part):
     """One pipeline. Unknown fields are refused; ``Pipeline.model_json_schema()`` is its JSON schema."""
 
     pipeline: Name
+    #: The name under which the pipeline built its sink, if it has been renamed since.
+    renamed_from: Name | None = None
     source: Source | None = None
     keys: tuple[Column, ...] = ()
     time: Time

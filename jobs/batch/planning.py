@@ -14,15 +14,24 @@ from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.protocol import refuse_landed, verify
+from windowmill.checkpoints.protocol import refuse_landed, verify, verify_standing
 from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.storage_errors import forbidden_folder
 from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, check_readable, next_reach, reading_of
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.errors import LedgerError, SourceReplacedError, SpecError, UnsupportedError
+from windowmill.windowing.errors import (
+    LedgerError,
+    SinkError,
+    SourceReplacedError,
+    SpecChangedError,
+    SpecError,
+    StateError,
+    UnsupportedError,
+)
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
 
@@ -63,13 +72,14 @@ def next_run(
     ``on_reading`` is called with what the batch will read of its source, before the plan is checked and recorded.
     """
     pipeline = runnable.pipeline
-    ledger.check_meaning(pipeline)
+    _check_ledger(pipeline, ledger)
     source, last = _source(runnable, ledger), ledger.last_commit
     if ledger.open_batch:
         return _reused(runnable, ledger, ledger.open_batch.plan, source, arrival, accepted, on_reading)
     after = last.plan.to_version if last else -1
     vouched = _vouched(pipeline, interval_end)
     if source.version <= after and not _moves_on(pipeline, ledger, vouched):
+        verify_standing(ledger, own_tables(runnable))
         return None
     _verify(runnable, ledger, accepted)
     options = runnable.source.options
@@ -105,7 +115,7 @@ def next_backfill(
     recomputes emitted windows from the versions that earlier batches read, and never runs ahead of the schedule.
     """
     pipeline = runnable.pipeline
-    ledger.check_meaning(pipeline)
+    _check_ledger(pipeline, ledger)
     if ledger.open_batch:
         plan = ledger.open_batch.plan
         if isinstance(plan, BackfillPlan) and plan.range == (begin, end):
@@ -138,7 +148,9 @@ def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reac
         "batch": ledger.count,
         "attempt": uuid.uuid4().hex[:12],
         "generation": ledger.generation,
+        "pipeline": pipeline.pipeline,
         "source_id": source.table_id,
+        "source_mark": source.mark(reach.through),
         "from_version": reach.after,
         "to_version": reach.through,
         "snapshot": reach.snapshot,
@@ -159,13 +171,14 @@ def _reused(
 ) -> Plan:
     """The open batch's ``plan``, after checking that source, code and tables still match it."""
     _check_arrival(runnable.pipeline, plan, arrival)
-    _check_columns(runnable, plan.source_schema, source)
+    _check_columns(runnable, plan.source_schema, source, repeats=True)
     _verify(runnable, ledger, accepted)
     on_reading(source, reading_of(runnable, source, plan))
     return plan
 
 
 def _verify(runnable: Runnable, ledger: Ledger, accepted: Accepted) -> None:
+    _check_tables(runnable)
     verify(ledger, own_tables(runnable), accept_changes=accepted.changes)
     if ledger.newest_kept and not accepted.code:
         user_code.check_modules(runnable.pipeline, ledger.newest_kept.plan)
@@ -178,12 +191,11 @@ def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan)
     from windowmill.windowing.ways import check_strict
 
     pipeline = runnable.pipeline
-    _check_tables(runnable)
     columns = Columns.of(source.schema_json)
-    columns.check(pipeline, f"the source {source.path}")
-    if ledger.newest_kept:
+    if ledger.newest_kept:  # says of a missing column what has become of it
         _check_columns(runnable, ledger.newest_kept.plan.source_schema, source)
-    else:
+    columns.check(pipeline, f"the source {source.path}")
+    if not ledger.newest_kept:
         # Later batches have the same conditions: a spec with other ones is refused.
         check_conditions(pipeline)
     result_types(pipeline, columns.arrow)
@@ -206,11 +218,25 @@ def _check_strict_state(runnable: Runnable) -> None:
         )
 
 
-def _check_columns(runnable: Runnable, before: str, source: SourceTable) -> None:
+def _check_columns(runnable: Runnable, before: str, source: SourceTable, *, repeats: bool = False) -> None:
     from windowmill.checkpoints.state.log import keeps_log
     from windowmill.jobs.sources.columns import check_unchanged
 
-    check_unchanged(before, source.schema_json, runnable.pipeline, source.path, keeps_log=keeps_log(runnable.places.state))
+    in_log = keeps_log(runnable.places.state)
+    check_unchanged(before, source.schema_json, runnable.pipeline, source.path, keeps_log=in_log, repeats=repeats)
+
+
+def _check_ledger(pipeline: Pipeline, ledger: Ledger) -> None:
+    """Refuse a ledger that another pipeline has written, or this one by another meaning."""
+    newest = ledger.newest_kept
+    # Earlier releases did not record the name.
+    if newest and newest.plan.pipeline not in ("", pipeline.pipeline, pipeline.renamed_from):
+        raise SpecChangedError(
+            f"pipeline {pipeline.pipeline}: the ledger {ledger.path} is that of the pipeline {newest.plan.pipeline!r} (last batch "
+            f"{newest.number}); give this pipeline its own sink.path (and checkpoints.path), or, if it is the same under another name, "
+            f"say renamed_from: {newest.plan.pipeline}"
+        )
+    ledger.check_meaning(pipeline)
 
 
 def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
@@ -225,6 +251,11 @@ def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
         raise SourceReplacedError(
             f"source {path}: is at version {source.version}, but version {newest.plan.to_version} has been read already; the table was "
             "probably restored from a copy: give the pipeline a new sink and backfill it there"
+        )
+    if newest and newest.plan.source_mark is not None and source.mark(newest.plan.to_version) not in (None, newest.plan.source_mark):
+        raise SourceReplacedError(
+            f"source {path}: its version {newest.plan.to_version} is another commit than the one that batch {newest.number} read, as in a "
+            "copy of the table that others have written to; put the old table back, or give the pipeline a new sink and backfill it there"
         )
     return source
 
@@ -270,7 +301,15 @@ def _moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:
 
 
 def _check_tables(runnable: Runnable) -> None:
-    """Refuse the pipeline's tables with features that neither delta-rs nor Spark can write."""
+    """Refuse the pipeline's tables if this process must not write them, or with features that neither delta-rs nor Spark can write."""
+    for role, table in own_tables(runnable).items():
+        folder = forbidden_folder(table.place)
+        if folder is not None:
+            kind = SinkError if role == "sink" else StateError
+            raise kind(
+                f"{role} {table.place}: the folder {folder} is read-only for this process; give its user the permission to write, or "
+                "mount it writable, and run again"
+            )
     check_writable_features(runnable.sink_path)
     for path in (runnable.places.ledger, runnable.places.quality):
         check_appendable(path)

@@ -15,6 +15,9 @@ from windowmill.windowing.axis import from_us
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+#: Characters in names of columns that Delta takes only under column mapping.
+_ONLY_MAPPED = frozenset(" ,;{}()\n\t=")
+
 
 def publish(
     rows: DataFrame | pa.Table,
@@ -43,6 +46,8 @@ def publish(
     else:
         writer = writer_once(rows, count, app_id=app_id, version=batch, metadata=metadata)
         if replaces is None:
+            if not _ONLY_MAPPED.isdisjoint("".join(rows.columns)) and not DeltaTable.is_deltatable(path):
+                writer = writer.option("delta.columnMapping.mode", "name")
             writer.mode("append").save(path)
         else:
             begin, end = (_literal(bound, instants) for bound in replaces)

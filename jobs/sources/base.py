@@ -150,6 +150,10 @@ class SourceTable(ABC):
             If that version can no longer be reconstructed.
         """
 
+    def mark(self, version: int) -> str | None:  # noqa: ARG002 - for kinds whose ids are copied with a table
+        """What tells the commit of ``version`` from that of a copy of the table which has gone its own way; null if unknown."""
+        return None
+
     @abstractmethod
     def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
         """The first of ``files`` that no longer exists; null if all exist."""

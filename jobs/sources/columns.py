@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructField, StructType, VariantType
 
+from windowmill.jobs.conditions.duckdb import columns_of
+from windowmill.jobs.conditions.spark import every_condition
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.output import result_schema
@@ -24,6 +27,11 @@ ADDED = (TIME, FILE, ROW, VERSION, REASON)
 URI = "_uri"
 #: Column names that a source must not have: those above, and those that :mod:`.delta_rows` and :mod:`windowmill.jobs.ways` add.
 TAKEN = (*ADDED, URI, "_told", NUMBER_OF, UNTIL_OF, WATERMARK_OF, "_refused", "_block", "_before", "_seen", CLOSED, LATE)
+#: Metadata of a column under column mapping: its id in the table and its name in the files, which it keeps when it is renamed.
+COLUMN_ID, PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
+#: Metadata in which Spark keeps the declared type of a column of texts of limited or fixed length, or that holds such texts.
+DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
+_FIXED = re.compile(r"\bchar\((\d+)\)", re.IGNORECASE)
 #: For each type, the types that can represent all its values.
 _WIDER = {
     "byte": ("short", "integer", "long", "double"),
@@ -54,6 +62,12 @@ class Columns:
         """The first column whose name windowmill uses for one of its own; null if there is none."""
         return next((name for name in self.struct.names if name.lower() in TAKEN), None)
 
+    @property
+    def fixed_lengths(self) -> Mapping[str, int]:
+        """For each column of texts of fixed length, CHAR(n), its length: Spark pads shorter texts with spaces as it reads them."""
+        declared = {field.name: _FIXED.fullmatch(field.metadata.get(DECLARED, "")) for field in self.struct}
+        return {name: int(found[1]) for name, found in declared.items() if found}
+
     def type_of(self, name: str) -> DataType:
         """Spark type of the column ``name``."""
         return self.struct[name].dataType
@@ -71,6 +85,12 @@ class Columns:
             if name not in known:
                 raise SourceSchemaError(
                     f"pipeline {pipeline.pipeline}: {where}: {place} has no column {name!r}; its columns are {', '.join(sorted(known))}"
+                )
+        for index, name in enumerate(pipeline.keys):
+            if isinstance(self.type_of(name), ArrayType | MapType | StructType | VariantType):
+                raise SourceSchemaError(
+                    f"pipeline {pipeline.pipeline}: keys.{index}: {name!r} is {self.type_of(name).simpleString()}, which cannot be a key; "
+                    "name a column of a simple type, or add one to the source that holds the part of it that is meant"
                 )
         for index, name in enumerate(pipeline.time.tie_break):
             if isinstance(self.type_of(name), ArrayType | MapType | StructType):
@@ -92,30 +112,113 @@ class Columns:
             raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; expected a timestamp, a date or an integer")
 
 
-def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str, *, keeps_log: bool) -> None:
-    """Check that the columns that the spec uses have not changed since the schema ``before``.
+def physical_name(field: StructField) -> str:
+    """The name of a column, or of a field within one, in the Parquet files; it differs from its own under column mapping."""
+    return str(field.metadata.get(PHYSICAL, field.name))
 
-    The source may add columns, and widen a type if the columns of state and sink stay the same. ``keeps_log`` is whether the state is a
-    log of live rows, which stores the source's types. Raises ``SourceSchemaError`` naming the column.
+
+def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str, *, keeps_log: bool, repeats: bool = False) -> None:
+    """Check that the columns that the spec uses have not changed since the schema ``before``; raises ``SourceSchemaError`` naming one.
+
+    The source may add columns, rename those that the spec does not use, and widen a type if the columns of state and sink stay the same.
+
+    Parameters
+    ----------
+    keeps_log
+        Whether the state is a log of live rows, which stores the source's types.
+    repeats
+        Whether the plan that pinned ``before`` is repeated. It reads the files by the names that it pinned, whatever has them now.
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
+    # Spark does not tell upper from lower case in a condition.
+    in_conditions = {name.lower() for condition in every_condition(pipeline) for name in columns_of(condition)}
     for field in old:
-        if field.name not in used:
+        if field.name not in used and field.name.lower() not in in_conditions:
             continue
         if field.name not in new.names:
-            raise SourceSchemaError(
-                f"source {place}: column {field.name!r} is gone since the last batch; bring it back, or rebuild in a new sink without it"
-            )
+            raise SourceSchemaError(_gone(field, new, place))
+        if not repeats:
+            _check_same(field, new[field.name], field.name, place)
         wider = new[field.name].dataType
-        if wider == field.dataType:
+        is_padded_alike = _paddings(field) == _paddings(new[field.name])
+        if is_padded_alike and (field.name not in used or _plain(wider) == _plain(field.dataType)):
             continue
-        if keeps_log or not (_widens(field.dataType, wider) and _same_form(pipeline, Columns(old), Columns(new))):
+        can_widen = is_padded_alike and not keeps_log and _widens(field.dataType, wider)
+        if not (can_widen and _same_form(pipeline, Columns(old), Columns(new))):
             raise SourceSchemaError(
-                f"source {place}: column {field.name!r} was {field.dataType.simpleString()} and is now "
-                f"{new[field.name].dataType.simpleString()}; "
+                f"source {place}: column {field.name!r} was {_declared(field)} and is now {_declared(new[field.name])}; "
                 "bring the type back, or rebuild in a new sink"
             )
+
+
+def _gone(field: StructField, new: StructType, place: str) -> str:
+    """The message for the column ``field``, which the schema ``new`` does not have under its name."""
+    renamed = next((other.name for other in new if PHYSICAL in field.metadata | other.metadata and _is_same(field, other)), None)
+    if renamed is not None:
+        return (
+            f"source {place}: column {field.name!r} has been renamed to {renamed!r} since the last batch; rename it back, or rebuild in a "
+            "new sink by the new name"
+        )
+    return f"source {place}: column {field.name!r} is gone since the last batch; bring it back, or rebuild in a new sink without it"
+
+
+def _check_same(old: StructField, new: StructField, name: str, place: str) -> None:
+    """Raise ``SourceSchemaError`` if ``new``, or a field within it, is another column of the table than ``old`` under the same name.
+
+    With column mapping a name may pass from one column to another, by renaming or by dropping and adding; the files tell them apart by
+    id and physical name.
+    """
+    if not _is_same(old, new):
+        raise SourceSchemaError(
+            f"source {place}: column {name!r} is another column since the last batch (column mapping: {_stored_as(old)} before, "
+            f"{_stored_as(new)} now), as after DROP and ADD COLUMN or RENAME; rename the old one back, or rebuild in a new sink"
+        )
+    for inner, later in _inner_fields(old.dataType, new.dataType):
+        _check_same(inner, later, f"{name}.{inner.name}", place)
+
+
+def _is_same(old: StructField, new: StructField) -> bool:
+    ids = [field.metadata[COLUMN_ID] for field in (old, new) if COLUMN_ID in field.metadata]
+    # Before column mapping was enabled there were no ids, and the files had the names of the schema.
+    return physical_name(old) == physical_name(new) and len(set(ids)) <= 1
+
+
+def _paddings(field: StructField) -> list[str]:
+    """The lengths to which Spark pads texts of a column."""
+    return _FIXED.findall(field.metadata.get(DECLARED, ""))
+
+
+def _declared(field: StructField) -> str:
+    """The type of a column as its owner has declared it."""
+    return str(field.metadata.get(DECLARED, field.dataType.simpleString()))
+
+
+def _stored_as(field: StructField) -> str:
+    own = f", id {field.metadata[COLUMN_ID]}" if COLUMN_ID in field.metadata else ""
+    return f"{physical_name(field)!r}{own}"
+
+
+def _inner_fields(old: DataType, new: DataType) -> Iterator[tuple[StructField, StructField]]:
+    """The fields of structs within two types that are at the same place and have the same name."""
+    if isinstance(old, StructType) and isinstance(new, StructType):
+        yield from ((field, new[field.name]) for field in old if field.name in new.names)
+    elif isinstance(old, ArrayType) and isinstance(new, ArrayType):
+        yield from _inner_fields(old.elementType, new.elementType)
+    elif isinstance(old, MapType) and isinstance(new, MapType):
+        yield from _inner_fields(old.keyType, new.keyType)
+        yield from _inner_fields(old.valueType, new.valueType)
+
+
+def _plain(kind: DataType) -> DataType:
+    """``kind`` without the metadata of fields within it, such as comments and physical names."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _plain(field.dataType), field.nullable) for field in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_plain(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(_plain(kind.keyType), _plain(kind.valueType), kind.valueContainsNull)
+    return kind
 
 
 def _widens(old: DataType, new: DataType) -> bool:

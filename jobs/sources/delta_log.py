@@ -5,6 +5,7 @@ It reads the log's JSON entries, not a snapshot, so the cost depends on the numb
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from windowmill.checkpoints.delta_log_faults import has_lost_its_beginning
 from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
+from windowmill.checkpoints.escaped_paths import readable_path
 from windowmill.checkpoints.features import Features, catalog_managed, check_readable_features
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.places import local_path
@@ -108,7 +110,7 @@ class DeltaSource(SourceTable):
 
     def snapshot(self, version: int) -> list[AddedFile]:
         try:
-            added = pa.table(DeltaTable(self.path, version=version).get_add_actions(flatten=False))
+            added = pa.table(DeltaTable(readable_path(self.path), version=version).get_add_actions(flatten=False))
         except (DeltaError, OSError) as err:
             raise SourceRangeGoneError(
                 f"source {self.path}: the log can no longer reconstruct the table at version {version} ({first_line(err)}); "
@@ -130,9 +132,14 @@ class DeltaSource(SourceTable):
             for add in adds
         ]
 
+    def mark(self, version: int) -> str | None:
+        # The entry names its files, whose names are random, and its time.
+        entry = _Log(self).entry(version)
+        return None if entry is None else hashlib.sha256(entry).hexdigest()[:16]
+
     def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
         # On object storage each lookup costs a request, so only files that are no longer part of the table are checked.
-        local = self.path.removeprefix("file://") if "://" not in self.path.removeprefix("file://") else None
+        local = local_path(self.path)
         if local is not None and not any("://" in file.path for file in files):
             paths = [file.path.removeprefix("file:") if file.path.startswith(("/", "file:/")) else f"{local}/{file.path}" for file in files]
             infos = pa_fs.LocalFileSystem().get_file_info(paths)
@@ -159,7 +166,9 @@ class DeltaSource(SourceTable):
 
     def stored_names(self, version: int | None = None) -> dict[str, str]:
         """The name of each column in the Parquet files, of ``schema_json`` or at a version; see :func:`physical_names`."""
-        return physical_names(self.schema_json if version is None else DeltaTable(self.path, version=version).schema().to_json())
+        if version is None:
+            return physical_names(self.schema_json)
+        return physical_names(DeltaTable(readable_path(self.path), version=version).schema().to_json())
 
     def plain_files(self, reading: Reading) -> list[PlainFile] | None:
         root, stored = local_path(self.path), self.stored_names()
@@ -207,17 +216,23 @@ class _Log:
         )
         return info.mtime.timestamp() * 1_000 if recorded is None else float(recorded)
 
-    def actions(self, version: int) -> list[dict[str, Any]]:
+    def entry(self, version: int) -> bytes | None:
+        """The log entry of ``version``; null if it is gone."""
         try:
             with self._files.open_input_file(entry_name(version)) as stream:
-                entry = stream.read()
-        except (FileNotFoundError, OSError) as err:
+                return bytes(stream.read())
+        except OSError:
+            return None
+
+    def actions(self, version: int) -> list[dict[str, Any]]:
+        entry = self.entry(version)
+        if entry is None:
             first = next((v for v in range(version + 1, self._table.version + 1) if self.has(v)), None)
             raise SourceRangeGoneError(
                 f"source {self._table.path}: the log of version {version} is gone"
                 + (f" (the first one left is {first})" if first is not None else "")
                 + "; raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
-            ) from err
+            )
         try:
             found = actions_of(entry)
         except ValueError:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -15,9 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.jobs.sources.base import AddedFile, Reading
-from windowmill.jobs.sources.columns import FILE, ROW, URI, VERSION, Columns
+from windowmill.jobs.sources.columns import DECLARED, FILE, ROW, URI, VERSION, Columns, physical_name
 from windowmill.jobs.spark.access import UNESCAPED, access_to
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 
@@ -49,16 +49,28 @@ def _by_files(spark: SparkSession, table: DeltaSource, files: Sequence[AddedFile
     data = StructType([field for field in stored if field.name not in partitions])
     rows = spark.read.schema(data).parquet(*(_literal_path(table.path, file.path) for file in files))
     rows = _with_file_columns(rows, table.path, files, first)
-    # The log gives partition values as texts.
-    chosen = [
-        backquoted(old.name) if old == new and old.name not in partitions else _renamed(old.name, new)
-        for old, new in zip(stored, struct, strict=True)
-    ]
+    fixed = Columns(struct).fixed_lengths
+    chosen: list[Column | str] = []
+    for old, new in zip(stored, struct, strict=True):
+        if old.name in partitions:
+            chosen.append(_of_partition(old.name, new, fixed.get(new.name)))
+        else:
+            chosen.append(backquoted(old.name) if old == new else _renamed(old, new))
     return rows.select(*chosen, FILE, ROW, VERSION)
 
 
-def _renamed(name: str, field: StructField) -> Column:
-    return F.col(backquoted(name)).cast(field.dataType).alias(field.name)
+def _renamed(old: StructField, new: StructField) -> Column:
+    """The column ``old`` as ``new``. A cast would take from it that its texts have a fixed length, by which Spark compares them."""
+    column = F.col(backquoted(old.name))
+    return (column if old.dataType == new.dataType else column.cast(new.dataType)).alias(new.name)
+
+
+def _of_partition(name: str, field: StructField, fixed: int | None) -> Column:
+    """A partition value, which the log gives as a text; as a column of files, a text is padded to the length ``fixed``."""
+    raw = backquoted(name)
+    if fixed is None:
+        return F.col(raw).cast(field.dataType).alias(field.name)
+    return F.expr(f"rpad({raw}, greatest({fixed}, length({raw})), ' ')").alias(field.name, metadata=_declaration(field))
 
 
 def _by_delta(spark: SparkSession, table: DeltaSource, reading: Reading, struct: StructType) -> DataFrame:
@@ -70,7 +82,7 @@ def _by_delta(spark: SparkSession, table: DeltaSource, reading: Reading, struct:
     names = [names_then.get(field) for field in table.stored_names().values()]
     rows = _with_file_columns(frame, table.path, [replace(file, partition={}) for file in reading.files[: reading.settled]], 0)
     chosen = [
-        F.lit(None).cast(field.dataType).alias(field.name) if name is None else _renamed(name, field)
+        F.lit(None).cast(field.dataType).alias(field.name) if name is None else _renamed(frame.schema[name], field)
         for name, field in zip(names, struct, strict=True)
     ]
     return rows.select(*chosen, FILE, ROW, VERSION)
@@ -124,12 +136,14 @@ def _lookup_sql(by_file: pa.Table) -> str:
 
 
 def _stored(struct: StructType) -> StructType:
-    """The schema with the column names of the Parquet files, which differ under column mapping."""
-    return StructType([StructField(_stored_name(field), _stored_type(field.dataType), field.nullable) for field in struct])
+    """The schema with the column names of the Parquet files, which differ under column mapping; Spark pads texts of fixed length."""
+    return StructType(
+        [StructField(physical_name(field), _stored_type(field.dataType), field.nullable, _declaration(field)) for field in struct]
+    )
 
 
-def _stored_name(field: StructField) -> str:
-    return str(field.metadata.get("delta.columnMapping.physicalName", field.name))
+def _declaration(field: StructField) -> dict[str, str]:
+    return {name: text for name, text in field.metadata.items() if name == DECLARED}
 
 
 def _stored_type(kind: DataType) -> DataType:
@@ -143,8 +157,9 @@ def _stored_type(kind: DataType) -> DataType:
 
 
 def _root(path: str) -> str:
-    # The JVM resolves relative paths in the folder where it was started.
-    return path if re.match(r"[a-z0-9]+:/", path) else str(Path(path).absolute())
+    # The JVM resolves relative paths in the folder where it was started, and takes escapes in a URI as they stand.
+    local = local_path(path)
+    return path if local is None else str(local.absolute())
 
 
 def _full_path(root: str, path: str) -> str:

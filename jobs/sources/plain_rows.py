@@ -35,8 +35,8 @@ from windowmill.windowing.spec import Pipeline
 _MOST_FILES = 256
 #: Files from other engines than Spark may count the days of INT96 before this instant by the Julian calendar.
 _INT96_AGREES_SINCE = to_us(datetime(1900, 1, 1, tzinfo=UTC))
-#: Metadata of a column whose values Spark changes as it reads them: it pads texts of fixed length, and fills columns that a file lacks.
-_CHANGED_BY_SPARK = ("__CHAR_VARCHAR_TYPE", "__COLLATIONS", "EXISTS_DEFAULT")
+#: Metadata of a column whose values Spark compares in another way, or fills in where a file lacks the column.
+_CHANGED_BY_SPARK = ("__COLLATIONS", "EXISTS_DEFAULT")
 _WHOLE, _DAY = re.compile(r"-?\d{1,18}"), re.compile(r"\d{4}-\d\d-\d\d")
 
 
@@ -54,12 +54,15 @@ class PlainRows:
         For each of ``files``, what the source's log says of it.
     types
         Arrow types of the source's columns.
+    fixed_lengths
+        As :attr:`.Columns.fixed_lengths`.
     """
 
     pipeline: Pipeline
     files: Sequence[PlainFile]
     added: Sequence[AddedFile]
     types: Mapping[str, pa.DataType]
+    fixed_lengths: Mapping[str, int]
 
     @classmethod
     def of(cls, pipeline: Pipeline, source: SourceTable, reading: Reading) -> PlainRows | None:
@@ -71,10 +74,14 @@ class PlainRows:
             for name in axis
         )
         changed = any(key.startswith(_CHANGED_BY_SPARK) for field in columns.struct for key in field.metadata)
+        # Spark compares texts of fixed length with each other and with constants as if both were padded.
+        padded = {name.lower() for name in columns.fixed_lengths}
+        compared = {name.lower() for condition in every_condition(pipeline) for name in columns_of(condition)} if padded else set()
+        changed = changed or not padded.isdisjoint(compared)
         if not is_plain or changed or columns.taken is not None or len(reading.files) > _MOST_FILES:
             return None
         files = source.plain_files(reading)
-        return None if files is None else cls(pipeline, files, reading.files, columns.arrow)
+        return None if files is None else cls(pipeline, files, reading.files, columns.arrow, columns.fixed_lengths)
 
     def read(self, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> pa.Table | None:
         """The rows in order of arrival; null if only Spark can read them.
@@ -122,6 +129,8 @@ class PlainRows:
                 given[name] = _as_spark_reads(stored.column(names[name]), kind, int96=names[name] in int96)
             else:
                 given[name] = pa.repeat(_constant(file.constants.get(name), kind), n_rows)
+            if name in self.fixed_lengths:
+                given[name] = pc.utf8_rpad(given[name], self.fixed_lengths[name])
         own = {FILE: pa.repeat(pa.scalar(index, pa.int32()), n_rows), ROW: pa.array(np.arange(n_rows))}
         return pa.table(given | own | {VERSION: pa.repeat(pa.scalar(self.added[index].version, pa.int64()), n_rows)})
 

@@ -48,20 +48,34 @@ RUN = (
     '{"batch": 0, "action": "run", "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, "now_us": 0, '
     '"meaning": "m", "source_schema": "{}", "seen": 10, "emitted": 5, "range_from": null, "range_to": null, "interval_end": 9, '
     '"found_closed": [], "builds_state": true, "windowmill": "0.1.0", "snapshot": 0, "modules": {"m": "12"}, "tzdata": null, "zones": {}, '
-    '"app": "windowmill/g"}'
+    '"app": "windowmill/g", "source_mark": "5f", "pipeline": "p"}'
 )
 BACKFILL = (
     '{"batch": 0, "action": "backfill", "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, '
     '"now_us": 0, "meaning": "m", "source_schema": "{}", "seen": null, "emitted": null, "range_from": -5, "range_to": 5, '
     '"interval_end": null, "found_closed": [[1, null], [2, 7]], "builds_state": false, "windowmill": "", "snapshot": null, "modules": {}, '
-    '"tzdata": null, "zones": {"UTC": "34"}, "app": null}'
+    '"tzdata": null, "zones": {"UTC": "34"}, "app": null, "source_mark": null, "pipeline": ""}'
 )
 
 
 @pytest.mark.parametrize(
     ("planned", "stored"),
     [
-        (plan(0, seen=10, emitted=5, interval_end=9, windowmill="0.1.0", snapshot=0, modules={"m": "12"}, app="windowmill/g"), RUN),
+        (
+            plan(
+                0,
+                seen=10,
+                emitted=5,
+                interval_end=9,
+                windowmill="0.1.0",
+                snapshot=0,
+                modules={"m": "12"},
+                app="windowmill/g",
+                source_mark="5f",
+                pipeline="p",
+            ),
+            RUN,
+        ),
         (
             plan(
                 0, action="backfill", range_from=-5, range_to=5, found_closed=[[1, None], [2, 7]], builds_state=False, zones={"UTC": "34"}

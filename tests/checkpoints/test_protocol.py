@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from tests.checkpoints.records import plan
 from windowmill.checkpoints.appending import append_once
@@ -39,11 +40,11 @@ class Pipeline:
     """A ledger and two tables below a folder, and batches that append a row to each."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.ledger_path = folder, str(folder / "ledger")
         self.tables = {role: DeltaOwnTable(role, str(folder / role)) for role in ROLES}
 
     def ledger(self) -> Ledger:
-        return Ledger(str(self.folder / "ledger"), integer_axis=True)
+        return Ledger(self.ledger_path, integer_axis=True)
 
     def attempt(self, ledger: Ledger) -> Attempt:
         return Attempt(ledger.open_batch.plan, "p", ledger, self.tables)
@@ -339,6 +340,31 @@ def test_a_full_disk_is_told_as_such(pipeline):
 
     with pytest.raises(StorageFullError, match="free some space and run again"):
         pipeline.attempt(ledger).write("sink", full, lambda: True)
+
+
+def test_a_place_that_must_not_be_written_is_told_as_such(pipeline):
+    ledger = pipeline.ledger()
+    pipeline.plan(ledger)
+
+    def forbidden() -> None:
+        raise DeltaError("Unable to open file /sink/part-0.parquet#1: Read-only file system (os error 30)\nstack backtrace")
+
+    with pytest.raises(SinkError, match=r"^sink \S+: must not be written \(.*\(os error 30\)\); give .*, and run again$"):
+        pipeline.attempt(ledger).write("sink", forbidden, lambda: True)
+
+
+def test_a_sink_that_another_pipeline_made_meanwhile_is_refused(tmp_path):
+    """Both were planned when there was none."""
+    one, other = Pipeline(tmp_path), Pipeline(tmp_path)
+    other.ledger_path = str(tmp_path / "other")
+    other.tables["state"] = DeltaOwnTable("state", str(tmp_path / "other-state"))
+    ledgers = [made.ledger() for made in (one, other)]
+    for made, ledger in zip((one, other), ledgers, strict=True):
+        made.plan(ledger)
+    one.write(one.attempt(ledgers[0]), "sink")
+    with pytest.raises(SinkError, match="a table is there since batch 0 was planned, which another pipeline or writer made"):
+        other.write(other.attempt(ledgers[1]), "sink")
+    assert one.rows("sink") == 1
 
 
 @pytest.mark.covers("P6")

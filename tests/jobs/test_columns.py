@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-from pyspark.sql.types import ArrayType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
 
 from windowmill.jobs.sources.columns import Columns, check_unchanged
 from windowmill.jobs.sources.delta_log import physical_names
@@ -62,6 +74,88 @@ def test_wider_added_and_unused_columns_change_nothing(types):
 def test_what_would_change_results_is_refused(types, changes, message):
     with pytest.raises(SourceSchemaError, match=message):
         check_unchanged(_schema(), _schema(**types), _pipeline(**changes), "s", keeps_log=False)
+
+
+def _mapped(**columns: tuple[int, str, Any]) -> str:
+    """A schema with column mapping: for each name the column's id, its name in the files, and its type."""
+    struct = StructType()
+    for name, (number, stored, kind) in columns.items():
+        struct.add(name, kind, True, {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": stored})
+    return struct.json()
+
+
+_MAPPED: dict[str, tuple[int, str, Any]] = {
+    "k": (1, "k", StringType()),
+    "t": (2, "t", IntegerType()),
+    "v": (3, "col-3", IntegerType()),
+    "f": (4, "f", FloatType()),
+    "rest": (5, "col-5", IntegerType()),
+    "other": (6, "col-6", IntegerType()),
+}
+
+
+@pytest.mark.covers("S3")
+@pytest.mark.parametrize(
+    ("now", "changes", "message"),
+    [
+        ({"v": _MAPPED["rest"], "rest": _MAPPED["v"]}, {}, r"'v' is another column .*'col-3', id 3 before, 'col-5', id 5 now"),
+        ({"v": (7, "col-7", IntegerType())}, {}, "'v' is another column"),
+        ({"v": (7, "col-7", LongType())}, {}, "'v' is another column"),
+        ({"v": (7, "col-3", IntegerType())}, {}, "'v' is another column"),
+        ({"v": None, "w": _MAPPED["v"]}, {}, "'v' has been renamed to 'w' since the last batch; rename it back"),
+        ({"k": (7, "col-7", StringType())}, {}, "'k' is another column"),
+        ({"t": (7, "col-7", IntegerType())}, {}, "'t' is another column"),
+        (
+            {"rest": _MAPPED["other"], "other": _MAPPED["rest"]},
+            {"source": {"path": "s", "filter": "REST > 3"}},
+            "'rest' is another column",
+        ),
+        ({"rest": None}, {"aggregates": {"n": {"count": "*", "where": "rest > 3"}}}, "'rest' is gone"),
+    ],
+    ids=str,
+)
+def test_a_name_that_has_passed_to_another_column_is_refused(now, changes, message):
+    columns = {name: column for name, column in {**_MAPPED, **now}.items() if column is not None}
+    with pytest.raises(SourceSchemaError, match=message):
+        check_unchanged(_mapped(**_MAPPED), _mapped(**columns), _pipeline(**changes), "s", keeps_log=False)
+
+
+@pytest.mark.covers("S3")
+def test_unused_columns_may_be_renamed_and_column_mapping_enabled():
+    swapped = {**_MAPPED, "rest": _MAPPED["other"], "other": _MAPPED["rest"]}
+    check_unchanged(_mapped(**_MAPPED), _mapped(**swapped), _pipeline(), "s", keeps_log=False)
+    enabled = {name: (number, name, kind) for name, (number, _, kind) in _MAPPED.items()}
+    check_unchanged(_schema(), _mapped(**enabled), _pipeline(), "s", keeps_log=True)
+
+
+@pytest.mark.parametrize("around", [lambda kind: kind, ArrayType, lambda kind: MapType(StringType(), kind)], ids=["struct", "array", "map"])
+def test_fields_within_a_column_that_have_swapped_names_are_refused(around):
+    def nested(first: str, second: str, **more: Any) -> str:
+        inner = StructType()
+        for name, stored in (("a", first), ("b", second)):
+            inner.add(name, IntegerType(), True, {"delta.columnMapping.physicalName": stored} | more)
+        return _schema(v=around(inner))
+
+    pipeline = _pipeline(aggregates={"last": {"last": "v"}})
+    check_unchanged(nested("x", "y"), nested("x", "y", comment="what it means"), pipeline, "s", keeps_log=True)
+    with pytest.raises(SourceSchemaError, match=r"column 'v.a' is another column .*'x' before, 'y' now"):
+        check_unchanged(nested("x", "y"), nested("y", "x"), pipeline, "s", keeps_log=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (StructType().add("a", IntegerType()), "struct<a:int>"),
+        (ArrayType(IntegerType()), "array<int>"),
+        (MapType(StringType(), IntegerType()), "map<string,int>"),
+        (VariantType(), "variant"),
+    ],
+    ids=["struct", "array", "map", "variant"],
+)
+def test_a_key_of_a_nested_type_is_refused(kind, told):
+    with pytest.raises(SourceSchemaError) as refused:
+        Columns(StructType.fromJson(json.loads(_schema(k=kind)))).check(_pipeline(), "the source")
+    assert str(refused.value).startswith(f"pipeline p: keys.0: 'k' is {told}, which cannot be a key; ")
 
 
 def test_a_log_of_live_rows_takes_no_wider_column():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,11 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.checkpoints.records import NOW, commit, plan
 from windowmill.checkpoints.batches import Plan, Written
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import DeltaOwnTable
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch.planning import Accepted, next_backfill, next_run
 from windowmill.jobs.spec_checks import runnable_of
@@ -126,6 +128,96 @@ def test_a_source_that_was_rolled_back_or_exchanged_is_refused(bench):
         bench.plan()
 
 
+@pytest.mark.covers("S2")
+@pytest.mark.parametrize("step", ["run", "retry", "backfill", "nothing new"])
+def test_a_copy_of_the_source_that_others_have_written_to_is_refused(bench, step):
+    """It has the Delta id of the table that it was copied from."""
+    source, copy = bench.folder / "source", bench.folder / "copy"
+    (source / "_delta_log" / f"{1:020d}.json").unlink()
+    shutil.copytree(source, copy)
+    bench.land(3, 4)
+    bench.plan()
+    if step != "retry":
+        bench.commit()
+    bench.changes["source"] = {"path": str(copy), "changes": "ignore"}
+    for value in (3, 5)[: 1 if step == "nothing new" else 2]:
+        write_deltalake(copy, pa.table({"t": [value], "v": [value]}), mode="append")
+    with pytest.raises(errors.SourceReplacedError, match=r"its version 1 is another commit than the one that batch 1 read"):
+        bench.backfill() if step == "backfill" else bench.plan()
+
+
+@pytest.mark.covers("S2")
+def test_a_source_may_be_moved_and_its_log_cleaned_up(bench):
+    bench.plan()
+    bench.commit()
+    moved = (bench.folder / "source").rename(bench.folder / "moved")
+    bench.changes["source"] = {"path": str(moved), "changes": "ignore"}
+    assert bench.plan() is None
+    write_deltalake(moved, pa.table({"t": [9], "v": [9]}), mode="append")
+    DeltaTable(moved).create_checkpoint()
+    for version in (0, 1):
+        (moved / "_delta_log" / f"{version:020d}.json").unlink()
+    assert bench.plan().to_version == 2
+
+
+@pytest.mark.parametrize("step", ["run", "retry", "backfill", "nothing new"])
+def test_the_ledger_of_another_pipeline_is_refused(bench, step):
+    """It may have the same meaning, source and sink, and would take turns."""
+    if step != "run":
+        bench.plan()
+    if step == "nothing new":
+        bench.commit()
+    bench.changes["pipeline"] = "q"
+    with pytest.raises(errors.SpecChangedError, match=r"pipeline q: the ledger \S+ is that of the pipeline 'p' \(last batch \d\); give"):
+        bench.backfill() if step == "backfill" else bench.plan()
+
+
+def test_a_pipeline_may_be_renamed_once_for_all(bench):
+    bench.changes |= {"pipeline": "q", "renamed_from": "p"}
+    assert bench.plan().pipeline == "q"
+    bench.commit()
+    assert bench.plan() is None
+    bench.land(5)
+    bench.changes |= {"renamed_from": None}
+    assert bench.plan() is not None
+    bench.changes |= {"pipeline": "p"}
+    with pytest.raises(errors.SpecChangedError, match="is that of the pipeline 'q'"):
+        bench.plan()
+
+
+@pytest.mark.parametrize("role", ["sink", "state"])
+def test_a_run_with_nothing_new_notices_that_a_table_is_gone_or_another(tmp_path, role):
+    bench = Bench(tmp_path)
+    bench.land(1, 2)
+    bench.plan()
+    path = bench.folder / "sink" if role == "sink" else Path(Places.of(bench.pipeline).state)
+    path.mkdir(parents=True, exist_ok=True)
+    write_deltalake(path, pa.table({"batch": [0]}))
+    table = DeltaOwnTable(role, str(path))
+    bench.commit(written={role: Written(0, table.standing().table_id, 0, 1, table.change_at(0).digest)})
+    assert bench.plan() is None
+    shutil.rmtree(path)
+    with pytest.raises(errors.StateMissingError, match=rf"{role} \S+: there is no table, but batch 0 left version 0 of it; restore"):
+        bench.plan()
+    write_deltalake(path, pa.table({"batch": [0]}))
+    with pytest.raises(errors.ForeignWriteError, match=rf"{role} \S+: this is another table"):
+        bench.plan()
+
+
+@pytest.mark.parametrize("step", ["run", "retry", "backfill"])
+@pytest.mark.parametrize(("role", "kind"), [("sink", errors.SinkError), ("state", errors.StateError)])
+def test_a_table_that_must_not_be_written_is_told_before_anything_is_planned(bench, monkeypatch, role, kind, step):
+    if step == "retry":
+        bench.plan()
+    place = bench.folder / "sink" if role == "sink" else Path(Places.of(bench.pipeline).state)
+    place.mkdir(parents=True)
+    # Root may write whatever the permissions say.
+    monkeypatch.setattr(os, "access", lambda folder, _: Path(folder) != place)
+    with pytest.raises(kind, match=rf"{role} {place}: the folder {place} is read-only for this process; give its user the permission"):
+        bench.backfill() if step == "backfill" else bench.plan()
+    assert bench.ledger().count == (2 if step == "retry" else 1)
+
+
 @pytest.mark.covers("D2")
 @pytest.mark.parametrize("step", ["run", "retry", "backfill"])
 def test_own_tables_are_verified_before_each_plan_and_each_retry(tmp_path, step):
@@ -137,7 +229,7 @@ def test_own_tables_are_verified_before_each_plan_and_each_retry(tmp_path, step)
     bench.land(3)
     if step == "retry":
         ledger = bench.ledger()
-        ledger.record_plan(replace(ledger.newest.plan, batch=1, from_version=0, to_version=1), NOW)
+        ledger.record_plan(replace(ledger.newest.plan, batch=1, from_version=0, to_version=1, source_mark=None), NOW)
     with pytest.raises(errors.StateMissingError, match=r"state .*there is no table, but batch 0 left version 0"):
         bench.backfill() if step == "backfill" else bench.plan()
     assert bench.ledger().count == (2 if step == "retry" else 1)

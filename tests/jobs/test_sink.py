@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -50,12 +51,23 @@ def test_a_backfill_replaces_the_windows_of_its_range_and_no_others(monkeypatch,
     assert writer.told == {"mode": "overwrite", "replaceWhere": condition, "path": "/sink"}
 
 
-def test_a_run_appends(monkeypatch):
-    writer = Writer()
+@pytest.mark.parametrize(
+    ("names", "there", "told"),
+    [
+        (["k", "a.b"], False, {}),
+        (["k", "the key"], False, {"delta.columnMapping.mode": "name"}),
+        # The names of the columns of a sink that is there are its owner's.
+        (["k", "the key"], True, {}),
+    ],
+)
+def test_a_run_appends(monkeypatch, tmp_path, names, there, told):
+    writer, path = Writer(), str(tmp_path)
     monkeypatch.setattr(sink, "writer_once", lambda *_, **__: writer)
-    rows: Any = object()
-    sink.publish(rows, 1, "/sink", app_id="app", batch=3, metadata="{}", replaces=None, instants=True)
-    assert writer.told == {"mode": "append", "path": "/sink"}
+    if there:
+        write_deltalake(path, ROWS)
+    rows: Any = SimpleNamespace(columns=names)
+    sink.publish(rows, 1, path, app_id="app", batch=3, metadata="{}", replaces=None, instants=True)
+    assert writer.told == {"mode": "append", "path": path} | told
 
 
 ROWS = pa.table({"n": [2], "mean": [1.5], "best": [[0.5, None]]})

@@ -13,7 +13,7 @@ MUTANTS = (
     Mutant(
         "columns-of-a-retry-unchecked",
         "jobs/batch/planning.py",
-        "    _check_columns(runnable, plan.source_schema, source)\n",
+        "    _check_columns(runnable, plan.source_schema, source, repeats=True)\n",
         "",
         ("tests/jobs/test_plans.py::test_a_column_of_another_type_is_refused_by_a_retry_and_by_the_next_batch",),
     ),
@@ -27,9 +27,30 @@ MUTANTS = (
     Mutant(
         "columns-unchecked",
         "jobs/sources/columns.py",
-        "    for field in old:\n        if field.name not in used:",
-        "    for field in ():\n        if field.name not in used:",
+        "    for field in old:\n        if field.name not in used and",
+        "    for field in ():\n        if field.name not in used and",
         ("tests/jobs/test_columns.py::test_what_would_change_results_is_refused",),
+    ),
+    Mutant(
+        "renamed-column-taken",
+        "jobs/sources/columns.py",
+        "            _check_same(field, new[field.name], field.name, place)\n",
+        "            pass\n",
+        ("tests/jobs/test_columns.py::test_a_name_that_has_passed_to_another_column_is_refused",),
+    ),
+    Mutant(
+        "copied-source-unnoticed",
+        "jobs/batch/planning.py",
+        '        "source_mark": source.mark(reach.through),\n',
+        "",
+        ("tests/jobs/test_plans.py::test_a_copy_of_the_source_that_others_have_written_to_is_refused",),
+    ),
+    Mutant(
+        "another-pipelines-ledger-taken",
+        "jobs/batch/planning.py",
+        '("", pipeline.pipeline, pipeline.renamed_from)',
+        '("", newest.plan.pipeline)',
+        ("tests/jobs/test_plans.py::test_the_ledger_of_another_pipeline_is_refused",),
     ),
     Mutant(
         "rolled-back-source-unnoticed",

@@ -6,8 +6,8 @@ MUTANTS = (
     Mutant(
         "write-without-asking",
         "checkpoints/protocol.py",
-        "        found = self.landed(role)\n        if found is None:\n            reach(",
-        "        found = None\n        if found is None:\n            reach(",
+        "        found = self.landed(role)\n        if found is None:\n            self._refuse",
+        "        found = None\n        if found is None:\n            self._refuse",
         ("tests/checkpoints/test_protocol.py::test_what_has_landed_is_not_written_again",),
     ),
     Mutant(
@@ -31,10 +31,24 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "strange-sink-taken",
+        "checkpoints/protocol.py",
+        "            self._refuse_strange_sink(table)\n",
+        "",
+        ("tests/checkpoints/test_protocol.py::test_a_sink_that_another_pipeline_made_meanwhile_is_refused",),
+    ),
+    Mutant(
+        "tables-unseen-by-a-run-with-nothing-new",
+        "jobs/batch/planning.py",
+        "        verify_standing(ledger, own_tables(runnable))\n",
+        "",
+        ("tests/jobs/test_plans.py::test_a_run_with_nothing_new_notices_that_a_table_is_gone_or_another",),
+    ),
+    Mutant(
         "failed-write-passes",
         "checkpoints/protocol.py",
-        '                            "run again"\n                        ) from err\n                    raise\n',
-        '                            "run again"\n                        ) from err\n',
+        "                        raise storage from err\n                    raise\n",
+        "                        raise storage from err\n",
         ("tests/checkpoints/test_protocol.py::test_a_write_that_failed_and_did_not_land_is_told_as_it_failed",),
     ),
     Mutant(

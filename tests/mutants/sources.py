@@ -65,8 +65,8 @@ MUTANTS = (
     ),
     Mutant(
         "column-mapping-ignored",
-        "jobs/sources/delta_rows.py",
-        'return str(field.metadata.get("delta.columnMapping.physicalName", field.name))',
+        "jobs/sources/columns.py",
+        "return str(field.metadata.get(PHYSICAL, field.name))",
         "return str(field.name)",
         ("tests/jobs/test_columns.py::test_files_are_read_by_the_names_that_they_use",),
     ),

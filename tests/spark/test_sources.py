@@ -16,7 +16,7 @@ from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events,
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.planning import Accepted
 from windowmill.jobs.ways import limits
-from windowmill.windowing.errors import ArrivalUnknownError, NonAppendCommitError
+from windowmill.windowing.errors import ArrivalUnknownError, NonAppendCommitError, SourceSchemaError
 
 pytestmark = pytest.mark.spark
 
@@ -163,6 +163,42 @@ def test_renamed_widened_and_reordered_columns(spark, tmp_path):
     land(rows[200:], SCHEMA.set(SCHEMA.get_field_index("label"), pa.field("tag", pa.string())))
     bench.run()
     _like(bench, rows)
+
+
+@pytest.mark.covers("S3")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            ["RENAME COLUMN v TO tmp", "RENAME COLUMN i TO v", "RENAME COLUMN tmp TO i"],
+            "column '(v|i)' is another column since the last batch",
+        ),
+        (["DROP COLUMN v", "ADD COLUMN v DOUBLE"], "column 'v' is another column since the last batch"),
+        (["RENAME COLUMN v TO w"], "column 'v' has been renamed to 'w' since the last batch"),
+        (["RENAME COLUMN k TO w"], "column 'k' has been renamed to 'w' since the last batch"),
+    ],
+    ids=["swapped", "dropped and added", "renamed", "key renamed"],
+)
+def test_a_column_that_took_the_name_of_another_is_refused(spark, tmp_path, changes, message):
+    rows = events(65, 300)
+    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}, "other": {"max": "i"}}})
+    schema = SCHEMA.set(SCHEMA.get_field_index("i"), pa.field("i", pa.float64()))
+    write_deltalake(bench.source, pa.Table.from_pylist(rows[:150], schema=schema))
+    table = f"delta.`{bench.source}`"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    bench.run()
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN label TO tag")
+    before = bench.rows()
+    for change in changes:
+        spark.sql(f"ALTER TABLE {table} {change}")
+    landed = spark.read.format("delta").load(bench.source)
+    landed.where("id >= 'e00100'").write.format("delta").mode("append").save(bench.source)
+    with pytest.raises(SourceSchemaError, match=message):
+        bench.run()
+    ends = sorted(row["window_end"] for row in before)
+    with pytest.raises(SourceSchemaError, match=message):
+        loop.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1])
+    assert bench.rows() == before or differences(bench.rows(), before) == []
 
 
 #: What the owner does to the sink, and to the pipeline's other tables.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import shared
 from tests.windowing.test_columnar import assert_same
+from windowmill.expectations.suites import identity_columns
 from windowmill.windowing.axis import from_us, to_us
 from windowmill.windowing.columnar import ColumnarEngine
 from windowmill.windowing.durations import Duration
@@ -51,23 +52,25 @@ MINUTES = st.one_of(*(st.integers(change - 2_000, change + 2_000) for change in 
 ZONES = ("Europe/Berlin", "America/Sao_Paulo", "America/Havana", "Africa/Cairo", "Australia/Lord_Howe", "Asia/Kolkata", "Pacific/Apia")
 
 
-def pipeline(window: dict[str, Any]) -> Pipeline:
+def pipeline(window: dict[str, Any], **time: Any) -> Pipeline:
     return parse_pipeline(
         {
             "pipeline": "p",
-            "time": {"column": "t", "disorder": "2 hours"},
+            "time": {"column": "t", "disorder": "2 hours", **time},
             "windows": [{"name": "w", **window}],
             "aggregates": {"n": {"count": "*"}, "all": {"collect": "t"}},
         }
     )
 
 
-def computed(spec: Pipeline, batches: list[list[int]]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
+def computed(spec: Pipeline, batches: Sequence[Sequence[int | dict[str, int]]]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
     engine = ColumnarEngine(spec)
-    for times in batches:
-        engine.feed(pa.table({"t": pa.array(times, pa.timestamp("us"))}), {})
-    rows, quarantined = engine.finish(final=True)
-    return [dict(row) for row in rows], quarantined
+    for batch in batches:
+        rows = [cells if isinstance(cells, dict) else {"t": cells} for cells in batch]
+        names = dict.fromkeys(["t", *(name for cells in rows for name in cells)])
+        engine.feed(pa.table({name: pa.array([cells[name] for cells in rows], pa.timestamp("us")) for name in names}), {})
+    found, quarantined = engine.finish(final=True)
+    return [dict(row) for row in found], quarantined
 
 
 @pytest.mark.covers("I7")
@@ -103,6 +106,50 @@ def test_a_skipped_day_counts_no_event_twice():
     assert rows == [dict(row) for row in evaluate(spec, [Record({"t": time}) for time in times]).rows]
     assert {row["n"] for row in rows} == {1}
     assert len({row["window_end"] for row in rows}) == len(rows)
+
+
+#: Days that zones skip, as instants at which their two midnights fall together.
+SKIPPED = {
+    "Pacific/Apia": datetime(2011, 12, 30, 10, tzinfo=UTC),
+    "Pacific/Kwajalein": datetime(1993, 8, 21, 12, tzinfo=UTC),
+    "Asia/Manila": datetime(1844, 12, 30, 15, 56, 8, tzinfo=UTC),
+}
+AROUND: dict[str, dict[str, Any]] = {
+    "day": {"type": "tumbling", "size": "1 day"},
+    "shifted": {"type": "tumbling", "size": "1 day", "origin": "1840-01-01T15:00"},
+    "pairs": {"type": "hopping", "size": "2 days", "hop": "1 day"},
+    "gaps": {"type": "hopping", "size": "1 day", "hop": "2 days"},
+    "hourly": {"type": "hopping", "size": "1 day", "hop": "6 hours"},
+    "week": {"type": "hopping", "size": "7 days", "hop": "1 day"},
+    "month": {"type": "tumbling", "size": "1 month"},
+    "daily_month": {"type": "hopping", "size": "1 month", "hop": "1 day"},
+    "growing": {"type": "cumulative", "size": "1 day", "step": "6 hours"},
+    "growing_days": {"type": "cumulative", "size": "4 days", "step": "1 day"},
+    "ticks": {"type": "tumbling", "evict": {"time": "1 day"}},
+}
+
+
+@pytest.mark.covers("I7")
+@pytest.mark.parametrize("zone", SKIPPED)
+@pytest.mark.parametrize("window", AROUND)
+@pytest.mark.parametrize("more", [{}, {"empty": "emit"}], ids=["skip", "emit"])
+@pytest.mark.parametrize("lasting", [False, True], ids=["points", "lasting"])
+def test_no_window_has_no_length(window: str, zone: str, more: dict[str, Any], lasting: bool):
+    rules = AROUND[window] | {"timezone": zone} | more
+    if lasting and window == "ticks":
+        pytest.skip("policies take points")
+    spec = pipeline(rules, **({"end": "e"} if lasting else {}))
+    hours = (-60, -30, -1, 0, 1, 23, 60, 24 * 40)
+    times = [to_us(SKIPPED[zone]) + hour * 60 * MINUTE for hour in hours]
+    records = [{"t": time} | ({"e": time + 20 * 60 * MINUTE} if lasting else {}) for time in times]
+    wanted = evaluate(spec, [Record(record) for record in records]).rows
+    if window != "ticks":
+        assert all(row["window_start"] < row["window_end"] for row in wanted)
+    same = [tuple(row[name] for name in ("trigger", *identity_columns(spec))) for row in wanted]
+    assert len(set(same)) == len(same)
+    for cut in (1, 3, 5):
+        found, _ = computed(spec, [records[:cut], records[cut:]])
+        assert_same(found, wanted, keys=())
 
 
 def wall_date(instant: int, zone: str) -> date:

@@ -110,7 +110,8 @@ class Grid:
         k = self._edges.near(start - longest)
         while (opens := self._edges.at(k)) < stop:
             for closes in self._ends(k, opens):
-                if closes > start:
+                # A day that the zone skips has no length, so it is no window.
+                if closes > max(start, opens):
                     yield opens, closes
             k += 1
 

@@ -66,7 +66,8 @@ class Listing:
 class CalendarGrid:
     """Windows of ``size`` that begin every ``hop``, counted from ``origin`` on the wall clock of ``zone``.
 
-    With ``step``, windows of ``step``, 2·``step`` … ``size`` share their start. What lies beyond the years 1 to 9999 has no windows.
+    With ``step``, windows of ``step``, 2·``step`` … ``size`` share their start. What lies beyond the years 1 to 9999 has no windows, and
+    neither has a day that the zone skips: both its midnights are one instant.
 
     Examples
     --------
@@ -201,7 +202,10 @@ def _union(grid: CalendarGrid, zone: ZoneInfo, length: int, ranges: tuple[tuple[
 
 @lru_cache(maxsize=_BLOCKS)
 def _block(grid: CalendarGrid, zone: ZoneInfo, length: int, number: int) -> tuple[Ints, Ints]:
-    """Starts and ends of the windows that begin at the steps of a block; without those that reach beyond the years 1 to 9999."""
+    """Starts and ends of the windows that begin at the steps of a block.
+
+    Without those that reach beyond the years 1 to 9999, and those that would have no length.
+    """
     steps, windows = Steps(grid.origin, grid.hop, zone), list[tuple[int, int]]()
     for k in range(number * length, (number + 1) * length):
         try:
@@ -209,7 +213,7 @@ def _block(grid: CalendarGrid, zone: ZoneInfo, length: int, number: int) -> tupl
             ends = [] if grid.step is None else _stepped(start, last, grid.step, zone)
         except (OverflowError, ValueError):
             continue
-        windows += [(start, end) for end in (*ends, last)]
+        windows += [(start, end) for end in (*ends, last) if end > start]
     bounds = np.array(windows, np.int64).reshape(-1, 2)
     return bounds[:, 0].copy(), bounds[:, 1].copy()
 

@@ -114,10 +114,10 @@ class Steps:
             return k < 0
 
     def between(self, after: int, through: int) -> list[int]:
-        """The instants in (``after``, ``through``], ascending."""
-        k, instants = self.before(after) - 1, []
+        """The instants in (``after``, ``through``], ascending, each once: where a zone skips a day, two steps are one instant."""
+        k, instants = self.before(after) - 1, set[int]()
         while (instant := self.at(k)) <= through:
             if instant > after:
-                instants.append(instant)
+                instants.add(instant)
             k += 1
         return sorted(instants)
