@@ -10,20 +10,14 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructType
 
-from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.jobs.column_names import ADDED, FILE, REASON, ROW, TAKEN, URI, VERSION
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import divide
 
-#: Columns added to each row besides the event time: index of its file, index in the file, version, reason for quarantine.
-FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
-ADDED = (TIME, FILE, ROW, VERSION, REASON)
-#: Temporary column: URI of the row's file.
-URI = "_uri"
-#: Column names that a source must not have: those above, and those that :mod:`.delta_rows` and :mod:`windowmill.jobs.ways` add.
-TAKEN = (*ADDED, URI, "_told", NUMBER_OF, UNTIL_OF, WATERMARK_OF, "_refused", "_block", "_before", "_seen", CLOSED, LATE)
+__all__ = ["ADDED", "FILE", "REASON", "ROW", "TAKEN", "URI", "VERSION", "Columns", "check_unchanged"]
 #: For each type, the types that can represent all its values.
 _WIDER = {
     "byte": ("short", "integer", "long", "double"),
