@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sqlglot.tokens import Token
 
 _LONGEST = 10_000
+_STRAY_LAMBDA = "a lambda (x -> …) stands where no function takes one; take it out"
 #: Columns that Spark adds to rows: the path and size of their file, which OPTIMIZE changes, and the grouping of an aggregation.
 _HIDDEN = {"_metadata", "grouping__id"}
 
@@ -32,12 +33,21 @@ def condition_problem(text: str) -> str | None:
     tree = _parsed(text)
     if isinstance(tree, str):
         return f"{got}; {tree}"
-    problem = _form_problem(tree) or _first_problem(tree) or written_problem(_tokens(text))
+    tokens = _tokens(text)
+    problem = _form_problem(tree) or _first_problem(tree) or written_problem(tokens) or _arrow_problem(tree, tokens)
     return None if problem is None else f"{got}; {problem}"
 
 
 def _first_problem(tree: exp.Expr) -> str | None:
     return next((problem for node in tree.walk() if (problem := _node_problem(node)) is not None), None)
+
+
+def _arrow_problem(tree: exp.Expr, tokens: Sequence[Token]) -> str | None:
+    from sqlglot import exp
+
+    # sqlglot reads an arrow that begins no lambda as a step into JSON, as other dialects write it.
+    arrows = sum(token.token_type.name == "ARROW" for token in tokens)
+    return None if arrows == len(list(tree.find_all(exp.Lambda))) else _STRAY_LAMBDA
 
 
 def _tokens(text: str) -> Sequence[Token]:
@@ -157,7 +167,7 @@ def _lambda_problem(node: exp.Expr) -> str | None:
     if not given and (not takes or "array_sort" in _names(node)):
         return None
     if not takes or isinstance(node, exp.Lambda):
-        return "a lambda (x -> …) stands where no function takes one; take it out"
+        return _STRAY_LAMBDA
     if not given or len(given) > len(takes):
         return f"{min(_names(node) & LAMBDAS.keys())}() takes a lambda such as x -> x > 1; give it one"
     for lambda_, counts in zip(given, takes, strict=False):

@@ -108,7 +108,7 @@ def test_a_condition_over_a_row_is_taken(text):
         ("iff(v > 1, true, false)", "did you mean if()?"),
         ("aes_encrypt(s, k) = x", "another answer at each run"),
         *((text, "a lambda") for text in (
-            "abs(x -> x) > 1", "exists(a, (x, y) -> x > 1)", "exists(a, 1)", "transform(a) is null",
+            "x -> x > 1", "j -> 'a' = 1", "abs(x -> x) > 1", "exists(a, (x, y) -> x > 1)", "exists(a, 1)", "transform(a) is null",
         )),
         *((text, "reads one row") for text in (
             "lower(distinct s) = 'a'", "lower(s) filter (where true) = 'a'", "lower(s order by s) = 'a'",
