@@ -12,8 +12,7 @@ from windowmill.jobs.conditions.functions import CHANGING, LAMBDAS, MAKING_ROWS,
 from windowmill.jobs.conditions.written import function_problems, written_problem
 
 if TYPE_CHECKING:
-    from sqlglot import exp
-    from sqlglot.tokens import Token
+    from sqlglot import Token, exp
 
 _LONGEST = 10_000
 _STRAY_LAMBDA = "a lambda (x -> …) stands where no function takes one; take it out"
@@ -34,7 +33,7 @@ def condition_problem(text: str) -> str | None:
     if isinstance(tree, str):
         return f"{got}; {tree}"
     tokens = _tokens(text)
-    problem = _form_problem(tree) or _first_problem(tree) or written_problem(tokens) or _arrow_problem(tree, tokens)
+    problem = _form_problem(tree) or _first_problem(tree) or written_problem(text, tokens) or _arrow_problem(tree, tokens)
     return None if problem is None else f"{got}; {problem}"
 
 
@@ -102,7 +101,7 @@ def _is_value(node: exp.Expr) -> bool:
     from sqlglot import exp
 
     if isinstance(node, exp.Cast):
-        return node.to.this != exp.DataType.Type.BOOLEAN
+        return bool(node.to.this != exp.DataType.Type.BOOLEAN)
     arithmetic = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.DPipe)
     bits = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot, exp.BitwiseLeftShift, exp.BitwiseRightShift)
     return isinstance(node, (*arithmetic, *bits))
@@ -201,8 +200,6 @@ def _spelling_problem(node: exp.Expr) -> str | None:
         return "IN takes a list of values in parentheses, such as v in (1, 2)"
     if isinstance(node, exp.Cast) and node.args.get("format"):
         return "a cast has no FORMAT in Spark SQL; use to_timestamp, to_date or to_number"
-    if isinstance(node, exp.DateDiff | exp.TimestampDiff) and isinstance(node.args.get("unit"), exp.Literal):
-        return "the unit of a difference stands without quotes in Spark SQL, such as datediff(day, a, b)"
     if isinstance(node, exp.DataType) and node.this in exp.DataType.UNSIGNED_INTEGER_TYPES:
         return "Spark SQL has no unsigned types; cast to bigint or decimal(20, 0)"
     return None

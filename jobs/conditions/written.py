@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from windowmill.jobs.conditions.functions import CHANGING, MAKING_ROWS, OF_MANY_ROWS, OF_ONE_ROW
 
 if TYPE_CHECKING:
-    from sqlglot.tokens import Token
+    from sqlglot import Token
 
 #: Words before a parenthesis that are no function there.
 _WORDS = frozenset(
@@ -29,17 +29,23 @@ _TYPES = frozenset(
     """.split()  # noqa: SIM905
 )
 _OPERATORS = frozenset("= == <> != < <= > >= <=> + - * / % ~ & | ^ || << >> >>> -> ( ) [ ] , . :: ! : ;".split())  # noqa: SIM905
+#: Functions that take a unit as a word, and the units.
+_OF_UNITS = frozenset({"date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff"})
+_UNITS = frozenset({"microsecond", "millisecond", "second", "minute", "hour", "day", "dayofyear", "week", "month", "quarter", "year"})
 _NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 #: Digits of Spark's greatest decimal.
 _MOST_DIGITS = 38
 
 
-def written_problem(tokens: Sequence[Token]) -> str | None:
-    """Why Spark would not take a condition of these ``tokens`` over one row, and the remedy; null if nothing speaks against it."""
-    return next(_problems(tokens), None)
+def written_problem(text: str, tokens: Sequence[Token]) -> str | None:
+    """Why Spark would not take a condition ``text`` of these ``tokens``, and the remedy; null if nothing speaks against it."""
+    return next(_problems(text, tokens), None)
 
 
-def _problems(tokens: Sequence[Token]) -> Iterator[str]:
+def _problems(text: str, tokens: Sequence[Token]) -> Iterator[str]:
+    between = zip([0, *(token.end + 1 for token in tokens)], [*(token.start for token in tokens), len(text)], strict=True)
+    if any("/*+" in text[begin:end] for begin, end in between):
+        yield "a hint (/*+ … */) belongs to a query; take it out"
     for number, token in enumerate(tokens):
         kind, after = token.token_type.name, tokens[number + 1] if number + 1 < len(tokens) else None
         before = tokens[number - 1] if number else None
@@ -63,13 +69,13 @@ def _problems(tokens: Sequence[Token]) -> Iterator[str]:
             yield "a number in hexadecimal or binary is no Spark SQL; write it in decimal"
         elif kind != "STRING" and not _is_word(token) and not token.text[:1].isalnum() and _is_foreign(token):
             yield f"{token.text} is no operator of Spark SQL; use one of its functions"
-    for token, after in pairwise(tokens):
+    for number, (token, after) in enumerate(pairwise(tokens)):
         if token.token_type.name in ("ALIAS", "DCOLON"):
             yield from _type_problems(after)
         if not _is_word(token):
             continue
         if after.token_type.name == "L_PAREN":
-            yield from _call_problems(token, tokens)
+            yield from _call_problems(number, tokens)
         if after.token_type.name == "STRING" and token.text.lower() not in _BEFORE_TEXT:
             yield f"{token.text} stands before a text, which Spark SQL does not know; cast the text, or take the word out"
 
@@ -115,9 +121,11 @@ def _type_problems(token: Token) -> Iterator[str]:
         yield f"{token.text[:40]!r} is no type that Spark SQL casts to; the types are {', '.join(sorted(_TYPES))}"
 
 
-def _call_problems(token: Token, tokens: Sequence[Token]) -> Iterator[str]:
-    name, number = token.text.lower(), tokens.index(token)
-    before = tokens[number - 1] if number else None
+def _call_problems(number: int, tokens: Sequence[Token]) -> Iterator[str]:
+    token, before = tokens[number], tokens[number - 1] if number else None
+    name, first = token.text.lower(), tokens[number + 2] if number + 2 < len(tokens) else None
+    if name in _OF_UNITS and first is not None and first.token_type.name == "STRING" and first.text.lower() in _UNITS:
+        yield f"the unit of {name}() stands without quotes in Spark SQL: {name}({first.text}, …)"
     if before is not None and before.token_type.name == "DOT":
         yield f"{token.text[:60]}() stands behind a dot; conditions call Spark's own functions, by their bare name"
     if before is not None and before.token_type.name in ("ALIAS", "DCOLON", "LT", "COLON") and name in _TYPES:
