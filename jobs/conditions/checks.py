@@ -32,9 +32,14 @@ def condition_problem(text: str) -> str | None:
     tree = _parsed(text)
     if isinstance(tree, str):
         return f"{got}; {tree}"
-    tokens = _tokens(text)
-    problem = _form_problem(tree) or _first_problem(tree) or written_problem(text, tokens) or _arrow_problem(tree, tokens)
+    problem = _form_problem(tree) or parts_problem(tree, text)
     return None if problem is None else f"{got}; {problem}"
+
+
+def parts_problem(tree: exp.Expr, text: str) -> str | None:
+    """Why a part of the condition ``text`` with the parse tree ``tree`` means nothing in Spark, or not the same at each run; null if none."""
+    tokens = _tokens(text)
+    return _first_problem(tree) or written_problem(text, tokens) or _arrow_problem(tree, tokens)
 
 
 def _first_problem(tree: exp.Expr) -> str | None:
@@ -122,7 +127,7 @@ def _node_problem(node: exp.Expr) -> str | None:
         return "* stands for columns that depend on the engine; name the columns"
     if isinstance(node, exp.Column):
         return _column_problem(node)
-    return _function_problem(node) or _lambda_problem(node) or operand_problem(node) or _spelling_problem(node) or clock_problem(node)
+    return _function_problem(node) or _lambda_problem(node) or _operand_problem(node) or _spelling_problem(node) or clock_problem(node)
 
 
 def _column_problem(node: exp.Column) -> str | None:
@@ -176,7 +181,7 @@ def _lambda_problem(node: exp.Expr) -> str | None:
     return None
 
 
-def operand_problem(node: exp.Expr) -> str | None:
+def _operand_problem(node: exp.Expr) -> str | None:
     """Whether a comparison has a comparison as its operand without parentheses, where Spark's order of evaluation is another."""
     from sqlglot import exp
 
@@ -196,6 +201,8 @@ def _spelling_problem(node: exp.Expr) -> str | None:
     foreign = (exp.SimilarTo, exp.Glob, exp.JSON, exp.AtTimeZone, exp.Slice, exp.Overlaps, exp.JSONBExtract, exp.National)
     if isinstance(node, foreign) or (isinstance(node, exp.Between) and node.args.get("symmetric")):
         return f"{node.key.upper()} is no Spark SQL; use one of Spark's own functions"
+    if isinstance(node, exp.If) and isinstance(node.this.unnest(), exp.Null):
+        return "null stands where a condition should; write false"
     if isinstance(node, exp.In) and not node.expressions and not node.args.get("query"):
         return "IN takes a list of values in parentheses, such as v in (1, 2)"
     if isinstance(node, exp.Cast) and node.args.get("format"):

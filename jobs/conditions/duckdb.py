@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.jobs.conditions.checks import parts_problem
 from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
 from windowmill.windowing.spec import Pipeline
 
@@ -134,6 +135,9 @@ def translated(condition: str, types: Mapping[str, pa.DataType], dialect: Dialec
 
     # sqlglot's Databricks dialect distinguishes cast from try_cast; its Spark dialect parses both as try_cast.
     translation, tree = Translation(dialect, types), _parse(condition, "databricks")
+    problem = parts_problem(tree, condition)
+    if problem is not None:
+        raise UnsupportedError(f"condition {condition!r}: {problem} (here; use --engine spark to ask Spark)")
     try:
         return translation.condition(tree), translation.plain_texts
     except NotCommon as err:

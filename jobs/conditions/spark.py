@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from windowmill.jobs.conditions.duckdb import conditions_of, translated
+from windowmill.jobs.conditions.duckdb import columns_of, conditions_of, translated
 from windowmill.windowing.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 def truth(condition: str, types: Mapping[str, pa.DataType]) -> Column:
     """Whether ``condition`` holds over columns of ``types``; null or false where it cannot be evaluated."""
     term = _term(condition, types)
-    # Conditions that cannot fail, or that cannot be translated, go to Spark as written; but try_cast is null exactly where cast fails.
-    if term is None or (term.failed is None and "try_cast" not in condition.lower()):
+    # Conditions that cannot fail, or that cannot be translated, go to Spark as written; but try_cast is null exactly where cast fails, and
+    # what Spark makes of an instant depends on the session's zone.
+    if term is None or (term.failed is None and "try_cast" not in condition.lower() and not _reads_instants(condition, types)):
         return F.expr(condition)
     return F.expr(term.value)
 
@@ -49,6 +50,11 @@ def every_condition(pipeline: Pipeline) -> tuple[str, ...]:
     """The distinct conditions in the spec, the source's filter first."""
     own = (pipeline.source.filter,) if pipeline.source is not None and pipeline.source.filter else ()
     return tuple(dict.fromkeys((*own, *conditions_of(pipeline))))
+
+
+def _reads_instants(condition: str, types: Mapping[str, pa.DataType]) -> bool:
+    named = {name.lower() for name in columns_of(condition)}
+    return any(pa.types.is_timestamp(kind) and name.lower() in named for name, kind in types.items())
 
 
 def _failure_sql(condition: str, types: Mapping[str, pa.DataType]) -> str | None:
