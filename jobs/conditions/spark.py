@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from windowmill.jobs.conditions.duckdb import columns_of, conditions_of, translated
+from windowmill.jobs.conditions.functions import OF_ONE_ROW
 from windowmill.windowing.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
     from windowmill.jobs.conditions.sql.terms import Term
     from windowmill.windowing.spec import Pipeline
+
+
+#: Parts of the names of types and functions whose result may depend on the session's zone.
+_ABOUT_TIME = re.compile("csv|date|day|hour|interval|json|minute|month|quarter|second|time|unix|variant|week|xml|year|zone")
 
 
 def truth(condition: str, types: Mapping[str, pa.DataType]) -> Column:
@@ -38,6 +44,20 @@ def failing(conditions: Sequence[str], types: Mapping[str, pa.DataType]) -> Mapp
     """:func:`failure` of each condition that can fail."""
     failures = {condition: failure(condition, types) for condition in conditions}
     return {condition: column for condition, column in failures.items() if column is not None}
+
+
+def asks_zone(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> str | None:
+    """A condition of the spec, without the filter, that Spark evaluates as written and whose truth may depend on the session's zone."""
+    return next((condition for condition in conditions_of(pipeline) if _asks_zone(condition, types)), None)
+
+
+def _asks_zone(condition: str, types: Mapping[str, pa.DataType]) -> bool:
+    if _term(condition, types) is not None:
+        return False
+    named = {name.lower() for name in columns_of(condition)}
+    read = " ".join(str(kind) for name, kind in types.items() if name.lower() in named)
+    words = set(re.findall(r"\w+", condition.lower())) - (named - OF_ONE_ROW)
+    return "timestamp" in read or any(map(_ABOUT_TIME.search, words))
 
 
 def any_failure(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> str | None:

@@ -103,7 +103,9 @@ def _is_quoted(token: Token) -> bool:
 
 
 def _ends_a_value(token: Token) -> bool:
-    return token.token_type.name in ("R_PAREN", "R_BRACKET", "STRING", "IDENTIFIER") or (_is_word(token) and token.text.lower() not in _WORDS)
+    return token.token_type.name in ("R_PAREN", "R_BRACKET", "STRING", "IDENTIFIER") or (
+        _is_word(token) and token.text.lower() not in _WORDS
+    )
 
 
 def _number_problems(token: Token) -> Iterator[str]:

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from windowmill.jobs.conditions.duckdb import Conditions
@@ -41,8 +41,10 @@ def by_duckdb(conditions: Sequence[str], rows: pa.Table) -> dict[str, Answers]:
 
 
 def by_our_sql(conditions: Sequence[str], rows: pa.Table, frame: DataFrame, at_once: int = 100) -> dict[str, Answers | str]:
-    """As runs on Spark evaluate ``conditions``: ``frame`` has the rows, numbered by ``n_``. Spark's refusal of one that it does not take."""
-    types, found, columns = types_of(rows), {}, {}
+    """As runs on Spark evaluate ``conditions``, or Spark's refusal of one; ``frame`` has the rows, numbered by ``n_``."""
+    types = types_of(rows)
+    found: dict[str, Answers | str] = {}
+    columns: dict[str, tuple[Column, Column]] = {}
     for number, condition in enumerate(conditions):
         failed = failure(condition, types)
         holds, fails = F.coalesce(truth(condition, types), F.lit(False)), F.lit(False) if failed is None else failed
@@ -83,10 +85,7 @@ def _each_row(spark: SparkSession, condition: str, frame: DataFrame) -> Answers 
     except (AnalysisException, ParseException) as err:
         return str(err).splitlines()[0]
     catalyst: Any = spark._jvm.org.apache.spark.sql.catalyst.expressions
-    try:
-        plan = selected._jdf.queryExecution().optimizedPlan()
-    except Exception as err:
-        return str(err).splitlines()[0]
+    plan = selected._jdf.queryExecution().optimizedPlan()
     relation = plan.child()
     attributes = getattr(catalyst, "package$AttributeSeq")(relation.output())
     bound = catalyst.BindReferences.bindReference(plan.projectList().head().child(), attributes, False)

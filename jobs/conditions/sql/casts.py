@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 _TRIMMED: Mapping[Kind, str] = {"int": r"[\x00-\x20\x7F]*", "float": r"[\x00-\x20]*"}
 _WHOLE = r"[+-]?[0-9]+"
 #: Java takes the suffixes of its own literals, and a sign before NaN where that is written as its own.
-_NUMBER = (
-    r"([+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?[dDfF]?|[iI][nN][fF]|[iI][nN][fF][iI][nN][iI][tT][yY]|NaN)|[nN][aA][nN])"
-)
+_NUMBER = r"([+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?[dDfF]?|[iI][nN][fF]|[iI][nN][fF][iI][nN][iI][tT][yY]|NaN)|[nN][aA][nN])"
 #: Digits of the decimals that Spark casts a whole number to.
 _DIGITS_OF_WHOLE = 20
 _T = exp.DataType.Type
