@@ -50,9 +50,12 @@ _PARTITIONS_OF_UNKNOWN = 4
 def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, object] | str | os.PathLike[str], *, arrival: str | None = None) -> DataFrame:
     """The result rows of ``spec`` over the rows of ``df``, as a DataFrame; lazily evaluated.
 
-    Instants are in UTC as in runs, whatever the session's zone: a ``timestamp_ntz``, a date or a text without a zone is one of UTC, and
-    conditions see the year or hour of UTC. ``df`` is the whole input: at its end every window is complete. A DataFrame has no order (Spark reads the parts of a file in any
+    ``df`` is the whole input: at its end every window is complete. A DataFrame has no order (Spark reads the parts of a file in any
     order), so no row is late unless ``arrival`` gives an order of arrival. Rows without a usable event time do not count.
+
+    Instants are in UTC as in runs, whatever the session's zone: a ``timestamp_ntz``, a date or a text without a zone is one of UTC, and
+    conditions see the hour of UTC. Over Spark Connect, a condition that windowmill does not translate (docs/semantics.md) and that asks for
+    the zone needs a session in UTC.
 
     Parameters
     ----------

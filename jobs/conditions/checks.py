@@ -37,7 +37,7 @@ def condition_problem(text: str) -> str | None:
 
 
 def parts_problem(tree: exp.Expr, text: str) -> str | None:
-    """Why a part of the condition ``text`` means nothing in Spark, or not the same at each run; null if none. ``tree`` is its parse tree."""
+    """Why a part of the condition ``text`` means nothing in Spark, or not the same at each run; null if none. ``tree`` is its tree."""
     tokens = _tokens(text)
     return _first_problem(tree) or written_problem(text, tokens) or _arrow_problem(tree, tokens)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -135,7 +136,7 @@ def translated(condition: str, types: Mapping[str, pa.DataType], dialect: Dialec
 
     # sqlglot's Databricks dialect distinguishes cast from try_cast; its Spark dialect parses both as try_cast.
     translation, tree = Translation(dialect, types), _parse(condition, "databricks")
-    problem = parts_problem(tree, condition)
+    problem = _problem(condition)
     if problem is not None:
         raise UnsupportedError(f"condition {condition!r}: {problem} (here; use --engine spark to ask Spark)")
     try:
@@ -144,6 +145,11 @@ def translated(condition: str, types: Mapping[str, pa.DataType], dialect: Dialec
         raise _unsupported(condition, str(err)) from err
     except ValueError as err:
         raise SpecError(f"condition {condition!r}: {err}; correct it in the spec") from err
+
+
+@lru_cache(1_000)
+def _problem(condition: str) -> str | None:
+    return parts_problem(_parse(condition, "databricks"), condition)
 
 
 def _unsupported(condition: str, what: str) -> UnsupportedError:
