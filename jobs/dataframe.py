@@ -14,8 +14,10 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.arrival_order import Arrived, numbered
 from windowmill.jobs.conditions.duckdb import columns_of, conditions_of
+from windowmill.jobs.conditions.spark import asks_zone
 from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.sources.rows import event_end, event_time
+from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.shipping import ship_modules
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways import live_row_pass as live
@@ -49,6 +51,10 @@ def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, object] | str | os.Pa
 
     ``df`` is the whole input: at its end every window is complete. A DataFrame has no order (Spark reads the parts of a file in any
     order), so no row is late unless ``arrival`` gives an order of arrival. Rows without a usable event time do not count.
+
+    Instants are in UTC as in runs, whatever the session's zone: a ``timestamp_ntz``, a date or a text without a zone is one of UTC, and
+    conditions see the hour of UTC. Over Spark Connect, a condition that windowmill does not translate (docs/semantics.md) and that asks for
+    the zone needs a session in UTC.
 
     Parameters
     ----------
@@ -127,6 +133,14 @@ def evaluate(
     if arrival is not None and arrival not in df.columns:
         raise SpecError(f"arrival: the DataFrame has no column {arrival!r}; its columns are {', '.join(sorted(df.columns))}")
     ship_modules(df.sparkSession, pipeline)
+    if asks_zone(pipeline, columns.arrow) is None:
+        return _evaluated(df, pipeline, columns, arrival, latest, final=final)
+    rows, back = access_to(df.sparkSession).in_utc(df)
+    found = _evaluated(rows, pipeline, columns, arrival, latest, final=final)
+    return Evaluated(back(found.rows), None if found.refused is None else back(found.refused))
+
+
+def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, arrival: str | None, latest: int | None, *, final: bool) -> Evaluated:
     batch = Input(pipeline=pipeline, columns=columns)
     parts = divide(pipeline, batch.types)
     # A bounded input has no open sessions to keep: its rows are combined at once. Events that last have a partial for each window start

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from windowmill.jobs.conditions.clock import clock_problem
+from windowmill.jobs.conditions.functions import CHANGING, LAMBDAS, MAKING_ROWS, OF_MANY_ROWS
+from windowmill.jobs.conditions.written import function_problems, written_problem
+
 if TYPE_CHECKING:
-    from sqlglot import exp
+    from sqlglot import Token, exp
 
 _LONGEST = 10_000
-#: Functions whose result differs between calls, sessions or machines: a retry would choose other rows.
-_CHANGING = {
-    "curdate", "current_catalog", "current_database", "current_date", "current_schema", "current_time", "current_timestamp",
-    "current_timezone", "current_user", "getdate", "input_file_block_length", "input_file_block_start", "input_file_name",
-    "java_method", "localtime", "localtimestamp", "monotonically_increasing_id", "now", "rand", "randn", "random", "randstr",
-    "reflect", "session_user", "shuffle", "spark_partition_id", "try_reflect", "uniform", "user", "uuid", "version",
-}  # fmt: skip
-#: Functions of many rows that sqlglot takes for functions of one row, or does not know.
-_OF_MANY_ROWS = {
-    "any", "bit_and", "bit_or", "bit_xor", "bitmap_construct_agg", "bitmap_or_agg", "bool_and", "bool_or", "count_min_sketch", "cume_dist",
-    "dense_rank", "every", "grouping", "grouping_id", "histogram_numeric", "hll_sketch_agg", "hll_union_agg", "kurtosis", "lag", "lead",
-    "listagg", "max_by", "mean", "min_by", "mode", "nth_value", "ntile", "percent_rank", "percentile", "percentile_approx", "rank",
-    "regr_avgx", "regr_avgy", "regr_count", "regr_intercept", "regr_r2", "regr_slope", "regr_sxx", "regr_sxy", "regr_syy", "row_number",
-    "session_window", "skewness", "some", "string_agg", "try_avg", "try_sum", "window", "window_time",
-}  # fmt: skip
-#: Functions that make several rows of one.
-_MANY_FROM_ONE = {"explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode", "posexplode_outer", "stack"}
+_STRAY_LAMBDA = "a lambda (x -> …) stands where no function takes one; take it out"
+#: Columns that Spark adds to rows: the path and size of their file, which OPTIMIZE changes, and the grouping of an aggregation.
+_HIDDEN = {"_metadata", "grouping__id"}
 
 
 def condition_problem(text: str) -> str | None:
@@ -37,17 +28,36 @@ def condition_problem(text: str) -> str | None:
         return f"{len(text)} characters; expected at most {_LONGEST}"
     if not text.replace("\n", "").replace("\t", "").replace("\r", "").isprintable():
         return "holds a character that cannot be printed; take it out"
-    tree = _parsed(text)
     got = f"got {text[:120]!r}"
+    tree = _parsed(text)
     if isinstance(tree, str):
         return f"{got}; {tree}"
-    problem = _form_problem(tree)
-    if problem is None:
-        for node in tree.walk():
-            problem = _node_problem(node)
-            if problem is not None:
-                break
+    problem = _form_problem(tree) or parts_problem(tree, text)
     return None if problem is None else f"{got}; {problem}"
+
+
+def parts_problem(tree: exp.Expr, text: str) -> str | None:
+    """Why a part of the condition ``text`` means nothing in Spark, or not the same at each run; null if none. ``tree`` is its tree."""
+    tokens = _tokens(text)
+    return _first_problem(tree) or written_problem(text, tokens) or _arrow_problem(tree, tokens)
+
+
+def _first_problem(tree: exp.Expr) -> str | None:
+    return next((problem for node in tree.walk() if (problem := _node_problem(node)) is not None), None)
+
+
+def _arrow_problem(tree: exp.Expr, tokens: Sequence[Token]) -> str | None:
+    from sqlglot import exp
+
+    # sqlglot reads an arrow that begins no lambda as a step into JSON, as other dialects write it.
+    arrows = sum(token.token_type.name == "ARROW" for token in tokens)
+    return None if arrows == len(list(tree.find_all(exp.Lambda))) else _STRAY_LAMBDA
+
+
+def _tokens(text: str) -> Sequence[Token]:
+    import sqlglot
+
+    return sqlglot.tokenize(text, read="spark")
 
 
 def _parsed(text: str) -> exp.Expr | str:
@@ -86,30 +96,119 @@ def _form_problem(tree: exp.Expr) -> str | None:
         return "not a Spark SQL condition (two names stand side by side); correct it"
     if not isinstance(tree, exp.Condition) or isinstance(tree, exp.Star):
         return "a statement or a list stands where a condition should"
-    if isinstance(tree, exp.Literal | exp.Interval | exp.Null) or (isinstance(tree, exp.Neg) and isinstance(tree.this, exp.Literal)):
+    if isinstance(tree, exp.Literal | exp.Interval | exp.Null | exp.Neg | exp.Lambda) or _is_value(tree):
         return "a value stands where a condition should; compare it with something"
     return None
+
+
+def _is_value(node: exp.Expr) -> bool:
+    """Whether ``node`` is no truth on its face."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Cast):
+        return bool(node.to.this != exp.DataType.Type.BOOLEAN)
+    arithmetic = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.DPipe)
+    bits = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot, exp.BitwiseLeftShift, exp.BitwiseRightShift)
+    return isinstance(node, (*arithmetic, *bits))
 
 
 def _node_problem(node: exp.Expr) -> str | None:
     from sqlglot import exp
 
-    if isinstance(node, exp.Query | exp.Subquery):
+    if isinstance(node, exp.Query | exp.Subquery | exp.Values | exp.Table):
         return "a condition reads one row; it has no subquery"
     if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter):
         return "a parameter is never given a value; write the value, or ${NAME} for the environment's"
     if isinstance(node, exp.Window):
         return "a window function (OVER) needs other rows; a condition reads one row"
+    if isinstance(node, exp.Filter | exp.WithinGroup | exp.Distinct | exp.Order | exp.IgnoreNulls | exp.RespectNulls):
+        return "FILTER, DISTINCT, ORDER BY and the like choose among many rows; a condition reads one row"
+    if isinstance(node, exp.Star):
+        return "* stands for columns that depend on the engine; name the columns"
+    if isinstance(node, exp.Column):
+        return _column_problem(node)
+    return _function_problem(node) or _lambda_problem(node) or _operand_problem(node) or _spelling_problem(node) or clock_problem(node)
+
+
+def _column_problem(node: exp.Column) -> str | None:
+    name = node.parts[0].name.lower()
+    if name in _HIDDEN:
+        return f"{name} is a hidden column, whose values are not the source's; a condition reads the source's own columns"
+    if not name.startswith("_"):
+        return None
+    from windowmill.jobs.column_names import TAKEN  # loads kernels
+
+    if name in TAKEN:
+        return f"the column {name!r} is windowmill's own; a condition reads the source's columns"
+    return None
+
+
+def _function_problem(node: exp.Expr) -> str | None:
+    from sqlglot import exp
+
     names = _names(node)
     if not names:
         return None
-    if names & _CHANGING or type(node).__name__.startswith("Current"):
-        name = min(names & _CHANGING, default=min(names))
-        return f"{name}() gives another answer at each run; conditions must hold of the same rows when a run is repeated"
-    if names & _MANY_FROM_ONE or isinstance(node, exp.UDTF):
+    if names == {"all"}:
+        return "all() needs many rows; a condition reads one row"
+    if type(node).__name__.startswith("Current"):
+        return next(function_problems({min(names & CHANGING, default="current_timestamp")}))
+    if isinstance(node, exp.UDTF):
         return f"{min(names)}() makes several rows of one; a condition says yes or no"
-    if isinstance(node, exp.AggFunc) or names & _OF_MANY_ROWS:
+    if isinstance(node, exp.AggFunc):
         return f"{min(names)}() needs many rows; a condition reads one row"
+    # A node may have names of other dialects beside Spark's own; how it was written is checked by the words.
+    return next(function_problems(names), None) if names & (CHANGING | MAKING_ROWS | OF_MANY_ROWS) else None
+
+
+def _lambda_problem(node: exp.Expr) -> str | None:
+    from sqlglot import exp
+
+    takes = next((LAMBDAS[name] for name in sorted(_names(node)) if name in LAMBDAS), ())
+    given = [child for child in node.iter_expressions() if isinstance(child, exp.Lambda)]
+    if isinstance(node.this, exp.Query | exp.Values):
+        return None  # EXISTS (SELECT …), which is refused as a subquery
+    if not given and (not takes or "array_sort" in _names(node)):
+        return None
+    if not takes or isinstance(node, exp.Lambda):
+        return _STRAY_LAMBDA
+    if not given or len(given) > len(takes):
+        return f"{min(_names(node) & LAMBDAS.keys())}() takes a lambda such as x -> x > 1; give it one"
+    for lambda_, counts in zip(given, takes, strict=False):
+        if len(lambda_.expressions) not in counts:
+            name, wanted = min(_names(node) & LAMBDAS.keys()), " or ".join(map(str, sorted(counts)))
+            return f"a lambda of {name}() has {len(lambda_.expressions)} parameters; expected {wanted}"
+    return None
+
+
+def _operand_problem(node: exp.Expr) -> str | None:
+    """Whether a comparison has a comparison as its operand without parentheses, where Spark's order of evaluation is another."""
+    from sqlglot import exp
+
+    comparisons = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
+    predicates = (*comparisons, exp.Is, exp.In, exp.Between, exp.Like, exp.ILike)
+    if not isinstance(node, predicates):
+        return None
+    if any(isinstance(operand, (*predicates, exp.Not, exp.And, exp.Or)) for operand in node.iter_expressions()):
+        return "two comparisons stand side by side; put one of them in parentheses"
+    return None
+
+
+def _spelling_problem(node: exp.Expr) -> str | None:
+    """What sqlglot knows from other dialects."""
+    from sqlglot import exp
+
+    foreign = (exp.SimilarTo, exp.Glob, exp.JSON, exp.AtTimeZone, exp.Slice, exp.Overlaps, exp.JSONBExtract, exp.National)
+    if isinstance(node, foreign) or (isinstance(node, exp.Between) and node.args.get("symmetric")):
+        return f"{node.key.upper()} is no Spark SQL; use one of Spark's own functions"
+    if isinstance(node, exp.If) and isinstance(node.this.unnest(), exp.Null):
+        return "null stands where a condition should; write false"
+    if isinstance(node, exp.In) and not node.expressions and not node.args.get("query"):
+        return "IN takes a list of values in parentheses, such as v in (1, 2)"
+    if isinstance(node, exp.Cast) and node.args.get("format"):
+        return "a cast has no FORMAT in Spark SQL; use to_timestamp, to_date or to_number"
+    if isinstance(node, exp.DataType) and node.this in exp.DataType.UNSIGNED_INTEGER_TYPES:
+        return "Spark SQL has no unsigned types; cast to bigint or decimal(20, 0)"
     return None
 
 
@@ -119,8 +218,8 @@ def _names(node: exp.Expr) -> set[str]:
 
     if isinstance(node, exp.Anonymous):
         return {str(node.this).lower()}
-    if isinstance(node, exp.Any):
-        return {"any"}
+    if isinstance(node, exp.Any | exp.All):
+        return set() if isinstance(node.parent, exp.Like | exp.ILike) else {"any"}
     # sqlglot also represents operators such as AND as functions.
     if isinstance(node, exp.Func) and not isinstance(node, exp.Connector | exp.Cast | exp.Case | exp.If):
         return {name.lower() for name in node.sql_names()}

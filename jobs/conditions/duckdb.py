@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.jobs.conditions.checks import parts_problem
 from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
 from windowmill.windowing.spec import Pipeline
 
@@ -134,12 +136,20 @@ def translated(condition: str, types: Mapping[str, pa.DataType], dialect: Dialec
 
     # sqlglot's Databricks dialect distinguishes cast from try_cast; its Spark dialect parses both as try_cast.
     translation, tree = Translation(dialect, types), _parse(condition, "databricks")
+    problem = _problem(condition)
+    if problem is not None:
+        raise UnsupportedError(f"condition {condition!r}: {problem} (here; use --engine spark to ask Spark)")
     try:
         return translation.condition(tree), translation.plain_texts
     except NotCommon as err:
         raise _unsupported(condition, str(err)) from err
     except ValueError as err:
         raise SpecError(f"condition {condition!r}: {err}; correct it in the spec") from err
+
+
+@lru_cache(1_000)
+def _problem(condition: str) -> str | None:
+    return parts_problem(_parse(condition, "databricks"), condition)
 
 
 def _unsupported(condition: str, what: str) -> UnsupportedError:

@@ -11,22 +11,16 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructField, StructType, VariantType
 
+from windowmill.jobs.column_names import ADDED, FILE, REASON, ROW, TAKEN, URI, VERSION
 from windowmill.jobs.conditions.duckdb import columns_of
 from windowmill.jobs.conditions.spark import every_condition
-from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import divide
 
-#: Columns added to each row besides the event time: index of its file, index in the file, version, reason for quarantine.
-FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
-ADDED = (TIME, FILE, ROW, VERSION, REASON)
-#: Temporary column: URI of the row's file.
-URI = "_uri"
-#: Column names that a source must not have: those above, and those that :mod:`.delta_rows` and :mod:`windowmill.jobs.ways` add.
-TAKEN = (*ADDED, URI, "_told", NUMBER_OF, UNTIL_OF, WATERMARK_OF, "_refused", "_block", "_before", "_seen", CLOSED, LATE)
+__all__ = ["ADDED", "FILE", "REASON", "ROW", "TAKEN", "URI", "VERSION", "Columns", "check_unchanged"]
 #: Metadata of a column under column mapping: its id in the table and its name in the files, which it keeps when it is renamed.
 COLUMN_ID, PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 #: Metadata in which Spark keeps the declared type of a column of texts of limited or fixed length, or that holds such texts.

@@ -10,7 +10,7 @@ from pyspark.sql.types import IntegralType
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.conditions.spark import any_failure, failure, truth
-from windowmill.jobs.instants import instant_sql
+from windowmill.jobs.instants import date_sql, instant_sql, local_time_sql
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import FILE, REASON, Columns
 from windowmill.windowing.bounds import accepted_times
@@ -84,4 +84,6 @@ def _on_axis(name: str, columns: Columns) -> str:
     raw, kind = backquoted(name), columns.type_of(name)
     if isinstance(kind, IntegralType):
         return f"CAST({raw} AS BIGINT)"
-    return instant_sql(raw) if kind.typeName() == "string" else f"unix_micros(CAST({raw} AS TIMESTAMP))"
+    # A cast to TIMESTAMP would depend on the session's zone.
+    sql = {"string": instant_sql, "timestamp_ntz": local_time_sql, "date": date_sql}.get(kind.typeName())
+    return f"unix_micros({raw})" if sql is None else sql(raw)

@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.spark.column_types import holds_text, sql_type
 from windowmill.jobs.spark.file_ranges import FileRange, file_ranges
-from windowmill.jobs.spark.settings import DELTA_EXTENSION, EXTENSIONS, MOST_SHUFFLE_PARTITIONS
+from windowmill.jobs.spark.settings import DELTA_EXTENSION, EXTENSIONS, MOST_SHUFFLE_PARTITIONS, TIME_ZONE
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.plugin_loading import VARIABLE
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Settings by which Spark compiles no code.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+#: Names of UTC among the session's zones, in upper case.
+_UTC = ("UTC", "ETC/UTC", "Z", "GMT", "ETC/GMT", "+00:00", "ZULU", "ETC/ZULU", "UCT", "ETC/UCT", "UNIVERSAL")
 #: Characters that a Java URI does not escape in a path, besides letters and digits.
 UNESCAPED = "/@_-!.~'()*,;:$&+="
 _URI = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):(?://(?P<authority>[^/]*))?)?(?P<path>.*)", re.DOTALL)
@@ -69,6 +71,13 @@ class Access(ABC):
     @abstractmethod
     def interpreting(self) -> AbstractContextManager[None]:
         """Within it Spark interprets expressions instead of compiling them, which is cheaper for few rows."""
+
+    @abstractmethod
+    def in_utc(self, df: DataFrame) -> tuple[DataFrame, Callable[[DataFrame], DataFrame]]:
+        """``df`` such that what is computed of it takes UTC for the session's zone, and what brings a result back into the session.
+
+        The session's settings stay as they are, and so does what ``df`` itself computes.
+        """
 
     @abstractmethod
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:
@@ -152,6 +161,12 @@ class ClassicAccess(Access):
         finally:
             self.apply(before)
 
+    def in_utc(self, df: DataFrame) -> tuple[DataFrame, Callable[[DataFrame], DataFrame]]:
+        # A plan keeps the zone with which it was analyzed, so it is analyzed in a copy of the session.
+        copy = type(self.spark)(self.spark.sparkContext, self.spark._jsparkSession.cloneSession())  # noqa: SLF001
+        copy.conf.set(TIME_ZONE, "UTC")
+        return _of_session(copy, df), partial(_of_session, self.spark)
+
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:  # noqa: ARG002 - a classic session names them so by itself
         return rows
 
@@ -196,12 +211,25 @@ class ConnectAccess(Access):
     def interpreting(self) -> AbstractContextManager[None]:
         return nullcontext()  # to change settings would take more requests, and the server's compiler is warm
 
+    def in_utc(self, df: DataFrame) -> tuple[DataFrame, Callable[[DataFrame], DataFrame]]:
+        # A server analyzes the plan anew, with the settings of that moment, each time it is evaluated.
+        told = f"a condition asks for the session's time zone; set {TIME_ZONE} to UTC before the result is evaluated"
+        utc = f"upper(current_timezone()) IN ({', '.join(map(repr, _UTC))})"
+        return df.where(f'CASE WHEN {utc} THEN true ELSE raise_error("{told}") END'), lambda result: result
+
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:
         if not holds_text(types):
             return rows
         cells = {field.name: F.col(backquoted(field.name)) for field in types}
         typed = {field.name: cells[field.name].cast(sql_type(field.dataType)) for field in types if holds_text(field.dataType)}
         return rows.select(*(cell.alias(name) for name, cell in (cells | typed).items()))
+
+
+def _of_session(session: SparkSession, df: DataFrame) -> DataFrame:
+    """``df``, as it has been analyzed, as a DataFrame of ``session``, which shares the JVM with its own."""
+    java: Any = session._jvm  # noqa: SLF001 - PySpark gives no other way to a plan
+    analyzed = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    return type(df)(java.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, analyzed), session)  # noqa: SLF001
 
 
 def hadoop_uri(path: str) -> str:

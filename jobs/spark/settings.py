@@ -16,10 +16,12 @@ SERVER, TOKEN, CONNECT_MODE = "SPARK_REMOTE", "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 #: Setting by which a server of ours tells which release its workers import.
 RELEASE = "spark.windowmill.release"
 
+#: Setting of the zone that functions of instants take.
+TIME_ZONE = "spark.sql.session.timeZone"
 # Settings that affect results or the speed of small batches. They also apply to a session that is running already.
 RUNTIME_CONF = {
     "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",  # it loses NaN rows under filters on cached frames (SPARK-58482)
-    "spark.sql.session.timeZone": "UTC",
+    TIME_ZONE: "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.databricks.delta.snapshotPartitions": "1",  # the default of 50 makes a small commit take 7 s instead of 1
     "spark.sql.execution.arrow.pyspark.enabled": "true",

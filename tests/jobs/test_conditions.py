@@ -190,6 +190,8 @@ NOT_COMMON = [
         "x.y > 1",
         "t + 1 > t",
     ),
+    *("iff(i > 0, true, false)", "f > 1234567890123456789012345678901234567890.5", "case when null then b else b end", "i = j < 3"),
+    *("_metadata.file_path = 'x'", "s in (values 'x')", "session.f(s)", "read_text(s) = 'x'"),
 ]
 
 
@@ -198,6 +200,14 @@ def test_what_may_differ_is_refused_in_one_line(condition):
     with pytest.raises(UnsupportedError, match="use --engine spark") as refused:
         evaluate([condition], ROWS)
     assert "\n" not in str(refused.value)
+
+
+def test_numbers_are_read_as_spark_reads_them():
+    rows = pa.table({"s": ["+nan", "-nan", "nan", "+inf", "-Infinity", " NaN ", "1d", "infd"], "i": [2**53, 2**53 + 1, *range(6)]})
+    number, whole = "cast(s as double) is not null", "i = cast(9007199254740993.0 as bigint)"
+    found = evaluate([number, whole], rows)
+    assert found[number].failed.to_pylist() == [True, True, False, False, False, False, False, True]
+    assert found[whole].holds.to_pylist() == [False, True, *[False] * 6]
 
 
 @pytest.mark.parametrize("condition", ["g * g > 1e41", "g - g = 0", "abs(g) + g > 0.3"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from windowmill.jobs.conditions.sql.terms import Dialect, Kind, NotCommon, Term, checked
+from windowmill.jobs.conditions.sql.terms import GREATEST, LEAST, MOST_DIGITS, Dialect, Kind, NotCommon, Term, checked
 from windowmill.jobs.instants import instant_us
 
 if TYPE_CHECKING:
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 #: What Spark trims of a text before it reads a number: control characters too, for whole numbers also DEL.
 _TRIMMED: Mapping[Kind, str] = {"int": r"[\x00-\x20\x7F]*", "float": r"[\x00-\x20]*"}
 _WHOLE = r"[+-]?[0-9]+"
-_NUMBER = r"[+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?|[iI][nN][fF]|[iI][nN][fF][iI][nN][iI][tT][yY]|[nN][aA][nN])"
-#: Digits of Spark's decimals, and of those that it casts a whole number to.
-_MOST_DIGITS, _DIGITS_OF_WHOLE = 38, 20
+#: Java takes the suffixes of its own literals, and a sign before NaN where that is written as its own.
+_NUMBER = r"([+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?[dDfF]?|[iI][nN][fF]|[iI][nN][fF][iI][nN][iI][tT][yY]|NaN)|[nN][aA][nN])"
+#: Digits of the decimals that Spark casts a whole number to.
+_DIGITS_OF_WHOLE = 20
 _T = exp.DataType.Type
 _TYPES: Mapping[Any, tuple[Kind, str]] = {
     _T.BIGINT: ("int", "BIGINT"),
@@ -39,7 +41,14 @@ def _cast(translation: Translation, node: exp.Cast) -> Term:
     if wanted is None:
         raise NotCommon(f"a cast to {node.to.sql('spark')}")
     kind, type_ = wanted
-    result = as_kind(translation.dialect, term, kind)
+    if term.kind == "null":
+        return Term(kind, f"CAST(NULL AS {type_})")
+    try:
+        result = as_kind(translation.dialect, term, kind)
+    except ValueError:
+        if not isinstance(node, exp.TryCast):
+            raise
+        return Term(kind, f"CAST(NULL AS {type_})")
     if kind == "int" and type_ != "BIGINT":
         bits = {"INT": 31, "SMALLINT": 15, "TINYINT": 7}[type_]
         result = checked("int", result.value, f"{result.value} BETWEEN {-(2**bits)} AND {2**bits - 1}", result)
@@ -55,15 +64,21 @@ def as_kind(dialect: Dialect, term: Term, kind: Kind) -> Term:
         return term
     x = term.value
     match term.kind, kind:
-        case "int" | "decimal", "float":
+        case "decimal", "float":
+            # As a text: DuckDB would divide the digits by a power of ten, and round twice.
+            return Term("float", f"CAST('{term.literal}' AS DOUBLE)")
+        case "int", "float":
             return Term("float", f"CAST({x} AS DOUBLE)", term.failed)
         case "float", "int":
             # Truncate towards zero as Spark does: DuckDB's cast rounds.
             inside = f"({x} >= CAST('-9223372036854775808' AS DOUBLE) AND {x} < CAST('9223372036854775808' AS DOUBLE))"
-            whole = f"TRY_CAST(trunc({x}) AS BIGINT)" if dialect == "duckdb" else f"TRY_CAST({x} AS BIGINT)"
-            return checked("int", whole, inside, term)
+            truncated = f"TRY_CAST(trunc({x}) AS BIGINT)" if dialect == "duckdb" else f"TRY_CAST({x} AS BIGINT)"
+            return checked("int", truncated, inside, term)
         case "decimal", "int":
-            return Term("int", f"CAST({int(float(term.literal))} AS BIGINT)", term.failed)
+            whole = int(Decimal(term.literal))
+            if not LEAST <= whole <= GREATEST:
+                raise ValueError(f"{term.literal} exceeds 64 bits")
+            return Term("int", f"CAST({whole} AS BIGINT)", literal=whole)
         case "text", "int":
             return _parsed(dialect, "int", "BIGINT", _WHOLE, term)
         case "text", "float":
@@ -85,6 +100,8 @@ def _parsed(dialect: Dialect, kind: Kind, type_: str, form: str, term: Term) -> 
         matches, text = f"rlike({term.value}, '{pattern.replace(chr(92), chr(92) * 2)}')", term.value
     else:
         matches, text = f"regexp_matches({term.value}, '{pattern}')", f"regexp_replace({term.value}, '{_TRIMMED[kind]}', '', 'g')"
+        if kind == "float":
+            text = f"regexp_replace({text}, '([0-9.])[dDfF]$', '\\1')"
     value = f"TRY_CAST({text} AS {type_})"
     return checked(kind, value, f"({matches} AND {value} IS NOT NULL)", term)
 
@@ -114,7 +131,7 @@ def alike(dialect: Dialect, left: Term, right: Term) -> tuple[Term, Term]:
 def _check_digits(decimal: str) -> None:
     """Raise ``NotCommon`` for a decimal that no whole number can be compared with in a decimal type of both dialects."""
     whole, _, rest = decimal.lstrip("-").partition(".")
-    if max(_DIGITS_OF_WHOLE, len(whole)) + len(rest) > _MOST_DIGITS:
+    if max(_DIGITS_OF_WHOLE, len(whole)) + len(rest) > MOST_DIGITS:
         raise NotCommon(f"{decimal} beside a whole number")
 
 

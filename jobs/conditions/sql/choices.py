@@ -28,6 +28,8 @@ def _choice(translation: Translation, node: exp.If | exp.Case) -> Term:
         raise NotCommon("CASE of a value")
     branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
     last = node.args.get("default" if isinstance(node, exp.Case) else "false")
+    if any(isinstance(branch.this.unnest(), exp.Null) for branch in branches):
+        raise NotCommon("null as the test of a choice")
     tests = [truth(translation.term(branch.this)) for branch in branches]
     values = [translation.term(branch.args["true"]) for branch in branches]
     otherwise = Term("null", "NULL") if last is None else translation.term(last)

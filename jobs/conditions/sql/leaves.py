@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from windowmill.jobs.conditions.sql.terms import GREATEST, NotCommon, Term, kind_of
+from windowmill.jobs.conditions.sql.terms import GREATEST, MOST_DIGITS, NotCommon, Term, kind_of
+from windowmill.jobs.instants import local_time_sql
 
 if TYPE_CHECKING:
     from windowmill.jobs.conditions.sql.translation import Rule, Translation
@@ -23,6 +24,8 @@ def _literal(translation: Translation, node: exp.Literal) -> Term:
         return Term("int", f"CAST({int(text)} AS BIGINT)", literal=int(text))
     if "e" in text.lower():
         return Term("float", f"CAST('{text}' AS DOUBLE)", literal=float(text))
+    if len(text) - 1 > MOST_DIGITS:
+        raise NotCommon(text)
     return Term("decimal", text, literal=text)
 
 
@@ -37,6 +40,8 @@ def _column(translation: Translation, node: exp.Column) -> Term:
         raise NotCommon(f"column {node.name!r}")
     name = exp.column(matches[0], quoted=True).sql(translation.dialect)
     types = {"int": "BIGINT", "float": "DOUBLE", "instant": "TIMESTAMP"}
+    if kind == "instant" and translation.dialect == "spark" and translation.types[matches[0]].tz is None:
+        return Term(kind, f"timestamp_micros({local_time_sql(name)})")
     return Term(kind, f"CAST({name} AS {types[kind]})" if kind in types else name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -49,7 +50,7 @@ def _overflowing(dialect: Dialect, name: str, sign: str, left: Term, right: Term
 def _negative(translation: Translation, node: exp.Neg) -> Term:
     term = translation.term(node.this)
     if term.literal is not None and term.kind in ("int", "decimal", "float"):
-        return Term(term.kind, f"(-{term.value})", literal=f"-{term.literal}" if term.kind == "decimal" else -term.literal)
+        return Term(term.kind, f"(-{term.value})", literal=str(-Decimal(term.literal)) if term.kind == "decimal" else -term.literal)
     if term.kind == "float":
         return Term("float", f"(-{term.value})", term.failed)
     if term.kind == "int":

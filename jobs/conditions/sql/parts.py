@@ -31,10 +31,26 @@ def _instant_part(translation: Translation, node: exp.Func) -> Term:
     if term.kind != "instant":
         raise NotCommon(f"a part of {term.kind}")
     name = _PARTS[type(node)]
-    at = term.value if translation.dialect == "spark" else _finite(term.value)
-    value = f"CAST({name}({at}) AS BIGINT)"
+    if translation.dialect == "spark":
+        return Term("int", f"CAST({_in_utc(name, term.value)} AS BIGINT)", term.failed)
+    value = f"CAST({name}({_finite(term.value)}) AS BIGINT)"
     # Sunday is 1 in Spark, 0 in DuckDB.
-    return Term("int", f"({value} + 1)" if name == "dayofweek" and translation.dialect == "duckdb" else value, term.failed)
+    return Term("int", f"({value} + 1)" if name == "dayofweek" else value, term.failed)
+
+
+def _in_utc(name: str, instant: str) -> str:
+    """A part of an instant in Spark's SQL. Its own functions of instants take the session's zone."""
+    us = f"unix_micros({instant})"
+    if name in _CLOCK_US:
+        whole, unit = _CLOCK_US[name]
+        return f"(pmod({us}, {whole}L) div {unit}L)"
+    day = f"({us} div {_DAY_US}L - CASE WHEN {us} % {_DAY_US}L < 0 THEN 1 ELSE 0 END)"
+    return f"{name}(date_from_unix_date(CAST({day} AS INT)))"
+
+
+_DAY_US, _HOUR_US, _MINUTE_US = 86_400_000_000, 3_600_000_000, 60_000_000
+#: Of a part of the clock's time: what it is a part of, and its unit.
+_CLOCK_US: Mapping[str, tuple[int, int]] = {"hour": (_DAY_US, _HOUR_US), "minute": (_HOUR_US, _MINUTE_US)}
 
 
 def _finite(instant: str) -> str:
