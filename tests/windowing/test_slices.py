@@ -94,6 +94,8 @@ OBJECTS: dict[str, dict[str, Any]] = {
     "bottom": {"bottom_k": {"column": "f", "k": 3}},
     "p25": {"quantile": {"column": "f", "q": 0.25}},
     "p95": {"quantile": {"column": "f", "q": 0.95}},
+    "p95_exact": {"quantile": {"column": "f", "q": 0.95, "exact": True}},
+    "middle": {"median": "f"},
     "own": {"use": "tests.windowing.test_slices:Longest", "args": ["s"]},
 }
 
@@ -192,6 +194,7 @@ def test_every_aggregate_that_slices_can_hold_is_tried():
 
 def test_quantiles_of_one_column_share_a_partial():
     assert ALL.layout.columns_of("p25") == ALL.layout.columns_of("p95") == ("summary_f",)
+    assert ALL.layout.columns_of("p95_exact") == ALL.layout.columns_of("middle") == ("values_in_order_f",)
 
 
 @pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
