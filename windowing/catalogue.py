@@ -33,7 +33,7 @@ class Option:
     schema
         JSON schema of such values.
     default
-        Value where specs write none; null: they must write one.
+        Value where specs write none, which then is not among the options of an aggregate; null: they must write one.
     """
 
     fits: Callable[[object], bool]
