@@ -26,7 +26,10 @@ TOTALS = "totals"
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all committed batches; rows that a backfill of a running pipeline reread count once."""
+    """Sums over all committed batches; rows that a backfill of a running pipeline reread count once.
+
+    ``rows_published`` counts what batches have written, so rows that a backfill published anew count twice; the sink has fewer.
+    """
 
     batches: int = 0
     backfills: int = 0

@@ -98,6 +98,8 @@ class Aggregate(Generic[P]):
         Combines any number of partials at once, if that costs less than one after the other; the same partial as ``combine`` from the left.
     result
         Type of the result, for schemas: a field type, ``same`` for the argument's own, or ``list<…>`` and ``struct<…>`` of these.
+    accuracy
+        How exact the result is, for ``explain``; empty if it is within the rounding of its type.
     """
 
     name: str
@@ -115,6 +117,7 @@ class Aggregate(Generic[P]):
     positioned: bool = False
     unite: Callable[[Iterable[P]], P] | None = None
     result: str = "float64"
+    accuracy: str = ""
 
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]

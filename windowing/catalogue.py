@@ -32,10 +32,13 @@ class Option:
         Whether a value can be taken.
     schema
         JSON schema of such values.
+    default
+        Value where specs write none, which then is not among the options of an aggregate; null: they must write one.
     """
 
     fits: Callable[[object], bool]
     schema: Mapping[str, Any]
+    default: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,13 @@ def _are_edges(edges: object) -> bool:
     return isinstance(edges, list) and len(edges) > 1 and all(map(_is_number, edges)) and all(a < b for a, b in pairwise(edges))
 
 
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
 _K = Option(_is_rank, {"type": "integer", "minimum": 1})
 _Q = Option(_is_fraction, {"type": "number", "minimum": 0, "maximum": 1})
+_EXACT = Option(_is_flag, {"type": "boolean"}, default=False)
 _EDGES = Option(_are_edges, {"type": "array", "items": {"type": "number"}, "minItems": 2})
 
 
@@ -154,10 +162,37 @@ DECLARED: Registry[Declaration] = Registry(
         **_numbers("extremes", "arg_min", "arg_max", **_two("by", "value"), orders=True, picks=True),
         **_numbers("spread", "covar_samp", "corr", "linear_trend", **_two("x", "y"), takes="number"),
         **_objects("extremes", "top_k", "bottom_k", form="{column: …, k: a whole number}", options={"k": _K}, orders=True, picks=True),
-        **_objects("quantiles", "quantile", form="{column: …, q: between 0 and 1}", options={"q": _Q}, takes="number"),
+        **_objects("quantiles", "median", takes="number"),
+        **_objects(
+            "quantiles",
+            "quantile",
+            form="{column: …, q: between 0 and 1}, with exact: true to keep every different value",
+            options={"q": _Q, "exact": _EXACT},
+            takes="number",
+        ),
         **_numbers("sketches", "histogram", form="{column: …, edges: [ascending numbers]}", options={"edges": _EDGES}, takes="number"),
     },
 )
+#: What other engines call an aggregate of the catalogue.
+_ELSEWHERE = {
+    **dict.fromkeys(("avg", "average"), "mean"),
+    **dict.fromkeys(("percentile", "percentile_approx", "approx_percentile", "quantile_disc", "percentile_disc"), "quantile"),
+    **dict.fromkeys(("percentile_cont", "quantile_cont", "percentile_50", "p50"), "median"),
+    **dict.fromkeys(("std", "stdev", "stddev", "standard_deviation"), "stddev_samp"),
+    **dict.fromkeys(("var", "variance"), "var_samp"),
+    **dict.fromkeys(("distinct", "nunique", "distinct_count"), "count_distinct"),
+    **dict.fromkeys(("approx_count_distinct", "hll"), "approx_distinct"),
+    **dict.fromkeys(("collect_list", "array_agg", "list"), "collect"),
+    "collect_set": "collect_distinct",
+    **dict.fromkeys(("string_agg", "listagg", "group_concat"), "concat"),
+    **dict.fromkeys(("max_by", "argmax"), "arg_max"),
+    **dict.fromkeys(("min_by", "argmin"), "arg_min"),
+    "first_value": "first",
+    "last_value": "last",
+    "every": "bool_and",
+    "some": "bool_or",
+    "skew": "skewness",
+}
 #: An aggregate of the user's own.
 _OWN = Declaration("use", "windowmill.windowing.aggregates.own:build", form='use: "module:name"', columns=())
 
@@ -243,7 +278,8 @@ def parse_aggregate(value: object) -> AggregateSpec:
         raise ValueError(f"expected exactly one function; got {', '.join(fields) or 'none'}")
     [(function, argument)] = fields.items()
     if function not in DECLARED:
-        near = difflib.get_close_matches(function, DECLARED, 1)
+        named = _ELSEWHERE.get(function.lower())
+        near = [named] if named else difflib.get_close_matches(function.lower(), DECLARED, 1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(DECLARED))}"
         raise ValueError(f"unknown aggregate {function!r}{hint}")
     return _parse_known(function, argument, where)
@@ -267,11 +303,14 @@ def _parse_known(function: str, argument: object, where: str | None) -> Aggregat
     if declared.star and argument == "*":
         return AggregateSpec(function=function, where=where)
     if declared.options:
-        if not isinstance(argument, Mapping) or set(argument) != {"column", *declared.options} or not _is_column(argument["column"]):
+        required = {"column", *(name for name, option in declared.options.items() if option.default is None)}
+        if not isinstance(argument, Mapping) or not required <= set(argument) <= {"column", *declared.options}:
             raise wrong
-        options = {name: argument[name] for name in declared.options}
-        if not all(option.fits(options[name]) for name, option in declared.options.items()):
+        options = {name: argument[name] for name in declared.options if name in argument}
+        if not _is_column(argument["column"]) or not all(declared.options[name].fits(value) for name, value in options.items()):
             raise wrong
+        # A default that is written means what it means where it is left out.
+        options = {name: value for name, value in options.items() if value != declared.options[name].default}
         return AggregateSpec(function=function, columns=(argument["column"],), options=options, where=where)
     columns = [argument] if isinstance(argument, str) else argument
     if not isinstance(columns, list | tuple) or len(columns) != len(declared.columns):
@@ -305,7 +344,8 @@ def _json_schema() -> dict[str, Any]:
     def argument(declared: Declaration) -> dict[str, Any]:
         if declared.options:
             fields = {"column": column} | {name: dict(option.schema) for name, option in declared.options.items()}
-            return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+            required = ["column", *(name for name, option in declared.options.items() if option.default is None)]
+            return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
         number = len(declared.columns)
         listed = {"type": "array", "items": column, "minItems": number, "maxItems": number}
         return listed if number > 1 else {"anyOf": [column, listed]}

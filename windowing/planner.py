@@ -99,6 +99,8 @@ class AggregatePlan:
         Engines that its algebra allows.
     deducted_if
         Types of its columns that would allow deduction where the assumed one does not; empty if none.
+    accuracy
+        How exact its result is; empty if it is within the rounding of its type.
     """
 
     name: str
@@ -108,6 +110,7 @@ class AggregatePlan:
     partial: tuple[str, ...]
     admissible: tuple[str, ...]
     deducted_if: tuple[str, ...]
+    accuracy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +264,9 @@ class _Planner:
         settled = aggregate.invertible or set(spec.columns) <= self._known
         others = {} if settled else {type_: built_over(spec, type_) for type_ in VALUE_TYPES}
         deducted_if = tuple(type_ for type_, other in others.items() if other is not None and other.invertible)
-        return AggregatePlan(name, spec.function, spec.columns, assumed, partial, tuple(admissible(aggregate)), deducted_if)
+        return AggregatePlan(
+            name, spec.function, spec.columns, assumed, partial, tuple(admissible(aggregate)), deducted_if, aggregate.accuracy
+        )
 
     def _window(self, window: Window) -> WindowPlan:
         shape, way, parts = window.shape(self._pipeline), self._way_of[window.name], self._parts

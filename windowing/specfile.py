@@ -31,6 +31,7 @@ _MARK = re.compile(rf"\$\$(?=\{{)|{VARIABLE.pattern}|\$\{{[^}}]{{0,40}}\}}?")
 _FIELD = re.compile(r"([a-z_]+(?:\.\w+)*): (.*)", re.DOTALL)
 _NO_SECRET = re.compile(r"://(?:[^/@:\s]*:)?@")
 _TABLES = ("source", "sink", "checkpoints")
+_PATHS = {(table, "path") for table in _TABLES}
 _Path = tuple[str | int, ...]
 
 
@@ -67,17 +68,20 @@ class ReadSpec:
         Line number from 1 by path of a field.
     filled
         Text with variables as written -> the text with their values.
+    hidden
+        Those of ``filled`` that stand elsewhere than in the path of a table, which messages tell.
     """
 
     pipeline: Pipeline
     name: str
     lines: Mapping[_Path, int] = field(default_factory=dict)
     filled: Mapping[str, str] = field(default_factory=dict)
+    hidden: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, path: str, message: str) -> str:
         """The message line about a problem in the field ``path`` (dotted), with values from the environment as written."""
         steps = tuple(int(step) if step.isdigit() else step for step in path.split(".") if step)
-        return f"{_where(self.name, steps, self.lines)}: {_without(self.filled, message)}"
+        return f"{_where(self.name, steps, self.lines)}: {as_written(self.filled, message)}"
 
 
 def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> ReadSpec:
@@ -137,8 +141,8 @@ def _read(value: object, name: str, environment: Mapping[str, str], lines: Mappi
         failed = {location[:end] for location in (e["loc"] for e in errors) for end in range(len(location))}
         errors = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in failed) and not _of_other_member(e)]
         described = (_describe(error, name, lines, value) for error in errors[: _MOST_PROBLEMS + 1])
-        raise SpecError(_joined([_without(filling.filled, line) for line in described])) from None
-    return ReadSpec(pipeline, name, lines, filling.filled)
+        raise SpecError(_joined([as_written(filling.filled, line) for line in described])) from None
+    return ReadSpec(pipeline, name, lines, filling.filled, filling.hidden)
 
 
 class _Filling:
@@ -149,6 +153,7 @@ class _Filling:
         self.problems: list[str] = []
         self._missing: set[str] = set()
         self.filled: dict[str, str] = {}
+        self.hidden: dict[str, str] = {}
 
     def fill(self, value: Any, path: _Path) -> Any:
         if len(path) > MAX_DEPTH:
@@ -193,8 +198,10 @@ class _Filling:
 
         filled_text = _MARK.sub(replace, text)
         if VARIABLE.search(text):
-            self.filled[text] = filled_text
-            self.filled |= {f"${{{name}}}": self._environment[name] for name in VARIABLE.findall(text) if name in self._environment}
+            named = {f"${{{name}}}": self._environment[name] for name in VARIABLE.findall(text) if name in self._environment}
+            self.filled |= {text: filled_text, **named}
+            if path not in _PATHS:
+                self.hidden |= {text: filled_text, **named}
         return filled_text
 
     def _refuse(self, path: _Path, message: str) -> None:
@@ -226,8 +233,8 @@ def _joined(problems: Iterable[str]) -> str:
     return "\n".join([_cut(" ".join(line.splitlines())) for line in lines[:_MOST_PROBLEMS]] + more)
 
 
-def _without(filled: Mapping[str, str], text: str) -> str:
-    """``text`` with values from the environment replaced by the text as written."""
+def as_written(filled: Mapping[str, str], text: str) -> str:
+    """``text`` with values from the environment replaced by the text as written; ``filled`` as of :class:`ReadSpec`."""
     for written, value in sorted(filled.items(), key=lambda pair: -len(pair[1])):
         for form in {value, repr(value)[1:-1]} - {"", written}:
             # A short value may occur inside other words, so only whole words are replaced.

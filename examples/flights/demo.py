@@ -204,7 +204,7 @@ def show_result(last_day: date) -> bool:
     rows = published_rows(pipeline)
     console.print()
     console.print(worst_days(rows))
-    console.print(batches_table(Ledger.open(pipeline).batches()))
+    console.print(batches_table(Ledger.open(pipeline), rows.num_rows))
     agreement = compare(rows, after=BACKFILL[0], last_day=last_day)
     say(agreement_line(agreement), style="bold green" if agreement.holds else "bold red")
     for line in places_lines(pipeline):
@@ -216,14 +216,14 @@ def show_result(last_day: date) -> bool:
 def show_result_on_cluster(applications: Sequence[str]) -> bool:
     """The batches and the applications that computed them; whether there is one for each run, and the rows equal the recomputed ones."""
     pipeline = load_pipeline(SPEC)
-    batches = Ledger.open(pipeline).batches()
-    agreement = compare(published_rows(pipeline), after=BEFORE_ALL, last_day=LAST_DAY_ON_CLUSTER)
+    ledger, rows = Ledger.open(pipeline), published_rows(pipeline)
+    agreement = compare(rows, after=BEFORE_ALL, last_day=LAST_DAY_ON_CLUSTER)
     console.print()
-    console.print(batches_table(batches))
+    console.print(batches_table(ledger, rows.num_rows))
     say("Applications on the cluster, as its master tells them")
     for line in applications:
         say(f"  {line}")
-    good = agreement.holds and len(applications) == len(batches)
+    good = agreement.holds and len(applications) == ledger.count
     say(agreement_line(agreement), style="bold green" if good else "bold red")
     return good
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from examples.flights.recompute import Agreement
 from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.windowing.spec import Pipeline
 
@@ -46,14 +47,15 @@ def worst_days(rows: pa.Table) -> Table:
     return table
 
 
-def batches_table(batches: list[Batch]) -> Table:
-    """What each batch read, applied and published, and their sums."""
+def batches_table(ledger: Ledger, in_sink: int) -> Table:
+    """What each batch read, applied and published, and all of them; rows that a backfill read or published anew count once among all."""
+    batches = ledger.batches()
+    all_counts = {name: getattr(ledger.totals, name) for name in _COUNTS} | {"rows_published": in_sink}
     table = _table("Batches")
     for name in ("batch", "action", "verdict"):
         table.add_column(name, footer="all" if name == "batch" else "", no_wrap=True)
     for name in _COUNTS:
-        footer = f"{sum(getattr(batch, name) for batch in batches):,}"
-        table.add_column(name.removeprefix("rows_"), justify="right", footer=footer, no_wrap=True)
+        table.add_column(name.removeprefix("rows_"), justify="right", footer=f"{all_counts[name]:,}", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
     for batch in batches:
         counts = (f"{getattr(batch, name):,}" for name in _COUNTS)

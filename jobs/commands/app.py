@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from windowmill.jobs.commands import COMMANDS
 from windowmill.jobs.commands.output import errors
+from windowmill.jobs.commands.spec_values import as_written, forget
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.redaction import redacted
 
@@ -64,6 +65,7 @@ def run(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     # An option of all commands, so it may stand behind any of them; the sort is stable.
     given = sorted(given, key=lambda argument: argument != "--debug")
+    forget()
     return _guarded(lambda: app(args=given, prog_name="windowmill", standalone_mode=False))
 
 
@@ -80,7 +82,7 @@ def _guarded(action: Callable[[], Any]) -> int:
     except WindowmillError as err:
         if _State.debug:
             raise
-        errors.print(f"windowmill: {err}", markup=False)
+        errors.print(f"windowmill: {as_written(str(err))}", markup=False)
         return err.exit_code
     except Exception as err:
         if _State.debug:
@@ -88,7 +90,7 @@ def _guarded(action: Callable[[], Any]) -> int:
         from windowmill.jobs.spark.failures import explain, raised_in_worker
 
         ours = raised_in_worker(err)
-        errors.print(f"windowmill: {redacted(explain(err)) if ours is None else ours}", markup=False)
+        errors.print(f"windowmill: {as_written(redacted(explain(err)) if ours is None else str(ours))}", markup=False)
         return 1 if ours is None else ours.exit_code
     if result == INTERRUPTED:  # typer has caught the KeyboardInterrupt
         return _stopped()

@@ -10,9 +10,9 @@ import typer
 
 from windowmill.jobs.commands.options import AcceptChanges, AcceptCode, Arrival, AsJson, Spec
 from windowmill.jobs.commands.output import Answer, errors, show
+from windowmill.jobs.commands.spec_values import load_pipeline
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.specfile import load_pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.outcomes import Done, Ruling

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windowmill.jobs.commands.output import Answer
+from windowmill.jobs.commands.spec_values import as_written
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.costs import engine_cost
 from windowmill.windowing.engines import ENGINES
@@ -27,6 +29,8 @@ _LEAVES: Mapping[WayName, str] = {
     "positions": "tuples by position, with FlatFAT's nodes",
     "live rows": "live rows, kept as an append-only log",
 }
+#: Fields of plans whose texts are windowmill's own words, by which more is looked up.
+_OURS = {"command", "ways", "way", "engine", "admissible", "assumed", "deducted_if"}
 
 
 def explain(pipeline: Pipeline) -> Answer:
@@ -39,8 +43,19 @@ def explain(pipeline: Pipeline) -> Answer:
         refusal = None
     except SpecError as err:
         refusal = str(err)
-    found = plan(pipeline, refusal=refusal)
+    found = _told(plan(pipeline, refusal=refusal))
     return Answer(asdict(found) | {"done_by": _done_by(found)}, Group(*_page(found)))
+
+
+def _told(value: Any) -> Any:
+    """A part of the plan with its texts as the spec writes them."""
+    if isinstance(value, str):
+        return as_written(value)
+    if isinstance(value, tuple):
+        return tuple(map(_told, value))
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    return replace(value, **{field.name: _told(getattr(value, field.name)) for field in fields(value) if field.name not in _OURS})
 
 
 def _done_by(found: Plan) -> str:
@@ -66,6 +81,9 @@ def _page(found: Plan) -> Iterator[RenderableType]:
     yield _combines(found)
     yield _facts(list(_reasons(found)))
     yield _aggregates(found)
+    accuracies = [f"{aggregate.name}: {aggregate.accuracy}" for aggregate in found.aggregates if aggregate.accuracy]
+    if accuracies:
+        yield _facts([("accuracy", "\n".join(accuracies))])
 
 
 def _windows(found: Plan) -> Table:

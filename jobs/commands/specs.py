@@ -11,8 +11,9 @@ from rich.text import Text
 
 from windowmill.jobs.commands.options import AsJson, Spec
 from windowmill.jobs.commands.output import Answer, show
+from windowmill.jobs.commands.spec_values import load_pipeline
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.specfile import load_pipeline, read_spec
+from windowmill.windowing.specfile import read_spec
 
 
 def validate(

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from windowmill.jobs.commands.options import AsJson, Last, Spec
 from windowmill.jobs.commands.output import Answer, errors, show
+from windowmill.jobs.commands.spec_values import load_pipeline
 from windowmill.windowing.redaction import redacted
-from windowmill.windowing.specfile import load_pipeline
 
 
 def status(spec: Spec, as_json: AsJson = False) -> None:

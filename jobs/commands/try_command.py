@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 import pyarrow as pa
 
+from windowmill.jobs.commands.spec_values import as_written, load_pipeline
 from windowmill.jobs.commands.try_engine import Batch, Engine, Results
 from windowmill.jobs.conditions.duckdb import conditions_of, evaluate
 from windowmill.jobs.json_lines.read import Refused, Rows, read_rows, refused_lines
@@ -22,7 +23,6 @@ from windowmill.jobs.json_lines.write import result_lines
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import SourceError, SpecError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.specfile import load_pipeline
 
 
 class ReferenceEngine:
@@ -201,7 +201,8 @@ def run_try(
         raise SourceError(f"{input_path}: not UTF-8 text ({err.reason} at byte {err.start}); save it as UTF-8") from err
     out, err_out = stdout or sys.stdout, stderr or sys.stderr
     _write(result_lines(outcome.rows, pipeline), out)
-    err_out.writelines(line + "\n" for line in refused_lines(outcome.refused))
+    refused = [replace(row, detail=None if row.detail is None else as_written(row.detail)) for row in outcome.refused]
+    err_out.writelines(line + "\n" for line in refused_lines(refused))
     return 0
 
 

@@ -12,7 +12,7 @@ from windowmill.expectations.pages import write_page
 from windowmill.jobs.report import page
 from windowmill.jobs.report.curves import Curves, read_curves
 from windowmill.jobs.report.quality import read_quality
-from windowmill.jobs.report.tables import BATCHES_SHOWN, ReportError, open_table, read_quarantine
+from windowmill.jobs.report.tables import BATCHES_SHOWN, ReportError, open_table, read_quarantine, rows_of
 from windowmill.windowing.errors import first_line
 from windowmill.windowing.spec import Pipeline
 
@@ -46,6 +46,7 @@ def write_report(pipeline: Pipeline, *, out: str | None = None) -> str:
         batches=batches,
         last_advance=ledger.last_commit,
         totals=ledger.totals,
+        published=rows_of(sink) if sink else 0,
         curves=read_curves(pipeline, sink) if sink else Curves([], [], [], []),
         quarantine=read_quarantine(places.quarantine, first_shown, (*pipeline.keys, pipeline.time.column, *pipeline.time.tie_break)),
         quality=read_quality(places.quality, first_shown),

@@ -27,7 +27,7 @@ _GAP_STEPS = 4
 _FAMILIES = (
     ("mean", "weighted_mean", "time_weighted_mean", "geometric_mean"),
     ("count",),
-    ("quantile", "max"),
+    ("median", "quantile", "max"),
     ("sum", "count_distinct", "approx_distinct"),
     ("stddev_samp", "stddev_pop", "min", "range", "var_samp", "var_pop"),
 )

@@ -52,6 +52,8 @@ class Facts:
     batches: list[Batch]
     last_advance: Batch | None
     totals: Totals
+    #: Rows of the sink.
+    published: int
     curves: Curves
     quarantine: Quarantine
     quality: Quality
@@ -65,6 +67,7 @@ def render(facts: Facts, target: str) -> str:
     )
     environment.filters |= {"short": scales.short, "moment": scales.moment, "elapsed": scales.elapsed, "clipped": clipped}
     last_advance = facts.last_advance
+    committed = next((batch for batch in reversed(facts.batches) if batch.status == "committed"), None)
     return environment.get_template("template.html.j2").render(
         pipeline=facts.pipeline,
         about=_about(facts.pipeline),
@@ -82,7 +85,8 @@ def render(facts: Facts, target: str) -> str:
         batch_count=facts.batches[-1].number + 1 if facts.batches else 0,
         rows_plot=_rows_plot(facts.batches, facts.quarantine),
         quarantine=facts.quarantine,
-        warnings=warnings_of(last_advance.outcome, facts.places) if last_advance and last_advance.outcome else [],
+        committed=committed,
+        warnings=warnings_of(committed.outcome, facts.places) if committed and committed.outcome else [],
         quality=facts.quality,
         outcomes=OUTCOMES,
         verdicts=_VERDICTS,
@@ -130,11 +134,15 @@ def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
 
 
 def _totals(facts: Facts) -> dict[str, int]:
-    """Totals over all batches; a batch in progress counts as a run or backfill, but its rows do not count yet."""
+    """Totals over all batches; a batch in progress counts as a run or backfill, but its rows do not count yet.
+
+    Published are the rows that the sink holds: a backfill writes rows anew that were published before.
+    """
     totals = facts.totals
     begun = [batch for batch in facts.batches if batch.status != "committed"]
-    counts = {name: getattr(totals, f"rows_{name}") for name in ("read", "applied", "late", "quarantined", "published")}
+    counts = {name: getattr(totals, f"rows_{name}") for name in ("read", "applied", "late", "quarantined")}
     return counts | {
+        "published": facts.published,
         "runs": totals.batches - totals.backfills + sum(not batch.is_backfill for batch in begun),
         "backfills": totals.backfills + sum(batch.is_backfill for batch in begun),
         "held": sum(batch.status == "held" for batch in begun),

@@ -43,6 +43,11 @@ def query(table: DeltaTable, sql: str) -> pa.Table:
         raise _unreadable(table.table_uri, err) from err
 
 
+def rows_of(table: DeltaTable) -> int:
+    """Number of rows that ``table`` holds."""
+    return int(query(table, "SELECT count(*) AS n FROM t").column("n")[0].as_py())
+
+
 def _unreadable(path: str, err: Exception) -> ReportError:
     reason = (str(err).strip() or type(err).__name__).splitlines()[-1]
     return ReportError(f"table {path}: cannot be read for the report ({reason}); nothing has been written, mend the table and run it again")

@@ -20,13 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from windowmill.jobs.spark.connections import stoppable_collection
 from windowmill.jobs.spark.settings import SERVER, session_conf
 from windowmill.windowing.errors import MachineError
 
@@ -70,14 +71,18 @@ _MODULES = [
 LOOK_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Begun:
-    """A JVM that was started with ``settings``; ``folder`` is for its temporary files, ``lock`` is held while they are needed."""
+    """A JVM that was started with ``settings``.
+
+    ``folder`` is for its temporary files, ``lock`` is held while they are needed; ``disconnect`` ends what this process tells the JVM.
+    """
 
     settings: Mapping[str, str]
     process: subprocess.Popen[bytes]
     folder: Path
     lock: int
+    disconnect: Callable[[], None] | None = None
 
     @property
     def gateway_file(self) -> Path:
@@ -85,6 +90,8 @@ class _Begun:
         return self.folder / "gateway"
 
     def end(self) -> None:
+        if self.disconnect is not None:
+            self.disconnect()
         self.process.kill()
         self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -174,6 +181,7 @@ def _connect(begun: _Begun) -> None:
         for name in address:
             del os.environ[name]
     gateway.proc = begun.process
+    begun.disconnect = stoppable_collection(gateway)
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - PySpark offers no other way to give a gateway to builders
 
 

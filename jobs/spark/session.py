@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from windowmill.jobs.spark import launch
+from windowmill.jobs.spark import connections, launch
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.jars import class_archive, jars_folder
 from windowmill.jobs.spark.settings import DELTA_CONF, RUNTIME_CONF, SERVER, session_conf
@@ -81,6 +81,7 @@ def spark_session(
         session = builder.getOrCreate()
     except PySparkRuntimeError as err:
         raise MachineError("Spark did not start, its own message is above; `windowmill doctor` examines this machine") from err
+    connections.silence_accumulators()
     return _checked(session)
 
 

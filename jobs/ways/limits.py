@@ -32,7 +32,7 @@ MOST_RESULTS = 1_000_000
 MOST_PARTIALS = 5_000_000
 #: Limit on the 8-byte numbers in partials: a histogram's hundreds of counts are small in a file but large in memory.
 MOST_NUMBERS = 32 << 20
-#: Numbers that a partial counts for that is a Python object; a quantile's holds up to 512, most hold fewer.
+#: Numbers that a partial counts for that is a Python object; a quantile's holds up to 8,192, most hold far fewer.
 NUMBERS_OF_OBJECT = 128
 #: Limits on the rows of files that one task makes windows of, and on how often windows count them: a shuffle would take longer.
 MOST_ROWS_OF_A_TASK, MOST_COUNTED_OF_A_TASK = 500_000, 10_000_000

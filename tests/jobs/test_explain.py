@@ -145,3 +145,16 @@ print(sorted({{"pyspark", "great_expectations", "airflow", "pandas", "duckdb"}} 
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=spec.parents[2], timeout=120)
     assert done.stderr.strip() == "[]"
     assert json.loads(done.stdout)["pipeline"] == "flight_delays"
+
+
+def test_it_says_how_exact_a_quantile_is():
+    quantile = {"column": "delay", "q": 0.95}
+    text = shown(
+        width=400,
+        aggregates={"p95": {"quantile": quantile}, "all_p95": {"quantile": quantile | {"exact": True}}, "half": {"median": "delay"}},
+    )
+    assert "p95: exact for up to 4,096 different values in a window; of more, a value that is too small by less than 0.8 %" in text
+    assert "all_p95: exact; a partial holds every different value" in text
+    assert "half: exact; a partial holds every different value" in text
+    assert "values_in_order_delay at most as large as their rows" in text
+    assert "accuracy" not in shown(), "sums and counts need no words"

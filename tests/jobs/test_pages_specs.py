@@ -66,11 +66,15 @@ def test_the_json_schema_takes_what_is_valid_and_says_what_is_not():
     assert parse_pipeline(FULL)
     assert schema["$defs"]["Time"]["properties"]["max_future_skew"]["default"] == "1 day"
     assert all(name in str(schema) for name in DECLARED)
+    for right in ({"median": "v"}, {"quantile": {"column": "v", "q": 0.9}}, {"quantile": {"column": "v", "q": 0.9, "exact": True}}):
+        assert validator.is_valid(FULL | {"aggregates": {"x": right}})
     several = {"aggregates": {"x": {"mean": "v", "sum": "v"}}}
     for wrong in (
         several,
         {"aggregates": {"x": {"meen": "v"}}},
         {"aggregates": {"x": {"where": "v > 1"}}},
+        {"aggregates": {"x": {"quantile": {"column": "v", "exact": True}}}},
+        {"aggregates": {"x": {"quantile": {"column": "v", "q": 0.9, "exact": "yes"}}}},
         {"keyz": []},
         {"emit": "twice"},
         {"pipeline": "P"},

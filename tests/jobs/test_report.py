@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from windowmill.checkpoints.batches import Commit, RunPlan
+from examples.flights.results import batches_table
+from windowmill.checkpoints.batches import BackfillPlan, Commit, RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.report import charts, quality, scales, write_report
@@ -188,6 +189,63 @@ def test_many_quarantined_rows_are_warned_of(pipeline, quarantined, warned):
     words = Page.of(pipeline).html
     assert ("15 of 1,500 rows read (1.0%) were quarantined" in words) is warned
     assert ("--arrival event_time" in (status_of(pipeline).data["warning"] or "")) is warned
+
+
+def backfilled(pipeline: Pipeline, **outcome: Any) -> None:
+    """A backfill of the running pipeline, as its newest batch."""
+    ledger = Ledger.open(pipeline)
+    last = ledger.newest.plan
+    plan = BackfillPlan(
+        batch=last.batch + 1,
+        attempt="b",
+        generation="g",
+        source_id="s",
+        from_version=-1,
+        to_version=last.to_version,
+        now_us=to_us(START),
+        meaning=pipeline.meaning_hash(),
+        source_schema="{}",
+        range_from=to_us(START),
+        range_to=to_us(START + HOUR),
+        builds_state=False,
+    )
+    told = {"seen": to_us(START + 3 * HOUR), "emitted": to_us(START + 2 * HOUR), "verdict": "passed"} | outcome
+    ledger.record_plan(plan, START + 9 * HOUR)
+    ledger.record_commit(plan, Commit(**told), START + 9 * HOUR)
+
+
+def test_published_are_the_rows_that_the_sink_holds(pipeline):
+    """A backfill publishes rows anew; they are not two."""
+    publish(pipeline, [result_row(START), result_row(START + HOUR), result_row(START + HOUR, window="day")])
+    commit(pipeline, rows_published=3)
+    backfilled(pipeline, rows_published=2)
+    words = Page.of(pipeline).words
+    assert "Published 3 result rows in 2 windows" in words
+    assert "1 run, 1 backfill" in words
+
+
+def test_warnings_are_those_of_the_last_batch(pipeline):
+    commit(pipeline, rows_read=100, rows_applied=50, rows_quarantined=50)
+    assert "Batch 0: 50 of 100 rows read (50.0%) were quarantined" in Page.of(pipeline).words
+    backfilled(pipeline, rows_read=100, rows_applied=40, rows_quarantined=60)
+    words = Page.of(pipeline).words
+    assert "Batch 1: 60 of 100 rows read (60.0%) were quarantined" in words
+    assert "50 of 100" not in words
+    backfilled(pipeline, rows_read=100, rows_applied=100)
+    assert "of 100 rows read" not in Page.of(pipeline).words
+
+
+def test_the_demo_counts_rows_once(pipeline):
+    commit(pipeline, rows_read=10, rows_applied=8, rows_published=3)
+    backfilled(pipeline, rows_read=10, rows_applied=8, rows_published=2)
+    table = batches_table(Ledger.open(pipeline), in_sink=3)
+    assert [(column.header, column.footer) for column in table.columns[3:8]] == [
+        ("read", "10"),
+        ("applied", "8"),
+        ("late", "1"),
+        ("quarantined", "2"),
+        ("published", "3"),
+    ]
 
 
 def test_figures_that_do_not_add_up_are_said_to(pipeline):

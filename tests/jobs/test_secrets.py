@@ -92,6 +92,71 @@ def test_what_came_from_the_environment_is_not_told_wherever_it_stands(tmp_path,
     assert code == 0 or "${SECRET}" in captured.err or "missing" in captured.err or "unknown" in captured.err or "expected" in captured.err
 
 
+@pytest.mark.covers("X4")
+@pytest.mark.parametrize(
+    "path",
+    # Paths of tables are told; credentials in them are masked.
+    [path for path in places(FULL)[1:] if path[-1] != "path"],
+    ids=lambda path: ".".join(map(str, path)),
+)
+@pytest.mark.parametrize("form", ["${SECRET}", "a ${SECRET} b", "${SECRET}:Own", "v > ${SECRET}"], ids=["text", "within", "use", "sql"])
+@pytest.mark.parametrize("output", [[], ["--json"]], ids=["text", "json"])
+def test_explain_does_not_tell_it_either(tmp_path, capsys, monkeypatch, path, form, output):
+    monkeypatch.setenv("SECRET", "hunter2hunter2")
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump(changed(FULL, path, form), sort_keys=False))
+    main(["explain", str(file), *output])
+    captured = capsys.readouterr()
+    assert "hunter2" not in captured.out + captured.err
+
+
+@pytest.mark.covers("X4")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["explain"], ["explain", "--json"], ["run"], ["backfill", "--from", "2024-01-01", "--to", "2024-01-02"], ["try", "--input", "rows"],
+        ["status"], ["history"], ["quality"], ["state"], ["report"], ["maintain"], ["release"], ["abandon"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"aggregates": {"own": {"use": "${SECRET}:Own", "args": ["v"]}}},
+        {"aggregates": {"n": {"count": "*", "where": "cast(name as int) > 1 or name = '${SECRET}'"}}},
+        {"windows": [{"name": "w", "type": "custom", "function": "${SECRET}.windows:noted"}]},
+        {"windows": [{"name": "w", "type": "tumbling", "evict": {"punctuation": "name = '${SECRET}'"}}]},
+        {"windows": [{"name": "w", "type": "sliding", "evict": {"delta": {"column": "${SECRET}", "by": 1}}, "trigger": {"count": 1}}]},
+        {"source": {"path": "in", "format": "${SECRET}"}},
+        {"keys": ["${SECRET}"]},
+    ],
+    ids=["use", "where", "function", "punctuation", "delta", "format", "key"],
+)  # fmt: skip
+def test_no_command_tells_what_came_from_the_environment(tmp_path, capsys, monkeypatch, command, field):
+    monkeypatch.setenv("SECRET", "hunter2hunter2")
+    monkeypatch.chdir(tmp_path)
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    write_deltalake("in", pa.table({"k": ["a"], "v": [1.0], "name": ["x"], "t": pa.array([at], pa.timestamp("us", "UTC"))}))
+    Path("rows").write_text('{"k": "a", "v": 1, "name": "x", "t": "2024-01-01T00:00:00Z"}\n')
+    Path("p.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "pipeline": "p",
+                "source": {"path": "in"},
+                "sink": {"path": "out"},
+                "keys": ["k"],
+                "time": {"column": "t"},
+                "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
+                "aggregates": {"n": {"count": "*"}},
+            }
+            | field
+        )
+    )
+    main([command[0], "p.yaml", *command[1:]])
+    captured = capsys.readouterr()
+    assert "hunter2" not in captured.out + captured.err
+
+
 def test_the_full_spec_is_valid(tmp_path):
     file = tmp_path / "p.yaml"
     file.write_text(yaml.safe_dump(FULL, sort_keys=False))

@@ -29,6 +29,8 @@ OBJECTS: dict[str, Any] = AGGREGATES | {
     "about": {"approx_distinct": "id"},
     "top": {"top_k": {"column": "i", "k": 2}},
     "p95": {"quantile": {"column": "i", "q": 0.95}},
+    "p95_exact": {"quantile": {"column": "v", "q": 0.95, "exact": True}},
+    "middle": {"median": "v"},
 }
 GRIDS = [
     {"name": "slots", "type": "tumbling", "size": "10 minutes"},

@@ -78,6 +78,8 @@ def _cases() -> list[Case]:
     cases += [Case({name: ["x", "y"]}, types) for name in ("arg_min", "arg_max") for types in (("float64", "string"), ("int64", "float64"))]
     cases += [Case({name: {"column": "x", "k": 2}}, (type_,)) for name in ("top_k", "bottom_k") for type_ in ("int64", "float64", "string")]
     cases += [Case({"quantile": {"column": "x", "q": q}}, (type_,)) for q in (0, 0.3, 1) for type_ in ("int64", "float64")]
+    cases += [Case({"quantile": {"column": "x", "q": 0.3, "exact": True}}, (type_,)) for type_ in ("int64", "float64")]
+    cases += [Case({"median": "x"}, (type_,)) for type_ in ("int64", "float64", "decimal")]
     cases += [Case({"histogram": {"column": "x", "edges": [-1, 0, 2.5, 100]}}, ("float64",))]
     return cases
 

@@ -56,6 +56,12 @@ def aggregate(written: dict[str, Any], values: list[Any], *names: str) -> Any:
         ({"concat": "v"}, ["a", None, "b"], "ab"),
         ({"quantile": {"column": "v", "q": 0.1}}, list(range(30)), 2.0),
         ({"quantile": {"column": "v", "q": 1}}, [1.0, math.inf], math.inf),
+        # 4,097 neighbours are one too many, and are taken two by two.
+        ({"quantile": {"column": "v", "q": 0.5}}, [0.5 + n * 2.0**-53 for n in range(4_097)], 0.5 + 2_048 * 2.0**-53),
+        ({"quantile": {"column": "v", "q": 0.26}}, [0.5 + n * 2.0**-53 for n in range(4_100)], 0.5 + 1_064 * 2.0**-53),
+        ({"quantile": {"column": "v", "q": 0.26, "exact": True}}, [0.5 + n * 2.0**-53 for n in range(4_100)], 0.5 + 1_065 * 2.0**-53),
+        ({"median": "v"}, [3, 1, 2, 10], 2.5),
+        ({"median": "v"}, [3, 1, 2], 2.0),
         ({"histogram": {"column": "v", "edges": [0, 1, 2]}}, [0, 0.5, 1, 2, 2.5, -1], [2, 2]),
         ({"histogram": {"column": "v", "edges": [0, 1]}}, [], None),
         ({"bool_and": "v"}, [True, None, False], False),

@@ -94,6 +94,8 @@ OBJECTS: dict[str, dict[str, Any]] = {
     "bottom": {"bottom_k": {"column": "f", "k": 3}},
     "p25": {"quantile": {"column": "f", "q": 0.25}},
     "p95": {"quantile": {"column": "f", "q": 0.95}},
+    "p95_exact": {"quantile": {"column": "f", "q": 0.95, "exact": True}},
+    "middle": {"median": "f"},
     "own": {"use": "tests.windowing.test_slices:Longest", "args": ["s"]},
 }
 
@@ -192,6 +194,7 @@ def test_every_aggregate_that_slices_can_hold_is_tried():
 
 def test_quantiles_of_one_column_share_a_partial():
     assert ALL.layout.columns_of("p25") == ALL.layout.columns_of("p95") == ("summary_f",)
+    assert ALL.layout.columns_of("p95_exact") == ALL.layout.columns_of("middle") == ("values_in_order_f",)
 
 
 @pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
@@ -223,6 +226,31 @@ def test_windows_of_packed_slices_are_those_of_the_reference(case, rows, data):
     for got, want in zip(found, wanted, strict=True):
         wrong = {name: (got[name], value) for name, value in want.items() if not same(got[name], value)}
         assert not wrong, (place(want), wrong)
+
+
+@pytest.mark.parametrize("cuts", [[], [300, 301, 4_000], list(range(0, 6_000, 700))], ids=len)
+def test_quantiles_of_many_values_are_those_of_the_reference_however_batches_are_cut(cuts):
+    """More different values in a window than a bounded summary holds."""
+    bounded = {f"p{tenths}0": {"quantile": {"column": "f", "q": tenths / 10}} for tenths in (1, 3, 5, 7)}
+    exact = {name + "_exact": {"quantile": written["quantile"] | {"exact": True}} for name, written in bounded.items()}
+    case = Case(bounded | exact | {"middle": {"median": "f"}})
+    rng, empty = np.random.default_rng(7), dict.fromkeys(TYPES, None)
+    rows = [
+        {**empty, "t": int(t), "k": "a", "x": 0, "f": value}
+        for t, value in zip(rng.integers(0, 4, 6_000), rng.lognormal(0, 3, 6_000).tolist(), strict=True)
+    ]
+    pieces = [rows_table(rows[a:b]) for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True) if a < b]
+    packed = [out for number, table in enumerate(pieces) for out in slices.lifted(case.stage(number), table.to_batches(), number)]
+    stage = case.window_stage(len(pieces), keep=False)
+    parts = case.combined(len(pieces), packed, keep=False)
+    found = sorted(
+        (row for part in parts for bare in part.windows for row in slice_windows.result_rows(stage, bare).to_pylist()), key=place
+    )
+    wanted = sorted(evaluate(case.pipeline, [Record(row, frozenset()) for row in rows], final=True).rows, key=place)
+    assert [[row[name] for name in case.pipeline.aggregates] for row in found] == [
+        [row[name] for name in case.pipeline.aggregates] for row in wanted
+    ]
+    assert any(row[name] != row[name + "_exact"] for row in found for name in bounded), "no window has too many values to keep"
 
 
 def shown(stage: WindowStage, parts: list[slice_windows.Combined]) -> list[str]:

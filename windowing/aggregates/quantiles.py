@@ -1,126 +1,194 @@
-"""Quantiles: exact for small windows, by a mergeable summary of bounded rank error for large ones.
+"""Quantiles and the median, from the values of a window in order with how often each occurs.
 
-The summary keeps levels of values; one at level h stands for 2**h rows. A level that outgrows ``LEVEL_VALUES`` is sorted, every
-second value is promoted to the next level, the others are dropped, and the next time the other half goes. One such step moves a
-rank by at most 2**h, and level h takes at most n / (LEVEL_VALUES · 2**h) steps, so after H levels no rank is off by more than
-n · H / LEVEL_VALUES; the alternation cancels most of that (docs/numerics.md has the measured errors).
+A summary is a function of the values alone: neither the order of combining nor the cut into batches shows in it. It holds each different
+value until there are more than ``BUCKETS`` of them. Then values whose bit patterns agree but for the last ``level`` bits share a bucket,
+and ``level`` is the least that leaves at most ``BUCKETS`` of them. A bucket keeps its least value and its count. So the bucket of a rank
+is always the right one, and the value given for it is at most one bucket's width, ``2**(level - 52)`` of its magnitude, too small.
 
-DataSketches' KLL sketch has the same shape but promotes by a random coin that cannot be seeded (apache/datasketches-cpp#361): two
-runs over the same rows would publish different rows. Its t-digest is deterministic, but interpolates: between two far peaks the
-median it gives is a value that nobody has seen, 1 % off in rank with 9 KB.
+Merging keeps this: the values of a part have at most as many buckets as those of the whole at any level, so no part is coarser than the
+whole, and buckets of a coarser level are unions of those of a finer one.
 
 References
 ----------
-Munro and Paterson (1980), doi:10.1016/0304-3975(80)90061-4; Manku, Rajagopalan and Lindsay (SIGMOD 1998),
-doi:10.1145/276304.276342; Agarwal et al., "Mergeable summaries" (2013), doi:10.1145/2500128.
+HdrHistogram's buckets likewise follow from a value's leading bits. Epicoco et al., "UDDSketch" (IEEE Access 8, 2020,
+doi:10.1109/ACCESS.2020.3015599), merge buckets of logarithms two by two, after Masson, Rim and Lee, "DDSketch" (PVLDB 12(12), 2019).
 """
 
 # ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from fractions import Fraction
-from itertools import chain, zip_longest
+
+import numpy as np
+import numpy.typing as npt
 
 from windowmill.windowing.aggregates.values import require_number
 from windowmill.windowing.algebra import Aggregate, Args, Field, Position
 from windowmill.windowing.catalogue import AggregateSpec
 
-#: Values a level holds before it is halved; up to this many values of a window, quantiles are exact.
-LEVEL_VALUES = 512
+#: Most different values that a bounded summary holds exactly, and most buckets beyond. At level 52 a bucket is a sign and an exponent, of
+#: which there are as many: 2 · 2047, and the infinities. So every set of values fits.
+BUCKETS = 4096
+LEVELS = range(53)
+#: Values up to which a summary is a sorted tuple, which combines faster than arrays.
+FEW = 256
 
-Levels = tuple[tuple[float, ...], ...]
-Summary = tuple[int, int, int, float | None, float | None, int, Levels]
+_EXACT = "exact; a partial holds every different value"
+_BOUNDED = (
+    f"exact for up to {BUCKETS:,} different values in a window; of more, a value that is too small by less than 0.8 % where the values "
+    "span a factor of 2 billion, by less where they span less; `exact: true` keeps every different value"
+)
 
-_NOTHING: Summary = (0, 0, 0, None, None, 0, ())
+Floats = npt.NDArray[np.float64]
+#: Number of NaN; the other values, sorted, while they are few, else these: level, greatest value, least values of the buckets, counts.
+Summary = tuple[int, tuple[float, ...], int, float | None, bytes, bytes]
+
+_NOTHING: Summary = (0, (), 0, None, b"", b"")
 
 
 def _lift(args: Args, at: Position) -> Summary:
     if args[0] is None:
         return _NOTHING
-    value = float(args[0]) + 0.0
-    if math.isfinite(value):
-        return 0, 0, 0, value, value, 0, ((value,),)
-    return int(value == -math.inf), int(value == math.inf), int(math.isnan(value)), None, None, 0, ()
+    value = float(args[0]) + 0.0  # -0.0 becomes 0.0
+    return (1, (), 0, None, b"", b"") if math.isnan(value) else (0, (value,), 0, None, b"", b"")
 
 
-def _merge(a: Summary, b: Summary) -> Summary:
-    below_a, above_a, nans_a, least_a, greatest_a, turns_a, levels_a = a
-    below_b, above_b, nans_b, least_b, greatest_b, turns_b, levels_b = b
-    least = least_a if least_b is None else least_b if least_a is None else min(least_a, least_b)
-    greatest = greatest_a if greatest_b is None else greatest_b if greatest_a is None else max(greatest_a, greatest_b)
-    turns, levels = _shrink(turns_a ^ turns_b, [x + y for x, y in zip_longest(levels_a, levels_b, fillvalue=())])
-    return below_a + below_b, above_a + above_b, nans_a + nans_b, least, greatest, turns, levels
+def _uniting(most: int | None) -> Callable[[Iterable[Summary]], Summary]:
+    """Unites summaries of at most ``most`` buckets; null: all values are kept."""
+
+    def unite(partials: Iterable[Summary]) -> Summary:
+        nans, level = 0, 0
+        few: list[float] = []
+        many: list[Summary] = []
+        for partial in partials:
+            nans += partial[0]
+            few += partial[1]
+            if partial[4]:
+                many.append(partial)
+                level = max(level, partial[2])
+        if not many and len(few) <= FEW:
+            return (nans, tuple(sorted(few)), 0, None, b"", b"")
+        held = [np.array(few), *(np.frombuffer(partial[4]) for partial in many)]
+        counts = [np.ones(len(few), np.int64), *map(_counts, many)]
+        greatest = max([*(partial[3] for partial in many if partial[3] is not None), *few])
+        return (nans, (), *_bucketed(np.concatenate(held), np.concatenate(counts), greatest, level, most))
+
+    return unite
 
 
-def _shrink(turns: int, levels: list[tuple[float, ...]]) -> tuple[int, Levels]:
-    """Halve every level that is too long; bit h of ``turns`` says which half of level h goes up next."""
-    level = 0
-    while level < len(levels):
-        if len(levels[level]) > LEVEL_VALUES:
-            ordered = sorted(levels[level])
-            paired = len(ordered) // 2 * 2
-            promoted = tuple(ordered[turns >> level & 1 : paired : 2])
-            levels[level] = tuple(ordered[paired:])
-            levels[level + 1 : level + 2] = [(*chain(*levels[level + 1 : level + 2]), *promoted)]
-            turns ^= 1 << level
-        level += 1
-    return turns, tuple(levels)
+def _bucketed(
+    values: Floats, counts: npt.NDArray[np.int64], greatest: float, level: int, most: int | None
+) -> tuple[int, float, bytes, bytes]:
+    """The buckets of ``values`` at the least level from ``level`` on that leaves at most ``most``."""
+    order = np.argsort(values, kind="stable")
+    values, counts = values[order], counts[order]
+    bits = values.view(np.int64)
+    # Ascending with the values: of negative ones all bits but the sign are inverted. Two values share a bucket if they agree but for the
+    # last bits, so neighbours tell where buckets begin.
+    keys = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
+    differing = (keys[1:] ^ keys[:-1]).view(np.uint64)
+    if most is not None:
+        level = bisect_left(LEVELS, True, lo=level, key=lambda at: int(np.count_nonzero(differing >> np.uint64(at))) < most)
+    begins = np.concatenate(([0], np.flatnonzero(differing >> np.uint64(level)) + 1))
+    totals = np.add.reduceat(counts, begins)
+    return level, greatest, values[begins].tobytes(), totals.astype(np.min_scalar_type(int(totals.max()))).tobytes()
 
 
-def _value_at(levels: Levels, rank: int) -> float:
-    """The value at ``rank``, from 1, when every value counts for as many rows as its level says."""
-    if len(levels) == 1:
-        return sorted(levels[0])[rank - 1]
-    weighted = sorted((value, 1 << level) for level, values in enumerate(levels) for value in values)
-    for value, weight in weighted:
-        rank -= weight
-        if rank <= 0:
-            return value
-    return weighted[-1][0]
+def _counts(partial: Summary) -> npt.NDArray[np.int64]:
+    """How many values each bucket holds; they are stored in as few bytes as the greatest needs."""
+    width = 8 * len(partial[5]) // len(partial[4])
+    return np.frombuffer(partial[5], f"<u{width}").astype(np.int64)
+
+
+def _combining(unite: Callable[[Iterable[Summary]], Summary]) -> Callable[[Summary, Summary], Summary]:
+    def combine(a: Summary, b: Summary) -> Summary:
+        if a == _NOTHING:
+            return b
+        return a if b == _NOTHING else unite((a, b))
+
+    return combine
+
+
+def _values_at(partial: Summary, ranks: Callable[[int], tuple[int, ...]]) -> list[float] | None:
+    """The values at the ``ranks``, from 1, of n values, NaN last; null if there are none."""
+    nans, few, _, greatest, least, _ = partial
+    if few or not least:
+        placed, ends = len(few), None
+    else:
+        ends = np.cumsum(_counts(partial))
+        placed = int(ends[-1])
+    if not placed + nans:
+        return None
+    found = []
+    for rank in ranks(placed + nans):
+        if rank > placed:
+            found.append(math.nan)
+        elif ends is None:
+            found.append(few[rank - 1])
+        elif rank == placed and greatest is not None:
+            found.append(greatest)
+        else:
+            found.append(float(np.frombuffer(least)[np.searchsorted(ends, rank)]))
+    return found
+
+
+def _aggregate(name: str, *, exact: bool, lower: Callable[[Summary], float | None]) -> Aggregate[Summary]:
+    unite = _uniting(None if exact else BUCKETS)
+    return Aggregate(
+        name,
+        kind="values_in_order" if exact else "summary",
+        fields=(
+            Field("nans", "int64"),
+            Field("few", "list"),
+            Field("level", "int64"),
+            Field("greatest", "float64"),
+            Field("values", "bytes"),
+            Field("counts", "bytes"),
+        ),
+        identity=_NOTHING,
+        lift=_lift,
+        combine=_combining(unite),
+        lower=lower,
+        unite=unite,
+        commutative=True,
+        fixed_size=not exact,
+        accuracy=_EXACT if exact else _BOUNDED,
+    )
 
 
 def build_quantile(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Summary]:
     """The smallest value that at least the share q of the values do not exceed; q = 0 and 1 are the exact extremes.
 
-    Exact up to ``LEVEL_VALUES`` values. NaN is the greatest value, infinities have their rank. Combine O(LEVEL_VALUES); space
-    O(LEVEL_VALUES · log n).
+    NaN is the greatest value, infinities have their rank. Exact for up to ``BUCKETS`` different values, and with ``exact: true`` for any
+    number. Combine and space O(different values), at most O(BUCKETS) unless ``exact``.
     """
     require_number(spec, types)
     # The decimal that was written, not its binary neighbour: 0.1 of 30 values is rank 3, where 0.1 * 30 > 3.
     q = Fraction(str(spec.options["q"]))
 
     def lower(partial: Summary) -> float | None:
-        below, above, nans, least, greatest, _, levels = partial
-        finite = sum(len(values) << level for level, values in enumerate(levels))
-        n = below + finite + above + nans
-        if not n:
-            return None
-        rank = max(1, math.ceil(q * n))
-        if rank <= below:
-            return -math.inf
-        if rank > below + finite:
-            return math.inf if rank <= n - nans else math.nan
-        if rank - below in (1, finite):
-            return least if rank - below == 1 else greatest
-        return _value_at(levels, rank - below)
+        found = _values_at(partial, lambda n: (max(1, math.ceil(q * n)),))
+        return None if found is None else found[0]
 
-    return Aggregate(
-        "quantile",
-        kind="summary",
-        fields=(
-            Field("below", "int64"),
-            Field("above", "int64"),
-            Field("nans", "int64"),
-            Field("least", "float64"),
-            Field("greatest", "float64"),
-            Field("turns", "int64"),
-            Field("levels", "list"),
-        ),
-        identity=_NOTHING,
-        lift=_lift,
-        combine=_merge,
-        lower=lower,
-        commutative=True,
-        exact=False,
-    )
+    return _aggregate("quantile", exact=spec.options.get("exact", False), lower=lower)
+
+
+def build_median(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Summary]:
+    """The middle value, the mean of the two middle ones for an even number; NaN is the greatest value.
+
+    Exact. Combine and space O(different values).
+    """
+    require_number(spec, types)
+
+    def lower(partial: Summary) -> float | None:
+        found = _values_at(partial, lambda n: ((n + 1) // 2, n // 2 + 1))
+        if found is None:
+            return None
+        low, high = found
+        middle = (low + high) / 2
+        return middle if math.isfinite(middle) else low / 2 + high / 2
+
+    return _aggregate("median", exact=True, lower=lower)

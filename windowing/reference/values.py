@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -213,9 +214,35 @@ def _ordered(values: Sequence[Any], k: int, reverse: bool) -> list[Any]:
     return sorted(map(_zero, values), key=rank, reverse=reverse)[:k]
 
 
-def _quantile(values: Sequence[Any], q: float) -> float:
-    """The least value v such that at least the fraction ``q`` of the values is at most v."""
-    return float(_ordered(values, len(values), False)[max(0, math.ceil(Fraction(str(q)) * len(values)) - 1)])
+def _quantile(values: Sequence[Any], q: float, exact: bool = False) -> float:
+    """The least value v such that at least the fraction ``q`` of the values is at most v.
+
+    Of more than 4,096 different values, unless ``exact``, the least whose place differs from v's in no more than its last bits: as few as
+    leave 4,096 places. The greatest value is itself.
+    """
+    ordered: list[float] = _ordered([float(value) for value in values], len(values), False)
+    last = sum(not math.isnan(value) for value in ordered) - 1
+    found = max(0, math.ceil(Fraction(str(q)) * len(ordered)) - 1)
+    if exact or found >= last:
+        return ordered[found]
+    places = [_place(value) for value in ordered[: last + 1]]
+    bits = 0
+    while len({place >> bits for place in places}) > 4096:
+        bits += 1
+    return next(value for value, place in zip(ordered, places, strict=False) if place >> bits == places[found] >> bits)
+
+
+def _place(value: float) -> int:
+    """The number of ``value`` among all 64-bit floating-point numbers in ascending order, 0.0 being the first of the positive ones."""
+    magnitude = int.from_bytes(struct.pack(">d", abs(value)))
+    return magnitude if value >= 0 else ~magnitude
+
+
+def _median(values: Sequence[Any]) -> float:
+    """The middle value, or the mean of the two middle ones."""
+    ordered = _ordered([float(value) for value in values], len(values), False)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return _mean([low, high])
 
 
 def _histogram(values: Sequence[Any], edges: Sequence[float]) -> list[int]:
@@ -283,6 +310,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "collect": list,
     "collect_distinct": _distinct,
     "concat": lambda values: "".join(map(_text, values)),
+    "median": _median,
     "quantile": _quantile,
     "histogram": _histogram,
     "bool_and": all,
