@@ -64,6 +64,8 @@ class Plan(ABC):
     zones: dict[str, str] = field(default_factory=dict)
     #: Prefix of the batch's Delta transaction ids; null in plans of format 1, whose ids contain the pipeline's name.
     app: str | None = None
+    #: What the spec means, with variables as written; empty in older plans. It tells what has changed where ``meaning`` differs.
+    definition: dict[str, object] = field(default_factory=dict)
 
     @property
     @abstractmethod

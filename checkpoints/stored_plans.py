@@ -14,7 +14,7 @@ _COMMON = tuple(common.name for common in fields(Plan))
 class StoredPlan:
     """The fields of a stored plan, in their stored order.
 
-    A field that only the other kind of plan has holds its default. Records of format 1 may lack fields with defaults.
+    A field that only the other kind of plan has holds its default. Older records may lack fields with defaults.
     """
 
     batch: int
@@ -40,6 +40,7 @@ class StoredPlan:
     tzdata: str | None = None
     zones: dict[str, str] = field(default_factory=dict)
     app: str | None = None
+    definition: dict[str, object] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan) -> StoredPlan:

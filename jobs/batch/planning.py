@@ -22,7 +22,7 @@ from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, check_readable, next_reach, reading_of
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.errors import LedgerError, SourceReplacedError, SpecError, UnsupportedError
+from windowmill.windowing.errors import LedgerError, OutOfTurnError, SourceReplacedError, SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
 
@@ -144,6 +144,7 @@ def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reac
         "snapshot": reach.snapshot,
         "now_us": now_us,
         "meaning": pipeline.meaning_hash(),
+        "definition": pipeline.shown_meaning(),
         "source_schema": source.schema_json,
         "emitted": outcome.emitted if outcome else None,
         "windowmill": distribution_version("windowmill"),
@@ -232,7 +233,7 @@ def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
 def _check_arrival(pipeline: Pipeline, plan: Plan, arrival: Arrival) -> None:
     """Refuse to change the order of arrival of an open batch."""
     if arrival == "event_time" and (plan.snapshot is None or plan.snapshot < plan.to_version):
-        raise LedgerError(
+        raise OutOfTurnError(
             f"pipeline {pipeline.pipeline}: batch {plan.batch} is still open and was planned in log order; finish it without "
             "--arrival event_time"
         )

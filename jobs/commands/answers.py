@@ -59,7 +59,7 @@ def status_of(pipeline: Pipeline) -> Answer:
         "rows_read": totals.rows_read,
         "rows_quarantined": totals.rows_quarantined,
         "rows_ignored": totals.rows_ignored,
-        "warning": "; ".join(warnings_of(last.outcome, places)) or None if last and last.outcome else None,
+        "warning": "; ".join(warnings_of(last.outcome, pipeline, places)) or None if last and last.outcome else None,
         "sink": pipeline.sink.place if pipeline.sink else None,
         "checkpoints": redacted(places.root),
     }

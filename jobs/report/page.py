@@ -82,7 +82,7 @@ def render(facts: Facts, target: str) -> str:
         batch_count=facts.batches[-1].number + 1 if facts.batches else 0,
         rows_plot=_rows_plot(facts.batches, facts.quarantine),
         quarantine=facts.quarantine,
-        warnings=warnings_of(last_advance.outcome, facts.places) if last_advance and last_advance.outcome else [],
+        warnings=warnings_of(last_advance.outcome, facts.pipeline, facts.places) if last_advance and last_advance.outcome else [],
         quality=facts.quality,
         outcomes=OUTCOMES,
         verdicts=_VERDICTS,
