@@ -57,10 +57,12 @@ def next_run(
     arrival: Arrival = "log",
     accepted: Accepted = NOTHING_ACCEPTED,
     on_reading: OnReading = _ignore,
+    record: bool = True,
 ) -> Plan | None:
     """The plan of the next batch: the open plan if a run died, else a new plan of the new source versions; null if nothing is to do.
 
-    ``on_reading`` is called with what the batch will read of its source, before the plan is checked and recorded.
+    ``on_reading`` is called with what the batch will read of its source, before the plan is checked and recorded. Without ``record`` a new
+    plan is only checked.
     """
     pipeline = runnable.pipeline
     ledger.check_meaning(pipeline)
@@ -86,7 +88,10 @@ def next_run(
     interval_end_us = vouched if reach.through == source.version else None
     seen = last.outcome.seen if last and last.outcome else None
     plan = RunPlan(**_pinned(pipeline, ledger, source, reach), seen=seen, interval_end=interval_end_us)
-    return _record(runnable, ledger, source, plan)
+    _check(runnable, ledger, source, plan)
+    if record:
+        ledger.record_plan(plan, datetime.now(UTC))
+    return plan
 
 
 def next_backfill(
@@ -127,7 +132,9 @@ def next_backfill(
         found_closed=[(plan.to_version, plan.emitted) for plan in before] if pipeline.time.watermark == "data_interval_end" else [],
         builds_state=last is None,
     )
-    return _record(runnable, ledger, source, plan)
+    _check(runnable, ledger, source, plan)
+    ledger.record_plan(plan, datetime.now(UTC))
+    return plan
 
 
 def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> dict[str, Any]:
@@ -173,7 +180,8 @@ def _verify(runnable: Runnable, ledger: Ledger, accepted: Accepted) -> None:
         user_code.check_zones(runnable.pipeline, ledger.newest_kept.plan)
 
 
-def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> Plan:
+def _check(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> None:
+    """Refuse a new ``plan`` that could not be carried out over this source and these tables."""
     from windowmill.jobs.sources.columns import Columns
     from windowmill.windowing.columnar.output import result_types
     from windowmill.windowing.ways import check_strict
@@ -191,8 +199,6 @@ def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan)
     check_strict(pipeline, columns.arrow)
     _check_strict_state(runnable)
     refuse_landed(plan, runnable.name, own_tables(runnable))
-    ledger.record_plan(plan, datetime.now(UTC))
-    return plan
 
 
 def _check_strict_state(runnable: Runnable) -> None:
