@@ -140,7 +140,7 @@ def test_status_says_which_waiting_versions_change_rows(bench, capsys):
     status = bench.status(capsys)
     assert (status["versions_waiting"], status["versions_changing"]) == (3, [{"version": 3, "operation": "UPDATE"}])
     assert "versions waiting 3, of which version 3 is an UPDATE" in bench.text(capsys)
-    DeltaTable(str(bench.folder / "source")).delete("v = 1")
+    DeltaTable(str(bench.folder / "source")).delete("v = 2")
     assert "versions waiting 4, of which versions 3 (UPDATE), 4 (DELETE) change rows" in bench.text(capsys)
     bench.write(source=bench.fields["source"] | {"changes": "ignore"})
     assert bench.status(capsys)["next_run_error"] is None
