@@ -75,7 +75,8 @@ class Verdict:
         """One line for a log or an error, without values of the rows."""
         if not self.unmet:
             return f"{len(self.results)} rules passed"
-        parts = [f"{r.type}({r.column or ''}) {r.outcome} [{r.severity}]: {r.message}" for r in self.unmet]
+        gravest = sorted(self.unmet, key=lambda result: _GRAVEST.index(result.severity))
+        parts = [f"{r.type}({r.column or ''}) {r.outcome} [{r.severity}]: {r.message}" for r in gravest]
         more = f"; and {len(parts) - 3} more" if len(parts) > 3 else ""
         return f"{len(parts)} of {len(self.results)} rules not met: {'; '.join(parts[:3])}{more}"
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from windowmill.jobs.spark.staging import Staged
+    from windowmill.windowing.durations import Duration
     from windowmill.windowing.spec import Pipeline
 
 #: Share of the rows that may still be too late under the delay that a remedy names.
@@ -114,7 +115,8 @@ class Lags:
         lost = sum(count for lag, count in self.counts.items() if lag > length)
         kept = "all" if not lost else f"{np.floor((rows - lost) / rows * 1_000) / 10:g} %"
         name = "lateness" if self.vouched else "disorder"
-        told = f"{TOO_LATE}: time.{name}: {text} would keep {kept} (now {getattr(pipeline.time, name)})"
+        present: Duration = getattr(pipeline.time, name)
+        told = f"{TOO_LATE}: time.{name}: {text} would keep {kept} (now {0 if present.is_zero else present})"
         if not first:
             return f"{told}, in a pipeline with a new sink, backfilled there"
         bulk = "" if self.vouched else "; history loaded in bulk: run --arrival event_time, which finds no row late"

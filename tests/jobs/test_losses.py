@@ -56,10 +56,10 @@ def told(rows: Staged, spec: Pipeline, **given: Any) -> str:
 @pytest.mark.parametrize(
     ("time", "lags", "wanted"),
     [
-        ({}, [14 * HOUR] * 99, "time.disorder: 14 hours would keep all (now 0 seconds)"),
+        ({}, [14 * HOUR] * 99, "time.disorder: 14 hours would keep all (now 0)"),
         # The greatest lag is left out: 999 of 1,000 rows are kept.
-        ({}, [14 * HOUR] * 98 + [900 * HOUR], "time.disorder: 14 hours would keep 99.9 % (now 0 seconds)"),
-        ({}, [14 * HOUR] * 97 + [900 * HOUR] * 2, "time.disorder: 38 days would keep all (now 0 seconds)"),
+        ({}, [14 * HOUR] * 98 + [900 * HOUR], "time.disorder: 14 hours would keep 99.9 % (now 0)"),
+        ({}, [14 * HOUR] * 97 + [900 * HOUR] * 2, "time.disorder: 38 days would keep all (now 0)"),
         ({}, [14 * HOUR - 1] * 99, "time.disorder: 14 hours would keep all"),
         ({}, [200_000_000] * 99, "time.disorder: 4 minutes would keep all"),
         ({}, [1] * 99, "time.disorder: 1 second would keep all"),
@@ -104,7 +104,7 @@ def test_how_to_set_it_depends_on_what_has_been_committed():
     assert first.endswith(
         "`windowmill abandon` the batch, set it and run again; history loaded in bulk: run --arrival event_time, which finds no row late"
     )
-    assert later.endswith("(now 0 seconds), in a pipeline with a new sink, backfilled there")
+    assert later.endswith("(now 0), in a pipeline with a new sink, backfilled there")
 
 
 def test_every_reason_is_counted_and_has_a_remedy():
