@@ -18,6 +18,8 @@ from windowmill.windowing.errors import LedgerCorruptError, LedgerError
 
 #: Increased when the meaning of records changes; an older windowmill refuses a newer ledger.
 FORMAT = 2
+#: Fields with defaults that the first records of format 2 do not have.
+_LATER_FIELDS = ("definition",)
 #: Status of a batch after a record of each kind.
 STATUS: Mapping[str, Status] = {"plan": "open", "held": "held", "commit": "committed", "abandoned": "abandoned"}
 #: Name of the running totals in the body of a commit.
@@ -182,14 +184,14 @@ def _parsed(record: Record, path: str) -> dict[str, Any]:
 
 
 def _built(kind: type, values: Any, record: Record, path: str) -> Any:
-    """Build a ``kind`` from ``values``; records of format 1 may lack fields that were added later and have defaults."""
+    """Build a ``kind`` from ``values``; records may lack fields that were added later and have defaults."""
     subject = f"the {record.kind} of batch {record.batch}"
     if not isinstance(values, dict):
         raise _corrupt(path, f"{subject} has no {kind.__name__.lower()}")
     chosen = {}
     for name, (fits, required) in _fields(kind).items():
         if name not in values:
-            if required or record.format >= SUMMED_FORMAT:
+            if required or (record.format >= SUMMED_FORMAT and name not in _LATER_FIELDS):
                 raise _corrupt(path, f"{subject} has no {name}")
             continue
         if not fits(values[name]):

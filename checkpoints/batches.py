@@ -68,6 +68,8 @@ class Plan(ABC):
     source_mark: str | None = None
     #: Name of the pipeline; empty in plans of releases that did not record it.
     pipeline: str = ""
+    #: What the spec means, with variables as written; empty in older plans. It tells what has changed where ``meaning`` differs.
+    definition: dict[str, object] = field(default_factory=dict)
 
     @property
     @abstractmethod

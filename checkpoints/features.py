@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from windowmill.checkpoints.kept_tables import newest
-from windowmill.windowing.errors import ForeignWriteError, SinkError, SourceFeatureError, StateCorruptError, first_line
+from windowmill.windowing.errors import ForeignWriteError, SinkError, SinkRefusedError, SourceFeatureError, StateCorruptError, first_line
 
 #: Highest known protocol versions; from these on, a table lists its features by name.
 NAMED_READER, NAMED_WRITER = 3, 7
@@ -103,7 +103,7 @@ def check_readable_features(features: Features, path: str) -> None:
 
 
 def check_writable_features(path: str) -> None:
-    """Raise ``SinkError``, naming the features, for a sink that neither delta-rs nor Spark can write. A missing table is fine."""
+    """Raise ``SinkRefusedError``, naming the features, for a sink that neither delta-rs nor Spark can write. A missing table is fine."""
     try:
         unknown = Features.of(newest(path)).unwritable
     except TableNotFoundError:
@@ -111,7 +111,7 @@ def check_writable_features(path: str) -> None:
     except DeltaError as err:
         raise SinkError(f"sink {path}: cannot be opened ({str(err).splitlines()[0]}); check the table's protocol and its log") from err
     if unknown:
-        raise SinkError(
+        raise SinkRefusedError(
             f"sink {path}: uses {_named(unknown)}, under which neither delta-rs nor this version of Delta for Spark writes; "
             "drop the feature (ALTER TABLE … DROP FEATURE), then run again"
         )

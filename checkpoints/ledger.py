@@ -27,6 +27,7 @@ from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import Record, RecordStore
 from windowmill.checkpoints.stored_plans import StoredPlan
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError
+from windowmill.windowing.meanings import told_difference
 from windowmill.windowing.spec import Pipeline
 
 #: Batches whose records are read at a time. A record takes kilobytes, most of them for the source's schema.
@@ -175,8 +176,8 @@ class Ledger:
         if last.plan.meaning not in pipeline.older_meaning_hashes():
             raise SpecChangedError(
                 f"pipeline {pipeline.pipeline}: keys, time, windows, aggregates, filter or emit differ from those that built {self.path} "
-                f"(last batch {last.number}); put the old ones back, or give the new definition its own sink "
-                "and backfill it there"
+                f"(last batch {last.number}){_told_change(last.plan, pipeline)}; put the old ones back, or give the new definition its "
+                "own sink and backfill it there"
             )
         if _named_by_order(pipeline, last.plan):
             raise SpecChangedError(
@@ -254,6 +255,11 @@ class Ledger:
     def _take(self, records: list[Record]) -> None:
         self._batches = assemble(records, self.path, integer_axis=self._integer_axis)
         self._records = records
+
+
+def _told_change(plan: Plan, pipeline: Pipeline) -> str:
+    told = told_difference(plan.definition, pipeline.shown_meaning(), pipeline.meaning()) if plan.definition else None
+    return f": {told}" if told else ""
 
 
 def _named_by_order(pipeline: Pipeline, plan: Plan) -> bool:

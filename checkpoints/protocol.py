@@ -27,9 +27,10 @@ from windowmill.checkpoints.storage_errors import is_disk_full, is_forbidden
 from windowmill.windowing.errors import (
     ForeignWriteError,
     LedgerBehindError,
-    LedgerError,
     MixedAttemptError,
+    OutOfTurnError,
     SinkError,
+    SinkRefusedError,
     StateCorruptError,
     StateError,
     StateMissingError,
@@ -61,7 +62,7 @@ def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
         If the recorded version holds another commit than the one recorded.
     LedgerBehindError
         If a table contains a batch that the ledger does not, or exists although the ledger is empty.
-    SinkError
+    SinkRefusedError
         If the sink exists although the ledger is empty.
     """
     recorded = ledger.written()
@@ -92,7 +93,7 @@ def _refuse_orphans(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
         if standing is None:
             continue
         if table.role == "sink":
-            raise SinkError(
+            raise SinkRefusedError(
                 f"sink {table.place}: a table is there already (version {standing.version}), but the pipeline's ledger {ledger.path} is "
                 "empty; restore the ledger, or choose another sink.path"
             )
@@ -333,9 +334,9 @@ class Attempt:
         return None
 
     def require(self, ruling: str) -> None:
-        """Refuse a ruling that contradicts what has landed; raises ``LedgerError``."""
+        """Refuse a ruling that contradicts what has landed; raises ``OutOfTurnError``."""
         if ruling == "discard" and self.landed("sink") is not None:
-            raise LedgerError(
+            raise OutOfTurnError(
                 f"pipeline {self._pipeline}: the rows of batch {self.plan.batch} have been published already, so they cannot be "
                 "discarded; finish the batch with `windowmill run`"
             )
@@ -360,10 +361,10 @@ def _error_of(role: str) -> type[WindowmillError]:
 
 
 def abandon(plan: Plan, pipeline: str, ledger: Ledger, tables: Mapping[str, OwnTable], at: datetime) -> None:
-    """Abandon the open ``plan``; raises ``LedgerError`` if any of its rows have landed."""
+    """Abandon the open ``plan``; raises ``OutOfTurnError`` if any of its rows have landed."""
     for role, table in tables.items():
         if role != "quality" and table.landed(plan.app_id(pipeline, role), plan.batch) is not None:
-            raise LedgerError(
+            raise OutOfTurnError(
                 f"pipeline {pipeline}: batch {plan.batch} has written to its {role} {table.place}, so it cannot be abandoned; finish it "
                 "with `windowmill run`"
             )

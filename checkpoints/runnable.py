@@ -35,6 +35,6 @@ class Runnable:
 
     @property
     def rules_digest(self) -> str:
-        """Digest of the expectations, 8 hexadecimal digits; it distinguishes validations by different rules."""
-        rules = [rule.model_dump(mode="json") for rule in self.pipeline.expectations]
+        """Digest of the expectations and limits, 8 hexadecimal digits; it distinguishes validations by different rules."""
+        rules = self.pipeline.model_dump(mode="json", include={"expectations", "quarantine"})
         return hashlib.sha256(json.dumps(rules, sort_keys=True, default=str).encode()).hexdigest()[:8]

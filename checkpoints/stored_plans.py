@@ -14,7 +14,7 @@ _COMMON = tuple(common.name for common in fields(Plan))
 class StoredPlan:
     """The fields of a stored plan, in their stored order.
 
-    A field that only the other kind of plan has holds its default. Records of format 1 may lack fields with defaults.
+    A field that only the other kind of plan has holds its default. Older records may lack fields with defaults.
     """
 
     batch: int
@@ -42,6 +42,7 @@ class StoredPlan:
     app: str | None = None
     source_mark: str | None = None
     pipeline: str = ""
+    definition: dict[str, object] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan) -> StoredPlan:

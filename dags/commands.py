@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from windowmill.dags.process import JobHeldError, JobRefusedError
-from windowmill.windowing.errors import SpecError
+from windowmill.dags.process import JobHeldError
+from windowmill.windowing.errors import RefusedError, SpecError
 from windowmill.windowing.redaction import redacted
 
 #: Parameters of a manual run; any other name in ``dag_run.conf`` is refused.
@@ -73,7 +73,7 @@ def failing_fast() -> Iterator[None]:
     """Raise errors that no retry can fix as the exception that Airflow does not retry."""
     try:
         yield
-    except (JobHeldError, JobRefusedError, SpecError) as err:
+    except (JobHeldError, RefusedError) as err:
         # Without the cause, which would repeat the message in the log.
         raise AirflowFailException(redacted(str(err))) from None
 

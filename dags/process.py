@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import IO, Any
 
-from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.errors import RefusedError, WindowmillError
 from windowmill.windowing.redaction import redacted
 
 #: The module for ``python -m``; it has the arguments and exit codes of the command ``windowmill``.
@@ -33,10 +33,8 @@ class JobFailedError(WindowmillError):
     """The command ended with exit code 1 or by a signal; running it again is safe and may help."""
 
 
-class JobRefusedError(WindowmillError):
-    """The command refused its arguments or the spec (exit code 2); running it again gives the same."""
-
-    exit_code = 2
+class JobRefusedError(RefusedError):
+    """The command refused its arguments, the spec or the source (exit code 2); running it again gives the same."""
 
 
 class JobHeldError(WindowmillError):

@@ -1,4 +1,4 @@
-"""The retry policy: retries conflicts and crashes, but never a wrong spec or a batch that a quality rule holds."""
+"""The retry policy: retries conflicts and crashes, but never what is refused, or a batch that a quality rule holds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 def retrying() -> dict[str, Any]:
     """Default arguments of all tasks.
 
-    A held batch and a refused command raise ``AirflowFailException``, which Airflow never retries. The policy covers a spec that the task
-    itself cannot read.
+    A held batch and a refused command raise ``AirflowFailException``, which Airflow never retries. The policy covers what a task refuses
+    in its own process, such as a spec that it cannot read.
     """
     return {
         "owner": "windowmill",
@@ -21,6 +21,6 @@ def retrying() -> dict[str, Any]:
         "retry_exponential_backoff": True,
         "max_retry_delay": timedelta(minutes=10),
         "retry_policy": ExceptionRetryPolicy(
-            [RetryRule("windowmill.windowing.errors.SpecError", RetryAction.FAIL, reason="the spec is wrong; no retry mends it")],
+            [RetryRule("windowmill.windowing.errors.RefusedError", RetryAction.FAIL, reason="refused; no retry mends it")],
         ),
     }

@@ -10,10 +10,9 @@ from airflow.sdk import BaseSensorOperator
 from airflow.triggers.base import StartTriggerArgs
 
 from windowmill.dags.commands import advances, failing_fast
-from windowmill.dags.process import JobFailedError
+from windowmill.dags.process import JobFailedError, JobRefusedError
 from windowmill.dags.specs import Spec
 from windowmill.dags.triggers import SourceVersionTrigger
-from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class SourceVersionSensor(BaseSensorOperator):
         """Tell why the trigger has given up."""
         if isinstance(event, dict) and "error" in event:
             with failing_fast():
-                raise (SpecError if event.get("refused") else JobFailedError)(event["error"])
+                raise (JobRefusedError if event.get("refused") else JobFailedError)(event["error"])
 
     def _trigger(self) -> SourceVersionTrigger:
         return SourceVersionTrigger(

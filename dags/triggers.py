@@ -17,7 +17,7 @@ from croniter import croniter
 
 from windowmill.dags.commands import advances
 from windowmill.dags.specs import Spec
-from windowmill.windowing.errors import SourceMissingError, SpecError, WindowmillError
+from windowmill.windowing.errors import RefusedError, SourceMissingError, SpecError, WindowmillError
 from windowmill.windowing.redaction import holds_credentials, redacted
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class SourceVersionTrigger(BaseTrigger):
             if self._has_to_wait():
                 await self._new_version()
         except Exception as err:  # noqa: BLE001 - told by the task, which ends with it
-            refused = isinstance(err, SpecError)
+            refused = isinstance(err, RefusedError)
             message = str(err) if isinstance(err, WindowmillError) else f"{type(err).__name__}: {err}"
             yield _event({"error": redacted(message), "refused": refused})
         else:

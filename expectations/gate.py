@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from windowmill.expectations import frames, rates
+from windowmill.expectations.rates import Loss
 from windowmill.expectations.rule import Rule
 from windowmill.expectations.suites import identity_columns, needs_spark, rules
 from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.shares import percentage
 
 if TYPE_CHECKING:
     import pyspark.sql
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 Outcome = Literal["passed", "failed", "broken"]
 Status = Literal["passed", "warned", "held"]
+#: Severities, the gravest first.
+_GRAVEST = ("critical", "warning", "info")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +66,17 @@ class Verdict:
         """Results that did not pass, whatever their severity."""
         return tuple(result for result in self.results if result.outcome != "passed")
 
+    @property
+    def lost(self) -> tuple[Mapping[str, Any], ...]:
+        """Examples of the quarantined rows, if they are more than a rule allows; they hold values."""
+        return tuple(example for result in self.unmet if rates.is_rate(result) for example in result.examples)
+
     def describe(self) -> str:
         """One line for a log or an error, without values of the rows."""
         if not self.unmet:
             return f"{len(self.results)} rules passed"
-        parts = [f"{r.type}({r.column or ''}) {r.outcome} [{r.severity}]: {r.message}" for r in self.unmet]
+        gravest = sorted(self.unmet, key=lambda result: _GRAVEST.index(result.severity))
+        parts = [f"{r.type}({r.column or ''}) {r.outcome} [{r.severity}]: {r.message}" for r in gravest]
         more = f"; and {len(parts) - 3} more" if len(parts) > 3 else ""
         return f"{len(parts)} of {len(self.results)} rules not met: {'; '.join(parts[:3])}{more}"
 
@@ -79,6 +89,7 @@ def validate(
     count: int | None = None,
     rows_read: int = 0,
     rows_quarantined: int = 0,
+    loss: Callable[[], Loss] | None = None,
     spark: Callable[[], pyspark.sql.SparkSession] | None = None,
 ) -> Verdict:
     """Evaluate every rule of the pipeline over the rows about to be published.
@@ -93,12 +104,14 @@ def validate(
         Number of rows of a Spark frame, if known; saves a job.
     rows_read, rows_quarantined
         Numbers of rows that the batch read from its source, and that were quarantined.
+    loss
+        Summarizes the quarantined rows; called if they are more than a rule allows.
     spark
         Gives the session, which may have to be started, for rules over a table that only Spark evaluates. By default the active session;
         without one these rules are broken.
     """
     suite = rules(pipeline, columns)
-    of_rates = [_rate(rule, rows_read, rows_quarantined) for rule in suite if rates.is_rate(rule)]
+    of_rates = _rates([rule for rule in suite if rates.is_rate(rule)], rows_read, rows_quarantined, loss)
     others = _over_rows(rows, [rule for rule in suite if not rates.is_rate(rule)], pipeline, count, spark)
     return verdict(tuple(sorted([*of_rates, *others], key=lambda result: result.index)))
 
@@ -118,13 +131,23 @@ def _over_rows(
     return [_result(rule, findings.get(rule.index), identity) for rule in suite]
 
 
-def _rate(rule: Rule, rows_read: int, rows_quarantined: int) -> RuleResult:
+def _rates(suite: Sequence[Rule], rows_read: int, rows_quarantined: int, loss: Callable[[], Loss] | None) -> list[RuleResult]:
+    """Results of rules about the quarantined share; the gravest that failed tells which rows these are."""
     rate = rates.quarantined_rate(rows_read, rows_quarantined)
-    passed = rate <= rule.arguments["max_value"]
-    message = "passed" if passed else f"{rows_quarantined} of {rows_read} rows read were quarantined ({rate:.1%})"
-    return RuleResult(
-        **_fields(rule), outcome="passed" if passed else "failed", observed=rate, elements=None, unexpected=None, message=message
-    )
+    failed = [rule for rule in suite if rate > rule.arguments["max_value"]]
+    telling = min(failed, key=lambda rule: (_GRAVEST.index(rule.severity), rule.index), default=None)
+    told = loss() if telling is not None and loss is not None else None
+    results = []
+    for rule in suite:
+        result = _unevaluated(rule, "passed", "passed", observed=rate)
+        if rule in failed:
+            most = percentage(rule.arguments["max_value"])
+            message = f"{rows_quarantined:,} of {rows_read:,} rows read were quarantined ({rate:.1%}), more than {most}"
+            result = replace(result, outcome="failed", message=message)
+        if rule is telling and told is not None:
+            result = replace(result, message=f"{result.message}: {told.describe()}", examples=told.examples)
+        results.append(result)
+    return results
 
 
 def verdict(results: tuple[RuleResult, ...]) -> Verdict:

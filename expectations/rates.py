@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +11,34 @@ if TYPE_CHECKING:
 
 #: Type of the rule that the quarantined share of a batch's rows, from 0 to 1, is at most ``max_value``.
 QUARANTINED_RATE = "expect_quarantined_rate_to_be_below"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The rows that a batch quarantined, for a message.
+
+    Attributes
+    ----------
+    reasons
+        Number of rows by reason.
+    remedies
+        What to do about each reason, with the words of the spec.
+    examples
+        A few of the rows: key, time and reason.
+    """
+
+    reasons: Mapping[str, int]
+    remedies: tuple[str, ...] = ()
+    examples: tuple[Mapping[str, Any], ...] = ()
+
+    def describe(self) -> str:
+        """Counts and remedies in one line, without values of the rows.
+
+        >>> Loss({"too_late": 4_000, "null_time": 2}, ("time.disorder: 1 hour would keep all",)).describe()
+        '4,000 too_late, 2 null_time; time.disorder: 1 hour would keep all'
+        """
+        counts = sorted(self.reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+        return "; ".join([", ".join(f"{count:,} {reason}" for reason, count in counts), *self.remedies])
 
 
 def is_rate(rule: Rule) -> bool:

@@ -63,6 +63,7 @@ def rules(pipeline: Pipeline, columns: Sequence[str] | None = None) -> tuple[Rul
     ]
     always = _always(pipeline, list(columns or sink_columns(pipeline)))
     written += [("always", name, arguments, "critical") for name, arguments in always]
+    written += [("always", rates.QUARANTINED_RATE, {"max_value": most}, severity) for severity, most in _limits(pipeline)]
     return tuple(
         Rule(index=index, origin=origin, type=name, column=_about(name, arguments), arguments=arguments, severity=severity)
         for index, (origin, name, arguments, severity) in enumerate(written)
@@ -120,6 +121,15 @@ def _always(pipeline: Pipeline, columns: list[str]) -> Iterable[tuple[str, dict[
             for windows, least in ((filled, 1), ([w for w in pipeline.windows if w not in filled], 0)):
                 if windows:
                     yield "expect_column_values_to_be_between", {"column": name, "min_value": least} | _only(windows, pipeline)
+
+
+def _limits(pipeline: Pipeline) -> Iterable[tuple[Severity, float]]:
+    """Greatest shares of a batch's rows in quarantine, each with the severity of exceeding it."""
+    hold, warn = pipeline.quarantine.hold, pipeline.quarantine.warn
+    if hold is not None:
+        yield "critical", hold
+    if warn is not None:
+        yield "warning", warn
 
 
 def _only(windows: Sequence[Window], pipeline: Pipeline) -> dict[str, Any]:

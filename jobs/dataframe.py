@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -133,32 +133,34 @@ def evaluate(
     if arrival is not None and arrival not in df.columns:
         raise SpecError(f"arrival: the DataFrame has no column {arrival!r}; its columns are {', '.join(sorted(df.columns))}")
     ship_modules(df.sparkSession, pipeline)
+    order = [] if arrival is None else list(dict.fromkeys([arrival, label or arrival]))
     if asks_zone(pipeline, columns.arrow) is None:
-        return _evaluated(df, pipeline, columns, arrival, latest, final=final)
+        return _evaluated(df, pipeline, columns, order, latest, final=final)
     rows, back = access_to(df.sparkSession).in_utc(df)
-    found = _evaluated(rows, pipeline, columns, arrival, latest, final=final)
+    found = _evaluated(rows, pipeline, columns, order, latest, final=final)
     return Evaluated(back(found.rows), None if found.refused is None else back(found.refused))
 
 
-def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, arrival: str | None, latest: int | None, *, final: bool) -> Evaluated:
+def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Sequence[str], latest: int | None, *, final: bool) -> Evaluated:
+    """The result over rows that arrived in the order of these columns; without columns none is late."""
     batch = Input(pipeline=pipeline, columns=columns)
     parts = divide(pipeline, batch.types)
     # A bounded input has no open sessions to keep: its rows are combined at once. Events that last have a partial for each window start
     # that they cross, more than a window needs that reads its rows once.
     slices = parts.slices if parts.ways == ("slices",) and pipeline.time.end is None else None
     slicing = None if slices is None else Slicing(batch, slices)
-    if arrival is None:
+    if not order:
         read_here = _of_files(df, batch, slicing, latest, final=final)
         if read_here is not None:
             return Evaluated(read_here, None)
     instant, reason = event_time(pipeline, columns, None if latest is None else f"{latest}L")
     rows = df.withColumns({TIME: instant, REASON: reason})
-    if slices is None or arrival is not None:
+    if slices is None or order:
         rows = rows.withColumn(UNTIL_OF, event_end(pipeline, columns))
-    if arrival is None or pipeline.time.watermark == "data_interval_end":
-        bounded = _Bounded(batch, rows, None, label or arrival, final=final)
+    if not order or pipeline.time.watermark == "data_interval_end":
+        bounded = _Bounded(batch, rows, None, order[-1] if order else None, final=final)
     else:
-        order, every = list(dict.fromkeys([arrival, label or arrival])), slices is None and batch.revises
+        every = slices is None and batch.revises
         arrived = Arrived.of(rows, batch, order, [*_needed(batch), *order], every=every)
         bounded = _Bounded(batch, arrived.rows, arrived, order[-1], final=final)
     return bounded.by_live_rows() if slicing is None else bounded.by_slices(slicing)

@@ -8,7 +8,9 @@ from windowmill.windowing.redaction import redacted
 class WindowmillError(Exception):
     """Base of all errors that windowmill raises on purpose; ``str(error)`` is one line for the user.
 
-    ``exit_code`` is what the command line ends with: 1 failed, 2 wrong usage or spec, 3 held by a quality rule.
+    ``exit_code`` is what the command line ends with: 1 failed, and a retry may mend it; 2 refused (:class:`RefusedError`); 3 held by a
+    quality rule. Whatever storage, a machine or another run may mend on its own fails: a table that is missing or damaged comes back
+    with its mount or its copy.
     """
 
     exit_code = 1
@@ -18,16 +20,18 @@ class WindowmillError(Exception):
         return redacted(super().__str__())
 
 
-class SpecError(WindowmillError, ValueError):
+class RefusedError(WindowmillError):
+    """Wrong usage, spec, code or source: somebody has to change something, no retry can mend it. Airflow does not retry it."""
+
+    exit_code = 2
+
+
+class SpecError(RefusedError, ValueError):
     """The pipeline's YAML or its fields are wrong; nothing has been started."""
 
-    exit_code = 2
 
-
-class PluginError(WindowmillError):
+class PluginError(RefusedError):
     """A plugin cannot be imported, or registers what it may not; nothing has been started."""
-
-    exit_code = 2
 
 
 class MachineError(WindowmillError):
@@ -46,35 +50,31 @@ class SourceMissingError(SourceError):
     """There is no table at the source's path, at least not yet."""
 
 
-class SourceSchemaError(SourceError):
+class SourceSchemaError(SourceError, RefusedError):
     """The source's columns no longer fit the spec or the plan."""
 
 
-class SourceReplacedError(SourceError):
+class SourceReplacedError(SourceError, RefusedError):
     """The table at the source's path is another one than before (its Delta id differs)."""
 
 
-class SourceRangeGoneError(SourceError):
+class SourceRangeGoneError(SourceError, RefusedError):
     """Versions that the next batch needs have been cleaned out of the source's log or vacuumed away."""
 
 
-class NonAppendCommitError(SourceError):
+class NonAppendCommitError(SourceError, RefusedError):
     """The source table has a commit that changed or removed rows; incremental windows read appends only."""
 
 
-class SourceFeatureError(SourceError):
+class SourceFeatureError(SourceError, RefusedError):
     """The source uses a table feature that cannot be read rightly."""
 
 
-class ArrivalUnknownError(SourceError):
+class ArrivalUnknownError(SourceError, RefusedError):
     """The order in which the source's rows arrived can no longer be told, and the result depends on it."""
 
 
-class TooManyBadRowsError(SourceError):
-    """More of a batch's rows cannot be applied than the spec allows."""
-
-
-class LimitExceededError(WindowmillError):
+class LimitExceededError(RefusedError):
     """A row, a key or a batch would give more windows or ticks than the bound allows."""
 
 
@@ -90,12 +90,16 @@ class LedgerBehindError(LedgerError):
     """The pipeline's tables hold batches that the ledger does not know: it has been lost or restored from an older copy."""
 
 
-class CodeChangedError(LedgerError):
+class CodeChangedError(LedgerError, RefusedError):
     """The user's own module differs from the one that built the pipeline's state."""
 
 
-class SpecChangedError(LedgerError):
+class SpecChangedError(LedgerError, RefusedError):
     """The spec differs from the one that the pipeline's state was built with."""
+
+
+class OutOfTurnError(LedgerError, RefusedError):
+    """The command does not fit where the pipeline stands: no batch is held, or rows of the batch have landed."""
 
 
 class FencedError(WindowmillError):
@@ -118,11 +122,11 @@ class StateCorruptError(StateError):
     """Stored bytes or rows are not those that were written."""
 
 
-class ForeignWriteError(WindowmillError):
+class ForeignWriteError(RefusedError):
     """Someone else has written to a table that is the pipeline's own."""
 
 
-class MixedAttemptError(WindowmillError):
+class MixedAttemptError(RefusedError):
     """An earlier attempt at this batch wrote other rows than this one computed; nothing more is written."""
 
 
@@ -134,13 +138,17 @@ class SinkError(WindowmillError):
     """The sink table cannot be written as the spec asks, or someone else has written to it."""
 
 
+class SinkRefusedError(SinkError, RefusedError):
+    """The table at the sink's path is not this pipeline's, or uses a feature under which no one here can write."""
+
+
 class HeldError(WindowmillError):
     """A critical expectation failed: the batch is held, nothing has been published."""
 
     exit_code = 3
 
 
-class AggregateOverflowError(WindowmillError, OverflowError):
+class AggregateOverflowError(RefusedError, OverflowError):
     """An exact integer aggregate left the range of a 64-bit integer."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 #: What stands in the place of a credential.
 MASK = "***"
@@ -42,6 +43,27 @@ def redacted(text: str) -> str:
 def holds_credentials(text: str) -> bool:
     """Whether :func:`redacted` would change ``text``."""
     return redacted(text) != text
+
+
+def as_written(text: str, filled: Mapping[str, str]) -> str:
+    """``text`` with values from the environment replaced by the text that a spec has in their place.
+
+    Parameters
+    ----------
+    filled
+        Text with variables as written -> the text with their values.
+
+    Examples
+    --------
+    >>> as_written("site = 'hunter2'", {"${SITE}": "hunter2"})
+    "site = '${SITE}'"
+    """
+    for written, value in sorted(filled.items(), key=lambda pair: -len(pair[1])):
+        for form in {value, repr(value)[1:-1]} - {"", written}:
+            # A short value may occur inside other words, so only whole words are replaced.
+            bounds = (r"(?<!\w)", r"(?!\w)") if len(form) < 6 else ("", "")
+            text = re.sub(bounds[0] + re.escape(form) + bounds[1], written.replace("\\", r"\\"), text)
+    return text
 
 
 def _is_secret(name: str) -> bool:

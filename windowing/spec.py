@@ -12,14 +12,15 @@ from datetime import date, datetime
 from itertools import combinations
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from windowmill.windowing.axis import Grid
 from windowmill.windowing.catalogue import Aggregates, AggregateSpec
 from windowmill.windowing.durations import SECOND_US, Duration
 from windowmill.windowing.fields import Column, Condition, Name, Part
 from windowmill.windowing.paths import path_problem, within
-from windowmill.windowing.redaction import redacted
+from windowmill.windowing.redaction import as_written, redacted
+from windowmill.windowing.shares import QuarantineLimits
 from windowmill.windowing.windows.base import Window
 from windowmill.windowing.windows.registry import ByType
 
@@ -36,6 +37,8 @@ Zero = Duration()
 #: Version of the naming of the state's columns, a part of :meth:`Pipeline.meaning_hash`; since 2, names do not depend on the order of the
 #: aggregates.
 LABELS = 2
+#: Key of the validation context under which a reader of specs passes the texts that it filled from the environment.
+VARIABLES = "variables"
 #: Columns of the sink that windowmill writes; no key or aggregate may have these names.
 RESERVED_COLUMNS = ("window", "window_start", "window_end", "trigger", "revision", "batch")
 
@@ -183,7 +186,22 @@ class Pipeline(Part):
     sink: Table | None = None
     checkpoints: Table | None = None
     expectations: tuple[Expectation, ...] = ()
+    quarantine: QuarantineLimits = QuarantineLimits()
     schedule: str | AssetSchedule | None = None
+    #: Text with variables as written -> the text with their values.
+    _variables: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Keep what the reader of the spec filled from the environment, so that it can be shown and stored as written."""
+        if isinstance(context, Mapping):
+            self._variables = dict(context.get(VARIABLES, {}))
+
+    def __eq__(self, other: object) -> bool:
+        """Equal by the fields: it makes no difference which of them came from the environment."""
+        return isinstance(other, Pipeline) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash(self.pipeline)
 
     @model_validator(mode="after")
     def _names_do_not_clash(self) -> Self:
@@ -223,6 +241,13 @@ class Pipeline(Part):
         return self
 
     @model_validator(mode="after")
+    def _limits_agree(self) -> Self:
+        problem = self.quarantine.problem()
+        if problem is not None:
+            raise ValueError(f"quarantine.{problem}")
+        return self
+
+    @model_validator(mode="after")
     def _interval_events(self) -> Self:
         for name, aggregate in self.aggregates.items():
             if aggregate.declaration.partial == "none" and self.time.end is None:
@@ -256,6 +281,19 @@ class Pipeline(Part):
         if self.source and self.source.filter:
             kept["filter"] = self.source.filter
         return kept
+
+    def shown_meaning(self) -> dict[str, Any]:
+        """:meth:`meaning` for the ledger and for messages: ``${NAME}`` in place of its value, and no credentials."""
+
+        def shown(value: Any) -> Any:
+            if isinstance(value, str):
+                return redacted(as_written(value, self._variables))
+            if isinstance(value, dict):
+                return {name: shown(item) for name, item in value.items()}
+            return [shown(item) for item in value] if isinstance(value, list) else value
+
+        told: dict[str, Any] = shown(self.meaning())
+        return told
 
     def meaning_hash(self) -> str:
         """SHA-256 of :meth:`meaning` and of :data:`LABELS` in hexadecimal, independent of the order of mappings."""

@@ -16,8 +16,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.redaction import holds_credentials, redacted
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.redaction import as_written, holds_credentials, redacted
+from windowmill.windowing.spec import VARIABLES, Pipeline
 from windowmill.windowing.windows.registry import TYPES
 from windowmill.windowing.yamltext import MAX_DEPTH, VARIABLE, parse_yaml
 
@@ -81,7 +81,7 @@ class ReadSpec:
     def problem(self, path: str, message: str) -> str:
         """The message line about a problem in the field ``path`` (dotted), with values from the environment as written."""
         steps = tuple(int(step) if step.isdigit() else step for step in path.split(".") if step)
-        return f"{_where(self.name, steps, self.lines)}: {as_written(self.filled, message)}"
+        return f"{_where(self.name, steps, self.lines)}: {as_written(message, self.filled)}"
 
 
 def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> ReadSpec:
@@ -134,14 +134,14 @@ def _read(value: object, name: str, environment: Mapping[str, str], lines: Mappi
     if filling.problems:
         raise SpecError(_joined(filling.problems))
     try:
-        pipeline = Pipeline.model_validate(filled)
+        pipeline = Pipeline.model_validate(filled, context={VARIABLES: filling.filled})
     except ValidationError as err:
         errors = err.errors(include_url=False)
         # pydantic also reports a list whose items failed as too short; only the items' own errors help.
         failed = {location[:end] for location in (e["loc"] for e in errors) for end in range(len(location))}
         errors = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in failed) and not _of_other_member(e)]
         described = (_describe(error, name, lines, value) for error in errors[: _MOST_PROBLEMS + 1])
-        raise SpecError(_joined([as_written(filling.filled, line) for line in described])) from None
+        raise SpecError(_joined([as_written(line, filling.filled) for line in described])) from None
     return ReadSpec(pipeline, name, lines, filling.filled, filling.hidden)
 
 
@@ -231,16 +231,6 @@ def _joined(problems: Iterable[str]) -> str:
     lines = list(dict.fromkeys(problems))
     more = ["… and more of the kind"] if len(lines) > _MOST_PROBLEMS else []
     return "\n".join([_cut(" ".join(line.splitlines())) for line in lines[:_MOST_PROBLEMS]] + more)
-
-
-def as_written(filled: Mapping[str, str], text: str) -> str:
-    """``text`` with values from the environment replaced by the text as written; ``filled`` as of :class:`ReadSpec`."""
-    for written, value in sorted(filled.items(), key=lambda pair: -len(pair[1])):
-        for form in {value, repr(value)[1:-1]} - {"", written}:
-            # A short value may occur inside other words, so only whole words are replaced.
-            bounds = (r"(?<!\w)", r"(?!\w)") if len(form) < 6 else ("", "")
-            text = re.sub(bounds[0] + re.escape(form) + bounds[1], written.replace("\\", r"\\"), text)
-    return text
 
 
 def _where(name: str, path: _Path, lines: Mapping[_Path, int]) -> str:

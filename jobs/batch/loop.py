@@ -26,7 +26,7 @@ from windowmill.jobs.sources.reading import Arrival
 from windowmill.jobs.spark import launch
 from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.windowing.errors import LedgerError, ServerGoneError
+from windowmill.windowing.errors import OutOfTurnError, ServerGoneError
 from windowmill.windowing.spec import Pipeline
 
 #: How long a run waits for another run of the same pipeline on this machine.
@@ -101,10 +101,10 @@ def backfill(
 
 
 def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
-    """Abandon the open batch; raises ``LedgerError`` if no batch is open, or if any of its rows have landed."""
+    """Abandon the open batch; raises ``OutOfTurnError`` if no batch is open, or if any of its rows have landed."""
     with _leased(pipeline, progress) as (runnable, ledger):
         if ledger.open_batch is None:
-            raise LedgerError(f"pipeline {pipeline.pipeline}: no batch is open, so there is nothing to abandon; see `windowmill status`")
+            raise OutOfTurnError(f"pipeline {pipeline.pipeline}: no batch is open, so there is nothing to abandon; see `windowmill status`")
         plan = ledger.open_batch.plan
         protocol.abandon(plan, pipeline.pipeline, ledger, own_tables(runnable), datetime.now(UTC))
         return plan
@@ -139,12 +139,12 @@ def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress,
         progress.say(f"  {err}; batch {plan.batch} begins anew")
         progress.timings.clear()
         done = run_batch(runnable, plan, ledger, progress, ruling)
-    for line in warnings_of(done.commit, runnable.places):
+    for line in warnings_of(done.commit, runnable.pipeline, runnable.places):
         progress.say(f"  warning: {line}")
     return done
 
 
 def _require_held(runnable: Runnable, ledger: Ledger, ruling: Ruling) -> None:
     if ledger.open_batch is None or ledger.open_batch.status != "held":
-        raise LedgerError(f"pipeline {runnable.name}: no batch is held, so there is nothing to {ruling}; see `windowmill status`")
+        raise OutOfTurnError(f"pipeline {runnable.name}: no batch is held, so there is nothing to {ruling}; see `windowmill status`")
     Attempt(ledger.open_batch.plan, runnable.name, ledger, own_tables(runnable)).require(ruling)

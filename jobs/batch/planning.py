@@ -25,6 +25,7 @@ from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import (
     LedgerError,
+    OutOfTurnError,
     SinkError,
     SourceReplacedError,
     SpecChangedError,
@@ -66,10 +67,12 @@ def next_run(
     arrival: Arrival = "log",
     accepted: Accepted = NOTHING_ACCEPTED,
     on_reading: OnReading = _ignore,
+    record: bool = True,
 ) -> Plan | None:
     """The plan of the next batch: the open plan if a run died, else a new plan of the new source versions; null if nothing is to do.
 
-    ``on_reading`` is called with what the batch will read of its source, before the plan is checked and recorded.
+    ``on_reading`` is called with what the batch will read of its source, before the plan is checked and recorded. Without ``record`` a new
+    plan is only checked.
     """
     pipeline = runnable.pipeline
     _check_ledger(pipeline, ledger)
@@ -96,7 +99,10 @@ def next_run(
     interval_end_us = vouched if reach.through == source.version else None
     seen = last.outcome.seen if last and last.outcome else None
     plan = RunPlan(**_pinned(pipeline, ledger, source, reach), seen=seen, interval_end=interval_end_us)
-    return _record(runnable, ledger, source, plan)
+    _check(runnable, ledger, source, plan)
+    if record:
+        ledger.record_plan(plan, datetime.now(UTC))
+    return plan
 
 
 def next_backfill(
@@ -137,7 +143,9 @@ def next_backfill(
         found_closed=[(plan.to_version, plan.emitted) for plan in before] if pipeline.time.watermark == "data_interval_end" else [],
         builds_state=last is None,
     )
-    return _record(runnable, ledger, source, plan)
+    _check(runnable, ledger, source, plan)
+    ledger.record_plan(plan, datetime.now(UTC))
+    return plan
 
 
 def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> dict[str, Any]:
@@ -156,6 +164,7 @@ def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reac
         "snapshot": reach.snapshot,
         "now_us": now_us,
         "meaning": pipeline.meaning_hash(),
+        "definition": pipeline.shown_meaning(),
         "source_schema": source.schema_json,
         "emitted": outcome.emitted if outcome else None,
         "windowmill": distribution_version("windowmill"),
@@ -185,7 +194,8 @@ def _verify(runnable: Runnable, ledger: Ledger, accepted: Accepted) -> None:
         user_code.check_zones(runnable.pipeline, ledger.newest_kept.plan)
 
 
-def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> Plan:
+def _check(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> None:
+    """Refuse a new ``plan`` that could not be carried out over this source and these tables."""
     from windowmill.jobs.sources.columns import Columns
     from windowmill.windowing.columnar.output import result_types
     from windowmill.windowing.ways import check_strict
@@ -202,8 +212,6 @@ def _record(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan)
     check_strict(pipeline, columns.arrow)
     _check_strict_state(runnable)
     refuse_landed(plan, runnable.name, own_tables(runnable))
-    ledger.record_plan(plan, datetime.now(UTC))
-    return plan
 
 
 def _check_strict_state(runnable: Runnable) -> None:
@@ -263,7 +271,7 @@ def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
 def _check_arrival(pipeline: Pipeline, plan: Plan, arrival: Arrival) -> None:
     """Refuse to change the order of arrival of an open batch."""
     if arrival == "event_time" and (plan.snapshot is None or plan.snapshot < plan.to_version):
-        raise LedgerError(
+        raise OutOfTurnError(
             f"pipeline {pipeline.pipeline}: batch {plan.batch} is still open and was planned in log order; finish it without "
             "--arrival event_time"
         )

@@ -6,12 +6,13 @@ is adopted and not written twice, and only the record in the ledger makes the ba
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -28,8 +29,10 @@ from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.expectations import docs, history
 from windowmill.expectations.engine import load_in_background
 from windowmill.expectations.gate import Verdict, validate
+from windowmill.expectations.rates import Loss
 from windowmill.jobs.batch import sink
 from windowmill.jobs.batch.adopting import same_quarantined, same_rows
+from windowmill.jobs.batch.losses import loss_of
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.spark_use import rows_without_spark
@@ -150,10 +153,13 @@ class _Steps:
                 count=result.row_count,
                 rows_read=result.rows_read,
                 rows_quarantined=result.rows_quarantined,
+                loss=partial(self._loss, result),
                 spark=self.spark,
             )
             self._record(verdict)
         self.progress.say(f"  {verdict.describe()}")
+        for row in verdict.lost:
+            self.progress.say(f"    quarantined, for example: {json.dumps(row, ensure_ascii=False)}")
         if ruling == "discard":
             return "discarded"
         if verdict.status != "held":
@@ -164,8 +170,14 @@ class _Steps:
         raise HeldError(
             f"pipeline {self.pipeline.pipeline}: batch {self.plan.batch} is held, nothing was published: "
             f"{verdict.describe()}; see its rows in "
-            f"{self.places.held}, then run again with changed expectations, or `windowmill release` or `windowmill discard` it"
+            f"{self.places.held}, then run again with other expectations or other limits of quarantine, or `windowmill release` or "
+            "`windowmill discard` it"
         )
+
+    def _loss(self, result: Applied) -> Loss:
+        assert result.quarantined is not None  # rows that are not quarantined exceed no limit
+        first = self.ledger.last_commit is None
+        return loss_of(result.quarantined, self.pipeline, rows_read=result.rows_read, seen=result.emission.seen, first=first)
 
     def publish(self, result: Applied, verdict: str) -> int | None:
         """One idempotent commit to the sink; quarantined rows go to the quarantine table."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.places import Places
 from windowmill.expectations.rates import quarantined_rate
-
-#: Share of a batch's rows in quarantine from which a run warns.
-QUARANTINED_SHARE = 0.01
+from windowmill.windowing.spec import Pipeline
 
 
-def warnings_of(commit: Commit, places: Places) -> list[str]:
+def warnings_of(commit: Commit, pipeline: Pipeline, places: Places) -> list[str]:
     """The warnings, one line each: what happened, where to look and what to do."""
-    lines = []
+    lines, most = [], pipeline.quarantine.warn
     rate = quarantined_rate(commit.rows_read, commit.rows_quarantined)
-    if rate >= QUARANTINED_SHARE:
+    if most is not None and rate > most:
         lines.append(
             f"{commit.rows_quarantined:,} of {commit.rows_read:,} rows read ({rate:.1%}) were quarantined, see the reasons in "
             f"{places.quarantine}; if they came too late, raise time.disorder or time.lateness, or read history that was loaded in "

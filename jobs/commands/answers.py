@@ -12,15 +12,14 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.warnings import warnings_of
+from windowmill.jobs.commands.next_run import NextRun
 from windowmill.jobs.commands.output import Answer
-from windowmill.jobs.sources.kinds import KINDS, open_source
 from windowmill.windowing.axis import from_us
-from windowmill.windowing.errors import SourceError, StateCorruptError, first_line
+from windowmill.windowing.errors import StateCorruptError, first_line
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -43,9 +42,10 @@ def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:
 
 
 def status_of(pipeline: Pipeline) -> Answer:
-    """Report the pipeline's last batch, its progress along the axis, and the number of source versions not yet read."""
+    """Report the pipeline's last batch, its progress along the axis, unread source versions, and what is in the next run's way."""
     ledger, places = Ledger.open(pipeline), Places.of(pipeline)
     last, open_batch, totals = ledger.last_commit, ledger.open_batch, ledger.totals
+    following = NextRun.of(pipeline, ledger)
     data = {
         "pipeline": pipeline.pipeline,
         "status": "never run" if not ledger.count else open_batch.status if open_batch else "idle",
@@ -54,12 +54,15 @@ def status_of(pipeline: Pipeline) -> Answer:
         "seen": _text(last.seen) if last else None,
         "emitted": _text(last.emitted) if last else None,
         "source_version": last.to_version if last else None,
-        "versions_waiting": _waiting(pipeline, last),
+        "versions_waiting": following.waiting,
+        "versions_changing": [{"version": version.version, "operation": version.operation} for version in following.changing],
+        "next_run_error": None if following.error is None else str(following.error),
+        "next_run_exit_code": None if following.error is None else following.error.exit_code,
         "open_batch": open_batch.number if open_batch else None,
         "rows_read": totals.rows_read,
         "rows_quarantined": totals.rows_quarantined,
         "rows_ignored": totals.rows_ignored,
-        "warning": "; ".join(warnings_of(last.outcome, places)) or None if last and last.outcome else None,
+        "warning": "; ".join(warnings_of(last.outcome, pipeline, places)) or None if last and last.outcome else None,
         "sink": pipeline.sink.place if pipeline.sink else None,
         "checkpoints": redacted(places.root),
     }
@@ -69,8 +72,12 @@ def status_of(pipeline: Pipeline) -> Answer:
         "seen": "latest event",
         "source_version": "source read through",
         "versions_waiting": "versions waiting",
+        "next_run_error": "next run",
     }
-    for name, value in data.items():
+    told = data | {"versions_waiting": following.told_waiting(), "next_run_error": following.told_error()}
+    for name, value in told.items():
+        if name in ("versions_changing", "next_run_exit_code"):  # told beside another
+            continue
         table.add_row(
             labels.get(name, name.replace("_", " ")), "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
         )
@@ -184,15 +191,6 @@ def bound(t: int | None, instants: bool) -> str | int | None:
     ('1970-01-01T00:00:01.500000Z', 7)
     """
     return _text(from_us(t)) if instants and t is not None else t
-
-
-def _waiting(pipeline: Pipeline, last: Batch | None) -> int | None:
-    if pipeline.source is None or pipeline.source.path is None or pipeline.source.format not in KINDS:
-        return None
-    try:
-        return open_source(pipeline).version - (last.to_version if last else -1)
-    except SourceError:
-        return None
 
 
 def _text(value: Any) -> Any:

@@ -26,9 +26,9 @@ def as_written(text: str) -> str:
     """``text`` with values of variables as their specs write them. Paths of tables are told with their values."""
     if not _hidden:
         return text
-    from windowmill.windowing.specfile import as_written as written
+    from windowmill.windowing.redaction import as_written as written
 
-    return written(_hidden, text)
+    return written(text, _hidden)
 
 
 def forget() -> None:

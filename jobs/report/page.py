@@ -86,7 +86,7 @@ def render(facts: Facts, target: str) -> str:
         rows_plot=_rows_plot(facts.batches, facts.quarantine),
         quarantine=facts.quarantine,
         committed=committed,
-        warnings=warnings_of(committed.outcome, facts.places) if committed and committed.outcome else [],
+        warnings=warnings_of(committed.outcome, facts.pipeline, facts.places) if committed and committed.outcome else [],
         quality=facts.quality,
         outcomes=OUTCOMES,
         verdicts=_VERDICTS,

@@ -7,7 +7,7 @@ their number. Spark itself appends only to tables with features that delta-rs do
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -98,6 +98,10 @@ class Staged:
     def read(self, columns: list[str]) -> pa.Table:
         """The given columns of all rows, in memory."""
         return self._dataset.to_table(columns=columns)
+
+    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """The given columns of all rows, a part at a time."""
+        return iter(self._dataset.to_batches(columns=columns))
 
     def drop(self) -> None:
         """Remove the staged files."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from windowmill.jobs.ways.base import Applied, Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.quarantine import check_bad_rows, set_aside
+from windowmill.jobs.ways.quarantine import set_aside
 from windowmill.windowing.errors import WindowmillError
 
 
@@ -14,8 +14,6 @@ def settle(batch: TableInput, emission: Emission, computed: Computed, rows_read:
 
     Raises
     ------
-    TooManyBadRowsError
-        If conditions fail on a large part of the rows.
     WindowmillError
         If the rows do not balance.
     """
@@ -24,7 +22,6 @@ def settle(batch: TableInput, emission: Emission, computed: Computed, rows_read:
         if computed.judged is not None and computed.rows_applied < rows_read:
             staged = set_aside(computed.judged, batch.columns.struct.names, batch.pipeline, batch.plan, f"{staging}/quarantine")
             applied = applied.with_quarantined(staged)
-            check_bad_rows(staged, rows_read, batch.pipeline, batch.plan.batch)
         _check_balance(batch, applied)
     except BaseException:
         # Spark would reuse cached data for later reads of the same tables, even after they have been repaired.

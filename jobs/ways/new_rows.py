@@ -20,8 +20,9 @@ from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.base import Computed
+from windowmill.jobs.ways.quarantine import TOO_LATE
 from windowmill.jobs.ways.row_numbers import numbers_of
-from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 
 if TYPE_CHECKING:
@@ -86,14 +87,18 @@ class NewRows:
         return marked.filter(pc.is_null(marked.column(REASON))).select(schema.names).cast(schema)
 
     def without(self, too_late: Ints, batch: Input) -> NewRows:
-        """These rows, with the reason ``too_late`` for those of these numbers."""
+        """These rows, with the reason ``too_late`` for those of these numbers, and the watermark that they found."""
         late = np.isin(numbers_of(self.table, batch), too_late)
-        reasons = pc.if_else(pa.array(late), "too_late", self.table.column(REASON))
-        return replace(self, table=self.table.set_column(self.table.schema.get_field_index(REASON), REASON, reasons))
+        reasons = pc.if_else(pa.array(late), TOO_LATE, self.table.column(REASON))
+        table = self.table.set_column(self.table.schema.get_field_index(REASON), REASON, reasons)
+        if late.any():
+            table = table.append_column(WATERMARK_OF, lateness.marked(self.table, batch).column(WATERMARK_OF))
+        return replace(self, table=table)
 
     def refused(self) -> DataFrame | pa.Table | None:
         """The rows with a quarantine reason, with all columns; null if there are none."""
-        refused = self.table.filter(pc.is_valid(self.table.column(REASON))).select([FILE, ROW, REASON])
+        told = [name for name in (FILE, ROW, REASON, WATERMARK_OF) if name in self.table.column_names]
+        refused = self.table.filter(pc.is_valid(self.table.column(REASON))).select(told)
         if not refused.num_rows:
             return None
         here = self.whole() if refused.num_rows <= limits.MOST_REFUSED else None

@@ -15,18 +15,15 @@ from windowmill.jobs.json_lines.spark_form import to_json
 from windowmill.jobs.sources.columns import REASON, VERSION, Columns
 from windowmill.jobs.spark.staging import Staged
 from windowmill.windowing.bounds import PRINTABLE
-from windowmill.windowing.columnar.added_columns import TIME
-from windowmill.windowing.errors import TooManyBadRowsError
+from windowmill.windowing.columnar.added_columns import TIME, WATERMARK_OF
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from windowmill.checkpoints.batches import Plan
     from windowmill.windowing.spec import Pipeline
 
-BAD_CONDITION = "bad_condition"
-#: Limits on rows that a condition fails on, as a number and as a share of the batch; a batch that exceeds both is refused.
-MOST_BAD_ROWS, MOST_BAD_SHARE = 1_000, 0.1
+BAD_CONDITION, TOO_LATE = "bad_condition", "too_late"
 
 DETAILS = {
     "null_time": "the time column is null",
@@ -34,7 +31,7 @@ DETAILS = {
     "time_out_of_range": "the row's windows would begin or end beyond the years 1 to 9999, or on an integer axis beyond ±2^62",
     "end_before_time": "the event ends before it begins",
     "future_time": "later than max_future_skew after the run's own time",
-    "too_late": "every window that holds the row had been closed, or its place in the order had been passed, when it arrived",
+    TOO_LATE: "every window that holds the row had been closed, or its place in the order had been passed, when it arrived",
 }
 
 
@@ -46,8 +43,12 @@ def set_aside(rows: DataFrame | pa.Table, columns: list[str], pipeline: Pipeline
     failed = failing(every_condition(pipeline), Columns(rows.select(*map(backquoted, columns)).schema).arrow)
     why = [F.when(column, F.lit(f"condition {text!r} fails on the row")) for text, column in failed.items()]
     detail = F.when(F.col(REASON) == BAD_CONDITION, F.coalesce(*why)).otherwise(known[F.col(REASON)]) if why else known[F.col(REASON)]
-    # Python cannot represent all years, so such times are null here; the column ``row`` still has them.
-    instant = F.timestamp_micros(F.when(F.col(TIME).between(*PRINTABLE), F.col(TIME))) if pipeline.time.unit is None else F.col(TIME)
+
+    def instant(point: Column) -> Column:
+        # Python cannot represent all years, so such times are null here; the column ``row`` still has them.
+        return F.timestamp_micros(F.when(point.between(*PRINTABLE), point)) if pipeline.time.unit is None else point
+
+    found = F.when(F.col(REASON) == TOO_LATE, F.col(WATERMARK_OF)) if WATERMARK_OF in rows.columns else F.lit(None).cast("long")
     chosen = rows.where(F.col(REASON).isNotNull()).select(
         F.lit(pipeline.pipeline).alias("pipeline"),
         F.lit(plan.generation).alias("generation"),
@@ -55,7 +56,8 @@ def set_aside(rows: DataFrame | pa.Table, columns: list[str], pipeline: Pipeline
         F.col(REASON).alias("reason"),
         detail.alias("detail"),
         F.col(VERSION).alias("source_version"),
-        instant.alias("event_time"),
+        instant(F.col(TIME)).alias("event_time"),
+        instant(found).alias("watermark"),
         F.to_json(F.struct(*(F.col(backquoted(name)) for name in columns)), {"ignoreNullFields": "false"}).alias("row"),
     )
     return Staged.of(chosen, folder)
@@ -67,12 +69,18 @@ def _set_aside_here(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan
     for text, truth in evaluate(every_condition(pipeline), rows).items():
         failed = f"condition {text!r} fails on the row"
         detail = [failed if fails and known is None else known for known, fails in zip(detail, truth.failed.to_pylist(), strict=True)]
-    time = rows.column(TIME)
-    if pipeline.time.unit is None:
+
+    def instant(points: pa.ChunkedArray) -> pa.ChunkedArray:
+        if pipeline.time.unit is not None:
+            return points
         least, greatest = PRINTABLE
-        printable = pc.and_(pc.greater_equal(time, least), pc.less_equal(time, greatest))
-        time = pc.if_else(printable, time, pa.scalar(None, pa.int64())).cast(pa.timestamp("us", "UTC"))
+        printable = pc.and_(pc.greater_equal(points, least), pc.less_equal(points, greatest))
+        return pc.if_else(printable, points, pa.scalar(None, pa.int64())).cast(pa.timestamp("us", "UTC"))
+
     n = rows.num_rows
+    found = pa.chunked_array([pa.nulls(n, pa.int64())])
+    if WATERMARK_OF in rows.column_names:
+        found = pc.if_else(pc.equal(rows.column(REASON), TOO_LATE), rows.column(WATERMARK_OF), pa.scalar(None, pa.int64()))
     return pa.table(
         {
             "pipeline": pa.repeat(pipeline.pipeline, n),
@@ -81,30 +89,8 @@ def _set_aside_here(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan
             "reason": rows.column(REASON),
             "detail": pa.array(detail, pa.string()),
             "source_version": rows.column(VERSION),
-            "event_time": time,
+            "event_time": instant(rows.column(TIME)),
+            "watermark": instant(found),
             "row": pa.array(to_json(rows.select(columns)), pa.string()),
         }
     )
-
-
-def check_bad_rows(staged: Staged, rows_read: int, pipeline: Pipeline, batch: int) -> None:
-    """Refuse a batch in which conditions fail on many rows, which suggests a wrong spec or source.
-
-    Raises
-    ------
-    TooManyBadRowsError
-        If they fail on more than ``MOST_BAD_ROWS`` rows, and on more than ``MOST_BAD_SHARE`` of the rows read.
-    """
-    most = max(MOST_BAD_ROWS, int(rows_read * MOST_BAD_SHARE))
-    if staged.rows <= most:
-        return
-    bad = staged.read(["reason", "detail", "source_version"])
-    bad = bad.filter(pc.equal(bad.column("reason"), BAD_CONDITION))
-    if bad.num_rows > most:
-        details = bad.column("detail").value_counts().to_pylist()
-        commonest = max(details, key=lambda found: found["counts"])["values"]
-        version = bad.filter(pc.equal(bad.column("detail"), commonest)).column("source_version")[0].as_py()
-        raise TooManyBadRowsError(
-            f"pipeline {pipeline.pipeline}: batch {batch}: conditions fail on {bad.num_rows:,} of {rows_read:,} rows, for example in "
-            f"version {version} of the source: {commonest}; nothing was published; use try_cast, or correct the condition or the source"
-        )

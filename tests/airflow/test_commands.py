@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from windowmill.dags.commands import command_of, failing_fast
 from windowmill.dags.process import JobFailedError, JobHeldError, JobRefusedError
-from windowmill.windowing.errors import SpecError
+from windowmill.windowing.errors import SpecChangedError, SpecError
 
 pytestmark = pytest.mark.dag
 
@@ -69,7 +69,7 @@ def test_conf_that_no_run_understands_is_refused(context, message):
         command_of(context)
 
 
-@pytest.mark.parametrize("error", [JobHeldError("held"), JobRefusedError("refused"), SpecError("wrong")])
+@pytest.mark.parametrize("error", [JobHeldError("held"), JobRefusedError("refused"), SpecError("wrong"), SpecChangedError("changed")])
 def test_what_no_retry_mends_fails_at_once(error):
     with pytest.raises(AirflowFailException, match=str(error)), failing_fast():
         raise error

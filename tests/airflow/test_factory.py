@@ -15,7 +15,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from windowmill.dags.factory import build_dag
 from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.dags.specs import Spec
-from windowmill.windowing.errors import SpecError
+from windowmill.windowing.errors import NonAppendCommitError, SourceMissingError, SourceSchemaError, SpecChangedError, SpecError
 from windowmill.windowing.specfile import load_pipeline
 
 pytestmark = pytest.mark.dag
@@ -71,7 +71,9 @@ def test_conflicts_are_retried_and_a_wrong_spec_is_not(write_spec):
     batch = build_dag(write_spec()).get_task("micro_batch")
     assert batch.retries == 3
     assert batch.retry_delay == timedelta(seconds=30)
-    assert batch.retry_policy.evaluate(SpecError("wrong"), 1, 3).action is RetryAction.FAIL
+    for refused in (SpecError("wrong"), SpecChangedError("changed"), SourceSchemaError("gone"), NonAppendCommitError("an UPDATE")):
+        assert batch.retry_policy.evaluate(refused, 1, 3).action is RetryAction.FAIL
+    assert batch.retry_policy.evaluate(SourceMissingError("not yet"), 1, 3).action is RetryAction.DEFAULT
     assert batch.retry_policy.evaluate(RuntimeError("conflict"), 1, 3).action is RetryAction.DEFAULT
 
 

@@ -34,7 +34,7 @@ from windowmill.dags.triggers import NewVersionsTrigger, SourceVersionTrigger
 from windowmill.jobs.batch import planning
 from windowmill.jobs.sources.unread import SourceWatch, Unread
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.windowing.errors import SourceMissingError, SpecError
+from windowmill.windowing.errors import SourceFeatureError, SourceMissingError, SpecError
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
 POOL = {"pool_slots": 1, "queue": "default", "priority_weight": 1}
@@ -189,6 +189,15 @@ def test_why_the_trigger_has_given_up_is_the_tasks_error(spec):
     spec.write_text(spec.read_text().replace("size: 1 hour", "sise: 1 hour"))
     with pytest.raises(AirflowFailException, match="unknown field; did you mean 'size'"):
         sensor.execute_complete({}, first_event(waiting(spec)).payload)
+
+
+def test_a_source_that_must_be_refused_is_not_looked_at_again(spec, monkeypatch):
+    def refuse(_: object) -> None:
+        raise SourceFeatureError("source: uses a table feature that cannot be read")
+
+    monkeypatch.setattr("windowmill.jobs.sources.unread.open_source", refuse)
+    with pytest.raises(AirflowFailException, match="uses a table feature"):
+        SourceVersionSensor(task_id="wait", spec=spec).execute_complete({}, first_event(waiting(spec)).payload)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import Record
 from windowmill.windowing.errors import FencedError, LeaseTakenError, LedgerCorruptError, LedgerError, SpecChangedError
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
 
@@ -48,13 +50,13 @@ RUN = (
     '{"batch": 0, "action": "run", "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, "now_us": 0, '
     '"meaning": "m", "source_schema": "{}", "seen": 10, "emitted": 5, "range_from": null, "range_to": null, "interval_end": 9, '
     '"found_closed": [], "builds_state": true, "windowmill": "0.1.0", "snapshot": 0, "modules": {"m": "12"}, "tzdata": null, "zones": {}, '
-    '"app": "windowmill/g", "source_mark": "5f", "pipeline": "p"}'
+    '"app": "windowmill/g", "source_mark": "5f", "pipeline": "p", "definition": {"keys": ["k"]}}'
 )
 BACKFILL = (
     '{"batch": 0, "action": "backfill", "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, '
     '"now_us": 0, "meaning": "m", "source_schema": "{}", "seen": null, "emitted": null, "range_from": -5, "range_to": 5, '
     '"interval_end": null, "found_closed": [[1, null], [2, 7]], "builds_state": false, "windowmill": "", "snapshot": null, "modules": {}, '
-    '"tzdata": null, "zones": {"UTC": "34"}, "app": null, "source_mark": null, "pipeline": ""}'
+    '"tzdata": null, "zones": {"UTC": "34"}, "app": null, "source_mark": null, "pipeline": "", "definition": {}}'
 )
 
 
@@ -73,6 +75,7 @@ BACKFILL = (
                 app="windowmill/g",
                 source_mark="5f",
                 pipeline="p",
+                definition={"keys": ["k"]},
             ),
             RUN,
         ),
@@ -179,6 +182,62 @@ def test_a_changed_meaning_is_refused_and_changed_expectations_are_not(path):
     ledger.check_meaning(parse_pipeline(spec | {"expectations": [{"type": "expect_column_to_exist", "column": "n"}], "schedule": "@daily"}))
     with pytest.raises(SpecChangedError, match="give the new definition its own sink"):
         ledger.check_meaning(parse_pipeline(spec | {"keys": ["k"]}))
+
+
+_WINDOWS = [{"name": "w", "type": "tumbling", "size": "1 hour"}, {"name": "v", "type": "tumbling", "size": "2 hours"}]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ({"disorder": "30 minutes"}, {"disorder": "1 hour"}, r'time\.disorder was "30 minutes" and is "1 hour"; put the old ones back'),
+        ({}, {"disorder": "1 hour"}, r'time\.disorder was not given and is "1 hour"; put'),
+        ({"keys": ["k"]}, {"keys": ["k", "l"]}, r'keys was \["k"\] and is \["k", "l"\]; put'),
+        ({}, {"windows": [_WINDOWS[0] | {"size": "3 hours"}, _WINDOWS[1]]}, r'windows\.w\.size was "1 hour" and is "3 hours"; put'),
+        ({}, {"windows": _WINDOWS[:1]}, r'windows\.v was \{"name": "v", .*\} and is not given; put'),
+        ({}, {"windows": _WINDOWS[::-1]}, r'the order of windows was \["w", "v"\] and is \["v", "w"\]; put'),
+        (
+            {},
+            {"aggregates": {"n": {"sum": "v"}}},
+            r'aggregates\.n\.count was "\*" and is not given; aggregates\.n\.sum was not given and is "v"',
+        ),
+        (
+            {},
+            {"emit": "revise", "source": {"path": "/s", "filter": "v > 1"}},
+            r'emit was not given .*; filter was not given and is "v > 1"',
+        ),
+    ],
+)
+def test_a_changed_spec_names_the_field_with_its_old_and_new_value(path, before, now, told):
+    def spec(changes: dict[str, Any]) -> Pipeline:
+        time = {"column": "t"} | ({"disorder": changes.pop("disorder")} if "disorder" in changes else {})
+        return parse_pipeline({"pipeline": "p", "time": time, "windows": _WINDOWS, "aggregates": {"n": {"count": "*"}}} | changes)
+
+    old, new = spec(dict(before)), spec(dict(now))
+    ledger = Ledger(path)
+    ledger.record_plan(plan(0, meaning=old.meaning_hash(), definition=old.shown_meaning()), NOW)
+    Ledger(path).check_meaning(old)
+    with pytest.raises(SpecChangedError, match=rf"differ from those that built {path} \(last batch 0\): {told}") as refused:
+        Ledger(path).check_meaning(new)
+    assert refused.value.exit_code == 2
+
+
+def test_neither_the_ledger_nor_a_changed_spec_tells_the_value_of_a_variable(path):
+    def spec(token: str, column: str) -> Pipeline:
+        fields = {
+            "pipeline": "p", "source": {"path": "/s", "filter": "tenant = '${TENANT}' and v > 1"}, "time": {"column": column},
+            "windows": _WINDOWS, "aggregates": {"n": {"count": "*"}},
+        }  # fmt: skip
+        return parse_pipeline(fields, environment={"TENANT": token})
+
+    old = spec("hunter2", "t")
+    Ledger(path).record_plan(plan(0, meaning=old.meaning_hash(), definition=old.shown_meaning()), NOW)
+    assert Ledger(path).open_batch.plan.definition["filter"] == "tenant = '${TENANT}' and v > 1"
+    with pytest.raises(SpecChangedError, match=r"\(last batch 0\): filter: the value of \$\{TENANT\} is another one; put") as refused:
+        Ledger(path).check_meaning(spec("hunter3", "t"))
+    assert "hunter" not in str(refused.value)
+    with pytest.raises(SpecChangedError, match=r'\(last batch 0\): time\.column was "t" and is "u"; put'):
+        Ledger(path).check_meaning(spec("hunter2", "u"))
 
 
 SCHEMA = Schema.from_arrow(pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.int64())])).to_json()

@@ -15,6 +15,7 @@ import pytest
 
 from windowmill.expectations import engine, gate
 from windowmill.expectations.gate import validate
+from windowmill.expectations.rates import Loss
 from windowmill.expectations.suites import rules
 
 BETWEEN = "expect_column_values_to_be_between"
@@ -35,7 +36,7 @@ def test_rows_that_satisfy_every_rule_pass(pipeline, batch):
     assert verdict.status == "passed"
     assert [result.outcome for result in verdict.results] == ["passed"] * len(rules(spec))
     assert (verdict.results[0].elements, verdict.results[0].unexpected, verdict.results[0].examples) == (6, 0, ())
-    assert verdict.describe() == "5 rules passed"
+    assert verdict.describe() == "7 rules passed"
 
 
 @pytest.mark.parametrize(("severity", "status"), [("critical", "held"), ("warning", "warned"), ("info", "passed")])
@@ -104,7 +105,10 @@ def test_an_empty_batch_passes_unevaluated(pipeline, batch):
     )
     verdict = validate(batch(0), spec)
     assert verdict.status == "passed"
-    assert {(result.outcome, result.elements, result.message) for result in verdict.results} == {("passed", 0, "no rows in this batch")}
+    assert {(result.outcome, result.elements, result.message) for result in verdict.results} == {
+        ("passed", 0, "no rows in this batch"),
+        ("passed", None, "passed"),
+    }
     assert len(verdict.results) == len(rules(spec))
 
 
@@ -380,13 +384,48 @@ def test_the_share_of_quarantined_rows_is_judged_beside_the_rows(pipeline, batch
         assert [result.index for result in verdict.results] == list(range(len(rules(spec))))
     assert verdict.results[1].observed == quarantined / 1_000
     if status == "held":
-        assert "11 of 1000 rows read were quarantined (1.1%)" in verdict.describe()
+        assert "11 of 1,000 rows read were quarantined (1.1%)" in verdict.describe()
+
+
+@pytest.mark.parametrize(
+    ("limits", "quarantined", "status"),
+    [
+        ({}, 0, "passed"),
+        ({}, 10, "passed"),
+        ({}, 11, "warned"),
+        ({}, 100, "warned"),
+        ({}, 101, "held"),
+        ({}, 1_000, "held"),
+        ({"hold": "never"}, 1_000, "warned"),
+        ({"warn": "never"}, 100, "passed"),
+        ({"warn": "never", "hold": "never"}, 1_000, "passed"),
+        ({"warn": 0, "hold": 0}, 1, "held"),
+    ],
+)
+def test_a_batch_that_loses_many_rows_is_not_passed(pipeline, batch, limits, quarantined, status):
+    for rows in (batch(), batch(0)):
+        assert validate(rows, pipeline(quarantine=limits), rows_read=1_000, rows_quarantined=quarantined).status == status
+    assert validate(batch(0), pipeline(quarantine=limits)).status == "passed"  # a batch without rows
+
+
+def test_a_loss_is_told_once_by_the_gravest_rule(pipeline, batch):
+    loss = Loss({"null_time": 1, "too_late": 200}, ("do this",), ({"origin": "EWR", "reason": "too_late"},))
+    verdict = validate(batch(), pipeline(RATE | {"severity": "info"}), rows_read=1_000, rows_quarantined=201, loss=lambda: loss)
+    assert [(result.severity, result.examples) for result in verdict.unmet] == [("info", ()), ("critical", loss.examples), ("warning", ())]
+    assert "201 of 1,000 rows read were quarantined (20.1%), more than 10 %: 200 too_late, 1 null_time; do this" in verdict.describe()
+    assert verdict.describe().count("do this") == 1
+    assert verdict.lost == loss.examples
+    assert "EWR" not in verdict.describe()
+
+
+def test_a_loss_within_the_limits_is_not_looked_at(pipeline, batch):
+    assert validate(batch(), pipeline(), rows_read=1_000, rows_quarantined=10, loss=lambda: pytest.fail("looked at")).lost == ()
 
 
 def test_the_share_of_quarantined_rows_is_on_the_page(pipeline, batch, tmp_path):
     from windowmill.expectations.docs import write_docs
 
-    verdict = validate(batch(), pipeline(RATE | {"severity": "warning"}), rows_read=10, rows_quarantined=5)
+    verdict = validate(batch(), pipeline(RATE | {"severity": "warning"}, quarantine={"hold": "never"}), rows_read=10, rows_quarantined=5)
     assert verdict.status == "warned"
     write_docs(str(tmp_path), verdict, pipeline="p", batch=0, at=datetime(2024, 3, 1, tzinfo=UTC))
     assert any("quarantined" in page.read_text() for page in tmp_path.rglob("*.html"))

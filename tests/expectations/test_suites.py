@@ -28,7 +28,7 @@ def test_rules_of_the_spec_come_first_and_keep_their_positions(pipeline):
     assert (suite[0].index, suite[0].origin, suite[0].column, suite[0].severity) == (0, "spec", "delay", "warning")
     assert suite[0].arguments == {"column": "delay", "max_value": 9}
     assert [rule.index for rule in suite] == list(range(len(suite)))
-    assert {rule.severity for rule in suite[1:]} == {"critical"}
+    assert {rule.severity for rule in suite[1:-1]} == {"critical"}
 
 
 def test_every_pipeline_gets_columns_identity_order_and_counts(pipeline):
@@ -43,7 +43,24 @@ def test_every_pipeline_gets_columns_identity_order_and_counts(pipeline):
             {"column_A": "window_end", "column_B": "window_start", "or_equal": False, "ignore_row_if": "either_value_is_missing"},
         ),
         (BETWEEN, {"column": "flights", "min_value": 1}),
+        ("expect_quarantined_rate_to_be_below", {"max_value": 0.1}),
+        ("expect_quarantined_rate_to_be_below", {"max_value": 0.01}),
     ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [
+        ({}, [("critical", 0.1), ("warning", 0.01)]),
+        ({"hold": "50 %"}, [("critical", 0.5), ("warning", 0.01)]),
+        ({"hold": "never"}, [("warning", 0.01)]),
+        ({"warn": None, "hold": "0.5%"}, [("critical", 0.005)]),
+        ({"warn": "never", "hold": "never"}, []),
+    ],
+)
+def test_every_pipeline_limits_its_quarantined_rows_unless_it_says_otherwise(pipeline, limits, wanted):
+    suite = [rule for rule in always(pipeline(quarantine=limits)) if rule.type == "expect_quarantined_rate_to_be_below"]
+    assert [(rule.severity, rule.arguments["max_value"]) for rule in suite] == wanted
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,9 +16,7 @@ from windowmill.jobs.batch.adopting import same_quarantined
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness_in_process import judged, seen_after
-from windowmill.jobs.ways.quarantine import BAD_CONDITION, MOST_BAD_ROWS, check_bad_rows
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, ORDER, TIME
-from windowmill.windowing.errors import TooManyBadRowsError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -153,19 +150,3 @@ def test_rows_set_aside_by_two_attempts_are_compared_each_as_often_as_it_came(tm
     others = [set_aside("a", "b"), set_aside("a", "b", "b"), set_aside("a", "a", "c"), set_aside("a", "a", "b", reason="too_late")]
     assert not any(same_quarantined(other, path, 1) for other in others)
     assert not same_quarantined(set_aside("a", "a", "b"), path, 2)
-
-
-def staged(count: int, reason: str) -> Any:
-    rows = pa.table({"reason": [reason] * count, "detail": ["condition 'x' fails"] * count, "source_version": [4] * count})
-    return SimpleNamespace(rows=count, read=rows.select)
-
-
-@pytest.mark.covers("I1")
-def test_a_condition_that_fails_on_a_great_part_of_the_rows_refuses_the_batch():
-    check_bad_rows(staged(MOST_BAD_ROWS, BAD_CONDITION), 2 * MOST_BAD_ROWS, PIPELINE, 3)
-    check_bad_rows(staged(MOST_BAD_ROWS + 1, BAD_CONDITION), 20 * MOST_BAD_ROWS, PIPELINE, 3)
-    check_bad_rows(staged(MOST_BAD_ROWS + 1, "null_time"), 2 * MOST_BAD_ROWS, PIPELINE, 3)
-    with pytest.raises(
-        TooManyBadRowsError, match=r"conditions fail on 1,001 of 2,000 rows, .* version 4 of the source: condition 'x' fails"
-    ):
-        check_bad_rows(staged(MOST_BAD_ROWS + 1, BAD_CONDITION), 2 * MOST_BAD_ROWS, PIPELINE, 3)

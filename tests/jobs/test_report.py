@@ -181,13 +181,13 @@ def test_key_figures_add_up(pipeline):
     assert "3 runs, 0 backfills" in words
 
 
-@pytest.mark.parametrize(("quarantined", "warned"), [(14, False), (15, True)])
+@pytest.mark.parametrize(("quarantined", "warned"), [(15, False), (16, True)])
 def test_many_quarantined_rows_are_warned_of(pipeline, quarantined, warned):
     from windowmill.jobs.commands.answers import status_of
 
     commit(pipeline, rows_read=1_500, rows_applied=1_500 - quarantined, rows_quarantined=quarantined)
     words = Page.of(pipeline).html
-    assert ("15 of 1,500 rows read (1.0%) were quarantined" in words) is warned
+    assert ("16 of 1,500 rows read (1.1%) were quarantined" in words) is warned
     assert ("--arrival event_time" in (status_of(pipeline).data["warning"] or "")) is warned
 
 

@@ -46,6 +46,7 @@ FULL: dict[str, Any] = {
     "sink": {"path": "/data/out"},
     "checkpoints": {"path": "/data/cp"},
     "expectations": [{"type": "expect_column_values_to_be_between", "column": "n", "min_value": 1, "max_value": 3, "severity": "warning"}],
+    "quarantine": {"warn": "2 %", "hold": 0.25},
     "schedule": "@daily",
 }  # fmt: skip
 

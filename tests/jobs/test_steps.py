@@ -177,7 +177,6 @@ def test_the_ledger_is_told_last(monkeypatch):
 def applied(monkeypatch: pytest.MonkeyPatch, *, counted: int, set_aside: int, logged: int | None, filtered: bool = False) -> Applied:
     """A batch of ten rows that the source's log tells to be ``logged``."""
     monkeypatch.setattr(balance, "set_aside", lambda *_: SimpleNamespace(rows=set_aside, drop=lambda: None))
-    monkeypatch.setattr(balance, "check_bad_rows", lambda *_: None)
     source = SimpleNamespace(filter="v > 1" if filtered else None)
     batch: Any = SimpleNamespace(
         plan=plan(3),

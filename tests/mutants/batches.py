@@ -165,11 +165,11 @@ MUTANTS = (
         ("tests/jobs/test_arrival.py::test_rows_of_a_snapshot_are_never_late",),
     ),
     Mutant(
-        "bad-rows-without-limit",
-        "jobs/ways/quarantine.py",
-        "    if bad.num_rows > most:",
+        "quarantined-rows-without-limit",
+        "expectations/suites.py",
+        "    if hold is not None:",
         "    if False:",
-        ("tests/jobs/test_arrival.py::test_a_condition_that_fails_on_a_great_part_of_the_rows_refuses_the_batch",),
+        ("tests/expectations/test_gate.py::test_a_batch_that_loses_many_rows_is_not_passed",),
     ),
     Mutant(
         "run-without-the-lease",

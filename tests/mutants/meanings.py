@@ -109,7 +109,7 @@ MUTANTS = (
     ),
     Mutant(
         "values-of-the-environment-told",
-        "windowing/specfile.py",
+        "windowing/redaction.py",
         "    for written, value in sorted(filled.items(), key=lambda pair: -len(pair[1])):",
         "    for written, value in ():",
         ("tests/jobs/test_secrets.py::test_what_came_from_the_environment_is_not_told_wherever_it_stands",),

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from tests.spark.harness import BASE, MINUTE, Bench
 from windowmill.jobs.dataframe import aggregate
-from windowmill.jobs.ways import limits, quarantine
-from windowmill.windowing.errors import LimitExceededError, TooManyBadRowsError
+from windowmill.jobs.ways import limits
+from windowmill.windowing.errors import HeldError, LimitExceededError
 
 pytestmark = pytest.mark.spark
 
@@ -80,16 +80,15 @@ def test_times_at_the_ends_of_64_bits_are_set_aside(spark, tmp_path, monkeypatch
     assert [row["n"] for row in bench.rows() if row["window_end"] == 10] == [2]
 
 
-def test_too_many_rows_on_which_a_condition_fails_refuse_the_batch(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(quarantine, "MOST_BAD_ROWS", 3)
-    bench = bench_of(tmp_path, HOURLY)
+def test_many_rows_on_which_a_condition_fails_hold_the_batch(spark, tmp_path):
+    bench = bench_of(tmp_path, HOURLY, quarantine={})
     bench.land([ROW | {"label": "x"}] * 4 + [ROW] * 30)
-    with pytest.raises(TooManyBadRowsError, match=r"4 of 34 rows, .* condition 'cast\(label as int\) > 4' fails on the row"):
+    says = r"4 of 34 rows .* 4 bad_condition; .*condition 'cast\(label as int\) > 4' fails on the row; use try_cast"
+    with pytest.raises(HeldError, match=says):
         bench.run()
     assert not DeltaTable.is_deltatable(bench.sink)
-    monkeypatch.undo()
-    [done] = bench.run()
-    assert done.commit.rows_quarantined == 4
+    [done] = bench.run(ruling="release")
+    assert (done.commit.rows_quarantined, done.commit.verdict) == (4, "released")
 
 
 def test_windows_without_end_are_refused_before_the_work(spark, tmp_path):

@@ -183,7 +183,7 @@ def test_a_column_that_took_the_name_of_another_is_refused(spark, tmp_path, chan
     rows = events(65, 300)
     bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}, "other": {"max": "i"}}})
     schema = SCHEMA.set(SCHEMA.get_field_index("i"), pa.field("i", pa.float64()))
-    write_deltalake(bench.source, pa.Table.from_pylist(rows[:150], schema=schema))
+    bench.append(pa.Table.from_pylist(rows[:150], schema=schema))
     table = f"delta.`{bench.source}`"
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     bench.run()

@@ -1,0 +1,87 @@
+"""Tells what the next run will find: versions that wait, and why it would refuse or fail. No JVM, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from windowmill.jobs.batch import planning
+from windowmill.jobs.sources.kinds import KINDS, open_source
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.errors import SourceError, WindowmillError
+
+if TYPE_CHECKING:
+    from windowmill.checkpoints.ledger import Ledger
+    from windowmill.jobs.sources.base import LoggedVersion
+    from windowmill.windowing.spec import Pipeline
+
+#: Versions that the text of ``status`` names.
+_MOST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class NextRun:
+    """What a run that began now would find.
+
+    Attributes
+    ----------
+    waiting
+        Number of the source's versions that no batch has read; null if it is not known.
+    changing
+        Those of them that update or remove rows.
+    error
+        Why the run would end without a batch; null if nothing is known to be in its way.
+    """
+
+    waiting: int | None = None
+    changing: tuple[LoggedVersion, ...] = ()
+    error: WindowmillError | None = None
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, ledger: Ledger) -> NextRun:
+        """Look at the pipeline's spec, source and tables as a run does before it makes its plan."""
+        error: WindowmillError | None = None
+        try:
+            planning.next_run(runnable_of(pipeline), ledger, interval_end=datetime.now(UTC), record=False)
+        except WindowmillError as err:
+            error = err
+        return cls(*_unread(pipeline, ledger), error)
+
+    def told_waiting(self) -> str | None:
+        """The versions that wait, for people."""
+        if self.waiting is None or not self.changing:
+            return None if self.waiting is None else f"{self.waiting:,}"
+        return f"{self.waiting:,}, of which {_told(self.changing)}"
+
+    def told_error(self) -> str | None:
+        """What the run would end with, for people."""
+        return None if self.error is None else f"would end with exit code {self.error.exit_code}: {self.error}"
+
+
+def _unread(pipeline: Pipeline, ledger: Ledger) -> tuple[int | None, tuple[LoggedVersion, ...]]:
+    last = ledger.last_commit
+    if pipeline.source is None or pipeline.source.path is None or pipeline.source.format not in KINDS:
+        return None, ()
+    try:
+        source = open_source(pipeline)
+    except WindowmillError:
+        return None, ()
+    if last is None:  # a first batch reads the table as it is
+        return source.version + 1, ()
+    if last.plan.source_id != source.table_id or source.version < last.to_version:
+        return None, ()
+    waiting = source.version - last.to_version
+    try:
+        return waiting, tuple(version for version in source.versions(last.to_version, source.version) if version.changes)
+    except SourceError:  # some versions are gone, which the run's own error says
+        return waiting, ()
+
+
+def _told(versions: Sequence[LoggedVersion]) -> str:
+    if len(versions) == 1:
+        [version] = versions
+        return f"version {version.version} is {'an' if version.operation[:1] in 'AEIOU' else 'a'} {version.operation}"
+    named = ", ".join(f"{version.version} ({version.operation})" for version in versions[:_MOST])
+    return f"versions {named}{' and more' if len(versions) > _MOST else ''} change rows"

@@ -1,0 +1,170 @@
+"""What no retry can mend ends with exit code 2, and ``status`` says so beforehand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import DeltaTable, write_deltalake
+
+from tests.checkpoints.records import NOW, commit
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs.batch.planning import next_run
+from windowmill.jobs.commands import app
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing import errors
+from windowmill.windowing.specfile import load_pipeline
+
+#: What retries may mend: storage that comes back, a machine, another run that ends; and a batch that somebody has to look at.
+RETRIED = {
+    "WindowmillError", "MachineError", "ServerGoneError", "SourceError", "SourceMissingError", "LedgerError", "LedgerCorruptError",
+    "LedgerBehindError", "FencedError", "LeaseTakenError", "StateError", "StateMissingError", "StateCorruptError", "StorageFullError",
+    "SinkError",
+}  # fmt: skip
+CLASSES = [found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, errors.WindowmillError)]
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_the_exit_code_of_an_error_says_whether_a_retry_may_mend_it(kind):
+    expected = 1 if kind.__name__ in RETRIED else 3 if kind is errors.HeldError else 2
+    assert kind.exit_code == expected
+    assert issubclass(kind, errors.RefusedError) == (expected == 2)
+
+
+class Bench:
+    """A pipeline whose first batch has been committed without having been carried out."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.spec = folder, folder / "p.yaml"
+        self.fields: dict[str, Any] = {
+            "pipeline": "p",
+            "source": {"path": str(folder / "source")},
+            "keys": ["k"],
+            "time": {"column": "t", "unit": "s"},
+            "windows": [{"name": "w", "type": "tumbling", "size": 10}],
+            "aggregates": {"low": {"min": "v"}},
+            "sink": {"path": str(folder / "sink")},
+        }
+        self.write()
+        self.land(1, 2)
+        pipeline = load_pipeline(self.spec)
+        ledger = Ledger.open(pipeline)
+        plan = next_run(runnable_of(pipeline), ledger)
+        assert plan is not None
+        ledger.record_commit(plan, commit(), NOW)
+
+    def write(self, **changes: Any) -> None:
+        self.spec.write_text(yaml.safe_dump(self.fields | changes))
+
+    def land(self, *times: int, without: str | None = None, **options: Any) -> None:
+        rows = pa.table({"t": pa.array(times, pa.int64()), "v": pa.array(times, pa.int64()), "k": ["a"] * len(times)})
+        rows = rows if without is None else rows.drop_columns([without])
+        write_deltalake(str(self.folder / "source"), rows, **{"mode": "append"} | options)
+
+    def status(self, capsys: Any) -> dict[str, Any]:
+        capsys.readouterr()
+        assert app.run(["status", str(self.spec), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    def text(self, capsys: Any) -> str:
+        capsys.readouterr()
+        assert app.run(["status", str(self.spec)]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.fixture
+def bench(tmp_path) -> Bench:
+    return Bench(tmp_path)
+
+
+def update(bench: Bench) -> None:
+    DeltaTable(str(bench.folder / "source")).update(updates={"v": "v + 1"})
+
+
+def changed_spec(bench: Bench) -> None:
+    bench.land(3)
+    bench.write(time={"column": "t", "unit": "s", "disorder": 5})
+
+
+def missing_column(bench: Bench) -> None:
+    bench.land(3, without="v", mode="overwrite", schema_mode="overwrite")
+    bench.write(source=bench.fields["source"] | {"changes": "ignore"})
+
+
+def replaced_source(bench: Bench) -> None:
+    (bench.folder / "source").rename(bench.folder / "old")
+    bench.land(1)
+
+
+def unknown_option(bench: Bench) -> None:
+    bench.write(source=bench.fields["source"] | {"options": {"maxFilesPerTrigger": "many"}})
+    bench.land(3)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (changed_spec, "time.disorder was not given and is 5"),
+        (missing_column, "column 'v' is gone since the last batch"),
+        (replaced_source, "this is another table"),
+        (update, "version 1 (UPDATE) changed or removed rows"),
+        (unknown_option, "source.options.maxFilesPerTrigger: got 'many'"),
+    ],
+)
+def test_what_a_run_refuses_is_said_before_by_status(bench, capsys, change, says):
+    before = bench.status(capsys)
+    assert (before["next_run_error"], before["next_run_exit_code"]) == (None, None)
+    change(bench)
+    records = Ledger.open(load_pipeline(bench.spec)).count
+    status = bench.status(capsys)
+    assert says in status["next_run_error"]
+    assert status["next_run_exit_code"] == 2
+    assert f"next run would end with exit code 2: {status['next_run_error']}"[:60] in bench.text(capsys)
+    assert app.run(["run", str(bench.spec)]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert says in told
+    assert Ledger.open(load_pipeline(bench.spec)).count == records
+
+
+def test_status_says_which_waiting_versions_change_rows(bench, capsys):
+    bench.land(3)
+    bench.land(4)
+    status = bench.status(capsys)
+    assert (status["versions_waiting"], status["versions_changing"], status["next_run_error"]) == (2, [], None)
+    assert "versions waiting 2 next run –" in bench.text(capsys)
+    update(bench)
+    status = bench.status(capsys)
+    assert (status["versions_waiting"], status["versions_changing"]) == (3, [{"version": 3, "operation": "UPDATE"}])
+    assert "versions waiting 3, of which version 3 is an UPDATE" in bench.text(capsys)
+    DeltaTable(str(bench.folder / "source")).delete("v = 2")
+    assert "versions waiting 4, of which versions 3 (UPDATE), 4 (DELETE) change rows" in bench.text(capsys)
+    bench.write(source=bench.fields["source"] | {"changes": "ignore"})
+    assert bench.status(capsys)["next_run_error"] is None
+
+
+def test_status_leaves_a_failure_that_a_retry_may_mend_to_the_retry(bench, capsys):
+    (bench.folder / "source").rename(bench.folder / "away")
+    status = bench.status(capsys)
+    assert (status["next_run_exit_code"], status["versions_waiting"]) == (1, None)
+    assert "there is no Delta table" in status["next_run_error"]
+
+
+def test_status_of_a_pipeline_that_has_never_run(tmp_path, capsys):
+    bench = Bench.__new__(Bench)
+    bench.folder, bench.spec = tmp_path, tmp_path / "p.yaml"
+    bench.fields = {
+        "pipeline": "p", "source": {"path": str(tmp_path / "source")}, "keys": ["gate"], "time": {"column": "t", "unit": "s"},
+        "windows": [{"name": "w", "type": "tumbling", "size": 10}], "aggregates": {"low": {"min": "v"}},
+        "sink": {"path": str(tmp_path / "sink")},
+    }  # fmt: skip
+    bench.write()
+    bench.land(1)
+    status = bench.status(capsys)
+    assert (status["versions_waiting"], status["next_run_exit_code"]) == (1, 2)
+    assert "has no column 'gate'" in status["next_run_error"]
+    assert not (tmp_path / "sink.windowmill").exists()
+    assert app.run(["run", str(bench.spec)]) == 2

@@ -1,0 +1,82 @@
+"""Compares what two specs mean: which fields differ, with both values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from windowmill.windowing.yamltext import VARIABLE
+
+#: A field that a spec leaves out.
+_ABSENT = object()
+#: Limits on the differences, and on the characters of a value, in a message.
+_MOST, _SHOWN = 5, 80
+
+
+def told_difference(before: Mapping[str, Any], now: Mapping[str, Any], actual: Mapping[str, Any]) -> str | None:
+    """The differences between two specs in one line, each as field, old and new value; null if none can be told.
+
+    Parameters
+    ----------
+    before, now
+        What the specs mean, with variables as written (:meth:`windowmill.windowing.spec.Pipeline.shown_meaning`).
+    actual
+        As ``now``, with the values of variables.
+
+    Examples
+    --------
+    >>> told_difference({"time": {"column": "t", "disorder": "1 hour"}}, *2 * ({"time": {"column": "t"}, "emit": "revise"},))
+    'time.disorder was "1 hour" and is not given; emit was not given and is "revise"'
+    """
+    told = [f"{where} was {_shown(old)} and is {_shown(new)}" for where, old, new in _differences(before, now, actual, "")]
+    if not told:
+        # As written they are the same, so the value of a variable must differ.
+        told = [f"{where}: the value of {name} is another one" for where, name in _variables(now, "")]
+    more = f"; and {len(told) - _MOST} more" if len(told) > _MOST else ""
+    return "; ".join(told[:_MOST]) + more or None
+
+
+def _differences(before: Any, now: Any, actual: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
+    # A text that now comes from the environment may still be the same.
+    if before in (now, actual):
+        return
+    parts = [_parts(value) for value in (before, now, actual)]
+    old, new, new_actual = parts
+    if old is None or new is None or new_actual is None:
+        yield where, before, now
+        return
+    names = list(dict.fromkeys([*old, *new]))
+    if list(old) != list(new) and old.keys() == new.keys() and not isinstance(now, Mapping):
+        yield f"the order of {where}", list(old), list(new)
+    for name in names:
+        old_part, new_part, actual_part = (part.get(name, _ABSENT) for part in (old, new, new_actual))
+        yield from _differences(old_part, new_part, actual_part, f"{where}.{name}" if where else name)
+
+
+def _parts(value: Any) -> Mapping[str, Any] | None:
+    """The fields of ``value``, or its items by their names; null if it has neither."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) and "name" in item for item in value):
+        return {item["name"]: item for item in value}
+    return None
+
+
+def _variables(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    """The variables in the texts of ``value``, each with the path of its field."""
+    if isinstance(value, str):
+        for name in VARIABLE.findall(value):
+            yield where, f"${{{name}}}"
+    elif isinstance(value, list) and _parts(value) is None:
+        for item in value:
+            yield from _variables(item, where)
+    for name, item in (_parts(value) or {}).items():
+        yield from _variables(item, f"{where}.{name}" if where else name)
+
+
+def _shown(value: Any) -> str:
+    if value is _ABSENT:
+        return "not given"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
