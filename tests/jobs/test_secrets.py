@@ -15,7 +15,8 @@ from windowmill.checkpoints.batches import Commit, RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.cli import main
 from windowmill.jobs.report import write_report
-from windowmill.windowing.errors import SourceError, SpecError
+from windowmill.jobs.spark import launch
+from windowmill.windowing.errors import MachineError, SourceError, SpecError
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
 CANARY = "CaNaRy-7f3a'x"
@@ -111,6 +112,11 @@ def test_explain_does_not_tell_it_either(tmp_path, capsys, monkeypatch, path, fo
     assert "hunter2" not in captured.out + captured.err
 
 
+def no_spark(*, brief: bool) -> None:
+    """Stands for the start of Spark, which these tests do without."""
+    raise MachineError(f"Spark is not started (brief: {brief})")
+
+
 @pytest.mark.covers("X4")
 @pytest.mark.parametrize(
     "command",
@@ -135,6 +141,7 @@ def test_explain_does_not_tell_it_either(tmp_path, capsys, monkeypatch, path, fo
 )  # fmt: skip
 def test_no_command_tells_what_came_from_the_environment(tmp_path, capsys, monkeypatch, command, field):
     monkeypatch.setenv("SECRET", "hunter2hunter2")
+    monkeypatch.setattr(launch, "begin", no_spark)
     monkeypatch.chdir(tmp_path)
     at = datetime(2024, 1, 1, tzinfo=UTC)
     write_deltalake("in", pa.table({"k": ["a"], "v": [1.0], "name": ["x"], "t": pa.array([at], pa.timestamp("us", "UTC"))}))
