@@ -18,7 +18,8 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SHIELDED = re.compile("\\$\ue000([A-Za-z0-9_]+)\ue001")
 
 #: Characters that libyaml treats otherwise than PyYAML's own parser does (found by comparing the two on mutated specs).
-_READ_OTHERWISE = re.compile("[\t\r?!%\x85\u2028\u2029\ufeff]|[|>][-+0-9]*#")
+#: A percentage such as ``1 %`` is read alike.
+_READ_OTHERWISE = re.compile("[\t\r?!\x85\u2028\u2029\ufeff]|(?<![0-9])(?<![0-9] )%|[|>][-+0-9]*#")
 
 
 def parse_yaml(text: str) -> tuple[Any, Any]:
