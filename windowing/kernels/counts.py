@@ -135,7 +135,8 @@ def _windows_of_key(
 ) -> Any:
     """Find the windows of one key, and judge its suspects in order of arrival; returns the grown sequence and listed rows."""
     first, last = rows.offsets[key], rows.offsets[key + 1]
-    behind = suspects_of(first, last, judged.suspect, rows.moment)
+    # No row completes a window before another that arrived together with it has joined it.
+    behind = suspects_of(first, last, judged.suspect, rows.moment, False)
     lengths = found.lengths
     group = -1
     begin = lo = hi = lengths[LENGTH]

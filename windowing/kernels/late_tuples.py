@@ -45,7 +45,7 @@ def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, moment
         for place in range(first, last):
             suspect[place] = new[place] and time[place] < watermark[place]
             accepted[place] = new[place] and not suspect[place]
-        suspects = suspects_of(first, last, suspect, moment)
+        suspects = suspects_of(first, last, suspect, moment, False)
         lives, born_with, born_at = 0, np.empty(behind, np.int64), np.empty(behind, np.int64)
         for place in suspects:
             met = watermark[place]

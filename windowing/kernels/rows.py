@@ -29,17 +29,18 @@ class Rows(NamedTuple):
 
 
 @njit
-def suspects_of(first: int, last: int, suspect: Bools, moment: Ints) -> Any:
-    """Indices of the suspects in rows ``first:last``, in order of arrival; of those that arrived together the latest first. O(n + m log m).
+def suspects_of(first: int, last: int, suspect: Bools, moment: Ints, latest_first: bool) -> Any:
+    """Indices of the suspects in rows ``first:last``, in order of arrival; O(n + m log m).
 
-    From the latest to the earliest, a row that joins others to an open session is there before them.
+    Those that arrived together come from the earliest to the latest, or with ``latest_first`` from the latest to the earliest.
     """
     count = 0
     for row in range(first, last):
         count += 1 if suspect[row] else 0
     rows, arrival = np.empty(count, np.int64), np.empty(count, np.int64)
     count = 0
-    for row in range(last - 1, first - 1, -1):
+    for place in range(last - first):
+        row = last - 1 - place if latest_first else first + place
         if suspect[row]:
             rows[count], arrival[count] = row, moment[row]
             count += 1

@@ -81,7 +81,8 @@ def sessions(gap: int, longest: int, rows: Rows, marks: Ints, suspect: Bools, li
     closed = Closed(np.full(n, -1, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64))
     for key in range(len(rows.offsets) - 1):
         first, last = rows.offsets[key], rows.offsets[key + 1]
-        for row in suspects_of(first, last, suspect, rows.moment):
+        # A row that joins others to an open session is there before them.
+        for row in suspects_of(first, last, suspect, rows.moment, True):
             count = _close(limits, rows, key, rows.moment[row], live, marks[row], closed, count)
             live[row] = True
             live[row] = accepted[row] = _closes_with(limits, rows, first, last, live, row) > marks[row]

@@ -72,7 +72,7 @@ def _begin(rows: Rows, first: int, last: int, marks: Ints, late: Bools, held: Bo
     time = rows.time
     for row in range(first, last):
         begins[row] = max(time[row], fixed)
-    for row in suspects_of(first, last, late, rows.moment):
+    for row in suspects_of(first, last, late, rows.moment, False):
         begins[row] = max(time[row], _closed_point(rows, first, last, marks[row], held, fixed, begins, row))
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 class EventWindows(Protocol):
     """The windows of one key over the events accepted so far."""
 
+    def in_turn(self, together: list[Event]) -> list[Event]:
+        """Events that arrive together, in the order in which they are accepted."""
+
     def accept(self, event: Event) -> bool:
         """Accept ``event`` if a window that would hold it is still open; returns whether it did."""
 
@@ -45,6 +48,10 @@ def _overlap(new: Span, old: Span) -> bool:
     return new.start < old.end and old.start < new.end
 
 
+def _in_order(together: list[Event]) -> list[Event]:
+    return sorted(together, key=lambda event: event.order)
+
+
 def _passed(span: Span, watermark: float) -> bool:
     return span.end <= watermark
 
@@ -60,6 +67,10 @@ class Sessions:
         self._gap = window.gap.elapsed()
         self._max: float = window.max_size.elapsed() if window.max_size else math.inf
         self._live: list[Event] = []
+
+    def in_turn(self, together: list[Event]) -> list[Event]:
+        # From the latest to the earliest, an event that joins others to an open session is there before them.
+        return sorted(together, key=lambda event: event.order, reverse=True)
 
     def accept(self, event: Event) -> bool:
         self._live.append(event)
@@ -108,6 +119,7 @@ class Snapshots:
         self._fixed: float = BEFORE
 
     complete = staticmethod(_passed)
+    in_turn = staticmethod(_in_order)
 
     def accept(self, event: Event) -> bool:
         if event.stop > event.closed:
@@ -147,6 +159,10 @@ class Counts:
         self._begun: float = BEFORE
 
     complete = staticmethod(_passed)
+
+    def in_turn(self, together: list[Event]) -> list[Event]:
+        # From the earliest to the latest, no event completes a window before another has joined it, but for one that keeps it open.
+        return sorted(together, key=lambda event: (event.time < event.closed, event.order))
 
     def accept(self, event: Event) -> bool:
         self._events.append(event)
@@ -194,6 +210,7 @@ class Customs:
         self._told: tuple[Any, ...] | None = None  # order of the last event that the function has taken for good
 
     complete = staticmethod(_passed)
+    in_turn = staticmethod(_in_order)
 
     def accept(self, event: Event) -> bool:
         in_order = self._told is None or event.order > self._told
@@ -261,8 +278,7 @@ def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, cou
 
     for together in arriving_together(events):
         yield from settle(together[0].watermark, together[0].closed)
-        # From the latest to the earliest, an event that joins others to an open window is there before them.
-        for event in sorted(together, key=lambda event: event.order, reverse=True):
+        for event in windows.in_turn(together):
             (tally.counted if windows.accept(event) else tally.refused).add(event.number)
     yield from settle(course.watermark, course.closed)
 

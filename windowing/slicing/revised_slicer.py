@@ -34,10 +34,14 @@ class RevisedSlicer:
         Makes the replay of one key from the leaves' times and their cells, by leaf index.
     reads_cells
         Whether the replay reads cells; otherwise they are empty.
+    latest_first
+        Whether of rows that arrived together the latest is accepted first; otherwise those in closed windows come last, in order.
     """
 
-    def __init__(self, replay: Callable[[Times, Mapping[int, Cells]], Replay], *, reads_cells: bool = False) -> None:
-        self._replay, self._reads_cells = replay, reads_cells
+    def __init__(
+        self, replay: Callable[[Times, Mapping[int, Cells]], Replay], *, reads_cells: bool = False, latest_first: bool = False
+    ) -> None:
+        self._replay, self._reads_cells, self._latest_first = replay, reads_cells, latest_first
         self._rows, self._n_keys = _NONE, 0
         self._marks: dict[int, tuple[int, int, str]] = {}
         self._shown: dict[int, list[tuple[int, int, int, list[int]]]] = {}
@@ -78,8 +82,11 @@ class RevisedSlicer:
             replay.rows.sort()
         moments = clock.moments(leaves.number).tolist()
         settled: dict[int, int] = {}
-        # Of rows that arrived together the latest first, so that a row that joins others to an open window is there before them.
-        for row in sorted(np.flatnonzero(leaves.new).tolist(), key=lambda row: (moments[row], -row)):
+
+        def turn(row: int) -> tuple[int, ...]:
+            return (moments[row], -row) if self._latest_first else (moments[row], times.time[row] < closed[row], row)
+
+        for row in sorted(np.flatnonzero(leaves.new).tolist(), key=turn):
             key = int(leaves.key[row])
             replay = replay_of(key)
             if settled.get(key) != moments[row]:

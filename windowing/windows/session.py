@@ -36,7 +36,7 @@ class Session(Window):
         size = self.greatest_size()
         gap, longest = self.gap.elapsed(), AFTER if size is None else size
         if pipeline.emit == "revise":
-            return RevisedSlicer(lambda times, _cells: SessionReplay(times, gap, longest))
+            return RevisedSlicer(lambda times, _cells: SessionReplay(times, gap, longest), latest_first=True)
         return SessionSlicer(gap, longest, pipeline)
 
     def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
