@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from windowmill.checkpoints.batches import BackfillPlan, Batch, Commit, Plan, Status
 from windowmill.checkpoints.records import SUMMED_FORMAT, Record
-from windowmill.checkpoints.stored_plans import StoredPlan
+from windowmill.checkpoints.stored_plans import ADDED_TO_FORMAT_2, StoredPlan
 from windowmill.windowing.errors import LedgerCorruptError, LedgerError
 
 #: Increased when the meaning of records changes; an older windowmill refuses a newer ledger.
@@ -179,14 +179,14 @@ def _parsed(record: Record, path: str) -> dict[str, Any]:
 
 
 def _built(kind: type, values: Any, record: Record, path: str) -> Any:
-    """Build a ``kind`` from ``values``; records of format 1 may lack fields that were added later and have defaults."""
+    """Build a ``kind`` from ``values``; records of format 1 may lack any field that has a default."""
     subject = f"the {record.kind} of batch {record.batch}"
     if not isinstance(values, dict):
         raise _corrupt(path, f"{subject} has no {kind.__name__.lower()}")
     chosen = {}
     for name, (fits, required) in _fields(kind).items():
         if name not in values:
-            if required or record.format >= SUMMED_FORMAT:
+            if required or (record.format >= SUMMED_FORMAT and name not in ADDED_TO_FORMAT_2):
                 raise _corrupt(path, f"{subject} has no {name}")
             continue
         if not fits(values[name]):
