@@ -13,13 +13,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from windowmill.checkpoints.batches import BackfillPlan, Batch, Commit, Plan, Status
 from windowmill.checkpoints.records import SUMMED_FORMAT, Record
-from windowmill.checkpoints.stored_plans import StoredPlan
+from windowmill.checkpoints.stored_plans import ADDED_TO_FORMAT_2, StoredPlan
 from windowmill.windowing.errors import LedgerCorruptError, LedgerError
 
 #: Increased when the meaning of records changes; an older windowmill refuses a newer ledger.
 FORMAT = 2
-#: Fields with defaults that the first records of format 2 do not have.
-_LATER_FIELDS = ("definition",)
 #: Status of a batch after a record of each kind.
 STATUS: Mapping[str, Status] = {"plan": "open", "held": "held", "commit": "committed", "abandoned": "abandoned"}
 #: Name of the running totals in the body of a commit.
@@ -191,7 +189,7 @@ def _built(kind: type, values: Any, record: Record, path: str) -> Any:
     chosen = {}
     for name, (fits, required) in _fields(kind).items():
         if name not in values:
-            if required or (record.format >= SUMMED_FORMAT and name not in _LATER_FIELDS):
+            if required or (record.format >= SUMMED_FORMAT and name not in ADDED_TO_FORMAT_2):
                 raise _corrupt(path, f"{subject} has no {name}")
             continue
         if not fits(values[name]):

@@ -7,6 +7,8 @@ from typing import Literal
 
 from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 
+#: Fields that earlier releases did not store in records of format 2.
+ADDED_TO_FORMAT_2 = frozenset({"source_mark", "pipeline", "definition"})
 _COMMON = tuple(common.name for common in fields(Plan))
 
 
