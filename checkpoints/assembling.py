@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from windowmill.checkpoints.batches import BackfillPlan, Batch, Commit, Plan, Status
 from windowmill.checkpoints.records import SUMMED_FORMAT, Record
 from windowmill.checkpoints.stored_plans import ADDED_TO_FORMAT_2, StoredPlan
-from windowmill.windowing.errors import LedgerCorruptError, LedgerError
+from windowmill.windowing.errors import LedgerCorruptError, LedgerError, OutdatedLedgerError
 
 #: Increased when the meaning of records changes; an older windowmill refuses a newer ledger.
-FORMAT = 2
+FORMAT = 3
 #: Status of a batch after a record of each kind.
 STATUS: Mapping[str, Status] = {"plan": "open", "held": "held", "commit": "committed", "abandoned": "abandoned"}
 #: Name of the running totals in the body of a commit.
@@ -80,12 +80,19 @@ def assemble(records: Sequence[Record], path: str, *, integer_axis: bool) -> lis
     ------
     LedgerError
         If a newer windowmill wrote one of them.
+    OutdatedLedgerError
+        If an older one did.
     LedgerCorruptError
         If a record is missing, duplicated, damaged or contradicts the others.
     """
-    newer = max((record.format for record in records), default=FORMAT)
-    if newer > FORMAT:
-        raise LedgerError(f"ledger {path}: holds format {newer}, this windowmill reads up to {FORMAT}; upgrade windowmill on this machine")
+    other = next((record.format for record in records if record.format != FORMAT), FORMAT)
+    if other > FORMAT:
+        raise LedgerError(f"ledger {path}: holds format {other}, this windowmill reads format {FORMAT}; upgrade windowmill on this machine")
+    if other < FORMAT:
+        raise OutdatedLedgerError(
+            f"ledger {path}: holds format {other} of a version before the first release, this windowmill reads format {FORMAT}; give the "
+            "pipeline a new sink and backfill it there"
+        )
     batches: list[Batch] = []
     last: Batch | None = None
     for number, group in groupby(records, key=lambda record: record.batch):

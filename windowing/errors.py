@@ -82,6 +82,10 @@ class LedgerError(WindowmillError):
     """The ledger holds something it cannot hold, or cannot be read."""
 
 
+class OutdatedLedgerError(LedgerError, RefusedError):
+    """The ledger was written by a version before the first release, whose formats and rules were others."""
+
+
 class LedgerCorruptError(LedgerError):
     """A record of the ledger is damaged, doubled or missing."""
 

@@ -10,20 +10,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from tests.golden.make import CASES, HERE, KEPT, Golden, rows_of
 from tests.spark.harness import differences, expected, place
-from windowmill.checkpoints.formats import FORMAT, UNCHECKED_THROUGH
-from windowmill.windowing.columnar.added_columns import SUM
+from windowmill.checkpoints.assembling import FORMAT as RECORD_FORMAT
+from windowmill.windowing.errors import OutdatedLedgerError
 from windowmill.windowing.specfile import parse_pipeline
 
-FOLDERS = sorted(folder for format_ in HERE.glob("format-*") for folder in format_.iterdir())
+CURRENT = f"format-{RECORD_FORMAT}"
+FOLDERS = sorted((HERE / CURRENT).iterdir())
+OLDER = sorted(folder for format_ in HERE.glob("format-*") if format_.name != CURRENT for folder in format_.iterdir())
 
 
-def landed(source: Path) -> list[dict[str, Any]]:
-    """The rows of ``source`` in the order of arrival, instants of the time column as integers."""
+def landed(source: Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """The rows of ``source`` in the order of arrival, instants of the time column as integers, and the version of each."""
     rows: list[dict[str, Any]] = []
+    commits: list[int] = []
     for version in sorted((source / "_delta_log").glob("*.json")):
         for action in map(json.loads, version.read_text().splitlines()):
             if "add" in action:
@@ -31,7 +34,8 @@ def landed(source: Path) -> list[dict[str, Any]]:
                 for name in {"t", "e"} & set(table.column_names):
                     table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.int64()))
                 rows += table.to_pylist()
-    return rows
+                commits += [int(version.stem)] * table.num_rows
+    return rows, commits
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +74,8 @@ def test_go_on_from_tables_of_a_released_format(spark, tmp_path, folder):
         golden.land(rows_of(seed, 100, first=300))
         golden.run()
     pipeline = parse_pipeline(golden.spec())
-    want = expected(pipeline, landed(golden.folder / "source"))
+    rows, commits = landed(golden.folder / "source")
+    want = expected(pipeline, rows, commits=commits)
     wanted = sorted(map(flat, want.rows), key=lambda row: str(place(pipeline, row)))
     assert len(wanted) > 10
     assert differences(published(golden), wanted) == []
@@ -78,24 +83,10 @@ def test_go_on_from_tables_of_a_released_format(spark, tmp_path, folder):
     assert quarantined.num_rows == len(want.quarantined)
 
 
-@pytest.mark.spark
-@pytest.mark.covers("V2")
-def test_state_that_an_attempt_of_the_first_release_wrote_is_adopted(spark, tmp_path, monkeypatch):
-    """It has no checksums, those that this release computes do."""
-    golden = Golden(Path(shutil.copytree(HERE / "format-1" / "open", tmp_path / "tables")))
-    with monkeypatch.context() as patch:
-        patch.setattr("windowmill.checkpoints.protocol.Attempt.commit", _die)
-        with pytest.raises(KeyboardInterrupt):
-            golden.run()
-    state = DeltaTable(golden.folder / "sink.windowmill" / "state")
-    older = state.to_pyarrow_table().drop_columns([SUM])
-    write_deltalake(state, older, mode="overwrite", schema_mode="overwrite")
-    DeltaTable(state.table_uri).alter.set_table_properties({FORMAT: "1", UNCHECKED_THROUGH: "-1"}, raise_if_not_exists=False)
-    golden.run()
-    assert DeltaTable(state.table_uri).to_pyarrow_table().num_rows == older.num_rows
-    want = expected(parse_pipeline(golden.spec()), landed(golden.folder / "source"))
-    assert len(published(golden)) == len(want.rows)
-
-
-def _die(*_: object) -> None:
-    raise KeyboardInterrupt
+@pytest.mark.parametrize("folder", OLDER, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
+def test_tables_of_versions_before_the_first_release_are_refused(tmp_path, folder):
+    golden = Golden(Path(shutil.copytree(folder, tmp_path / "tables")))
+    with pytest.raises(
+        OutdatedLedgerError, match=r"of a version before the first release, .* give the pipeline a new sink and backfill it there"
+    ):
+        golden.run()

@@ -395,16 +395,26 @@ def test_the_command_prints_text_and_json_and_ends(tmp_path, slices):
     assert main(["state", str(path)]) == 0
 
 
+def oracle(pipeline: Pipeline, golden: Golden) -> list[dict[str, Any]]:
+    """The rows of the reference over all that has landed."""
+    rows, commits = landed(golden.folder / "source")
+    return evaluate(pipeline, list(map(Record, rows)), commits=commits).rows
+
+
 def test_open_sessions_are_shown_beside_slices(tmp_path, capsys):
-    golden = Golden(Path(shutil.copytree(HERE / "format-2" / "sessions", tmp_path / "tables")))
+    golden = Golden(Path(shutil.copytree(HERE / "format-3" / "sessions", tmp_path / "tables")))
     pipeline = Pipeline.model_validate(golden.spec())
     summary = state_of(pipeline, [], 5).data["state"]
     assert summary["kind"] == "slices and sessions"
     parts = ("needed", "superseded", "unfinished")
     assert sum(summary[f"{kind}_entries_{part}"] for kind in ("slices", "sessions") for part in parts) == summary["entries"] > 10
-    rows = landed(golden.folder / "source")
+    rows, commits = landed(golden.folder / "source")
     # At the end of the input the open sessions are closed as they are.
-    visits = [row for row in evaluate(pipeline, list(map(Record, rows))).rows if row["window"] == "visits" and row["flag"] is True]
+    visits = [
+        row
+        for row in evaluate(pipeline, list(map(Record, rows)), commits=commits).rows
+        if row["window"] == "visits" and row["flag"] is True
+    ]
     last = max(visits, key=lambda row: row["window_end"])
     told = state_of(pipeline, ["flag=true"], 5).data["sessions"]
     shown = told["windows"][-1]
@@ -418,9 +428,9 @@ def test_open_sessions_are_shown_beside_slices(tmp_path, capsys):
 
 @pytest.mark.parametrize(("case", "window"), [("revised_visits", "visits"), ("cut_visits", "short")])
 def test_open_windows_are_those_that_the_end_of_the_input_closes(tmp_path, case, window):
-    golden = Golden(Path(shutil.copytree(HERE / "format-2" / case, tmp_path / "tables")))
+    golden = Golden(Path(shutil.copytree(HERE / "format-3" / case, tmp_path / "tables")))
     pipeline = Pipeline.model_validate(golden.spec())
-    of_window = [row for row in evaluate(pipeline, list(map(Record, landed(golden.folder / "source")))).rows if row["window"] == window]
+    of_window = [row for row in oracle(pipeline, golden) if row["window"] == window]
     wanted = {row["window_start"]: row for row in sorted(of_window, key=lambda row: row["revision"]) if row["flag"] is True}
     told = [each for each in state_of(pipeline, ["flag=true"], 99).data["windows"] if each["window"] == window]
     rows: dict[str, int] = {}
@@ -435,12 +445,12 @@ def test_open_windows_are_those_that_the_end_of_the_input_closes(tmp_path, case,
 
 
 def test_since_when_a_key_is_known_is_shown_beside_its_slices(tmp_path, capsys):
-    golden = Golden(Path(shutil.copytree(HERE / "format-2" / "empty", tmp_path / "tables")))
+    golden = Golden(Path(shutil.copytree(HERE / "format-3" / "empty", tmp_path / "tables")))
     pipeline = Pipeline.model_validate(golden.spec())
     summary = state_of(pipeline, [], 5).data["state"]
     assert summary["entries_of_spans"] == 6, "of three keys in two batches"
     found = state_of(pipeline, ["flag=true"], 5).data
-    events = evaluate(pipeline, list(map(Record, landed(golden.folder / "source")))).rows
+    events = oracle(pipeline, golden)
     slots = sorted(row["window_start"] for row in events if row["window"] == "slots" and row["flag"] is True)
     assert [told["window"] for told in found["known"]] == ["slots", "gaps"]
     assert found["known"][0]["first_slice"] == bound(slots[0], True)
