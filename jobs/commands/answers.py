@@ -18,6 +18,7 @@ from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.commands.next_run import NextRun
 from windowmill.jobs.commands.output import Answer
+from windowmill.jobs.commands.spec_values import as_written
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import StateCorruptError, first_line
 from windowmill.windowing.redaction import redacted
@@ -56,7 +57,7 @@ def status_of(pipeline: Pipeline) -> Answer:
         "source_version": last.to_version if last else None,
         "versions_waiting": following.waiting,
         "versions_changing": [{"version": version.version, "operation": version.operation} for version in following.changing],
-        "next_run_error": None if following.error is None else str(following.error),
+        "next_run_error": None if following.error is None else as_written(str(following.error)),
         "next_run_exit_code": None if following.error is None else following.error.exit_code,
         "open_batch": open_batch.number if open_batch else None,
         "rows_read": totals.rows_read,

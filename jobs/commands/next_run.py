@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from windowmill.jobs.batch import planning
+from windowmill.jobs.commands.spec_values import as_written
 from windowmill.jobs.sources.kinds import KINDS, open_source
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SourceError, WindowmillError
@@ -57,7 +58,7 @@ class NextRun:
 
     def told_error(self) -> str | None:
         """What the run would end with, for people."""
-        return None if self.error is None else f"would end with exit code {self.error.exit_code}: {self.error}"
+        return None if self.error is None else f"would end with exit code {self.error.exit_code}: {as_written(str(self.error))}"
 
 
 def _unread(pipeline: Pipeline, ledger: Ledger) -> tuple[int | None, tuple[LoggedVersion, ...]]:

@@ -6,18 +6,16 @@ python -m tests.checkpoints.fuzz_ledger --examples 10000
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import resource
 import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import write_deltalake
 
 from tests.checkpoints.records import history
 from windowmill.checkpoints.batches import Batch
@@ -42,11 +40,11 @@ class Result:
     allocated_bytes: int = 0
 
 
-def fuzz(folder: Path, *, examples: int, seed: int, format_: int, batches: int) -> Result:
+def fuzz(folder: Path, *, examples: int, seed: int, batches: int) -> Result:
     """Damage one file at a time of a ledger of ``batches`` batches below ``folder``, and read it."""
     folder.mkdir(parents=True, exist_ok=True)
     path, chance = folder / "ledger", random.Random(seed)
-    _write(path, format_, batches)
+    _write(path, batches)
     expected = Ledger(str(path)).batches()
     files = [file for file in sorted(path.rglob("*")) if file.is_file()]
     result, start = Result(), time.monotonic()
@@ -67,21 +65,13 @@ def fuzz(folder: Path, *, examples: int, seed: int, format_: int, batches: int) 
     return result
 
 
-def _write(path: Path, format_: int, batches: int) -> None:
+def _write(path: Path, batches: int) -> None:
     shutil.rmtree(path, ignore_errors=True)
-    if format_ > 1:
-        store = DeltaRecords(str(path))
+    store = DeltaRecords(str(path))
+    store.load()
+    for record in history(batches):
+        store.append(record)
         store.load()
-        for record in history(batches):
-            store.append(record)
-            store.load()
-        return
-    names = ("format", "kind", "batch", "attempt", "at", "body")
-    for record in history(batches, format_=1):
-        body = {name: value for name, value in json.loads(record.body).items() if name != "totals"}
-        row = asdict(record) | {"body": json.dumps(body)}
-        types = {"format": pa.int32(), "at": pa.timestamp("us", "UTC")}
-        write_deltalake(path, pa.table({name: pa.array([row[name]], types.get(name)) for name in names}), mode="append")
 
 
 def _damaged(content: bytes, chance: random.Random) -> tuple[str, bytes]:
@@ -118,21 +108,19 @@ def main() -> int:
         "--batches", type=int, default=30, help="from 30 on there is a checkpoint of the log, and merged files (default 30)"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--format", type=int, choices=(1, 2), default=2)
     arguments = parser.parse_args()
     # A flip that makes a library ask for gigabytes shall fail here, not take the machine with it.
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))
     with tempfile.TemporaryDirectory() as folder:
-        result = fuzz(Path(folder), examples=arguments.examples, seed=arguments.seed, format_=arguments.format, batches=arguments.batches)
+        result = fuzz(Path(folder), examples=arguments.examples, seed=arguments.seed, batches=arguments.batches)
     for line in [*result.wrong, *(f"read as something else: {damage}" for damage in result.accepted)][:50]:
         print(line)
     print(
-        f"format {arguments.format}: {result.examples} examples: {result.equal} equal, {result.refused} refused, "
+        f"{result.examples} examples: {result.equal} equal, {result.refused} refused, "
         f"{len(result.accepted)} accepted, {len(result.wrong)} wrong ({result.examples / result.seconds:.0f} a second), "
         f"at most {result.allocated_bytes:,} bytes allocated"
     )
-    # Records of format 1 have no checksums: some flips of theirs cannot be found.
-    return 1 if result.wrong or (result.accepted and arguments.format > 1) else 0
+    return 1 if result.wrong or result.accepted else 0
 
 
 if __name__ == "__main__":

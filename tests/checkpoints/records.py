@@ -29,12 +29,12 @@ def commit(**changes: Any) -> Commit:
     return Commit(**{"seen": 10, "emitted": 5, "verdict": "passed"} | changes)
 
 
-def history(batches: int, *, format_: int = FORMAT) -> Iterator[Record]:
+def history(batches: int) -> Iterator[Record]:
     """The records of ``batches`` batches that were planned and committed, without numbers and checksums."""
     totals = Totals()
     for number in range(batches):
         planned, outcome = plan(number), commit(seen=number, emitted=number, rows_read=3, rows_published=2)
         totals = totals.plus(planned, outcome)
         at = NOW + timedelta(minutes=5 * number)
-        yield Record(format_, "plan", number, "a", at, json.dumps(asdict(StoredPlan.of(planned))))
-        yield Record(format_, "commit", number, "a", at, json.dumps(asdict(outcome) | {TOTALS: asdict(totals)}))
+        yield Record(FORMAT, "plan", number, "a", at, json.dumps(asdict(StoredPlan.of(planned))))
+        yield Record(FORMAT, "commit", number, "a", at, json.dumps(asdict(outcome) | {TOTALS: asdict(totals)}))

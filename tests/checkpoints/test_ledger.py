@@ -326,7 +326,7 @@ def test_a_damaged_log_is_refused_and_never_started_anew(path):
 
 def test_a_newer_format_is_refused(path):
     DeltaRecords(path).append(Record(99, "plan", 0, "a", NOW, "{}"))
-    with pytest.raises(LedgerError, match="holds format 99, this windowmill reads up to 2; upgrade"):
+    with pytest.raises(LedgerError, match="holds format 99, this windowmill reads format 3; upgrade"):
         Ledger(path)
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import threading
-from dataclasses import asdict
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from tests.checkpoints.records import NOW, commit, history, plan
 from windowmill.checkpoints import record_table
@@ -35,16 +32,6 @@ def filled(path: str, batches: int) -> Ledger:
         store.append(record)
         store.load()
     return Ledger(path)
-
-
-def as_format_1(path: str, batches: int) -> None:
-    """A ledger as an older windowmill wrote it: a file for each record, without numbers and checksums."""
-    names = ("format", "kind", "batch", "attempt", "at", "body")
-    for record in history(batches, format_=1):
-        body = {name: value for name, value in json.loads(record.body).items() if name != "totals"}
-        row = asdict(record) | {"body": json.dumps(body)}
-        types = {"format": pa.int32(), "at": pa.timestamp("us", "UTC")}
-        write_deltalake(path, pa.table({name: pa.array([row[name]], types.get(name)) for name in names}), mode="append")
 
 
 def files_read(monkeypatch) -> list[str]:
@@ -156,19 +143,6 @@ def test_merging_and_appending_at_once_lose_nothing(path, monkeypatch):
     monkeypatch.undo()
     assert [batch.status for batch in Ledger(path).batches()] == ["committed"] * 12
     assert not [err for err in failures if isinstance(err, LedgerCorruptError)]
-
-
-@pytest.mark.parametrize("batches", [3, FAN])
-def test_a_ledger_of_an_older_windowmill_is_read_continued_and_merged(path, batches):
-    as_format_1(path, batches)
-    ledger = Ledger(path)
-    assert (ledger.count, ledger.totals.rows_read, len(ledger.batches())) == (batches, 3 * batches, batches)
-    ledger.record_plan(plan(batches), NOW)
-    ledger.record_commit(plan(batches), commit(seen=10**6, emitted=10**6, rows_read=5), NOW)
-    again = Ledger(path)
-    assert (len(again.batches()), again.totals.rows_read) == (batches + 1, 3 * batches + 5)
-    assert len(DeltaTable(path).file_uris()) < 2 * FAN
-    assert "sum" in [field.name for field in DeltaTable(path).schema().fields]
 
 
 @pytest.mark.covers("P10")

@@ -22,6 +22,7 @@ from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 CANARY = "CaNaRy-7f3a'x"
 FULL: dict[str, Any] = {
     "pipeline": "p",
+    "renamed_from": "q",
     "source": {"path": "/data/in", "format": "delta", "options": {"maxFilesPerTrigger": "5"}, "filter": "v > 1"},
     "keys": ["k"],
     "time": {

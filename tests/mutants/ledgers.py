@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant(
         "newer-ledger-accepted",
         "checkpoints/assembling.py",
-        "    if newer > FORMAT:",
+        "    if other > FORMAT:",
         "    if False:",
         ("tests/checkpoints/test_ledger.py::test_a_newer_format_is_refused",),
     ),
