@@ -228,6 +228,16 @@ def test_a_late_row_joins_two_sessions_without_their_rows():
     assert [(row["n"], row["values"], row["window_start"], row["window_end"]) for row in run.rows] == [(3, [1, 2, 3], 0, 13 * MINUTE)]
 
 
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize("together", [(11, 16), (16, 11)])
+def test_a_late_row_links_another_of_its_commit_to_an_open_session(emit: str, together: tuple[int, int]):
+    # At minute 24 the sessions that end before it are closed, and that of minute 20 is not.
+    rows = [VISIT | {"t": 20 * MINUTE}, VISIT | {"t": 24 * MINUTE, "k": "b"}, *(VISIT | {"t": minute * MINUTE} for minute in together)]
+    for cuts in ([], [1], [2], [1, 2]):
+        run = check(pipeline_of(["visit"], {"n": {"count": "*"}}, emit), rows, cuts, final=True, arrival=Arrival((1, 1, 2)))
+        assert versions(run) == [(11, 25, 0, 3), (24, 29, 0, 1)]
+
+
 def held(run: Run) -> list[tuple[Any, ...]]:
     """What the state of ``run`` holds of each open session."""
     assert run.state is not None
