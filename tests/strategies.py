@@ -79,12 +79,16 @@ class Arrival(NamedTuple):
 
 
 ROW_BY_ROW = Arrival()
-#: Each row is a commit, a commit has a few rows, or all rows are one.
+_FEW = st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=5).map(tuple)
+#: Mostly a commit has a few rows; or each row is one, or all rows are.
 ARRIVALS = st.builds(
-    Arrival,
-    st.one_of(st.just((1,)), st.lists(st.integers(1, 6), min_size=1, max_size=6).map(tuple), st.just((1_000,))),
-    st.sampled_from(["commit", "commit", "row"]),
+    Arrival, st.one_of(_FEW, _FEW, _FEW, st.just((1,)), st.just((1_000,))), st.sampled_from(["commit", "commit", "commit", "row"])
 )
+
+
+def many(elements: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[list[Any]]:
+    """Lists of 1 to ``most`` elements. A list of any length is mostly a short one, so some lengths are asked for."""
+    return st.one_of(*(st.lists(elements, min_size=least, max_size=most) for least in (1, most // 3, most // 2, most * 3 // 4)))
 
 
 def between_commits(cuts: Iterable[int], commits: Sequence[int]) -> list[int]:

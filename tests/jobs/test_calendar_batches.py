@@ -13,7 +13,7 @@ from deltalake import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits, shared
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits, many, shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, MINUTE, ODD, WINDOWS, pipeline_of
 from tests.windowing.test_slices import same
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
@@ -66,7 +66,7 @@ BOUNDS = st.fixed_dictionaries(
 @st.composite
 def streams(draw: st.DrawFn) -> list[dict[str, Any]]:
     start = draw(st.sampled_from(ODD)) + draw(st.integers(-2_000, 2_000)) * MINUTE
-    ahead = list(accumulate(draw(st.lists(ADVANCES, min_size=1, max_size=14)), initial=start))
+    ahead = list(accumulate(draw(many(ADVANCES, 14)), initial=start))
     return [{"t": at - draw(DELAYS) + draw(st.integers(-1, 1)), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, VALUES, Files, arrived, feed_in_batches, streams
 from tests.jobs.test_session_batches import COLUMNS, Collected, in_thirds
-from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, shared
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, many, shared
 from tests.windowing.calendar_cases import CALENDARS, WINDOWS
 from tests.windowing.test_slices import same
 from windowmill.checkpoints.state.wanted import condition
@@ -70,7 +70,7 @@ BOUNDS = st.fixed_dictionaries(
 
 @st.composite
 def late_streams(draw: st.DrawFn) -> list[dict[str, Any]]:
-    ahead = list(accumulate(draw(st.lists(ADVANCES, min_size=1, max_size=24)), initial=1_000_000_000_000_000))
+    ahead = list(accumulate(draw(many(ADVANCES, 24)), initial=1_000_000_000_000_000))
     return [{"t": at - draw(DELAYS), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
 
 
@@ -303,6 +303,13 @@ def test_late_rows_of_a_commit_share_a_row_of_the_state_and_a_revision():
     assert [found["n"] for found in run.rows if found["window_end"] == 10 * MINUTE] == [1, 3, 5]
     by_row = check(with_arrival_by_row(pipeline), rows, [], final=False, arrival=Arrival((1, 1, 2, 4), "row"))
     assert [found["n"] for found in by_row.rows if found["window_end"] == 10 * MINUTE] == [1, 2, 3, 4, 5]
+
+
+def test_late_rows_of_a_commit_revise_a_window_once_though_they_are_in_several_slices():
+    pipeline = pipeline_of({"rolling": GRIDS["rolling"]}, NUMBERS, tie_break=["x"], lateness="1 hour")
+    for cuts in ([], [1], [2], [1, 2]):
+        run = check(pipeline, [row(1), row(25), row(6), row(2)], cuts, final=False, arrival=Arrival((1, 1, 2)))
+        assert [(found["revision"], found["n"]) for found in run.rows if found["window_end"] == 7 * MINUTE] == [(0, 1), (1, 3)]
 
 
 def with_arrival_by_row(pipeline: Pipeline) -> Pipeline:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, VALUES, Files, arrived, compare, feed_in_batches
-from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits, many
 from windowmill.checkpoints.state.joint import joint_schema
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
 from windowmill.jobs.sources.columns import REASON, Columns
@@ -68,7 +68,7 @@ STEADY = st.sampled_from([0, 1, MINUTE, MINUTE, 2 * MINUTE, 4 * MINUTE, 5 * MINU
 
 @st.composite
 def streams(draw: st.DrawFn, advances: st.SearchStrategy[int] = ADVANCES) -> list[dict[str, Any]]:
-    ahead = list(accumulate(draw(st.lists(advances, min_size=1, max_size=18)), initial=1_000_000_000_000_000))
+    ahead = list(accumulate(draw(many(advances, 18)), initial=1_000_000_000_000_000))
     return [{"t": at - draw(DELAYS), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
 
 
@@ -327,8 +327,13 @@ def versions(run: Run) -> list[tuple[int, ...]]:
 def test_a_late_row_joins_two_sessions_that_have_been_shown():
     rows = [(0, "a"), (8, "a"), (30, "b"), (1, "a"), (2, "a"), (5, "a"), (4, "a"), (100, "b")]
     stream = [VISIT | {"t": minute * MINUTE, "k": key} for minute, key in rows]
+    pipeline = pipeline_of(["visit"], {"n": {"count": "*"}}, "revise", lateness="2 hours")
+    for cuts in ([], [3], [6], list(range(8))):
+        run = check(pipeline, stream, cuts, final=False, arrival=Arrival((1, 1, 1, 3, 1, 1)))
+        # Those of minutes 1, 2 and 5 come together.
+        assert sorted(versions(run), key=lambda row: row[3])[3:5] == [(0, 13, 1, 5), (0, 13, 2, 6)]
     for cuts in ([], [3], [4, 5], list(range(8))):
-        run = check(pipeline_of(["visit"], {"n": {"count": "*"}}, "revise", lateness="2 hours"), stream, cuts, final=False)
+        run = check(pipeline, stream, cuts, final=False)
         assert sorted(versions(run), key=lambda row: row[3])[:7] == [
             *[(0, 5, 0, 1), (8, 13, 0, 1), (30, 35, 0, 1)],
             *[(0, 6, 1, 2), (0, 7, 2, 3), (0, 13, 3, 5), (0, 13, 4, 6)],

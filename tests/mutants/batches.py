@@ -155,14 +155,14 @@ MUTANTS = (
         "windowing/kernels/fragments.py",
         "if fragments.suspect[part] and fragments.moments[part] != settled:",
         "if fragments.suspect[part]:",
-        ("tests/jobs/test_session_batches.py::test_batches_are_those_of_the_oracle",),
+        ("tests/jobs/test_session_batches.py::test_a_late_row_joins_two_sessions_that_have_been_shown",),
     ),
     Mutant(
         "windows-revised-slice-by-slice",
         "windowing/columnar/slice_revisions.py",
         "~(same & np.append(False, moment[1:] == moment[:-1])[: len(key)])",
         "np.ones(len(key), np.bool_)",
-        ("tests/jobs/test_revised_batches.py::test_revisions_are_those_of_the_oracle",),
+        ("tests/jobs/test_revised_batches.py::test_late_rows_of_a_commit_revise_a_window_once_though_they_are_in_several_slices",),
     ),
     Mutant(
         "windows-revised-row-by-row",
