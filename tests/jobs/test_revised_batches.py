@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, VALUES, Files, arrived, feed_in_batches, streams
 from tests.jobs.test_session_batches import COLUMNS, Collected, in_thirds
-from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, many, shared
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, delays, many, shared
 from tests.windowing.calendar_cases import CALENDARS, WINDOWS
 from tests.windowing.test_slices import same
 from windowmill.checkpoints.state.wanted import condition
@@ -58,12 +58,12 @@ LONG: dict[str, dict[str, Any]] = {
     "dense": {"type": "hopping", "size": "40 minutes", "hop": "1 minute"},
 }
 #: How far the input moves on from row to row, how far a row comes behind, and what a pipeline allows for that.
-ADVANCES = st.sampled_from([0, 1, MINUTE, 3 * MINUTE, 5 * MINUTE, 9 * MINUTE, 40 * MINUTE])
-DELAYS = st.sampled_from([0, 0, 1, MINUTE, 4 * MINUTE, 9 * MINUTE, 12 * MINUTE, 25 * MINUTE, 50 * MINUTE])
+ADVANCES = st.sampled_from([MINUTE, 0, 2 * MINUTE, 1, 3 * MINUTE, 9 * MINUTE, 40 * MINUTE])
+DELAYS = st.sampled_from([25 * MINUTE, 12 * MINUTE, 50 * MINUTE, 9 * MINUTE, 4 * MINUTE, 1])
 BOUNDS = st.fixed_dictionaries(
     {
         "disorder": st.sampled_from(["0 seconds", "2 minutes"]),
-        "lateness": st.sampled_from(["0 seconds", "4 minutes", "30 minutes", "2 hours"]),
+        "lateness": st.sampled_from(["2 hours", "30 minutes", "4 minutes", "0 seconds"]),
     }
 )
 
@@ -71,7 +71,8 @@ BOUNDS = st.fixed_dictionaries(
 @st.composite
 def late_streams(draw: st.DrawFn) -> list[dict[str, Any]]:
     ahead = list(accumulate(draw(many(ADVANCES, 24)), initial=1_000_000_000_000_000))
-    return [{"t": at - draw(DELAYS), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
+    behind = draw(delays(DELAYS))
+    return [{"t": at - next(behind), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
 
 
 def pipeline_of(windows: dict[str, dict[str, Any]], aggregates: dict[str, Any], **time: Any) -> Pipeline:

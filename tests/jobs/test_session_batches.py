@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, VALUES, Files, arrived, compare, feed_in_batches
-from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits, many
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits, delays, many
 from windowmill.checkpoints.state.joint import joint_schema
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
 from windowmill.jobs.sources.columns import REASON, Columns
@@ -42,7 +42,7 @@ from windowmill.windowing.ways import divide, why_rows
 MINUTE = 60_000_000
 #: How far the input moves on from row to row, how far a row comes behind, and what a pipeline allows for that.
 ADVANCES = st.sampled_from([0, 1, MINUTE, 5 * MINUTE, 5 * MINUTE + 1, 9 * MINUTE, 10 * MINUTE, 40 * MINUTE])
-DELAYS = st.sampled_from([0, 0, 1, MINUTE, 4 * MINUTE, 5 * MINUTE, 12 * MINUTE, 50 * MINUTE])
+DELAYS = st.sampled_from([12 * MINUTE, 50 * MINUTE, 5 * MINUTE, 4 * MINUTE, MINUTE, 1, 0])
 ALLOWED = st.sampled_from(["0 seconds", "4 minutes", "10 minutes"])
 GAPS = {"visit": "5 minutes", "trip": "10 minutes", "stay": "5 minutes", "burst": "1 second"}
 #: Sessions with a greatest size, some of which share gap and size.
@@ -69,7 +69,8 @@ STEADY = st.sampled_from([0, 1, MINUTE, MINUTE, 2 * MINUTE, 4 * MINUTE, 5 * MINU
 @st.composite
 def streams(draw: st.DrawFn, advances: st.SearchStrategy[int] = ADVANCES) -> list[dict[str, Any]]:
     ahead = list(accumulate(draw(many(advances, 18)), initial=1_000_000_000_000_000))
-    return [{"t": at - draw(DELAYS), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
+    behind = draw(delays(DELAYS))
+    return [{"t": at - next(behind), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
 
 
 def pipeline_of(windows: list[str], aggregates: dict[str, Any], emit: str = "final", **time: Any) -> Pipeline:
@@ -175,7 +176,11 @@ def inputs(
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], dict[str, Any]]:
     """Aggregates and time of a pipeline, rows, where they are cut into batches, how they arrive, and whether the input ends."""
     arrival = draw(ARRIVALS)
-    time = {"tie_break": ["x"], "disorder": draw(ALLOWED), "lateness": draw(st.one_of(ALLOWED, st.just("1 hour")))}
+    time = {
+        "tie_break": ["x"],
+        "disorder": draw(ALLOWED),
+        "lateness": draw(st.sampled_from(["1 hour", "10 minutes", "4 minutes", "0 seconds"])),
+    }
     time["arrival"] = arrival.by
     spec = {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), "emit": draw(st.sampled_from(emits)), **time}
     return spec, draw(streams(advances)), draw(CUTS), {"final": draw(st.booleans()), "arrival": arrival}
