@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, cycle, islice, repeat
 from typing import Any, NamedTuple
 
@@ -79,12 +79,31 @@ class Arrival(NamedTuple):
 
 
 ROW_BY_ROW = Arrival()
-#: Each row is a commit, a commit has a few rows, or all rows are one.
+
+
+def _arrival(kind: int, few: list[int], by: str) -> Arrival:
+    return Arrival(tuple(few) if kind < 7 else (1,) if kind < 9 else (1_000,), by)
+
+
+#: Mostly a commit has a few rows; or each row is one, or all rows are.
 ARRIVALS = st.builds(
-    Arrival,
-    st.one_of(st.just((1,)), st.lists(st.integers(1, 6), min_size=1, max_size=6).map(tuple), st.just((1_000,))),
-    st.sampled_from(["commit", "commit", "row"]),
+    _arrival,
+    st.integers(0, 9),
+    st.lists(st.sampled_from([4, 3, 2, 1, 6]), min_size=1, max_size=5),
+    st.sampled_from(["commit", "row", "commit"]),
 )
+
+
+def many(elements: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[list[Any]]:
+    """Lists of 1 to ``most`` elements. A list of any length is mostly a short one, so some lengths are asked for."""
+    return st.one_of(*(st.lists(elements, min_size=least, max_size=most) for least in (1, most // 3, most // 2, most * 3 // 4)))
+
+
+@st.composite
+def delays(draw: st.DrawFn, lengths: st.SearchStrategy[int]) -> Iterator[int]:
+    """How far each row comes behind: after some that come in time, some come late, so that a commit may bring several of these."""
+    runs = draw(st.lists(st.tuples(st.integers(1, 4), lengths, st.integers(1, 4)), min_size=2, max_size=6))
+    return cycle(chain.from_iterable([0] * in_time + [length] * late for in_time, length, late in runs))
 
 
 def between_commits(cuts: Iterable[int], commits: Sequence[int]) -> list[int]:

@@ -42,7 +42,7 @@ def begun(spark, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def bench(begun, tmp_path) -> Bench:
-    return Bench(Path(shutil.copytree(begun, tmp_path / "bench")))
+    return Bench(Path(shutil.copytree(begun, tmp_path / "bench")), commits=[0] * 250 + [1] * (len(ROWS) - 250))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -13,7 +13,7 @@ from deltalake import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits, shared
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits, delays, many, shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, MINUTE, ODD, WINDOWS, pipeline_of
 from tests.windowing.test_slices import same
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
@@ -57,7 +57,7 @@ VALUES = {
 }
 #: How far the input moves on from row to row, how far a row comes behind, and what a pipeline allows for that.
 ADVANCES = st.sampled_from([0, 10 * MINUTE, 3 * HOUR, 11 * HOUR, DAY, 3 * DAY, 20 * DAY])
-DELAYS = st.sampled_from([0, 0, HOUR, 5 * HOUR, 30 * HOUR, 40 * DAY])
+DELAYS = st.sampled_from([30 * HOUR, 5 * HOUR, 40 * DAY, HOUR])
 BOUNDS = st.fixed_dictionaries(
     {"disorder": st.sampled_from(["0 seconds", "2 hours", "3 days"]), "lateness": st.sampled_from(["0 seconds", "5 hours", "2 days"])}
 )
@@ -66,8 +66,9 @@ BOUNDS = st.fixed_dictionaries(
 @st.composite
 def streams(draw: st.DrawFn) -> list[dict[str, Any]]:
     start = draw(st.sampled_from(ODD)) + draw(st.integers(-2_000, 2_000)) * MINUTE
-    ahead = list(accumulate(draw(st.lists(ADVANCES, min_size=1, max_size=14)), initial=start))
-    return [{"t": at - draw(DELAYS) + draw(st.integers(-1, 1)), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
+    ahead = list(accumulate(draw(many(ADVANCES, 14)), initial=start))
+    behind = draw(delays(DELAYS))
+    return [{"t": at - next(behind) + draw(st.integers(-1, 1)), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
 
 
 class Files(NamedTuple):

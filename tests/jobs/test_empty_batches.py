@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.jobs import test_revised_batches as revised
 from tests.jobs.test_calendar_batches import NUMBERS, VALUES
 from tests.jobs.test_revised_batches import MINUTE, OBJECTS, Run, arrived, row, some
-from tests.strategies import ARRIVALS, Arrival
+from tests.strategies import ARRIVALS, Arrival, delays, many
 from tests.windowing.calendar_cases import WINDOWS
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
@@ -31,15 +31,16 @@ LONG = revised.LONG
 #: Some time, and a day before the one that Apia skips.
 BEGINNINGS = st.sampled_from([1_000_000_000_000_000, 1_325_160_000_000_000])
 ADVANCES = st.sampled_from([0, 1, MINUTE, 3 * MINUTE, 9 * MINUTE, 40 * MINUTE, 5_000 * MINUTE])
-DELAYS = st.sampled_from([0, 0, 1, MINUTE, 4 * MINUTE, 12 * MINUTE, 50 * MINUTE, 3_000 * MINUTE])
+DELAYS = st.sampled_from([12 * MINUTE, 50 * MINUTE, 3_000 * MINUTE, 4 * MINUTE, 1])
 LENGTHS = st.sampled_from(["0 seconds", "4 minutes", "30 minutes", "2 days"])
 
 
 @st.composite
 def sparse_streams(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Rows of keys that are idle for a long time, some of them late."""
-    ahead = list(accumulate(draw(st.lists(ADVANCES, min_size=1, max_size=20)), initial=draw(BEGINNINGS)))
-    return [{"t": at - draw(DELAYS), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
+    ahead = list(accumulate(draw(many(ADVANCES, 20)), initial=draw(BEGINNINGS)))
+    behind = draw(delays(DELAYS))
+    return [{"t": at - next(behind), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
 
 
 def pipeline_of(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, VALUES, Files, arrived, feed_in_batches, streams
 from tests.jobs.test_session_batches import COLUMNS, Collected, in_thirds
-from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, shared
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, delays, many, shared
 from tests.windowing.calendar_cases import CALENDARS, WINDOWS
 from tests.windowing.test_slices import same
 from windowmill.checkpoints.state.wanted import condition
@@ -58,20 +58,21 @@ LONG: dict[str, dict[str, Any]] = {
     "dense": {"type": "hopping", "size": "40 minutes", "hop": "1 minute"},
 }
 #: How far the input moves on from row to row, how far a row comes behind, and what a pipeline allows for that.
-ADVANCES = st.sampled_from([0, 1, MINUTE, 3 * MINUTE, 5 * MINUTE, 9 * MINUTE, 40 * MINUTE])
-DELAYS = st.sampled_from([0, 0, 1, MINUTE, 4 * MINUTE, 9 * MINUTE, 12 * MINUTE, 25 * MINUTE, 50 * MINUTE])
+ADVANCES = st.sampled_from([MINUTE, 0, 2 * MINUTE, 1, 3 * MINUTE, 9 * MINUTE, 40 * MINUTE])
+DELAYS = st.sampled_from([25 * MINUTE, 12 * MINUTE, 50 * MINUTE, 9 * MINUTE, 4 * MINUTE, 1])
 BOUNDS = st.fixed_dictionaries(
     {
         "disorder": st.sampled_from(["0 seconds", "2 minutes"]),
-        "lateness": st.sampled_from(["0 seconds", "4 minutes", "30 minutes", "2 hours"]),
+        "lateness": st.sampled_from(["2 hours", "30 minutes", "4 minutes", "0 seconds"]),
     }
 )
 
 
 @st.composite
 def late_streams(draw: st.DrawFn) -> list[dict[str, Any]]:
-    ahead = list(accumulate(draw(st.lists(ADVANCES, min_size=1, max_size=24)), initial=1_000_000_000_000_000))
-    return [{"t": at - draw(DELAYS), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
+    ahead = list(accumulate(draw(many(ADVANCES, 24)), initial=1_000_000_000_000_000))
+    behind = draw(delays(DELAYS))
+    return [{"t": at - next(behind), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
 
 
 def pipeline_of(windows: dict[str, dict[str, Any]], aggregates: dict[str, Any], **time: Any) -> Pipeline:
@@ -303,6 +304,13 @@ def test_late_rows_of_a_commit_share_a_row_of_the_state_and_a_revision():
     assert [found["n"] for found in run.rows if found["window_end"] == 10 * MINUTE] == [1, 3, 5]
     by_row = check(with_arrival_by_row(pipeline), rows, [], final=False, arrival=Arrival((1, 1, 2, 4), "row"))
     assert [found["n"] for found in by_row.rows if found["window_end"] == 10 * MINUTE] == [1, 2, 3, 4, 5]
+
+
+def test_late_rows_of_a_commit_revise_a_window_once_though_they_are_in_several_slices():
+    pipeline = pipeline_of({"rolling": GRIDS["rolling"]}, NUMBERS, tie_break=["x"], lateness="1 hour")
+    for cuts in ([], [1], [2], [1, 2]):
+        run = check(pipeline, [row(1), row(25), row(6), row(2)], cuts, final=False, arrival=Arrival((1, 1, 2)))
+        assert [(found["revision"], found["n"]) for found in run.rows if found["window_end"] == 7 * MINUTE] == [(0, 1), (1, 3)]
 
 
 def with_arrival_by_row(pipeline: Pipeline) -> Pipeline:

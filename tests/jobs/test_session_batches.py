@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, VALUES, Files, arrived, compare, feed_in_batches
-from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits, delays, many
 from windowmill.checkpoints.state.joint import joint_schema
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
 from windowmill.jobs.sources.columns import REASON, Columns
@@ -42,7 +42,7 @@ from windowmill.windowing.ways import divide, why_rows
 MINUTE = 60_000_000
 #: How far the input moves on from row to row, how far a row comes behind, and what a pipeline allows for that.
 ADVANCES = st.sampled_from([0, 1, MINUTE, 5 * MINUTE, 5 * MINUTE + 1, 9 * MINUTE, 10 * MINUTE, 40 * MINUTE])
-DELAYS = st.sampled_from([0, 0, 1, MINUTE, 4 * MINUTE, 5 * MINUTE, 12 * MINUTE, 50 * MINUTE])
+DELAYS = st.sampled_from([12 * MINUTE, 50 * MINUTE, 5 * MINUTE, 4 * MINUTE, MINUTE, 1, 0])
 ALLOWED = st.sampled_from(["0 seconds", "4 minutes", "10 minutes"])
 GAPS = {"visit": "5 minutes", "trip": "10 minutes", "stay": "5 minutes", "burst": "1 second"}
 #: Sessions with a greatest size, some of which share gap and size.
@@ -68,8 +68,9 @@ STEADY = st.sampled_from([0, 1, MINUTE, MINUTE, 2 * MINUTE, 4 * MINUTE, 5 * MINU
 
 @st.composite
 def streams(draw: st.DrawFn, advances: st.SearchStrategy[int] = ADVANCES) -> list[dict[str, Any]]:
-    ahead = list(accumulate(draw(st.lists(advances, min_size=1, max_size=18)), initial=1_000_000_000_000_000))
-    return [{"t": at - draw(DELAYS), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
+    ahead = list(accumulate(draw(many(advances, 18)), initial=1_000_000_000_000_000))
+    behind = draw(delays(DELAYS))
+    return [{"t": at - next(behind), **{name: draw(values) for name, values in VALUES.items()}} for at in ahead]
 
 
 def pipeline_of(windows: list[str], aggregates: dict[str, Any], emit: str = "final", **time: Any) -> Pipeline:
@@ -175,7 +176,11 @@ def inputs(
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[int], dict[str, Any]]:
     """Aggregates and time of a pipeline, rows, where they are cut into batches, how they arrive, and whether the input ends."""
     arrival = draw(ARRIVALS)
-    time = {"tie_break": ["x"], "disorder": draw(ALLOWED), "lateness": draw(st.one_of(ALLOWED, st.just("1 hour")))}
+    time = {
+        "tie_break": ["x"],
+        "disorder": draw(ALLOWED),
+        "lateness": draw(st.sampled_from(["1 hour", "10 minutes", "4 minutes", "0 seconds"])),
+    }
     time["arrival"] = arrival.by
     spec = {"aggregates": draw(st.sampled_from([NUMBERS, OBJECTS])), "emit": draw(st.sampled_from(emits)), **time}
     return spec, draw(streams(advances)), draw(CUTS), {"final": draw(st.booleans()), "arrival": arrival}
@@ -226,6 +231,16 @@ def test_a_late_row_joins_two_sessions_without_their_rows():
     run.step([VISIT | {"t": 4 * MINUTE, "i": 2}], 2)
     run.step([VISIT | {"t": 100 * MINUTE}], 3)
     assert [(row["n"], row["values"], row["window_start"], row["window_end"]) for row in run.rows] == [(3, [1, 2, 3], 0, 13 * MINUTE)]
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize("together", [(11, 16), (16, 11)])
+def test_a_late_row_links_another_of_its_commit_to_an_open_session(emit: str, together: tuple[int, int]):
+    # At minute 24 the sessions that end before it are closed, and that of minute 20 is not.
+    rows = [VISIT | {"t": 20 * MINUTE}, VISIT | {"t": 24 * MINUTE, "k": "b"}, *(VISIT | {"t": minute * MINUTE} for minute in together)]
+    for cuts in ([], [1], [2], [1, 2]):
+        run = check(pipeline_of(["visit"], {"n": {"count": "*"}}, emit), rows, cuts, final=True, arrival=Arrival((1, 1, 2)))
+        assert versions(run) == [(11, 25, 0, 3), (24, 29, 0, 1)]
 
 
 def held(run: Run) -> list[tuple[Any, ...]]:
@@ -317,8 +332,13 @@ def versions(run: Run) -> list[tuple[int, ...]]:
 def test_a_late_row_joins_two_sessions_that_have_been_shown():
     rows = [(0, "a"), (8, "a"), (30, "b"), (1, "a"), (2, "a"), (5, "a"), (4, "a"), (100, "b")]
     stream = [VISIT | {"t": minute * MINUTE, "k": key} for minute, key in rows]
+    pipeline = pipeline_of(["visit"], {"n": {"count": "*"}}, "revise", lateness="2 hours")
+    for cuts in ([], [3], [6], list(range(8))):
+        run = check(pipeline, stream, cuts, final=False, arrival=Arrival((1, 1, 1, 3, 1, 1)))
+        # Those of minutes 1, 2 and 5 come together.
+        assert sorted(versions(run), key=lambda row: row[3])[3:5] == [(0, 13, 1, 5), (0, 13, 2, 6)]
     for cuts in ([], [3], [4, 5], list(range(8))):
-        run = check(pipeline_of(["visit"], {"n": {"count": "*"}}, "revise", lateness="2 hours"), stream, cuts, final=False)
+        run = check(pipeline, stream, cuts, final=False)
         assert sorted(versions(run), key=lambda row: row[3])[:7] == [
             *[(0, 5, 0, 1), (8, 13, 0, 1), (30, 35, 0, 1)],
             *[(0, 6, 1, 2), (0, 7, 2, 3), (0, 13, 3, 5), (0, 13, 4, 6)],

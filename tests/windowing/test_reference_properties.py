@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import shared
+from tests.strategies import ARRIVALS, Arrival, between_commits, shared
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -33,12 +34,13 @@ ROWS = st.lists(
 )
 
 
-def pipeline(window: str, emit: str, disorder: int, lateness: int) -> Any:
+def pipeline(window: str, emit: str, disorder: int, lateness: int, arrival: str) -> Any:
     return parse_pipeline(
         {
             "pipeline": "p",
             "keys": ["k"],
-            "time": {"column": "t", "end": "e", "unit": "none", "tie_break": ["v"], "disorder": disorder, "lateness": lateness},
+            "time": {"column": "t", "end": "e", "unit": "none", "tie_break": ["v", "id"], "arrival": arrival}
+            | {"disorder": disorder, "lateness": lateness},
             "windows": [{"name": "w", **WINDOWS[window]}],
             "aggregates": {"n": {"count": "*"}, "all": {"collect": "v"}, "m": {"time_weighted_mean": "v"}},
             "emit": emit,
@@ -47,29 +49,46 @@ def pipeline(window: str, emit: str, disorder: int, lateness: int) -> Any:
 
 
 def records(rows: list[tuple[str, int, int, int | None]]) -> list[Record]:
-    return [Record({"k": key, "t": time, "e": time + length, "v": value}) for key, time, length, value in rows]
+    return [Record({"k": key, "t": time, "e": time + length, "v": value, "id": id_}) for id_, (key, time, length, value) in enumerate(rows)]
 
 
 @pytest.mark.parametrize("emit", ["final", "revise"])
 @pytest.mark.parametrize("window", WINDOWS)
 @shared(2 * len(WINDOWS), 40)
-@given(rows=ROWS, cut=st.integers(0, 14), disorder=st.integers(0, 4), lateness=st.integers(0, 5))
-def test_rows_and_refusals_once_given_stay(window: str, emit: str, rows: Any, cut: int, disorder: int, lateness: int):
-    spec, events = pipeline(window, emit, disorder, lateness), records(rows)
-    early, whole = evaluate(spec, events[:cut], final=False), evaluate(spec, events, final=False)
+@given(rows=ROWS, cut=st.integers(0, 14), arrival=ARRIVALS, disorder=st.integers(0, 4), lateness=st.integers(0, 5))
+def test_rows_and_refusals_once_given_stay(window: str, emit: str, rows: Any, cut: int, arrival: Arrival, disorder: int, lateness: int):
+    spec, events, commits = pipeline(window, emit, disorder, lateness, arrival.by), records(rows), arrival.commits(len(rows))
+    [cut] = between_commits([cut], commits)
+    early, whole = (evaluate(spec, events[:last], commits=commits[:last], final=False) for last in (cut, len(events)))
     assert [row for row in early.rows if row not in whole.rows] == []
     assert early.quarantined == [(number, reason) for number, reason in whole.quarantined if number < cut]
-    ended = evaluate(spec, events).rows
+    ended = evaluate(spec, events, commits=commits).rows
     assert [row for row in whole.rows if row not in ended] == []
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize("window", WINDOWS)
+@shared(2 * len(WINDOWS), 40)
+@given(rows=ROWS, arrival=ARRIVALS, disorder=st.integers(0, 4), lateness=st.integers(0, 5), random=st.randoms(use_true_random=False))
+def test_the_order_of_rows_in_a_commit_makes_no_difference(
+    window: str, emit: str, rows: Any, arrival: Arrival, disorder: int, lateness: int, random: Random
+):
+    spec, events, commits = pipeline(window, emit, disorder, lateness, "commit"), records(rows), arrival.commits(len(rows))
+    order = sorted(range(len(rows)), key=lambda row: (commits[row], random.random()))
+    given, shuffled = evaluate(spec, events, commits=commits), evaluate(spec, [events[row] for row in order], commits=commits)
+    assert shuffled.rows == given.rows
+    assert sorted((order[place], reason) for place, reason in shuffled.quarantined) == given.quarantined
 
 
 @pytest.mark.parametrize("window", ["tumbling", "hopping", "session", "snapshot", "long_session"])
 @shared(5, 40)
-@given(rows=ROWS, lateness=st.integers(0, 5))
-def test_the_last_revision_is_what_enough_patience_would_have_shown(window: str, rows: Any, lateness: int):
+@given(rows=ROWS, arrival=ARRIVALS, lateness=st.integers(0, 5))
+def test_the_last_revision_is_what_enough_patience_would_have_shown(window: str, rows: Any, arrival: Arrival, lateness: int):
     """With ``revise`` the newest version of each window counts the events that ``final`` counts, by another count of the same events."""
-    revised = evaluate(pipeline(window, "revise", 0, lateness), records(rows))
-    final = evaluate(pipeline(window, "final", 0, lateness), records(rows))
+    commits = arrival.commits(len(rows))
+    revised, final = (
+        evaluate(pipeline(window, emit, 0, lateness, arrival.by), records(rows), commits=commits) for emit in ("revise", "final")
+    )
     assert revised.quarantined == final.quarantined
 
     def latest(row: dict[str, Any]) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import shared
+from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, between_commits, shared
 from windowmill.windowing.columnar import ColumnarEngine
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.specfile import parse_pipeline
@@ -32,16 +33,20 @@ def pipeline(emit: str, *, longest: int | None = None, disorder: int = 0, latene
     )
 
 
-def by_reference(spec: Any, rows: list[tuple[str, int]], _cuts: list[int]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
-    found = evaluate(spec, [Record({"k": key, "t": time}) for key, time in rows])
+def by_reference(
+    spec: Any, rows: list[tuple[str, int]], _cuts: list[int], arrival: Arrival = ROW_BY_ROW
+) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
+    found = evaluate(spec, [Record({"k": key, "t": time}) for key, time in rows], commits=arrival.commits(len(rows)))
     return found.rows, found.quarantined
 
 
-def by_kernel(spec: Any, rows: list[tuple[str, int]], cuts: list[int]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
-    engine = ColumnarEngine(spec)
+def by_kernel(
+    spec: Any, rows: list[tuple[str, int]], cuts: list[int], arrival: Arrival = ROW_BY_ROW
+) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
+    engine, commits = ColumnarEngine(spec), arrival.commits(len(rows))
     table = pa.table({"k": pa.array([key for key, _ in rows], pa.string()), "t": pa.array([time for _, time in rows], pa.int64())})
-    for begin, end in pairwise([0, *cuts, len(rows)]):
-        engine.feed(table.slice(begin, end - begin), {})
+    for begin, end in pairwise([0, *between_commits(cuts, commits), len(rows)]):
+        engine.feed(table.slice(begin, end - begin), {}, np.array(commits[begin:end], np.int64))
     found, refused = engine.finish(final=True)
     return list(found), refused
 
@@ -102,15 +107,15 @@ STEPS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([0, 0, 1, 2, 3
 @pytest.mark.parametrize("longest", [None, LONGEST])
 @pytest.mark.parametrize("emit", ["final", "revise"])
 @shared(8, 30)
-@given(steps=STEPS, allowed=st.sampled_from([(0, 0), (4, 0), (0, 4), (2, 2)]), cuts=st.sets(st.integers(0, 16)))
-def test_nothing_is_late_where_no_event_comes_later_than_allowed(engine, emit, longest, steps, allowed, cuts):
+@given(steps=STEPS, allowed=st.sampled_from([(0, 0), (4, 0), (0, 4), (2, 2)]), cuts=st.sets(st.integers(0, 16)), arrival=ARRIVALS)
+def test_nothing_is_late_where_no_event_comes_later_than_allowed(engine, emit, longest, steps, allowed, cuts, arrival):
     disorder, lateness = allowed
     now, rows = 0, []
     for key, step, back in steps:
         now += step
         rows.append((key, now - min(back, disorder + lateness)))
     spec = pipeline(emit, longest=longest, disorder=disorder, lateness=lateness)
-    found, refused = engine(spec, rows, sorted(cut for cut in cuts if cut <= len(rows)))
+    found, refused = engine(spec, rows, sorted(cut for cut in cuts if cut <= len(rows)), arrival)
     assert refused == []
     greatest = {(row["k"], row["window_start"]): row["revision"] for row in found}  # in the order of revisions
     for key in {key for key, _ in rows}:
@@ -137,12 +142,12 @@ def _overtaken(row: dict[str, Any], rows: list[dict[str, Any]]) -> bool:
 @ENGINES
 @pytest.mark.parametrize("longest", [None, LONGEST])
 @shared(4, 30)
-@given(steps=STEPS, disorder=st.integers(0, 4))
-def test_events_in_time_bring_no_revision(engine, longest, steps, disorder):
+@given(steps=STEPS, disorder=st.integers(0, 4), arrival=ARRIVALS)
+def test_events_in_time_bring_no_revision(engine, longest, steps, disorder, arrival):
     now, rows = 0, []
     for key, step, back in steps:
         now += step
         rows.append((key, now - min(back, disorder)))
-    found, refused = engine(pipeline("revise", longest=longest, disorder=disorder), rows, [])
+    found, refused = engine(pipeline("revise", longest=longest, disorder=disorder), rows, [], arrival)
     assert refused == []
     assert {row["revision"] for row in found} <= {0}
