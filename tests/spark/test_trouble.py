@@ -28,7 +28,7 @@ def begun(spark, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def bench(begun, tmp_path) -> Bench:
-    return Bench(Path(shutil.copytree(begun, tmp_path / "bench")))
+    return Bench(Path(shutil.copytree(begun, tmp_path / "bench")), commits=[0] * 300)
 
 
 def _unharmed(bench: Bench, batches: int = 1) -> None:
