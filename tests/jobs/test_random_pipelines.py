@@ -1,10 +1,9 @@
-"""Random pipelines over random commits: reference, kernels, ``try`` and batches over a state table agree, however rows are cut. No Spark."""
+"""Random pipelines over random commits: reference, kernels, ``try`` and batches over a state table agree. No Spark."""
 
 from __future__ import annotations
 
 import json
 import random
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from tests.random_pipelines import CONDITION, Case, Row, differences, examples, 
 from windowmill.checkpoints import codec
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.windowing.columnar import ColumnarEngine, Found
-from windowmill.windowing.errors import WindowmillError
 
 pytestmark = [pytest.mark.thorough, pytest.mark.covers("I7")]
 

@@ -58,7 +58,7 @@ def runnable(case: Case, folder: Path, sink: str, **options: Any) -> Pipeline:
 @pytest.mark.parametrize("seed", examples(4))
 def test_all_roads_give_what_the_reference_says(spark, tmp_path, monkeypatch, seed):
     case, rng = random_case(seed), random.Random(-seed - 1)
-    vouched = case.spec["time"].pop("watermark", None)
+    case.spec["time"].pop("watermark", None)
     monkeypatch.setattr(limits, "MOST_ROWS", rng.choice([0, 10, 100_000]))
     options = rng.choice([{}, {}, {"maxFilesPerTrigger": rng.randint(1, 4)}])
     runs, commits = runnable(case, tmp_path, "runs", **options), case.by_commit()
