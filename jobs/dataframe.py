@@ -128,7 +128,7 @@ def evaluate(
         If the spec does not fit the columns of ``df``.
     """
     columns = Columns(df.schema)
-    columns.check(pipeline, "the DataFrame")
+    columns.check(pipeline, "the DataFrame", filtered=False)
     check_lengths(pipeline)
     if arrival is not None and arrival not in df.columns:
         raise SpecError(f"arrival: the DataFrame has no column {arrival!r}; its columns are {', '.join(sorted(df.columns))}")

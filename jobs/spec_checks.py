@@ -15,7 +15,7 @@ from windowmill.checkpoints.commit_stores import check_commit_store
 from windowmill.checkpoints.escaped_paths import escape_in
 from windowmill.checkpoints.places import Places, absolute
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.jobs.conditions.checks import condition_problem
+from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field
 from windowmill.jobs.sources.kinds import kind_problems
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import LimitExceededError, SpecError, UnsupportedError, first_line
@@ -99,18 +99,6 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
     return runnable
 
 
-def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Every condition on the source's rows, as pairs (path of the field, text)."""
-    if pipeline.source is not None and pipeline.source.filter is not None:
-        yield "source.filter", pipeline.source.filter
-    for index, window in enumerate(pipeline.windows):
-        for name, text in window.conditions().items():
-            yield f"windows.{index}.{name}", text
-    for name, aggregate in pipeline.aggregates.items():
-        if aggregate.where is not None:
-            yield f"aggregates.{name}.where", aggregate.where
-
-
 def check_conditions(pipeline: Pipeline) -> None:
     """Raise ``SpecError``, naming the field, for a condition that the engines, or two attempts, might evaluate differently."""
     problem = next(_condition_problems(pipeline), None)
@@ -128,7 +116,6 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
     SpecError
         If an aggregate cannot take its columns.
     """
-    from windowmill.jobs.conditions.duckdb import columns_of
     from windowmill.jobs.sources.columns import Columns
     from windowmill.jobs.sources.kinds import open_source
     from windowmill.windowing.columnar.log import StateLog
@@ -143,12 +130,6 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
         runnable_of(pipeline)
     columns = Columns.of(open_source(pipeline).schema_json)
     columns.check(pipeline, "the source")
-    known = {name.lower() for name in columns.arrow}
-    for field, text in conditions_by_field(pipeline):
-        missing = sorted(name for name in columns_of(text) if name.lower() not in known)
-        if missing:
-            yield field, f"the source has no column {missing[0]!r}; its columns are {', '.join(sorted(columns.arrow))}"
-            return
     result_types(pipeline, columns.arrow)
     check_strict(pipeline, columns.arrow)
     parts = divide(pipeline, columns.arrow)

@@ -204,10 +204,10 @@ def _check(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) 
     columns = Columns.of(source.schema_json)
     if ledger.newest_kept:  # says of a missing column what has become of it
         _check_columns(runnable, ledger.newest_kept.plan.source_schema, source)
-    columns.check(pipeline, f"the source {source.path}")
     if not ledger.newest_kept:
         # Later batches have the same conditions: a spec with other ones is refused.
         check_conditions(pipeline)
+    columns.check(pipeline, f"the source {source.path}")
     result_types(pipeline, columns.arrow)
     check_strict(pipeline, columns.arrow)
     _check_strict_state(runnable)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from windowmill.jobs.conditions.clock import clock_problem
@@ -14,10 +14,24 @@ from windowmill.jobs.conditions.written import function_problems, written_proble
 if TYPE_CHECKING:
     from sqlglot import Token, exp
 
+    from windowmill.windowing.spec import Pipeline
+
 _LONGEST = 10_000
 _STRAY_LAMBDA = "a lambda (x -> …) stands where no function takes one; take it out"
 #: Columns that Spark adds to rows: the path and size of their file, which OPTIMIZE changes, and the grouping of an aggregation.
 _HIDDEN = {"_metadata", "grouping__id"}
+
+
+def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """Every condition on the source's rows, as pairs (path of the field, text)."""
+    if pipeline.source is not None and pipeline.source.filter is not None:
+        yield "source.filter", pipeline.source.filter
+    for index, window in enumerate(pipeline.windows):
+        for name, text in window.conditions().items():
+            yield f"windows.{index}.{name}", text
+    for name, aggregate in pipeline.aggregates.items():
+        if aggregate.where is not None:
+            yield f"aggregates.{name}.where", aggregate.where
 
 
 def condition_problem(text: str) -> str | None:

@@ -27,10 +27,10 @@ def conditions_of(pipeline: Pipeline) -> tuple[str, ...]:
 
 
 def columns_of(condition: str) -> set[str]:
-    """Names of the columns that ``condition`` reads."""
+    """Names of the columns that ``condition`` reads; of a field in a column that of the column."""
     from sqlglot import exp
 
-    return {column.name for column in _parse(condition).find_all(exp.Column)}
+    return {column.parts[0].name for column in _parse(condition).find_all(exp.Column)}
 
 
 @dataclass(frozen=True, slots=True)

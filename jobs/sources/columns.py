@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructField, StructType, VariantType
 
 from windowmill.jobs.column_names import ADDED, FILE, REASON, ROW, TAKEN, URI, VERSION
+from windowmill.jobs.conditions.checks import conditions_by_field
 from windowmill.jobs.conditions.duckdb import columns_of
 from windowmill.jobs.conditions.spark import every_condition
 from windowmill.windowing.columnar.keyed import live_columns
@@ -66,8 +67,11 @@ class Columns:
         """Spark type of the column ``name``."""
         return self.struct[name].dataType
 
-    def check(self, pipeline: Pipeline, place: str) -> None:
-        """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist or fit."""
+    def check(self, pipeline: Pipeline, place: str, *, filtered: bool = True) -> None:
+        """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist or fit.
+
+        ``filtered`` is whether ``source.filter`` is applied.
+        """
         known = set(self.struct.names)
         wanted = [(f"keys.{i}", name) for i, name in enumerate(pipeline.keys)]
         wanted += [(f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break)]
@@ -94,6 +98,18 @@ class Columns:
                 )
         for where, name in axis:
             self._check_axis(pipeline, where, name)
+        self._check_conditions(pipeline, place, filtered=filtered)
+
+    def _check_conditions(self, pipeline: Pipeline, place: str, *, filtered: bool) -> None:
+        # Where no column has the name, Spark takes `user` or `current_time` for the function.
+        known = {name.lower() for name in self.struct.names}
+        for where, text in conditions_by_field(pipeline):
+            missing = sorted(name for name in columns_of(text) if name.lower() not in known)
+            if missing and (filtered or where != "source.filter"):
+                raise SourceSchemaError(
+                    f"pipeline {pipeline.pipeline}: {where}: {place} has no column {missing[0]!r}; "
+                    f"its columns are {', '.join(sorted(self.struct.names))}"
+                )
 
     def _check_axis(self, pipeline: Pipeline, where: str, name: str) -> None:
         kind, place = self.type_of(name), f"pipeline {pipeline.pipeline}: {where}"

@@ -89,7 +89,9 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> Survey:
     for block in blocks:
         file = block[FILE]
         counts[file] = max(counts[file], block["last"] + 1)
-        if by_row or batch.commits[file] != commit:
+        if by_row:
+            seen = arrived
+        elif batch.commits[file] != commit:
             seen, commit = arrived, batch.commits[file]
         if block["high"] is None:
             continue

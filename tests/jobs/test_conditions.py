@@ -11,7 +11,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from windowmill.jobs.conditions.duckdb import evaluate, translated
+from windowmill.jobs.conditions.duckdb import columns_of, evaluate, translated
 from windowmill.windowing.errors import SpecError, UnsupportedError
 
 UTC = datetime.UTC
@@ -282,3 +282,7 @@ def test_spark_agrees_on_every_row(spark, conditions, rows):
         truths = {row.n: row.h for row in kept.select("n", F.coalesce(F.expr(condition), F.lit(False)).alias("h")).collect()}
         raw += [(condition, at, truths[at], found[at][f"h{n}"]) for at in truths if truths[at] != found[at][f"h{n}"]]
     assert raw == [], raw
+
+
+def test_a_condition_on_a_field_reads_the_column_that_holds_it():
+    assert columns_of("address.city = 'x' and v.a.b > w") == {"address", "v", "w"}

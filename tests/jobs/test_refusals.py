@@ -168,3 +168,31 @@ def test_status_of_a_pipeline_that_has_never_run(tmp_path, capsys):
     assert "has no column 'gate'" in status["next_run_error"]
     assert not (tmp_path / "sink.windowmill").exists()
     assert app.run(["run", str(bench.spec)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"aggregates": {"low": {"min": "v", "where": "w > 1"}}}, "aggregates.low.where: the source"),
+        # Spark takes these for functions where no column has the name: the user that runs, and the clock.
+        ({"aggregates": {"low": {"min": "v", "where": "user = 'root'"}}}, "has no column 'user'"),
+        ({"aggregates": {"low": {"min": "v", "where": "current_time > k"}}}, "has no column 'current_time'"),
+        ({"source": {"filter": "V > 1 and nested.v > 1"}}, "source.filter: the source"),
+        ({"windows": [{"name": "w", "type": "tumbling", "evict": {"punctuation": "stop"}}]}, "has no column 'stop'"),
+    ],
+)
+def test_a_condition_on_a_column_that_is_not_there_is_refused_before_a_batch_is_planned(tmp_path, capsys, fields, says):
+    bench = Bench.__new__(Bench)
+    bench.folder, bench.spec = tmp_path, tmp_path / "p.yaml"
+    bench.fields = {
+        "pipeline": "p", "source": {"path": str(tmp_path / "source")}, "keys": ["k"], "time": {"column": "t", "unit": "s"},
+        "windows": [{"name": "w", "type": "tumbling", "size": 10}], "aggregates": {"low": {"min": "v"}},
+        "sink": {"path": str(tmp_path / "sink")},
+    }  # fmt: skip
+    bench.write(**fields | {"source": {"path": str(tmp_path / "source")} | fields.get("source", {})})
+    bench.land(1)
+    status = bench.status(capsys)
+    assert says in status["next_run_error"]
+    assert status["next_run_exit_code"] == 2
+    assert app.run(["run", str(bench.spec)]) == 2
+    assert not Ledger.open(load_pipeline(bench.spec)).count

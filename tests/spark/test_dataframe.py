@@ -43,8 +43,9 @@ def test_rows_of_the_reference_and_none_is_late(spark, tmp_path):
 
 @pytest.mark.parametrize("emit", ["final", "revise"])
 @pytest.mark.parametrize("disorder", ["5 minutes", "10 hours"], ids=["late", "in_time"])
-def test_rows_that_come_late_in_the_order_of_arrival_count_as_in_runs(spark, tmp_path, disorder, emit):
-    time = {"column": "t", "tie_break": ["id"], "disorder": disorder, "lateness": "8 minutes"}
+@pytest.mark.parametrize("by", ["commit", "row"])
+def test_rows_that_come_late_in_the_order_of_arrival_count_as_in_runs(spark, tmp_path, by, disorder, emit):
+    time = {"column": "t", "tie_break": ["id"], "disorder": disorder, "lateness": "8 minutes", "arrival": by}
     pipeline = Bench(tmp_path, {"time": time, "emit": emit}).pipeline
     ordered = [dict(row, i=n) for n, row in enumerate(events(62, 900))]
     want = expected(pipeline, ordered, final=True)

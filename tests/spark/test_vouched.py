@@ -58,7 +58,8 @@ def test_rows_behind_an_interval_that_was_vouched_for_bring_revisions(bench):
     _land(bench, [2, 12, 13])
     [second] = bench.run(interval_end=AT_BASE + timedelta(minutes=35))
     shown = [((row["window_end"] - BASE) // MINUTE, row["revision"], row["n"]) for row in bench.rows()]
-    assert shown == [(10, 0, 1), (20, 0, 1), (20, 1, 2), (20, 2, 3), (30, 0, 1)]
+    # The rows at 12 and 13 came together, so that they bring one revision.
+    assert shown == [(10, 0, 1), (20, 0, 1), (20, 1, 3), (30, 0, 1)]
     assert (second.commit.rows_applied, second.commit.rows_quarantined, second.commit.rows_late) == (2, 1, 2)
 
 

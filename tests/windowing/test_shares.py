@@ -35,6 +35,12 @@ def test_a_share_is_a_percentage_a_number_below_one_or_never(written, share):
     jsonschema.validate(SPEC | {"quarantine": {"hold": written}}, Pipeline.model_json_schema())
 
 
+def test_a_share_of_rows_is_not_more_than_the_same_percentage():
+    # 0.7 / 100 is a little less than 7 / 1000.
+    for tenths in range(1, 1_000):
+        assert limited(warn="0 %", hold=f"{tenths / 10:g} %").quarantine.hold == tenths / 1_000
+
+
 @pytest.mark.parametrize("written", REFUSED)
 def test_any_other_share_is_refused_with_the_path_of_the_field(written):
     with pytest.raises(

@@ -1,0 +1,93 @@
+"""Random pipelines over random commits: reference, kernels, ``try`` and batches over a state table agree. No Spark."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.jobs.test_mixed_batches import Run
+from tests.random_pipelines import CONDITION, Case, Row, differences, examples, random_case
+from windowmill.checkpoints import codec
+from windowmill.jobs.commands.try_command import attempt
+from windowmill.windowing.columnar import ColumnarEngine, Found
+
+pytestmark = [pytest.mark.thorough, pytest.mark.covers("I7")]
+
+
+def refused_ids(case: Case, rows: list[Row], refused: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Which rows were refused, in whatever order they came."""
+    return sorted((rows[number]["x"], reason) for number, reason in refused)
+
+
+def by_kernel(case: Case, rows: list[Row], batches: list[tuple[int, int]], *, final: bool) -> tuple[list[Row], list[tuple[int, str]]]:
+    spec, found, commits = case.pipeline, Found(), np.array(case.commits, np.int64)
+    engine = ColumnarEngine(spec, found=found)
+    for first, last in batches:
+        chosen = [row for row, commit in zip(rows, case.commits, strict=True) if first <= commit < last]
+        masks = {CONDITION: pa.array([(row["i"] or 0) > 3 for row in chosen], pa.bool_())} if CONDITION in spec.conditions() else {}
+        engine.feed(pa.Table.from_pylist(chosen, schema=case.schema), masks, commits[(commits >= first) & (commits < last)])
+        state = codec.encode(engine.snapshot())
+        engine = ColumnarEngine(spec, found=found)
+        engine.restore(codec.decode(state))
+    table, refused = engine.finish(final=final)
+    return sorted((dict(row) for row in table), key=case.place), refused
+
+
+@pytest.mark.parametrize("seed", examples(60))
+def test_the_order_inside_a_commit_and_the_cut_into_batches_do_not_matter(seed):
+    case, rng = random_case(seed), random.Random(-seed - 1)
+    for final in (False, True):
+        wanted = case.expected(final=final)
+        aside = refused_ids(case, case.rows, wanted.quarantined)
+        rows = case.permuted(rng)
+        again = case.expected(rows, final=final)
+        assert differences(again.rows, wanted.rows) == []
+        assert refused_ids(case, rows, again.quarantined) == aside
+        for batches in (case.batches(rng), [(0, case.commits[-1] + 1)]):
+            rows = case.permuted(rng)
+            found, refused = by_kernel(case, rows, batches, final=final)
+            assert differences(found, wanted.rows) == []
+            assert refused_ids(case, rows, refused) == aside
+
+
+@pytest.mark.parametrize("seed", examples(30))
+def test_commits_of_lines_give_what_the_reference_says(seed):
+    case, rng = random_case(seed, points=True), random.Random(-seed - 1)
+    size = rng.choice([1, 2, 3, 7, len(case.rows)])
+    case.commits = [number // size for number in range(len(case.rows))]
+    wanted = case.expected(final=True)
+    for engine in ("kernel", "reference"):
+        rows = case.permuted(rng)
+        lines = "".join(
+            json.dumps({name: value if name != "t" else told(case, value) for name, value in row.items()}) + "\n" for row in rows
+        )
+        outcome = attempt(case.pipeline, lines.encode(), rng.choice([None, 1, 4, 9]), engine, commit_rows=size)
+        assert differences(sorted((dict(row) for row in outcome.rows), key=case.place), wanted.rows) == []
+        refused = [(row.line - 1, row.reason) for row in outcome.refused]
+        assert refused_ids(case, rows, refused) == refused_ids(case, case.rows, wanted.quarantined)
+
+
+def told(case: Case, value: int | None) -> Any:
+    if value is None or "unit" in case.spec["time"]:
+        return value
+    return str(np.datetime64(value, "us")) + "Z"
+
+
+@pytest.mark.parametrize("seed", examples(30))
+def test_batches_over_a_state_table_give_what_the_reference_says(tmp_path, seed):
+    case, rng = random_case(seed, instants=True, points=True, usable=True), random.Random(-seed - 1)
+    if case.spec["keys"] != ["k"]:
+        case.spec["keys"] = ["k"]
+    case.rows = [row | {"k": row["k"] or "d", "s": row["s"] or "q", "f": row["f"]} for row in case.rows]
+    run, rows = Run(case.pipeline, str(tmp_path / "state")), case.permuted(rng)
+    for first, last in case.batches(rng):
+        places = [place for place, commit in enumerate(case.commits) if first <= commit < last]
+        run.step(rows[places[0] : places[-1] + 1], places[0], case.commits[places[0] : places[-1] + 1])
+    wanted = case.expected()
+    assert differences(sorted(run.rows, key=case.place), wanted.rows) == []
+    assert refused_ids(case, rows, run.refused) == refused_ids(case, case.rows, wanted.quarantined)
