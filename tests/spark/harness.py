@@ -164,13 +164,18 @@ class Bench:
         return DeltaTable(str(path)).to_pyarrow_table().to_pylist() if path.exists() else []
 
 
+def cut(rows: Sequence[Row], seed: int, versions: int) -> list[Sequence[Row]]:
+    """``rows`` cut anywhere into ``versions``."""
+    cuts = sorted(random.Random(seed).sample(range(1, len(rows)), versions - 1))
+    return [rows[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+
+
 def run_over(bench: Bench, seed: int, rows: Sequence[Row], versions: int, batches: int | None = None) -> list[Any]:
     """Land ``rows`` cut anywhere into ``versions``, with a run after each, or after every few so that there are about ``batches``."""
-    cuts = sorted(random.Random(seed).sample(range(1, len(rows)), versions - 1))
     together = max(1, versions // batches) if batches else 1
     done = []
-    for n, (begin, end) in enumerate(zip([0, *cuts], [*cuts, len(rows)], strict=True)):
-        bench.land(rows[begin:end])
+    for n, part in enumerate(cut(rows, seed, versions)):
+        bench.land(part)
         if n % together == 0 or n == versions - 1:
             done += bench.run()
     return done
