@@ -46,8 +46,8 @@ def starts_of(rows: Sequence[int], commits: Sequence[int]) -> Ints:
         raise LimitExceededError(f"a commit of the source has more than {1 << COMMIT_SHIFT:,} rows; append them in several commits")
     if len(rows) and int(commit[-1]) > _MAX_COMMIT:
         raise LimitExceededError(
-            f"version {int(commit[-1]):,} of the source: rows can be numbered up to version {_MAX_COMMIT:,}; copy them into a new table, or "
-            "number the versions of a source of your own from 0"
+            f"version {int(commit[-1]):,} of the source: rows can be numbered up to version {_MAX_COMMIT:,}; copy them into a new "
+            "table, or number the versions of a source of your own from 0"
         )
     return (commit << COMMIT_SHIFT) + before
 
