@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.random_pipelines import Case, Row, differences, examples, random_case
+from tests.random_pipelines import BASE, MINUTE, Case, Row, differences, examples, random_case
 from tests.spark.harness import quiet
 from windowmill.jobs.batch import loop
 from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.ways import limits
+from windowmill.windowing.axis import from_us
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -96,3 +97,27 @@ def test_a_frame_with_an_order_of_arrival_gives_what_the_reference_says(spark, s
     assert sorted((row[0], row[1]) for row in found.refused.collect()) == [
         (case.rows[number]["x"], reason) for number, reason in wanted.quarantined
     ]
+
+
+@pytest.mark.parametrize("seed", examples(3))
+def test_vouched_intervals_give_the_same_here_on_spark_and_in_a_backfill(spark, tmp_path, monkeypatch, seed):
+    case, rng = random_case(seed, instants=True), random.Random(-seed - 1)
+    case.spec["time"]["watermark"] = "data_interval_end"
+    commits, source = case.by_commit(), str(tmp_path / "source")
+    cuts = {rng.randrange(len(commits)), rng.randrange(len(commits)), len(commits) - 1}
+    greatest = 0
+    for number, rows in enumerate(commits):
+        land(case, source, rows, rng)
+        greatest = max([greatest, *(row["t"] for row in rows if row["t"] is not None)])
+        if number in cuts:
+            end = from_us((greatest or BASE) + rng.choice([-10, 0, 20]) * MINUTE)
+            for sink, most in (("here", 100_000), ("spark", 0)):
+                monkeypatch.setattr(limits, "MOST_ROWS", most)
+                loop.run(runnable(case, tmp_path, sink), quiet(), interval_end=end)
+    found = published(case, str(tmp_path / "here"))
+    assert differences(published(case, str(tmp_path / "spark")), found) == []
+    assert refused(tmp_path, "here") == refused(tmp_path, "spark")
+    ends = sorted(row["window_end"] for row in found)
+    if ends:
+        loop.backfill(runnable(case, tmp_path, "here"), quiet(), begin=ends[0] - 1, end=ends[-1])
+        assert differences(published(case, str(tmp_path / "here")), found) == []
