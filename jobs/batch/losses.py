@@ -91,7 +91,8 @@ class Lags:
         late = part.filter(pc.and_(pc.equal(part.column("reason"), TOO_LATE), pc.is_valid(part.column("event_time"))))
         if not late.num_rows:
             return
-        time, lateness = pipeline.time, pipeline.time.lateness.elapsed()
+        time = pipeline.time
+        lateness = 0 if _by_policies_alone(pipeline) else time.lateness.elapsed()
         known = late.column("watermark").cast(pa.int64())
         watermark = pc.fill_null(known, (seen or 0) - time.disorder.elapsed()).to_numpy(zero_copy_only=False)
         lags = watermark - late.column("event_time").cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -102,14 +103,14 @@ class Lags:
         self.counts.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
     def remedy(self, pipeline: Pipeline, rows: int, *, first: bool) -> str | None:
-        """The delay that would keep nearly all of the ``rows`` that were applied or too late; null if too few were late."""
+        """The delay that would keep nearly all of the ``rows`` that were applied or too late; null if too few were late, or none would."""
         spare, chosen = int(rows * _STILL_LATE), None
         for lag in sorted(self.counts, reverse=True):
             spare -= self.counts[lag]
             if spare < 0:
                 chosen = lag
                 break
-        if chosen is None:
+        if chosen is None or (self.vouched and _by_policies_alone(pipeline)):
             return None
         length, text = _readable(chosen) if pipeline.time.unit is None else (chosen, str(chosen))
         lost = sum(count for lag, count in self.counts.items() if lag > length)
@@ -121,6 +122,11 @@ class Lags:
             return f"{told}, in a pipeline with a new sink, backfilled there"
         bulk = "" if self.vouched else "; history loaded in bulk: run --arrival event_time, which finds no row late"
         return f"{told}: `windowmill abandon` the batch, set it and run again{bulk}"
+
+
+def _by_policies_alone(pipeline: Pipeline) -> bool:
+    """Whether no window has a use for ``lateness``: what a policy has applied stays applied."""
+    return all(window.follows_policies for window in pipeline.windows)
 
 
 def _readable(ticks: int) -> tuple[int, str]:

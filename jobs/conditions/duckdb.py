@@ -30,7 +30,19 @@ def columns_of(condition: str) -> set[str]:
     """Names of the columns that ``condition`` reads; of a field in a column that of the column."""
     from sqlglot import exp
 
-    return {column.parts[0].name for column in _parse(condition).find_all(exp.Column)}
+    return {column.parts[0].name for column in _parse(condition).find_all(exp.Column) if not _is_parameter(column)}
+
+
+def _is_parameter(column: exp.Column) -> bool:
+    """Whether ``column`` stands for a parameter of a lambda that is written in other letters, which Spark does not tell apart."""
+    from sqlglot import exp
+
+    name, lambda_ = column.parts[0].name.lower(), column.find_ancestor(exp.Lambda)
+    while lambda_ is not None:
+        if any(parameter.name.lower() == name for parameter in lambda_.expressions):
+            return True
+        lambda_ = lambda_.find_ancestor(exp.Lambda)
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,13 +37,18 @@ def starts_of(rows: Sequence[int], commits: Sequence[int]) -> Ints:
     Raises
     ------
     LimitExceededError
-        If a commit has more rows than can be numbered.
+        If a commit has more rows than can be numbered, or there were more commits.
     """
     through, commit = np.cumsum(np.array(rows, np.int64)), np.array((commits or range(len(rows)))[: len(rows)], np.int64)
     before = through - np.array(rows, np.int64)
     before -= before[np.searchsorted(commit, commit)]
-    if len(rows) and (int((before + rows).max()) > 1 << COMMIT_SHIFT or int(commit.max()) > _MAX_COMMIT):
+    if len(rows) and int((before + rows).max()) > 1 << COMMIT_SHIFT:
         raise LimitExceededError(f"a commit of the source has more than {1 << COMMIT_SHIFT:,} rows; append them in several commits")
+    if len(rows) and int(commit[-1]) > _MAX_COMMIT:
+        raise LimitExceededError(
+            f"version {int(commit[-1]):,} of the source: rows can be numbered up to version {_MAX_COMMIT:,}; copy them into a new "
+            "table, or number the versions of a source of your own from 0"
+        )
     return (commit << COMMIT_SHIFT) + before
 
 

@@ -286,3 +286,7 @@ def test_spark_agrees_on_every_row(spark, conditions, rows):
 
 def test_a_condition_on_a_field_reads_the_column_that_holds_it():
     assert columns_of("address.city = 'x' and v.a.b > w") == {"address", "v", "w"}
+
+
+def test_parameters_of_lambdas_are_no_columns():
+    assert columns_of("exists(items, X -> x.price > v and exists(X.parts, y -> Y > x.price))") == {"items", "v"}

@@ -72,6 +72,20 @@ def test_the_delay_that_keeps_the_late_rows_is_measured(time, lags, wanted):
     assert f"{len(lags)} too_late; too_late: {wanted}" in told(late(lags), pipeline(**time))
 
 
+LAST_3 = {"name": "last", "type": "sliding", "evict": {"count": 3}}
+
+
+def test_policies_have_no_use_for_lateness():
+    by_policies = pipeline(disorder="2 hours", lateness="1 hour").model_dump(mode="json", exclude_unset=True)
+    grid, lags = by_policies["windows"], late([14 * HOUR] * 99)
+    alone, beside = (parse_pipeline(by_policies | {"windows": windows}) for windows in ([LAST_3], [LAST_3, *grid]))
+    assert "time.disorder: 16 hours would keep all (now 2 hours)" in told(lags, alone)
+    # The window on the grid counts the row.
+    assert "time.disorder: 15 hours would keep all (now 2 hours)" in told(lags, beside)
+    vouched = parse_pipeline(by_policies | {"windows": [LAST_3], "time": {"column": "t", "watermark": "data_interval_end"}})
+    assert "would keep" not in told(lags, vouched)
+
+
 def test_on_an_integer_axis_the_delay_is_a_number():
     assert "time.disorder: 13 would keep all (now 3)" in told(late([10] * 500, integers=True), pipeline(integers=True, disorder=3))
 

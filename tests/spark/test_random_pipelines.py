@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.random_pipelines import Case, Row, differences, examples, random_case
+from tests.random_pipelines import BASE, MINUTE, Case, Row, differences, examples, random_case
 from tests.spark.harness import quiet
 from windowmill.jobs.batch import loop
 from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.ways import limits
+from windowmill.windowing.axis import from_us
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -58,44 +59,65 @@ def runnable(case: Case, folder: Path, sink: str, **options: Any) -> Pipeline:
 @pytest.mark.parametrize("seed", examples(4))
 def test_all_roads_give_what_the_reference_says(spark, tmp_path, monkeypatch, seed):
     case, rng = random_case(seed), random.Random(-seed - 1)
+    # What was vouched for depends on the runs, not on the rows.
     case.spec["time"].pop("watermark", None)
     monkeypatch.setattr(limits, "MOST_ROWS", rng.choice([0, 10, 100_000]))
-    options = rng.choice([{}, {}, {"maxFilesPerTrigger": rng.randint(1, 4)}])
-    runs, commits = runnable(case, tmp_path, "runs", **options), case.by_commit()
-    for first, last in case.batches(rng)[:-1] if len(commits) < 4 else [(0, len(commits) // 3), (len(commits) // 3, len(commits) // 2)]:
-        for rows in commits[first:last]:
-            land(case, str(tmp_path / "source"), rows, rng)
-        loop.run(runs, quiet())
-    landed = DeltaTable(str(tmp_path / "source")).to_pyarrow_table().num_rows if (tmp_path / "source").exists() else 0
-    before = 0
-    for rows in commits:
-        if before >= landed:
-            land(case, str(tmp_path / "source"), rows, rng)
-        before += len(rows)
-    done = loop.run(runs, quiet())
-    assert sum(d.commit.rows_read for d in done) <= len(case.rows)
-    wanted = case.expected()
-    reasons = sorted(reason for _, reason in wanted.quarantined)
+    wanted, source = case.expected(), str(tmp_path / "source")
+    runs = runnable(case, tmp_path, "runs", **rng.choice([{}, {}, {"maxFilesPerTrigger": rng.randint(1, 4)}]))
+    commits = case.by_commit()
+    cuts, read = {rng.randrange(len(commits)), rng.randrange(len(commits)), len(commits) - 1}, 0
+    for number, rows in enumerate(commits):
+        land(case, source, rows, rng)
+        if number in cuts:
+            read += sum(done.commit.rows_read for done in loop.run(runs, quiet()))
+    assert read == len(case.rows)
     assert differences(published(case, str(tmp_path / "runs")), wanted.rows) == []
-    assert refused(tmp_path, "runs") == reasons
-
-    times = sorted(row["t"] for row in case.rows if row["t"] is not None)
+    assert refused(tmp_path, "runs") == sorted(reason for _, reason in wanted.quarantined)
     ends = sorted(row["window_end"] for row in wanted.rows)
     if ends:
         loop.backfill(runs, quiet(), begin=ends[len(ends) // 4] - 1, end=ends[len(ends) // 2])
         assert differences(published(case, str(tmp_path / "runs")), wanted.rows) == []
-    fresh = runnable(case, tmp_path, "filled")
-    loop.backfill(fresh, quiet(), begin=times[0] - 10**9, end=times[len(times) // 2])
-    loop.run(fresh, quiet())
-    write_deltalake(str(tmp_path / "source"), pa.Table.from_pylist([], schema=case.schema), mode="append")
-    loop.run(fresh, quiet())
+        filled = runnable(case, tmp_path, "filled")
+        loop.backfill(filled, quiet(), begin=ends[0] - 1, end=ends[len(ends) // 2])
+        write_deltalake(source, pa.Table.from_pylist([], schema=case.schema), mode="append")
+        loop.run(filled, quiet())
+        assert differences(published(case, str(tmp_path / "filled")), wanted.rows) == []
 
-    frame = spark.createDataFrame(
-        pa.Table.from_pylist(case.permuted(rng), schema=case.schema).append_column("_place", pa.array(case.commits, pa.int64()))
-    ).repartition(3)
+
+@pytest.mark.parametrize("seed", examples(4))
+def test_a_frame_with_an_order_of_arrival_gives_what_the_reference_says(spark, seed):
+    case, rng = random_case(seed), random.Random(-seed - 1)
+    rows = pa.Table.from_pylist(case.permuted(rng), schema=case.schema).append_column("came", pa.array(case.commits, pa.int64()))
     by_row = case.spec["time"].get("arrival") == "row"
-    found = evaluate(frame, case.pipeline, arrival="x" if by_row else "_place", label="x")
-    last = case.expected(final=True)
-    assert differences(sorted(in_ticks(found.rows.toArrow()), key=case.place), last.rows) == []
+    final = rng.random() < 0.8
+    found = evaluate(spark.createDataFrame(rows).repartition(3), case.pipeline, arrival="x" if by_row else "came", label="x", final=final)
+    wanted = case.expected(final=final)
+    assert differences(sorted(in_ticks(found.rows.toArrow()), key=case.place), wanted.rows) == []
     assert found.refused is not None
-    assert sorted(row[1] for row in found.refused.collect()) == sorted(reason for _, reason in last.quarantined)
+    assert sorted((row[0], row[1]) for row in found.refused.collect()) == [
+        (case.rows[number]["x"], reason) for number, reason in wanted.quarantined
+    ]
+
+
+@pytest.mark.parametrize("seed", examples(3))
+def test_vouched_intervals_give_the_same_here_on_spark_and_in_a_backfill(spark, tmp_path, monkeypatch, seed):
+    case, rng = random_case(seed, instants=True), random.Random(-seed - 1)
+    case.spec["time"]["watermark"] = "data_interval_end"
+    commits, source = case.by_commit(), str(tmp_path / "source")
+    cuts = {rng.randrange(len(commits)), rng.randrange(len(commits)), len(commits) - 1}
+    greatest = 0
+    for number, rows in enumerate(commits):
+        land(case, source, rows, rng)
+        greatest = max([greatest, *(row["t"] for row in rows if row["t"] is not None)])
+        if number in cuts:
+            end = from_us((greatest or BASE) + rng.choice([-10, 0, 20]) * MINUTE)
+            for sink, most in (("here", 100_000), ("spark", 0)):
+                monkeypatch.setattr(limits, "MOST_ROWS", most)
+                loop.run(runnable(case, tmp_path, sink), quiet(), interval_end=end)
+    found = published(case, str(tmp_path / "here"))
+    assert differences(published(case, str(tmp_path / "spark")), found) == []
+    assert refused(tmp_path, "here") == refused(tmp_path, "spark")
+    ends = sorted(row["window_end"] for row in found)
+    if ends:
+        loop.backfill(runnable(case, tmp_path, "here"), quiet(), begin=ends[0] - 1, end=ends[-1])
+        assert differences(published(case, str(tmp_path / "here")), found) == []
