@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, lasting, run_over
+from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, lasting, run_over
 from windowmill.checkpoints.batches import RunPlan
 from windowmill.jobs.batch import steps
 from windowmill.jobs.json_lines.spark_form import to_json
@@ -266,6 +266,7 @@ def test_a_retry_reads_the_columns_that_its_plan_has_pinned(spark, tmp_path, mon
     spark.sql(f"ALTER TABLE {table} ADD COLUMN spare DOUBLE")
     bench.run()
     spark.createDataFrame(pa.Table.from_pylist(rows[100:], schema=SCHEMA)).write.format("delta").mode("append").save(bench.source)
+    bench.commits += [1] * 100
     with monkeypatch.context() as patched:
         patched.setattr(steps, "validate", None)
         with pytest.raises(TypeError, match="not callable"):
@@ -375,9 +376,11 @@ def test_batches_read_from_plain_files_give_the_rows_of_the_reference(spark, tmp
     run_over(bench, 9, rows, 6)
     assert len(started) == 1 or lowered, "only the first batch, which makes the sink, starts Spark"
     kept = [
-        row for row in rows if not condition or (row["v"] is not None and (row["v"] > 10 or row["v"] != row["v"])) or row["label"] == "x"
+        (row, commit)
+        for row, commit in zip(rows, bench.commits, strict=True)
+        if not condition or (row["v"] is not None and (row["v"] > 10 or row["v"] != row["v"])) or row["label"] == "x"
     ]
-    want = bench.expected(kept)
+    want = expected(bench.pipeline, [row for row, _ in kept], commits=[commit for _, commit in kept])
     assert want.rows
     assert differences(bench.rows(), want.rows) == []
     assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)

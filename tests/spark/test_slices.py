@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, differences, events, lasting, quiet, run_over
+from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, cut, differences, events, lasting, quiet, run_over
 from tests.spark.test_live import AGGREGATES, POLICIES
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state import base
@@ -133,7 +133,8 @@ def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_afte
     rows = events(34, 400)
     bench = Bench(tmp_path, {**changes, "emit": "revise", "keys": ["site"]})
     rows = lasting(rows, 40) if bench.pipeline.time.end else rows
-    bench.land(rows[:300])
+    for part in cut(rows[:300], 5, 60):
+        bench.land(part)
     times = sorted(row["t"] for row in rows[:300] if row["t"] is not None)
     loop.backfill(bench.pipeline, quiet(), begin=0, end=times[150])
     run_over(bench, 11, rows[300:], 3)
@@ -221,7 +222,7 @@ def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeyp
         run_over(bench, 9, rows[:200], 2)
     state = str(tmp_path / "sink.windowmill" / "state")
     assert is_log(state)
-    strict = Bench(tmp_path, bench.changes | {"strict": True})
+    strict = Bench(tmp_path, bench.changes | {"strict": True}, bench.commits)
     strict.land(rows[200:201])
     with pytest.raises(SpecError, match="raw rows"):
         strict.run()
