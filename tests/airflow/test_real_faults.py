@@ -20,7 +20,7 @@ import yaml
 
 from examples.flights.local_airflow import REPOSITORY
 from tests.airflow.real_airflow import Attempt, RealAirflow
-from tests.spark.harness import BASE, Bench, Row, differences, events, expected
+from tests.spark.harness import BASE, Bench, Row, differences, events
 from windowmill.checkpoints.ledger import Ledger
 
 pytestmark = [pytest.mark.dag, pytest.mark.timeout(900)]
@@ -111,7 +111,7 @@ class Scenario:
         ranges = [(batch.from_version, batch.to_version) for batch in batches if batch.action == "run"]
         assert ranges == [(version - 1, version) for version in range(self.landed)]
         rows = [row for version in VERSIONS[: self.landed] for row in version]
-        assert differences(self.bench.rows(), expected(self.bench.pipeline, rows).rows) == []
+        assert differences(self.bench.rows(), self.bench.expected(rows).rows) == []
         told = [extra["batches"] for extra in self.airflow.events(self.name)]
         assert [number for first, last in told for number in range(first, last + 1)] == list(range(len(actions)))
 

@@ -34,7 +34,8 @@ def wanted(bench: Bench, rows: list[Row]) -> list[Row]:
         # NaN is the greatest number.
         return frozenset({"v > 50"} if v != v or v > 50 else {"v < 20"} if v < 20 else ())
 
-    outcome = reference.evaluate(bench.pipeline, [reference.Record(row, conditions(row["v"])) for row in rows], final=False)
+    records = [reference.Record(row, conditions(row["v"])) for row in rows]
+    outcome = reference.evaluate(bench.pipeline, records, commits=bench.commits, final=False)
     return sorted(outcome.rows, key=lambda row: place(bench.pipeline, row))
 
 
