@@ -82,7 +82,7 @@ class Clock:
         return moments_of(numbers, by_row=self.by_row)
 
     def arrive(self, times: Ints, usable: Bools, numbers: Ints) -> tuple[Clock, Ints]:
-        """The clock after n rows with these ``times``, and the watermark at each row's arrival (int64, shape (n,)); O(n log n).
+        """The clock after n rows with these ``times``, and the watermark at each row's arrival (int64, shape (n,)); O(n).
 
         Rows that are not ``usable`` do not advance the clock. ``numbers`` ascend; no commit is split between two calls.
 
@@ -92,7 +92,9 @@ class Clock:
         """
         so_far = np.maximum.accumulate(np.concatenate(([self.seen], np.where(usable, times, BEFORE))))
         moments = self.moments(numbers)
-        before = so_far[np.searchsorted(moments, moments)]
+        # The place of the first row of each row's moment.
+        begins = np.append(True, moments[1:] != moments[:-1])[: len(moments)]
+        before = so_far[np.maximum.accumulate(np.where(begins, np.arange(len(moments)), 0))]
         at_arrival = np.maximum(before, BEFORE + self.disorder) - self.disorder if self.moves else np.full(len(times), BEFORE, np.int64)
         return replace(self, seen=int(so_far[-1])), at_arrival
 

@@ -28,7 +28,7 @@ def seen_after(rows: pa.Table, seen: int | None) -> int | None:
 
 
 def watermarks(rows: pa.Table, batch: Input) -> Ints:
-    """The watermark at the arrival of each of the ``rows`` of ``batch``, in order of arrival; int64, shape (n_rows,). O(n log n)."""
+    """The watermark at the arrival of each of the ``rows`` of ``batch``, in order of arrival; int64, shape (n_rows,). O(n)."""
     files = rows.column(FILE).to_numpy()
     if batch.closed_by_file is not None:
         return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.lateness, np.int64)
