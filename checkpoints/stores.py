@@ -97,8 +97,7 @@ def filesystem_of(place: str) -> tuple[pa_fs.FileSystem, str]:
     if local is not None:
         return pa_fs.LocalFileSystem(), str(local.absolute())
     parts = urlsplit(place)
-    options = options_of(place) or {}
-    return _remote(f"{parts.scheme}://{parts.netloc}", tuple(sorted(options.items()))), parts.path.strip("/")
+    return _remote(f"{parts.scheme}://{parts.netloc}", _settled(place)), parts.path.strip("/")
 
 
 def store_of(place: str) -> pa_fs.FileSystem:
@@ -106,8 +105,14 @@ def store_of(place: str) -> pa_fs.FileSystem:
 
     On this machine it opens files ten times as fast as delta-rs's client, and follows a symbolic link to where it leads now.
     """
-    files, path = filesystem_of(place)
-    return pa_fs.SubTreeFileSystem(path, files)
+    local = local_path(place)
+    if local is not None:
+        return pa_fs.SubTreeFileSystem(str(local.absolute()), pa_fs.LocalFileSystem())
+    return _remote(place, _settled(place))
+
+
+def _settled(place: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((options_of(place) or {}).items()))
 
 
 @lru_cache(maxsize=32)
