@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from windowmill.checkpoints.stores import filesystem_of
+from windowmill.checkpoints.stores import filesystem_of, make_folder
 
 #: Rows of a full file.
 ROWS_PER_FILE = 1_000_000
@@ -78,7 +78,7 @@ class FileWriter:
     """
 
     def __init__(self, table: str, schema: pa.Schema, *, batch: int, attempt: str, task: int, order: Sequence[str] = ()) -> None:
-        self._fs, self._root = filesystem_of(table)
+        self._table, (self._fs, self._root) = table, filesystem_of(table)
         self._schema = pa.schema([field.with_type(stored_type(field.type)) for field in schema])
         self._name = f"part-b{batch:06d}-{attempt}-{task}-{uuid.uuid4().hex[:8]}"
         self._order = [(name, "ascending") for name in order]
@@ -139,7 +139,7 @@ class FileWriter:
     def _opened(self) -> pq.ParquetWriter:
         if self._writer is None:
             path = f"{self._name}-{len(self._paths)}.snappy.parquet"
-            self._fs.create_dir(self._root, recursive=True)
+            make_folder(self._table)
             self._paths.append(path)
             place = f"{self._root}/{path}"
             self._writer = pq.ParquetWriter(
