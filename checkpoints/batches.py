@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Literal
 
+import pyarrow as pa
+
+from windowmill.checkpoints.data_files import DataFile, stored_type
 from windowmill.windowing.axis import from_us
 
 Status = Literal["open", "held", "committed", "abandoned"]
@@ -152,6 +157,82 @@ class BackfillPlan(Plan):
         """As :meth:`Plan.describe`."""
         begin, end = (f"{from_us(t):%Y-%m-%d %H:%M}" if instants else str(t) for t in self.range)
         return f"backfill of the windows that end after {begin} through {end}, from {self._versions()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a batch changes in one table, by one commit.
+
+    Attributes
+    ----------
+    adds
+        Files of new rows.
+    kept
+        Files with the rows of removed files that stay (a backfill).
+    removes
+        Paths of the files that ``adds`` and ``kept`` replace, as the table names them.
+    replaces
+        Range (begin, end] of window ends whose rows are replaced; null to append.
+    schema
+        The table's schema (Delta JSON), from which it is made, or widened. Null in a record if the table had all columns.
+    """
+
+    adds: tuple[DataFile, ...] = ()
+    kept: tuple[DataFile, ...] = ()
+    removes: tuple[str, ...] = ()
+    replaces: tuple[int, int] | None = None
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        # Values read from the ledger's JSON are dicts and lists.
+        for name in ("adds", "kept"):
+            files = tuple(DataFile(**file) if isinstance(file, dict) else file for file in getattr(self, name))
+            object.__setattr__(self, name, files)
+        object.__setattr__(self, "removes", tuple(self.removes))
+        object.__setattr__(self, "replaces", None if self.replaces is None else (self.replaces[0], self.replaces[1]))
+
+    @classmethod
+    def of(
+        cls,
+        schema: pa.Schema,
+        adds: Iterable[DataFile] = (),
+        *,
+        kept: Iterable[DataFile] = (),
+        removes: Iterable[str] = (),
+        replaces: tuple[int, int] | None = None,
+    ) -> Changes:
+        """Changes of a table with the columns ``schema``, all nullable."""
+        from deltalake import Schema  # an executor makes no changes
+
+        stored = pa.schema([pa.field(field.name, stored_type(field.type)) for field in schema])
+        return cls(tuple(adds), tuple(kept), tuple(removes), replaces, Schema.from_arrow(stored).to_json())
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """The files that the commit adds."""
+        return self.adds + self.kept
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in them."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the files added, as of the commit (:func:`digest_of`)."""
+        return digest_of(identity_of({"path": file.path}) for file in self.files)
+
+
+def identity_of(file: Mapping[str, object]) -> str:
+    """Identifies the rows of a file by its action in a log: with another deletion vector, the same path holds other rows."""
+    deleted = file.get("deletionVector")
+    vector = deleted if isinstance(deleted, dict) else {}
+    return f"{file['path']} {vector.get('storageType', '')}{vector.get('pathOrInlineDv', '')}@{vector.get('offset', '')}"
+
+
+def digest_of(identities: Iterable[str]) -> str:
+    """SHA-256 of files, each identified by :func:`identity_of`; 16 hexadecimal digits."""
+    return hashlib.sha256("\n".join(sorted(identities)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

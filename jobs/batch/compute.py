@@ -12,7 +12,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from windowmill.checkpoints.batches import BackfillPlan, Changes, Plan
 from windowmill.checkpoints.data_files import DataFile, remove
@@ -22,6 +21,7 @@ from windowmill.checkpoints.replacing import Replaced
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.joint import joint_schema
+from windowmill.checkpoints.stores import Options, is_table, options_of, use_options
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow
@@ -77,6 +77,8 @@ class Job:
         What the plan reads of it.
     check
         Verifies rows of the state.
+    options
+        Of the places in object storage, what their client is told: they hold credentials.
     """
 
     runnable: Runnable
@@ -84,6 +86,14 @@ class Job:
     source: SourceTable
     reading: Reading
     check: RowCheck
+    options: Mapping[str, Options]
+
+    @classmethod
+    def of(cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, check: RowCheck) -> Job:
+        """The job of ``plan``, with what this process knows of the places in object storage."""
+        every = (runnable.source_path, runnable.sink_path, runnable.places.root)
+        options = {place: found for place in every if (found := options_of(place)) is not None}
+        return cls(runnable, plan, source, reading, check, options)
 
     @cached_property
     def input(self) -> TableInput:
@@ -114,6 +124,7 @@ class Job:
                 "quarantine": Target(quarantine, quarantine_schema(pipeline)),
                 "refused": Target(quarantine, REFUSED_SCHEMA),
             },
+            self.options,
         )
 
 
@@ -271,6 +282,7 @@ def _in_task_given(job: Job, empty: pa.Table, batches: Iterable[pa.RecordBatch])
 
 def _answered(job: Job, given: pa.Table | None) -> Iterator[pa.RecordBatch]:
     """The batch, or the error that has a meaning to the driver; Spark would repeat a task that raises it."""
+    use_options(job.options)
     with tables_kept():
         try:
             yield from returned(compute_here(job, given))
@@ -290,7 +302,7 @@ def _with_quarantined(
     rows, batch = new.rows, job.input
     if refuses:
         grids = [grid for part in parts for grid in part.grids]
-        rows = judged_on_spark(rows, [each.files["refused"] for each in refusing], targets.of["refused"].table, grids)
+        rows = judged_on_spark(rows, [each.files["refused"] for each in refusing], targets, grids)
     found = write_by_tasks(rows, batch.columns.struct.names, batch.pipeline, job.plan, targets)
     return counted(parts, done, found.reasons.get(TOO_LATE, 0) if refusing else 0) + found
 
@@ -309,6 +321,7 @@ def _keep(job: Job, replaced: Replaced, paths: Sequence[str]) -> tuple[DataFile,
 
 def _keep_in_task(job: Job, replaced: Replaced, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
+    use_options(job.options)
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
     yield from returned(_keep(job, replaced, [replaced.partly[number] for number in numbers]))
 
@@ -330,7 +343,7 @@ def _computed(
     if not plan.builds_state:
         removes = () if replaced is None else replaced.files
         changes["sink"] = Changes.of(schema, results, kept=kept, removes=removes, replaces=(emission.after, emission.through))
-    elif results or not DeltaTable.is_deltatable(job.runnable.sink_path):
+    elif results or not is_table(job.runnable.sink_path):
         changes["sink"] = Changes.of(schema, results)
     return ComputedBatch(
         emission,

@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.data_files import DataFile
+from windowmill.checkpoints.stores import use_options
 from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways import lateness_in_process
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways.quarantine import TOO_LATE
-from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, Output, read_files
+from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, Output, Targets, read_files
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF
 from windowmill.windowing.grids import closing_of
 
@@ -69,17 +70,17 @@ def refused_in_process(new: NewRows, refusing: Sequence[Computed], grids: Sequen
     return np.asarray(number[uncounted if numbers is not None else uncounted & (last_end > time)], np.int64)
 
 
-def judged_on_spark(rows: DataFrame, refusing: Sequence[Sequence[DataFile]], table: str, grids: Sequence[WindowGrid]) -> DataFrame:
+def judged_on_spark(rows: DataFrame, refusing: Sequence[Sequence[DataFile]], targets: Targets, grids: Sequence[WindowGrid]) -> DataFrame:
     """As :func:`refused_in_process`, on Spark: ``rows`` with the reason ``too_late`` for these.
 
     Parameters
     ----------
     refusing
-        For each part that refuses rows, the files of ``table`` that hold their numbers; no part has none.
+        For each part that refuses rows, the files that hold their numbers; no part has none.
     """
     refused = F.col(REASON).isNull() & F.col(LATE)
     if refusing:
-        frames = [_numbers(rows, table, files) for files in refusing]
+        frames = [_numbers(rows, targets, files) for files in refusing]
         common = reduce(lambda left, right: left.join(right, NUMBER_OF, "left_semi"), frames)
         rows = rows.join(common.withColumn("_refused", F.lit(True)), NUMBER_OF, "left")
         refused = F.col("_refused").isNotNull()
@@ -91,13 +92,14 @@ def judged_on_spark(rows: DataFrame, refusing: Sequence[Sequence[DataFile]], tab
     return rows.withColumn(REASON, F.when(refused, F.lit(TOO_LATE)).otherwise(F.col(REASON)))
 
 
-def _numbers(rows: DataFrame, table: str, files: Sequence[DataFile]) -> DataFrame:
+def _numbers(rows: DataFrame, targets: Targets, files: Sequence[DataFile]) -> DataFrame:
     """The numbers in ``files``, each of which a task reads."""
     numbers = rows.sparkSession.range(0, len(files), 1, len(files))
-    return map_in_arrow(numbers, partial(_read, table, files), REFUSED_SCHEMA)
+    return map_in_arrow(numbers, partial(_read, targets, files), REFUSED_SCHEMA)
 
 
-def _read(table: str, files: Sequence[DataFile], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read(targets: Targets, files: Sequence[DataFile], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
+    use_options(targets.options)
     for batch in batches:
-        yield from read_files(table, [files[number] for number in batch.column(0).to_pylist()])
+        yield from read_files(targets.of["refused"].table, [files[number] for number in batch.column(0).to_pylist()])

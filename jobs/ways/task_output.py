@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from windowmill.checkpoints.data_files import DataFile, FileWriter
-from windowmill.checkpoints.stores import filesystem_of
+from windowmill.checkpoints.stores import Options, filesystem_of, use_options
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 
 if TYPE_CHECKING:
@@ -49,11 +49,18 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Where an attempt at a batch writes; small and picklable."""
+    """Where an attempt at a batch writes; small and picklable.
+
+    Attributes
+    ----------
+    options
+        Of the places in object storage, what their client is told: they hold credentials.
+    """
 
     batch: int
     attempt: str
     of: Mapping[Role, Target]
+    options: Mapping[str, Options] = field(default_factory=dict)
 
     def writer(self, role: Role, task: int) -> FileWriter:
         """A writer for the rows of ``role`` in the task of this number."""
@@ -115,6 +122,7 @@ class OutputWriter:
     """Writes the rows of one task: a context manager; after an error nothing that it wrote is left."""
 
     def __init__(self, targets: Targets) -> None:
+        use_options(targets.options)
         self._targets, self._task = targets, task_number()
         self._open: dict[Role, FileWriter] = {}
         self._stack = ExitStack()
