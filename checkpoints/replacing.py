@@ -1,4 +1,4 @@
-"""Replaces a range of window ends in a table of results: which files hold rows of it, and what stays of them. No JVM."""
+"""Replaces a range of window ends in a table of result rows: which files hold rows of it, and what stays of them. No JVM."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from functools import cache, partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from windowmill.jobs.ways.way import Restored, Way
 
 from windowmill.checkpoints.batches import BackfillPlan, Commit, Plan
 from windowmill.checkpoints.failpoints import reach
@@ -49,7 +50,6 @@ from windowmill.jobs.ways.base import Applied
 from windowmill.jobs.ways.choose import way_of
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.surveyed import Surveyed
-from windowmill.jobs.ways.way import Restored, Way
 from windowmill.windowing.columnar.added_columns import BATCH, SUM
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.errors import HeldError, ServerGoneError, WindowmillError, first_line
