@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from windowmill.checkpoints.stores import filesystem_of, make_folder
+from windowmill.checkpoints.stores import filesystem_of, is_local, make_folder
 
 #: Rows of a full file.
 ROWS_PER_FILE = 1_000_000
@@ -171,6 +171,21 @@ def missing(table: str, files: Sequence[DataFile]) -> list[DataFile]:
     fs, root = filesystem_of(table)
     found = fs.get_file_info([f"{root}/{file.path}" for file in files])
     return [file for file, info in zip(files, found, strict=True) if info.type != pa_fs.FileType.File or info.size != file.size]
+
+
+def copy(source: str, target: str, files: Sequence[DataFile]) -> None:
+    """Copy ``files`` from the folder ``source`` to the folder ``target``; a copy appears whole or not at all."""
+    if not files:
+        return
+    make_folder(target)
+    (fs, root), (into, below) = filesystem_of(source), filesystem_of(target)
+    for file in files:
+        whole = f"{below}/{file.path}"
+        # On object storage an object is there only once it is complete.
+        partial = f"{below}/.{file.path}.{uuid.uuid4().hex[:8]}" if is_local(target) else whole
+        pa_fs.copy_files(f"{root}/{file.path}", partial, source_filesystem=fs, destination_filesystem=into, use_threads=False)
+        if partial != whole:
+            into.move(partial, whole)
 
 
 def leftovers(table: str, referenced: Collection[str], older_than: datetime) -> list[str]:
