@@ -6,7 +6,7 @@ crash leaves files that no one reads, after it only commits are to be made, by w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from windowmill.expectations.rates import Loss
 from windowmill.jobs.batch import losses, verdicts
 from windowmill.jobs.batch.compaction import compact_tables
 from windowmill.jobs.batch.compute import ComputedBatch, Job, compute_here, compute_in_a_task, compute_on_spark
-from windowmill.jobs.batch.outcomes import Done, Ruling
+from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.validating import ResultFiles, validate_files
 from windowmill.jobs.sources.columns import Columns
@@ -44,9 +44,6 @@ from windowmill.jobs.ways.task_output import read_files
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_line
 from windowmill.windowing.spec import Pipeline
-
-#: What the record says of a ruling.
-_RULED: Mapping[Ruling | None, str] = {"release": "released", "discard": "discarded", "abandon": "abandoned"}
 
 
 def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Done:
@@ -99,7 +96,6 @@ class _Steps:
         reach("compute.begin")
         computed = self._computed()
         self.changes = dict(computed.changes)
-        reach("compute.end")
         return computed
 
     def _computed(self) -> ComputedBatch:
@@ -184,31 +180,26 @@ class _Steps:
         )
 
 
-def rule(runnable: Runnable, ledger: Ledger, progress: Progress, ruling: Ruling | None = None) -> Done:
-    """Rule on the held batch: publish or drop the files that were validated; by default, as the rules of now say.
+def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> Done:
+    """Validate the files of the ``held`` batch by the rules of now, and publish them unless it is held again.
 
     Raises
     ------
     HeldError
-        If there is no ruling, and a critical expectation still fails.
+        If a critical expectation still fails.
     """
-    held = ledger.held_batch
-    assert held is not None
     progress.timings.clear()
     spark = cache(partial(spark_session, f"windowmill {runnable.name}", brief=True, say=progress.say))
     tables, plan, at = own_tables(runnable, SparkCommitter(spark)), held.plan, datetime.now(UTC)
-    verdict = None
-    if ruling is None:
-        protocol.settle(ledger, tables)  # the files lie beside the table of held results
-        with progress.step("validate", f"the rows of batch {plan.batch}, which is held, against the expectations"):
-            verdict = _validated_again(runnable, ledger, held, spark)
-        verdicts.tell(verdict, progress)
-    quality = None if verdict is None else verdicts.quality_changes(runnable, plan, verdict, str(held.holds), at)
+    protocol.settle(ledger, tables)  # the files lie beside the table of held results
+    with progress.step("validate", f"the rows of batch {plan.batch}, which is held, against the expectations"):
+        verdict = _validated_again(runnable, ledger, held, spark)
+    verdicts.tell(verdict, progress)
+    quality = verdicts.quality_changes(runnable, plan, verdict, str(held.holds), at)
     with progress.step("publish", f"batch {plan.batch}, which was held"):
-        outcome = protocol.rule(ledger, _RULED[ruling] if verdict is None else verdict.status, tables, at, validation=quality)
-        if verdict is not None:
-            verdicts.write_docs(runnable, plan, verdict, at, progress)
-    if verdict is not None and verdict.status == "held":
+        outcome = protocol.rule(ledger, verdict.status, tables, at, validation=quality)
+        verdicts.write_docs(runnable, plan, verdict, at, progress)
+    if verdict.status == "held":
         raise verdicts.held(runnable, plan, verdict)
     return Done(plan, outcome)
 

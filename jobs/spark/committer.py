@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from windowmill.checkpoints.committer import Publication
-
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.sources.delta_rows import literal_path
 from windowmill.windowing.axis import from_us
