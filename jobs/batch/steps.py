@@ -23,7 +23,6 @@ from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.state.opening import open_state
 from windowmill.expectations.engine import load_in_background
 from windowmill.expectations.gate import Verdict
-from windowmill.expectations.rates import Loss
 from windowmill.jobs.batch import losses, verdicts
 from windowmill.jobs.batch.compaction import compact_tables
 from windowmill.jobs.batch.compute import ComputedBatch, Job, compute_here, compute_in_a_task, compute_on_spark
@@ -43,7 +42,6 @@ from windowmill.jobs.ways.limits import TooLargeError
 from windowmill.jobs.ways.task_output import read_files
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_line
-from windowmill.windowing.spec import Pipeline
 
 
 def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Done:
@@ -114,8 +112,9 @@ class _Steps:
         with self.progress.step("validate", f"{computed.row_count} rows against the expectations"):
             sink, quarantine = self.changes.get("sink", Changes()), self.changes.get("quarantine", Changes())
 
-            told = {"rows_read": computed.rows_read, "first": self.ledger.last_commit is None, "seen": computed.emission.seen}
-            loss = partial(_loss, self.places.quarantine, quarantine, self.pipeline, **told)
+            lost = read_files(self.places.quarantine, quarantine.adds, losses.COLUMNS)
+            first, seen = self.ledger.last_commit is None, computed.emission.seen
+            loss = partial(losses.loss_of, lost, self.pipeline, rows_read=computed.rows_read, seen=seen, first=first)
             rows = ResultFiles(self.runnable.sink_path, sink.adds, self.job.input.sink_schema)
             verdict = validate_files(rows, self.pipeline, computed.rows_read, computed.rows_quarantined, loss, self.spark)
             if not self.plan.builds_state and quarantine.adds:
@@ -208,16 +207,12 @@ def _validated_again(runnable: Runnable, ledger: Ledger, held: Batch, spark: Cal
     outcome, changes, pipeline = held.outcome, ledger.changes_of(held), runnable.pipeline
     assert outcome is not None
     quarantine = changes.get("quarantine", Changes())
-    told = {"rows_read": outcome.rows_read, "first": ledger.last_commit is None, "seen": outcome.seen}
-    loss = partial(_loss, f"{runnable.places.held}/_quarantine", quarantine, pipeline, **told)
+    lost = read_files(f"{runnable.places.held}/_quarantine", quarantine.adds, losses.COLUMNS)
+    first = ledger.last_commit is None
+    loss = partial(losses.loss_of, lost, pipeline, rows_read=outcome.rows_read, seen=outcome.seen, first=first)
     schema = result_schema(pipeline, Columns.of(held.plan.source_schema).arrow)
     rows = ResultFiles(runnable.places.held, changes["sink"].adds if "sink" in changes else (), schema)
     return validate_files(rows, pipeline, outcome.rows_read, outcome.rows_quarantined, loss, spark)
-
-
-def _loss(table: str, quarantine: Changes, pipeline: Pipeline, *, rows_read: int, seen: int | None, first: bool) -> Loss:
-    rows = read_files(table, quarantine.adds, losses.COLUMNS)
-    return losses.loss_of(rows, pipeline, rows_read=rows_read, seen=seen, first=first)
 
 
 @contextmanager
