@@ -114,7 +114,7 @@ class DeltaRsCommitter:
         if table is None:
             if schema is None:
                 raise _error_of(role)(f"{role} {place}: the table is gone; restore the folder from a copy")
-            if not _names_need_mapping(schema):
+            if not names_need_mapping(schema):
                 create(place, schema, role, publication.note)
                 table = newest(place)
         elif schema is not None and publication.replaces_all and DeltaSchema.from_json(schema) != table.schema():
@@ -144,7 +144,7 @@ def beyond_delta_rs(table: DeltaTable | None, changes: Changes) -> str | None:
     """Why delta-rs cannot commit ``changes`` to ``table``, null for one that does not exist; null if it can."""
     schema = changes.schema
     if table is None:
-        return "names of its columns need column mapping" if schema is not None and _names_need_mapping(schema) else None
+        return "names of its columns need column mapping" if schema is not None and names_need_mapping(schema) else None
     features, metadata = Features.of(table), table.metadata()
     if beyond := features.beyond_delta_rs:
         return f"uses {', '.join(beyond)}"
@@ -253,7 +253,8 @@ def _lacking(table: DeltaTable, schema: str) -> list[int]:
     return [n for n, each in enumerate(DeltaSchema.from_json(schema).fields) if each.name.lower() not in known]
 
 
-def _names_need_mapping(schema: str) -> bool:
+def names_need_mapping(schema: str) -> bool:
+    """Whether a table with the columns ``schema`` (Delta JSON) needs column mapping, because of characters in their names."""
     return not _ONLY_MAPPED.isdisjoint("".join(each.name for each in DeltaSchema.from_json(schema).fields))
 
 

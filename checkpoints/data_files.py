@@ -33,7 +33,7 @@ ROWS_PER_GROUP, BYTES_PER_GROUP = 128 << 10, 64 << 20
 COLUMNS_WITH_STATISTICS = 32
 #: Characters of a text in a statistic.
 _PREFIX = 32
-_NAME = re.compile(r"part-b(?P<batch>\d{6,})-(?P<attempt>[0-9a-f]+)-\d+-[0-9a-f]+-\d+\.snappy\.parquet")
+_NAME = re.compile(r"part-b\d{6,}-[0-9a-f]+-\d+-[0-9a-f]+-\d+\.snappy\.parquet")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Microseconds of the years that a timestamp in a statistic can have.
 _YEARS = tuple((datetime(year, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1) for year in (1, 9999))
@@ -188,15 +188,9 @@ def copy(source: str, target: str, files: Sequence[DataFile]) -> None:
             into.move(partial, whole)
 
 
-def leftovers(table: str, referenced: Collection[str], older_than: datetime) -> list[str]:
-    """Paths of data files in the folder of ``table`` that are not ``referenced`` and were written before ``older_than``."""
-    fs, root = filesystem_of(table)
-    found = fs.get_file_info(pa_fs.FileSelector(root, allow_not_found=True))
-    return sorted(
-        info.base_name
-        for info in found
-        if _NAME.fullmatch(info.base_name) and info.base_name not in referenced and info.mtime is not None and info.mtime < older_than
-    )
+def is_ours(path: str) -> bool:
+    """Whether a file of a table has the name of one that :class:`FileWriter` wrote."""
+    return _NAME.fullmatch(path) is not None
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:

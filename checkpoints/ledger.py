@@ -141,6 +141,11 @@ class Ledger:
             self._reach(max(0, self.count - 4 * looked_at))
 
     @property
+    def next_commit(self) -> int:
+        """Number of the first batch that has not been committed."""
+        return self.count - (self.held_batch is not None)
+
+    @property
     def held_batch(self) -> Batch | None:
         """The batch that a critical expectation holds back: recorded, but not published."""
         return self._batches[-1] if self._batches and self._batches[-1].status == "held" else None

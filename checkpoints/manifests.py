@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+import pyarrow.fs as pa_fs
 
 from windowmill.checkpoints.stores import make_folder, store_of
 from windowmill.windowing.errors import LedgerCorruptError, first_line
@@ -42,3 +45,14 @@ def read_manifest(ledger: str, name: str, digest: str) -> bytes:
     if hashlib.sha256(content).hexdigest() != digest:
         raise LedgerCorruptError(f"ledger {ledger}: the manifest {name} is damaged; restore the folder {folder_of(ledger)} from a copy")
     return content
+
+
+def prune(ledger: str, hours: int) -> int:
+    """Remove manifests that are older than so many ``hours``, except the newest one; returns how many."""
+    store = store_of(folder_of(ledger))
+    found = sorted(store.get_file_info(pa_fs.FileSelector("", allow_not_found=True)), key=lambda info: str(info.base_name))
+    limit = datetime.now(UTC) - timedelta(hours=hours)
+    old = [info for info in found[:-1] if info.mtime is not None and info.mtime < limit]
+    for info in old:
+        store.delete_file(info.path)
+    return len(old)

@@ -106,10 +106,16 @@ def settle(ledger: Ledger, tables: Mapping[str, OwnTable]) -> int:
 
 
 def outstanding(ledger: Ledger, tables: Mapping[str, OwnTable]) -> list[str]:
-    """Roles of the tables that lack their commit of the last recorded batch; changes nothing."""
-    batch = ledger.newest
-    due = [] if batch is None else _due(batch, ledger.changes_of(batch))
-    return [each.role for each in due if batch and _found(batch, tables[each.role], each) is None]
+    """Roles of the tables that lack their commit of the last recorded batch; changes no table, and notes the commits that are there."""
+    batch, lacking = ledger.newest, list[str]()
+    for publication in [] if batch is None else _due(batch, ledger.changes_of(batch)):
+        assert batch is not None
+        found = _found(batch, tables[publication.role], publication)
+        if found is None:
+            lacking.append(publication.role)
+        elif publication.role != "held":
+            _note(ledger, batch, tables[publication.role], publication, found)
+    return lacking
 
 
 def rule(ledger: Ledger, verdict: str, tables: Mapping[str, OwnTable], at: datetime, *, validation: Changes | None = None) -> Commit:
