@@ -33,6 +33,7 @@ from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.spark import failures
 from windowmill.jobs.spark.access import access_to
+from windowmill.jobs.spark.committer import tables_of
 from windowmill.jobs.spark.session import import_client, spark_session
 from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spark.shipping import shipment_of
