@@ -14,9 +14,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from windowmill.checkpoints.delta_log_faults import has_lost_its_beginning
-from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
+from windowmill.checkpoints.delta_log_files import actions_of, entry_name
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.errors import LedgerBehindError, SinkError, StateCorruptError, WindowmillError, first_line
 
 

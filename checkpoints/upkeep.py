@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from deltalake import DeltaTable
-
 from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.stores import is_table, table_at
 
 #: Number of files above which a table is compacted.
 FEW_FILES = 64
@@ -20,9 +19,9 @@ RETENTION_HOURS = 168
 
 def merge_if_many(path: str) -> bool:
     """Compact the Delta table at ``path`` if it has many files; returns whether it did. Rows do not change."""
-    if not DeltaTable.is_deltatable(path):
+    if not is_table(path):
         return False
-    table = DeltaTable(path)
+    table = table_at(path)
     if len(table.file_uris()) <= FEW_FILES or not delta_rs_can_write(table):
         return False
     table.optimize.compact(target_size=MERGED_BYTES)
@@ -34,7 +33,7 @@ def shorten_log(path: str) -> None:
 
     Writers checkpoint only every 100 commits, which a rarely written table takes long to reach.
     """
-    table = DeltaTable(path)
+    table = table_at(path)
     if table.metadata().configuration.get("delta.checkpointPolicy", "classic") == "classic":
         table.create_checkpoint()
     if table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true") == "true":
@@ -46,7 +45,7 @@ def vacuum(path: str, retention_hours: int = RETENTION_HOURS) -> int:
 
     Uncommitted files are removed too, unless the table's folder also contains other data.
     """
-    table = DeltaTable(path)
+    table = table_at(path)
     # deltalake 1.6.6 does not know deletion vector files: a full vacuum would remove them as leftovers.
     every = "deletionVectors" not in (table.protocol().reader_features or [])
     if every:
@@ -59,4 +58,4 @@ def _are_of_others(files: Iterable[str], path: str) -> bool:
     """Whether any of ``files``, relative to the table at ``path``, is not a Parquet file or belongs to a table in a subfolder."""
     places = {PurePosixPath(file) for file in files}
     folders = {parent for place in places for parent in place.parents if parent.name}
-    return any(place.suffix != ".parquet" for place in places) or any(DeltaTable.is_deltatable(f"{path}/{folder}") for folder in folders)
+    return any(place.suffix != ".parquet" for place in places) or any(is_table(f"{path}/{folder}") for folder in folders)

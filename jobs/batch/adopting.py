@@ -7,11 +7,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import QueryBuilder
 from pyspark.sql import functions as F
 from pyspark.sql.types import FractionalType
 
 from windowmill.checkpoints.quoting import backquoted
+from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import SUM
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def same_quarantined(mine: pa.Table, path: str, batch: int) -> bool:
     the driver, so numbers in a row's JSON may have other digits of the same value: 1.0E7 and 10000000.0.
     """
     query = f"SELECT reason, source_version, row FROM quarantine WHERE batch = {batch}"
-    theirs = pa.table(QueryBuilder().register("quarantine", DeltaTable(path)).execute(query).read_all())
+    theirs = pa.table(QueryBuilder().register("quarantine", table_at(path)).execute(query).read_all())
     return _counted(mine.select(theirs.schema.names)) == _counted(theirs)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from windowmill.checkpoints.appending import MOST_APPENDED, append_once, writer_once
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.stores import is_table
 from windowmill.windowing.axis import from_us
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def publish(
     else:
         writer = writer_once(rows, count, app_id=app_id, version=batch, metadata=metadata)
         if replaces is None:
-            if not _ONLY_MAPPED.isdisjoint("".join(rows.columns)) and not DeltaTable.is_deltatable(path):
+            if not _ONLY_MAPPED.isdisjoint("".join(rows.columns)) and not is_table(path):
                 writer = writer.option("delta.columnMapping.mode", "name")
             writer.mode("append").save(path)
         else:
@@ -60,7 +60,7 @@ def takes_table(path: str, rows: pa.Table, replaces: tuple[int, int] | None) -> 
     Their types must be those of the sink, whose owner may have changed it: delta-rs converts values without a word, 2.75 to 2 in a column
     of integers, and Spark refuses them.
     """
-    if replaces is not None or rows.num_rows > MOST_APPENDED or not DeltaTable.is_deltatable(path) or not delta_rs_can_write(path):
+    if replaces is not None or rows.num_rows > MOST_APPENDED or not is_table(path) or not delta_rs_can_write(path):
         return False
     stored = _schema_of(path)
     return all(field.name not in stored.names or stored.field(field.name).type == field.type for field in rows.schema)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable
-
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.stores import is_table
 from windowmill.expectations.suites import needs_spark, rules
 from windowmill.jobs.sources.base import Reading, SourceTable
 
@@ -27,7 +26,7 @@ def rows_without_spark(runnable: Runnable, source: SourceTable, reading: Reading
     that are many or that :mod:`windowmill.jobs.sources.plain_rows` cannot read.
     """
     places = runnable.places
-    if not DeltaTable.is_deltatable(runnable.sink_path):
+    if not is_table(runnable.sink_path):
         return None
     if not all(map(delta_rs_can_write, (runnable.sink_path, places.state, places.quarantine))):
         return None

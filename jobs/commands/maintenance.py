@@ -9,7 +9,6 @@ from functools import reduce
 from operator import or_
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from windowmill.checkpoints import upkeep
@@ -22,6 +21,7 @@ from windowmill.checkpoints.state.joint import compact_entries
 from windowmill.checkpoints.state.log import is_log
 from windowmill.checkpoints.state.partials import Needed, compact_partials
 from windowmill.checkpoints.state.wanted import OpenSessions
+from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.output import Answer
@@ -55,11 +55,11 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
         ledger = Ledger.open(pipeline)
         for name, path in (("state", places.state), ("sink", runnable.sink_path), *_own(places)):
             with _failing_by_name(name, path):
-                if not DeltaTable.is_deltatable(path):
+                if not is_table(path):
                     continue
                 with progress.step(name, f"tidy {path}"):
                     done.append(_tidy(name, path, _compact_state(pipeline, ledger) if name == "state" else _compact))
-        if DeltaTable.is_deltatable(places.ledger):
+        if is_table(places.ledger):
             with progress.step("ledger", f"tidy {places.ledger}"):
                 done.append(_tidy_ledger(places.ledger))
     lines = [
@@ -123,24 +123,24 @@ def _needed(parts: Mapping[WayName, Pipeline], ledger: Ledger) -> Needed | None:
 
 def _compact(path: str) -> int:
     if delta_rs_can_write(path):
-        DeltaTable(path).optimize.compact()
+        table_at(path).optimize.compact()
     return 0
 
 
 def _tidy(name: str, path: str, compact: Callable[[str], int]) -> TableMaintenance:
     """Compact, vacuum and shorten the log of one table; ``compact`` rewrites its files and returns how many rows expired."""
-    before = len(DeltaTable(path).file_uris())
+    before = len(table_at(path).file_uris())
     rows = compact(path)
     removed = upkeep.vacuum(path)
     upkeep.shorten_log(path)
-    return TableMaintenance(name, rows, before, len(DeltaTable(path).file_uris()), removed)
+    return TableMaintenance(name, rows, before, len(table_at(path).file_uris()), removed)
 
 
 def _tidy_ledger(path: str) -> TableMaintenance:
     """Maintain the ledger. Only its own merge may rewrite files, because their names contain checksums."""
     records = DeltaRecords(path)
-    before = len(DeltaTable(path).file_uris())
+    before = len(table_at(path).file_uris())
     records.merge()
     removed = records.vacuum()
     upkeep.shorten_log(path)
-    return TableMaintenance("ledger", 0, before, len(DeltaTable(path).file_uris()), removed)
+    return TableMaintenance("ledger", 0, before, len(table_at(path).file_uris()), removed)

@@ -10,14 +10,12 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 import pyarrow.fs as pa_fs
-from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -25,6 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from windowmill.checkpoints.appending import append_once, writer_once
 from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.stores import filesystem_of, table_at, write_table
 from windowmill.checkpoints.upkeep import RETENTION_HOURS
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 
@@ -57,7 +56,7 @@ class Staged:
     def of(cls, rows: DataFrame, folder: str) -> Staged:
         """Stage ``rows`` in ``folder``."""
         rows.write.mode("overwrite").parquet(folder)
-        files, path = _filesystem(folder)
+        files, path = filesystem_of(folder)
         # Spark writes timestamps as INT96, which Arrow reads as nanoseconds without a zone by default.
         parquet = pa_dataset.ParquetFileFormat(coerce_int96_timestamp_unit="us")
         return cls(pa_dataset.dataset(path, filesystem=files, format=parquet), to_arrow_schema(rows.schema, timezone="UTC"), folder)
@@ -91,9 +90,7 @@ class Staged:
 
     def replace(self, path: str) -> None:
         """Overwrite the Delta table at ``path`` with the rows."""
-        if "://" not in path:
-            Path(path).mkdir(parents=True, exist_ok=True)
-        write_deltalake(path, self._stream(), mode="overwrite", schema_mode="overwrite")
+        write_table(path, self._stream(), mode="overwrite", schema_mode="overwrite")
 
     def read(self, columns: list[str]) -> pa.Table:
         """The given columns of all rows, in memory."""
@@ -106,7 +103,7 @@ class Staged:
     def drop(self) -> None:
         """Remove the staged files."""
         if self._uri is not None:
-            files, path = _filesystem(self._uri)
+            files, path = filesystem_of(self._uri)
             files.delete_dir(path)
 
     def _in_spark(self, session: SparkSession) -> DataFrame:
@@ -121,23 +118,16 @@ class Staged:
 
 def _schema_at(path: str) -> Mapping[str, pa.DataType]:
     try:
-        table = DeltaTable(path)
+        table = table_at(path)
     except TableNotFoundError:
         return NO_COLUMNS
     return {field.name: field.type for field in pa.schema(table.schema().to_arrow())}
 
 
-def _filesystem(folder: str) -> tuple[pa_fs.FileSystem, str]:
-    if "://" in folder:
-        files, path = pa_fs.FileSystem.from_uri(folder)
-        return files, path
-    return pa_fs.LocalFileSystem(), str(Path(folder).absolute())
-
-
 def clear(folder: str) -> None:
     """Remove an attempt's staged files in ``folder``; :func:`clear_leftovers` retries files that cannot be removed."""
     with suppress(OSError):
-        files, path = _filesystem(folder)
+        files, path = filesystem_of(folder)
         files.delete_dir(path)
 
 
@@ -146,7 +136,7 @@ def clear_leftovers(root: str, *, running: bool) -> None:
     if not running:
         shutil.rmtree(f"{root}/{STAGING}", ignore_errors=True)
         return
-    files, folder = _filesystem(f"{root}/{STAGING}")
+    files, folder = filesystem_of(f"{root}/{STAGING}")
     infos = files.get_file_info(pa_fs.FileSelector(folder, allow_not_found=True, recursive=True))
     newest: dict[str, datetime] = {}
     for info in infos:

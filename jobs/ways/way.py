@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable
-
 from windowmill.checkpoints.state.base import StateTable, is_overgrown, is_scattered
 from windowmill.checkpoints.state.joint import compact_entries, joint_schema
 from windowmill.checkpoints.state.partials import Needed, compact_partials
 from windowmill.checkpoints.state.position_compaction import overgrown_from
+from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.ways.balance import settle
 from windowmill.jobs.ways.base import Applied, Loaded, Part
 from windowmill.jobs.ways.emission import Emission
@@ -90,7 +89,7 @@ class Way:
 
         Of slices and sessions alone only spans have, which batches look for in all files: else ``windowmill maintain`` merges these.
         """
-        if not (self._has_entries or self._spans) or not DeltaTable.is_deltatable(self._path):
+        if not (self._has_entries or self._spans) or not is_table(self._path):
             return False
         return self._merged_from() is not None if self._has_entries else is_scattered(self._path)
 
