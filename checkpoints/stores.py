@@ -15,11 +15,14 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from windowmill.checkpoints.escaped_paths import readable_path
 from windowmill.checkpoints.places import local_path
+from windowmill.windowing.errors import first_line
 from windowmill.windowing.paths import normalised
+from windowmill.windowing.redaction import redacted
 
 #: Scheme, as :func:`normalised` spells it -> prefixes of the environment variables that its client reads.
 _VARIABLES = {
@@ -111,10 +114,18 @@ def store_of(place: str) -> pa_fs.FileSystem:
     return _remote(place, _settled(place))
 
 
+def remote_store_of(place: str) -> pa_fs.FileSystem | None:
+    """:func:`store_of` for object storage; none on this machine."""
+    return None if is_local(place) else store_of(place)
+
+
 def _settled(place: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((options_of(place) or {}).items()))
 
 
 @lru_cache(maxsize=32)
 def _remote(root: str, options: tuple[tuple[str, str], ...]) -> pa_fs.FileSystem:
-    return pa_fs.PyFileSystem(DeltaStorageHandler(root, dict(options)))
+    try:
+        return pa_fs.PyFileSystem(DeltaStorageHandler(root, dict(options)))
+    except (DeltaError, ValueError) as err:
+        raise OSError(f"{redacted(root)}: {first_line(err)}") from err

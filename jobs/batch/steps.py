@@ -25,10 +25,12 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import Attempt
 from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.stores import options_of, remote_store_of
 from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.expectations import docs, history
 from windowmill.expectations.engine import load_in_background
 from windowmill.expectations.gate import Verdict, validate
+from windowmill.expectations.pages import Folder
 from windowmill.expectations.rates import Loss
 from windowmill.jobs.batch import sink
 from windowmill.jobs.batch.adopting import same_quarantined, same_rows
@@ -305,13 +307,20 @@ class _Steps:
                 attempt=self.ledger.open_batch.holds if self.ledger.open_batch else 0,
                 at=at,
                 app_id=self.attempt.app_id("quality"),
+                storage_options=options_of(self.places.quality),
                 metadata=self.attempt.metadata(),
             )
 
         # An earlier attempt with the same rules recorded the same results.
         self.attempt.write("quality", write, lambda: True)
         try:
-            docs.write_docs(self.places.docs, verdict, pipeline=self.pipeline.pipeline, batch=plan.batch, at=at)
+            docs.write_docs(
+                Folder(self.places.docs, remote_store_of(self.places.docs)),
+                verdict,
+                pipeline=self.pipeline.pipeline,
+                batch=plan.batch,
+                at=at,
+            )
         except (OSError, pa.ArrowException) as err:
             # The page only shows the contents of the quality table, so a batch must not fail because of it.
             self.progress.say(f"  {self.places.docs}: the page of this batch was not written ({first_line(err)})")
