@@ -12,6 +12,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from windowmill.checkpoints import upkeep
+from windowmill.checkpoints.commit_stores import check_conditional_writes
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
@@ -49,6 +50,7 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
     """Expire, compact and vacuum. Holds the lease: it waits for a run in progress, and later runs wait for it."""
     runnable = runnable_of(pipeline)
     places, done = runnable.places, []
+    check_conditional_writes(places.root, [runnable.sink_path, places.root], progress.say)
     with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):
         # On a local file system the lease excludes every run.
         staging.clear_leftovers(places.root, running="://" in places.root)
