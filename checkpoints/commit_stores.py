@@ -130,7 +130,7 @@ def _writer(probe: str, version: int) -> str:
 def _check(place: str, probe: str, version: int, won: Sequence[str]) -> None:
     if len(won) > 1 or (won and _writer(probe, version) != won[0]):
         raise MachineError(
-            f"{redacted(place)}: the store let {max(len(won), 2)} writers create the same version of a table, so a batch could be lost; use "
+            f"{redacted(place)}: the store let {max(len(won), 2)} writers create one version of a table, so a batch could be lost; use "
             "one with conditional writes (If-None-Match), as S3, Google Cloud Storage, Azure and current versions of MinIO and Ceph have"
         )
 

@@ -167,7 +167,7 @@ class UnsupportedError(SpecError):
 
 
 def first_line(err: BaseException) -> str:
-    """The first line of another library's message, or the name of the error where it has none.
+    r"""The first line of another library's message, or the name of the error where it has none.
 
     delta-rs tells causes of an error of object storage in lines of their own, in colours, and the store's answer as XML: these are joined.
 

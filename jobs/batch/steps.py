@@ -17,6 +17,8 @@ from functools import cache, partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from windowmill.jobs.batch.adopting import same_quarantined, same_rows
+from windowmill.jobs.ways.way import Restored, Way
 
 from windowmill.checkpoints.batches import BackfillPlan, Commit, Plan
 from windowmill.checkpoints.failpoints import reach
@@ -33,7 +35,6 @@ from windowmill.expectations.gate import Verdict, validate
 from windowmill.expectations.pages import Folder
 from windowmill.expectations.rates import Loss
 from windowmill.jobs.batch import sink
-from windowmill.jobs.batch.adopting import same_quarantined, same_rows
 from windowmill.jobs.batch.losses import loss_of
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
@@ -51,7 +52,6 @@ from windowmill.jobs.ways.base import Applied
 from windowmill.jobs.ways.choose import way_of
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.surveyed import Surveyed
-from windowmill.jobs.ways.way import Restored, Way
 from windowmill.windowing.columnar.added_columns import BATCH, SUM
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.errors import HeldError, ServerGoneError, WindowmillError, first_line
