@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -104,8 +104,9 @@ class Job:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "input"}
 
-    def parts(self, spark: Callable[[], SparkSession]) -> list[Part]:
-        """The parts of the pipeline; ``spark`` gives the session."""
+    def parts(self, spark: Callable[[], SparkSession] | None = None) -> list[Part]:
+        """The parts of the pipeline; ``spark`` gives the session, null for a process without one."""
+        spark = _no_spark if spark is None else spark
         return parts_of(spark, self.input, self.runnable.places.state)
 
     def targets(self, parts: Sequence[Part]) -> Targets:
@@ -142,6 +143,8 @@ class ComputedBatch:
         What the batch changes in each table, by role; a role in which it changes nothing is missing.
     executors
         One text for each process that ran tasks.
+    in_one_process
+        Whether one process computed all of it.
     """
 
     emission: Emission
@@ -153,6 +156,7 @@ class ComputedBatch:
     reasons: Mapping[str, int]
     changes: Mapping[str, Changes]
     executors: frozenset[str] = frozenset()
+    in_one_process: bool = False
 
     @property
     def row_count(self) -> int:
@@ -174,7 +178,7 @@ def compute_here(job: Job, given: pa.Table | None = None, step: Step = _untimed)
     OnlySparkError
         If only Spark can read the rows, or evaluate the spec on them.
     """
-    batch, parts = job.input, job.parts(_no_spark)
+    batch, parts = job.input, job.parts()
     targets = job.targets(parts)
     with step("survey", "which windows the new rows complete"):
         surveyed = Surveyed.here(batch, parts, given)
@@ -195,7 +199,7 @@ def compute_here(job: Job, given: pa.Table | None = None, step: Step = _untimed)
         check_balance(batch, output, surveyed.rows_read)
         replaced = _replaced(job, surveyed.emission)
         kept = () if replaced is None else _keep(job, replaced, replaced.partly)
-    return _computed(job, targets, surveyed, output, replaced, kept)
+    return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
 
 
 def compute_in_a_task(job: Job, spark: SparkSession, step: Step = _untimed) -> ComputedBatch:

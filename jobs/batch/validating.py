@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,18 +25,44 @@ if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
 
+@dataclass(frozen=True, slots=True)
+class ResultFiles:
+    """Result rows: the ``files`` in the folder of ``table``, with the columns of ``schema``."""
+
+    table: str
+    files: Sequence[DataFile]
+    schema: pa.Schema
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return sum(file.rows for file in self.files)
+
+    def here(self) -> pa.Table:
+        """The rows in memory."""
+        return pa.Table.from_batches(
+            [rows.cast(self.schema) for rows in read_files(self.table, self.files, self.schema.names)], self.schema
+        )
+
+    def on_spark(self, spark: SparkSession) -> DataFrame:
+        """The rows as a DataFrame."""
+        if is_local(self.table):
+            rows = spark.read.parquet(*(literal_path(self.table, file.path) for file in self.files))
+            return rows.select(*map(backquoted, self.schema.names))
+        # Spark itself may lack what it needs to read object storage.
+        numbers = spark.range(0, len(self.files), 1, len(self.files))
+        return map_in_arrow(numbers, partial(_read, self, {self.table: options_of(self.table) or {}}), self.schema)
+
+
 def validate_files(
-    table: str,
-    files: Sequence[DataFile],
-    schema: pa.Schema,
+    rows: ResultFiles,
     pipeline: Pipeline,
-    *,
     rows_read: int,
     rows_quarantined: int,
     loss: Callable[[], Loss],
     spark: Callable[[], SparkSession],
 ) -> Verdict:
-    """The verdict on the result rows in ``files`` of the table at ``table``, with the columns of ``schema``.
+    """The verdict on the result ``rows``.
 
     Parameters
     ----------
@@ -46,13 +73,12 @@ def validate_files(
     spark
         Gives the session, which may have to be started.
     """
-    count = sum(file.rows for file in files)
-    few = count <= MOST_VALIDATED_IN_PANDAS
+    few = rows.n_rows <= MOST_VALIDATED_IN_PANDAS
     return validate(
-        table_of(table, files, schema) if few else frame_of(spark(), table, files, schema),
+        rows.here() if few else rows.on_spark(spark()),
         pipeline,
-        columns=schema.names,
-        count=count,
+        columns=rows.schema.names,
+        count=rows.n_rows,
         rows_read=rows_read,
         rows_quarantined=rows_quarantined,
         loss=loss,
@@ -60,25 +86,9 @@ def validate_files(
     )
 
 
-def table_of(table: str, files: Sequence[DataFile], schema: pa.Schema) -> pa.Table:
-    """The rows in ``files`` of the table at ``table``, in memory."""
-    return pa.Table.from_batches([batch.select(schema.names).cast(schema) for batch in read_files(table, files)], schema)
-
-
-def frame_of(spark: SparkSession, table: str, files: Sequence[DataFile], schema: pa.Schema) -> DataFrame:
-    """The rows in ``files`` of the table at ``table``, as a DataFrame."""
-    if is_local(table):
-        return spark.read.parquet(*(literal_path(table, file.path) for file in files)).select(*map(backquoted, schema.names))
-    # Spark itself may lack what it needs to read object storage.
-    numbers = spark.range(0, len(files), 1, len(files))
-    return map_in_arrow(numbers, partial(_read, table, files, schema, {table: options_of(table) or {}}), schema)
-
-
-def _read(
-    table: str, files: Sequence[DataFile], schema: pa.Schema, options: dict[str, Options], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _read(files: ResultFiles, options: Mapping[str, Options], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
     use_options(options)
     for batch in batches:
-        for rows in read_files(table, [files[number] for number in batch.column(0).to_pylist()], schema.names):
-            yield rows.cast(schema)
+        for rows in read_files(files.table, [files.files[number] for number in batch.column(0).to_pylist()], files.schema.names):
+            yield rows.cast(files.schema)

@@ -29,7 +29,6 @@ from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.output import Answer
-from windowmill.jobs.spark import staging
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.errors import SinkError, StateError, first_line
@@ -55,8 +54,6 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
     places, done = runnable.places, []
     check_conditional_writes(places.root, [runnable.sink_path, places.root], progress.say)
     with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):
-        # On a local file system the lease excludes every run.
-        staging.clear_leftovers(places.root, running="://" in places.root)
         ledger = Ledger.open(pipeline)
         check_owner(pipeline, ledger)
         settle(ledger, own_tables(runnable))
