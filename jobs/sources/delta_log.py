@@ -26,6 +26,7 @@ from windowmill.checkpoints.escaped_paths import readable_path
 from windowmill.checkpoints.features import Features, catalog_managed, check_readable_features
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.places import local_path
+from windowmill.checkpoints.stores import table_at
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceMissingError, SourceRangeGoneError, first_line
 
@@ -118,7 +119,7 @@ class DeltaSource(SourceTable):
             ) from err
         # Statistics may hold dates and instants before year 1, which Python cannot represent: convert only these columns.
         wanted = ("path", "size_bytes", "modification_time", "num_records", "partition")
-        adds = added.select([name for name in wanted if name in added.schema.names]).to_pylist()
+        adds = added.select([name for name in wanted if name in added.schema.names]).append_column("stats", _stats(added)).to_pylist()
         adds.sort(key=lambda add: (add["modification_time"], add["path"]))
         physical = physical_names(self.schema_json)
         return [
@@ -128,6 +129,7 @@ class DeltaSource(SourceTable):
                 size_bytes=add["size_bytes"],
                 rows=None if self.deletion_vectors else add.get("num_records"),
                 partition={physical.get(name, name): _text(value) for name, value in (add.get("partition") or {}).items()},
+                stats=add["stats"],
             )
             for add in adds
         ]
@@ -171,18 +173,24 @@ class DeltaSource(SourceTable):
         return physical_names(DeltaTable(readable_path(self.path), version=version).schema().to_json())
 
     def plain_files(self, reading: Reading) -> list[PlainFile] | None:
-        root, stored = local_path(self.path), self.stored_names()
-        # Deletion vectors may apply to the files of a snapshot; a path in the log that is a URI may lead elsewhere.
-        if root is None or reading.as_of is not None or any(":/" in file.path for file in reading.files):
+        # A path in the log that is a URI may lead elsewhere.
+        if any(":/" in file.path for file in reading.files) or (reading.as_of is not None and self._has_deleted_rows(reading.as_of)):
             return None
+        local, stored = local_path(self.path), self.stored_names()
+        root = self.path.rstrip("/") if local is None else str(local)
         return [
             PlainFile(
-                root / file.path,  # an absolute path stays as it is
+                file.path if file.path.startswith("/") else f"{root}/{file.path}",
                 {name: own for name, own in stored.items() if own not in file.partition},
                 {name: file.partition[own] for name, own in stored.items() if own in file.partition},
             )
             for file in reading.files
         ]
+
+    def _has_deleted_rows(self, version: int) -> bool:
+        """Whether files of the table at ``version`` hold rows that have been deleted."""
+        vectors = table_at(self.path, version).deletion_vectors()
+        return any(batch.num_rows for batch in pa.RecordBatchReader.from_stream(vectors))
 
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
         from windowmill.jobs.sources.delta_rows import rows_of  # imports pyspark, which planning does not need
@@ -280,7 +288,23 @@ def _file(add: Mapping[str, Any], version: int) -> AddedFile:
         size_bytes=add["size"],
         rows=None if rows is None else rows - deleted,
         partition=add.get("partitionValues") or {},
+        stats=add.get("stats"),
     )
+
+
+def _stats(added: pa.Table) -> pa.Array:
+    """Of each file the least and greatest values of its columns of integers and instants, as the JSON of a log; instants in microseconds."""
+    bounds: dict[str, list[dict[str, int | None]]] = {}
+    for key, name in (("minValues", "min"), ("maxValues", "max")):
+        own = pa.table(added.select([name])).column(name).combine_chunks().flatten() if name in added.schema.names else []
+        kinds = list(added.schema.field(name).type) if name in added.schema.names else []
+        whole = {
+            field.name: column.cast(pa.int64()).to_pylist()
+            for field, column in zip(kinds, own, strict=True)
+            if pa.types.is_integer(field.type) or (pa.types.is_timestamp(field.type) and field.type.unit == "us")
+        }
+        bounds[key] = [{column: values[row] for column, values in whole.items()} for row in range(added.num_rows)]
+    return pa.array([json.dumps({key: rows[row] for key, rows in bounds.items()}) for row in range(added.num_rows)], pa.string())
 
 
 def _text(value: Any) -> str | None:

@@ -16,6 +16,8 @@ from windowmill.windowing.kernels.layout import Layout
 #: Limits on the new files: bytes, and rows by the source's log. 360,000 rows in calendar windows took this process 1.0 s of processor time,
 #: and a warm Spark of two cores 6.5 s; 552,000 rows in sessions or a day's windows took 0.6 to 0.8 s, and Spark 4.4 to 5.1 s.
 MOST_BYTES, MOST_ROWS = 64 << 20, 1_000_000
+#: Limit on the new files, each of which is opened and examined before it is read.
+MOST_FILES = 256
 #: New rows for which Spark interprets expressions (decision 19). A row costs 7 µs more than compiled code, which takes Spark 0.05 s to
 #: compile where it is warm, and half a second where it has just started.
 MOST_INTERPRETED = 10_000
@@ -72,7 +74,7 @@ def _width(layout: Layout) -> int:
 def are_few(files: Sequence[AddedFile], layout: Layout | None) -> bool:
     """Whether this process computes the rows of ``files``; false if the log does not give their number."""
     rows = sum(MOST_ROWS + 1 if file.rows is None else file.rows for file in files)
-    return are_few_rows(rows, layout) and sum(file.size_bytes for file in files) <= MOST_BYTES
+    return len(files) <= MOST_FILES and are_few_rows(rows, layout) and sum(file.size_bytes for file in files) <= MOST_BYTES
 
 
 def state_read(layout: Layout | None) -> ReadLimit:
