@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -100,6 +100,18 @@ def read_source_table(path: str) -> DeltaSource:
     )
 
 
+def read_version(path: str, version: int | None) -> DeltaSource:
+    """As :func:`read_source_table`, at ``version``; null for the newest."""
+    newest_one = read_source_table(path)
+    if version is None or version == newest_one.version:
+        return newest_one
+    try:
+        table = table_at(path, version)
+    except (DeltaError, OSError) as err:
+        raise SourceError(f"source {path}: cannot be read at version {version} ({first_line(err)}); name a later version") from err
+    return replace(newest_one, version=version, schema_json=table.schema().to_json())
+
+
 @dataclass(frozen=True)
 class DeltaSource(SourceTable):
     """A Delta table."""
@@ -133,6 +145,11 @@ class DeltaSource(SourceTable):
             )
             for add in adds
         ]
+
+    def reading(self) -> Reading:
+        """All rows of the table at its version."""
+        files = self.snapshot(self.version)
+        return Reading(tuple(files), len(files), self.version if self.deletion_vectors and files else None)
 
     def mark(self, version: int) -> str | None:
         # The entry names its files, whose names are random, and its time.

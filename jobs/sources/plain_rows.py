@@ -40,9 +40,11 @@ class PlainRows:
     files
         The files, in order of arrival.
     versions
-        The version of each file.
+        The version of each file; none if files have no versions, and rows no ``VERSION``.
     conditions
         All conditions of the spec, including the filter.
+    filtered
+        Whether rows that the filter leaves out are dropped.
     """
 
     pipeline: Pipeline
@@ -50,6 +52,7 @@ class PlainRows:
     versions: Sequence[int]
     form: Form
     conditions: Conditions
+    filtered: bool = True
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
@@ -100,8 +103,9 @@ class PlainRows:
         return self._placed(rows, index, np.arange(rows.num_rows))
 
     def _placed(self, rows: pa.Table, index: int, places: np.ndarray) -> pa.Table:
-        own = {FILE: pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), ROW: pa.array(places)}
-        own |= {VERSION: pa.repeat(pa.scalar(self.versions[index], pa.int64()), rows.num_rows)}
+        own: dict[str, pa.Array] = {FILE: pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), ROW: pa.array(places)}
+        if self.versions:
+            own[VERSION] = pa.repeat(pa.scalar(self.versions[index], pa.int64()), rows.num_rows)
         for name, column in own.items():
             rows = rows.append_column(name, column)
         return rows
@@ -115,11 +119,12 @@ class PlainRows:
             holds = truths[condition].holds
             known = rows.column(REASON).null_count == rows.num_rows
             rows = rows.append_column(condition_column(condition), holds if known else pc.and_(holds, pc.is_null(rows.column(REASON))))
-        wanted = self.pipeline.source.filter if self.pipeline.source is not None else None
+        wanted = self.pipeline.source.filter if self.filtered and self.pipeline.source is not None else None
         if wanted:
             # Rows on which the filter fails are kept for quarantine.
             rows = rows.filter(pc.or_(truths[wanted].holds, truths[wanted].failed))
-        added = [FILE, ROW, VERSION, REASON, TIME, *([UNTIL_OF] if self.pipeline.time.end else []), *map(condition_column, conditions)]
+        own = [FILE, ROW, *([VERSION] if self.versions else [])]
+        added = [*own, REASON, TIME, *([UNTIL_OF] if self.pipeline.time.end else []), *map(condition_column, conditions)]
         return rows.select([*added, *dict.fromkeys(columns)])
 
     def _timed(self, rows: pa.Table, failed: pa.Array | None, latest: int | None) -> pa.Table:
