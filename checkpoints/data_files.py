@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from windowmill.checkpoints.stores import filesystem_of
+from windowmill.checkpoints.stores import filesystem_of, is_local, make_folder
 
 #: Rows of a full file.
 ROWS_PER_FILE = 1_000_000
@@ -33,7 +33,7 @@ ROWS_PER_GROUP, BYTES_PER_GROUP = 128 << 10, 64 << 20
 COLUMNS_WITH_STATISTICS = 32
 #: Characters of a text in a statistic.
 _PREFIX = 32
-_NAME = re.compile(r"part-b(?P<batch>\d{6,})-(?P<attempt>[0-9a-f]+)-\d+-[0-9a-f]+-\d+\.snappy\.parquet")
+_NAME = re.compile(r"part-b\d{6,}-[0-9a-f]+-\d+-[0-9a-f]+-\d+\.snappy\.parquet")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Microseconds of the years that a timestamp in a statistic can have.
 _YEARS = tuple((datetime(year, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1) for year in (1, 9999))
@@ -78,7 +78,7 @@ class FileWriter:
     """
 
     def __init__(self, table: str, schema: pa.Schema, *, batch: int, attempt: str, task: int, order: Sequence[str] = ()) -> None:
-        self._fs, self._root = filesystem_of(table)
+        self._table, (self._fs, self._root) = table, filesystem_of(table)
         self._schema = pa.schema([field.with_type(stored_type(field.type)) for field in schema])
         self._name = f"part-b{batch:06d}-{attempt}-{task}-{uuid.uuid4().hex[:8]}"
         self._order = [(name, "ascending") for name in order]
@@ -139,7 +139,7 @@ class FileWriter:
     def _opened(self) -> pq.ParquetWriter:
         if self._writer is None:
             path = f"{self._name}-{len(self._paths)}.snappy.parquet"
-            self._fs.create_dir(self._root, recursive=True)
+            make_folder(self._table)
             self._paths.append(path)
             place = f"{self._root}/{path}"
             self._writer = pq.ParquetWriter(
@@ -173,15 +173,24 @@ def missing(table: str, files: Sequence[DataFile]) -> list[DataFile]:
     return [file for file, info in zip(files, found, strict=True) if info.type != pa_fs.FileType.File or info.size != file.size]
 
 
-def leftovers(table: str, referenced: Collection[str], older_than: datetime) -> list[str]:
-    """Paths of data files in the folder of ``table`` that are not ``referenced`` and were written before ``older_than``."""
-    fs, root = filesystem_of(table)
-    found = fs.get_file_info(pa_fs.FileSelector(root, allow_not_found=True))
-    return sorted(
-        info.base_name
-        for info in found
-        if _NAME.fullmatch(info.base_name) and info.base_name not in referenced and info.mtime is not None and info.mtime < older_than
-    )
+def copy(source: str, target: str, files: Sequence[DataFile]) -> None:
+    """Copy ``files`` from the folder ``source`` to the folder ``target``; a copy appears whole or not at all."""
+    if not files:
+        return
+    make_folder(target)
+    (fs, root), (into, below) = filesystem_of(source), filesystem_of(target)
+    for file in files:
+        whole = f"{below}/{file.path}"
+        # On object storage an object is there only once it is complete.
+        partial = f"{below}/.{file.path}.{uuid.uuid4().hex[:8]}" if is_local(target) else whole
+        pa_fs.copy_files(f"{root}/{file.path}", partial, source_filesystem=fs, destination_filesystem=into, use_threads=False)
+        if partial != whole:
+            into.move(partial, whole)
+
+
+def is_ours(path: str) -> bool:
+    """Whether a file of a table has the name of one that :class:`FileWriter` wrote."""
+    return _NAME.fullmatch(path) is not None
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
