@@ -160,7 +160,7 @@ class _Steps:
 
     def _outcome(self, computed: ComputedBatch, verdict: str) -> Commit:
         emission = computed.emission
-        published = {} if verdict == "held" else {name: n for name, (n, _, _) in computed.windows.items()}
+        windows = {name: n for name, (n, _, _) in computed.windows.items()}
         return Commit(
             seen=emission.seen,
             emitted=emission.emitted,
@@ -169,9 +169,9 @@ class _Steps:
             rows_applied=computed.rows_applied,
             rows_late=computed.rows_late,
             rows_quarantined=computed.rows_quarantined,
-            rows_published=sum(published.values()),
+            rows_published=sum(windows.values()),
             slices=computed.new_state,
-            windows=published,
+            windows=windows,
             window_end_min=min((low for _, low, _ in computed.windows.values()), default=None),
             window_end_max=max((high for _, _, high in computed.windows.values()), default=None),
             timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},
@@ -187,10 +187,8 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
     HeldError
         If a critical expectation still fails.
     """
-    progress.timings.clear()
     spark = cache(partial(spark_session, f"windowmill {runnable.name}", brief=True, say=progress.say))
     tables, plan, at = own_tables(runnable, SparkCommitter(spark)), held.plan, datetime.now(UTC)
-    protocol.settle(ledger, tables)  # the files lie beside the table of held results
     with progress.step("validate", f"the rows of batch {plan.batch}, which is held, against the expectations"):
         verdict = _validated_again(runnable, ledger, held, spark)
     verdicts.tell(verdict, progress)

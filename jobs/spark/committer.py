@@ -6,16 +6,14 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from windowmill.checkpoints.committer import Publication
+from windowmill.checkpoints.committer import Publication, names_need_mapping
+from windowmill.checkpoints.own_tables import OwnTable, own_tables
+from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.stores import is_table
-from windowmill.jobs.sources.delta_rows import literal_path
 from windowmill.windowing.axis import from_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-#: Characters in names of columns that Delta takes only under column mapping.
-_ONLY_MAPPED = frozenset(" ,;{}()\n\t=")
 
 
 class SparkCommitter:
@@ -39,7 +37,7 @@ class SparkCommitter:
             begin, end = (_literal(bound, rows) for bound in changes.replaces)
             writer.mode("overwrite").option("replaceWhere", f"window_end > {begin} AND window_end <= {end}").save(place)
             return
-        if not _ONLY_MAPPED.isdisjoint("".join(rows.columns)) and not is_table(place):
+        if changes.schema is not None and names_need_mapping(changes.schema) and not is_table(place):
             writer = writer.option("delta.columnMapping.mode", "name")
         writer.mode("append").option("mergeSchema", publication.role != "sink").save(place)
 
@@ -47,11 +45,24 @@ class SparkCommitter:
         files, schema = publication.changes.adds, publication.changes.schema
         session = self._spark()
         if files:
+            from windowmill.jobs.sources.delta_rows import literal_path
+
             return session.read.parquet(*(literal_path(place, file.path) for file in files))
         assert schema is not None  # without files a commit makes the table
         from pyspark.sql.types import StructType
 
         return session.createDataFrame([], StructType.fromJson(json.loads(schema)))
+
+
+def tables_of(runnable: Runnable) -> dict[str, OwnTable]:
+    """The pipeline's tables by role; Spark, which is started only for it, commits to those that delta-rs cannot write."""
+
+    def start() -> SparkSession:
+        from windowmill.jobs.spark.session import spark_session
+
+        return spark_session(f"windowmill {runnable.name}", brief=True)
+
+    return own_tables(runnable, SparkCommitter(start))
 
 
 def _literal(bound: int, rows: DataFrame) -> str:

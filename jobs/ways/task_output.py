@@ -147,7 +147,8 @@ class OutputWriter:
         """Write the state ``rows`` of one part, if there are any; returns their number. Columns of other parts are null."""
         if rows is None or not rows.num_rows:
             return 0
-        schema, n = self._targets.of["state"].schema, rows.num_rows
+        schema = self._targets.of["state"].schema
+        n: int = rows.num_rows
         columns = [rows.column(f.name) if f.name in rows.column_names else pa.nulls(n, f.type) for f in schema]
         self.write("state", pa.table(columns, names=schema.names))
         return n
