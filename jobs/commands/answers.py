@@ -82,11 +82,10 @@ def status_of(pipeline: Pipeline) -> Answer:
         "next_run_error": "next run",
     }
     told = data | {"versions_waiting": following.told_waiting(), "next_run_error": following.told_error()}
+    told["commits_to_make"] = f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
     for name, value in told.items():
         if name in ("versions_changing", "next_run_exit_code"):  # told beside another
             continue
-        if name == "commits_to_make":
-            value = f"batch {ledger.count - 1} is recorded, {len(lacking)} commits to make ({', '.join(lacking)})" if lacking else None
         table.add_row(
             labels.get(name, name.replace("_", " ")), "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
         )
