@@ -82,7 +82,9 @@ def status_of(pipeline: Pipeline) -> Answer:
         "next_run_error": "next run",
     }
     told = data | {"versions_waiting": following.told_waiting(), "next_run_error": following.told_error()}
-    told["commits_to_make"] = f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
+    told["commits_to_make"] = (
+        f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
+    )
     for name, value in told.items():
         if name in ("versions_changing", "next_run_exit_code"):  # told beside another
             continue
