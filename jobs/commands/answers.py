@@ -16,7 +16,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import outstanding
-from windowmill.checkpoints.stores import options_of
+from windowmill.checkpoints.stores import options_of, use_options_of
 from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.commands.next_run import NextRun
@@ -161,6 +161,7 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
     """List the validation results of the ``last`` batches, one row per rule and batch."""
     from windowmill.expectations.history import newest_batches, read
 
+    use_options_of(pipeline)
     path = Places.of(pipeline).quality
     try:
         options = options_of(path)
