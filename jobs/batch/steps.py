@@ -18,7 +18,6 @@ from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Batch, Changes, Commit, Plan
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.state.opening import open_state
 from windowmill.expectations.engine import load_in_background
@@ -34,7 +33,7 @@ from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.spark import failures
 from windowmill.jobs.spark.access import access_to
-from windowmill.jobs.spark.committer import SparkCommitter
+from windowmill.jobs.spark.committer import tables_of
 from windowmill.jobs.spark.session import import_client, spark_session
 from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spark.shipping import shipment_of
@@ -68,7 +67,7 @@ class _Steps:
         self.runnable, self.plan, self.ledger, self.progress = runnable, plan, ledger, progress
         self.pipeline, self.places = pipeline, places = runnable.pipeline, runnable.places
         self.spark = cache(self._start_spark)
-        self.tables = own_tables(runnable, SparkCommitter(self.spark))
+        self.tables = tables_of(runnable, self.spark)
         self.changes: dict[str, Changes] = {}
         import_client()
         load_in_background()
@@ -188,7 +187,7 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
         If a critical expectation still fails.
     """
     spark = cache(partial(spark_session, f"windowmill {runnable.name}", brief=True, say=progress.say))
-    tables, plan, at = own_tables(runnable, SparkCommitter(spark)), held.plan, datetime.now(UTC)
+    tables, plan, at = tables_of(runnable, spark), held.plan, datetime.now(UTC)
     with progress.step("validate", f"the rows of batch {plan.batch}, which is held, against the expectations"):
         verdict = _validated_again(runnable, ledger, held, spark)
     verdicts.tell(verdict, progress)

@@ -16,17 +16,14 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 
 from windowmill.checkpoints.delta_log_faults import has_lost_its_beginning
-from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
-from windowmill.checkpoints.escaped_paths import readable_path
+from windowmill.checkpoints.delta_log_files import actions_of, entry_name
 from windowmill.checkpoints.features import Features, catalog_managed, check_readable_features
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.places import local_path
-from windowmill.checkpoints.stores import table_at
+from windowmill.checkpoints.stores import store_of, table_at
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceMissingError, SourceRangeGoneError, first_line
 
@@ -123,7 +120,7 @@ class DeltaSource(SourceTable):
 
     def snapshot(self, version: int) -> list[AddedFile]:
         try:
-            added = pa.table(DeltaTable(readable_path(self.path), version=version).get_add_actions(flatten=False))
+            added = pa.table(table_at(self.path, version).get_add_actions(flatten=False))
         except (DeltaError, OSError) as err:
             raise SourceRangeGoneError(
                 f"source {self.path}: the log can no longer reconstruct the table at version {version} ({first_line(err)}); "
@@ -165,7 +162,7 @@ class DeltaSource(SourceTable):
             return next((file for file, info in zip(files, infos, strict=True) if info.type != pa_fs.FileType.File), None)
         live = {file.path for file in self.snapshot(self.version)}
         doubtful = [file for file in files if file.path not in live and "://" not in file.path]
-        infos = pa_fs.PyFileSystem(DeltaStorageHandler(self.path)).get_file_info([file.path for file in doubtful])
+        infos = store_of(self.path).get_file_info([file.path for file in doubtful])
         return next((file for file, info in zip(doubtful, infos, strict=True) if info.type != pa_fs.FileType.File), None)
 
     def first_version_at(self, instant: datetime) -> int | None:
@@ -187,7 +184,7 @@ class DeltaSource(SourceTable):
         """The name of each column in the Parquet files, of ``schema_json`` or at a version; see :func:`physical_names`."""
         if version is None:
             return physical_names(self.schema_json)
-        return physical_names(DeltaTable(readable_path(self.path), version=version).schema().to_json())
+        return physical_names(table_at(self.path, version).schema().to_json())
 
     def plain_files(self, reading: Reading) -> list[PlainFile] | None:
         # A path in the log that is a URI may lead elsewhere.

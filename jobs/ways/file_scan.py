@@ -25,7 +25,6 @@ from windowmill.windowing.kernels.lift import condition_column
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from windowmill.jobs.conditions.duckdb import Conditions
     from windowmill.jobs.spark.file_ranges import DeltaScan
     from windowmill.jobs.ways.input import Input
     from windowmill.windowing.kernels.combine import Ints
