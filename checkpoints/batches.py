@@ -185,7 +185,8 @@ class Commit:
     ``windows`` counts the published rows by window name. ``rows_ignored`` counts the rows changed by source versions that
     ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds seconds by step. ``sink_version`` and
     ``state_version`` are the Delta versions that the batch created, null where it wrote nothing. ``written`` maps each role to the last
-    write to that table, by this batch or an earlier one. ``attempt`` is the attempt that committed.
+    write to that table, by this batch or an earlier one. ``attempt`` is the attempt that committed. ``compute`` says who computed the
+    batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs, stages, tasks and executors.
     """
 
     seen: int | None
@@ -204,6 +205,7 @@ class Commit:
     state_version: int | None = None
     timings: dict[str, float] = field(default_factory=dict)
     rows_ignored: int = 0
+    compute: dict[str, object] = field(default_factory=dict)
     written: dict[str, Written] = field(default_factory=dict)
     attempt: str | None = None
 
@@ -241,6 +243,7 @@ class Batch:
     rows_ignored = property(lambda self: self.outcome.rows_ignored if self.outcome else 0)
     rows_published = property(lambda self: self.outcome.rows_published if self.outcome else 0)
     timings = property(lambda self: self.outcome.timings if self.outcome else {})
+    compute = property(lambda self: self.outcome.compute if self.outcome else {})
 
     @property
     def seen(self) -> datetime | int | None:

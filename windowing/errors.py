@@ -78,6 +78,10 @@ class LimitExceededError(RefusedError):
     """A row, a key or a batch would give more windows or ticks than the bound allows."""
 
 
+class TooLargeError(RefusedError):
+    """A batch is not for this process, and by ``compute: local`` nothing else may compute it."""
+
+
 class LedgerError(WindowmillError):
     """The ledger holds something it cannot hold, or cannot be read."""
 

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.expectations.suites import needs_spark, rules
+from windowmill.jobs.batch.engine import compute_of, tries_this_process
 from windowmill.jobs.sources.base import Reading, SourceTable
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 def is_sure_to_use_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
     """Whether a run over ``reading`` is sure to use Spark, which then may start at once."""
+    compute = compute_of(runnable.pipeline)
+    if compute == "local" or (reading.files and not tries_this_process(runnable.pipeline)):
+        return compute != "local"
     return rows_without_spark(runnable, source, reading) is None or any(map(needs_spark, rules(runnable.pipeline)))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -30,7 +30,7 @@ from windowmill.expectations import docs, history
 from windowmill.expectations.engine import load_in_background
 from windowmill.expectations.gate import Verdict, validate
 from windowmill.expectations.rates import Loss
-from windowmill.jobs.batch import sink
+from windowmill.jobs.batch import engine, sink
 from windowmill.jobs.batch.adopting import same_quarantined, same_rows
 from windowmill.jobs.batch.losses import loss_of
 from windowmill.jobs.batch.outcomes import Done, Ruling
@@ -44,6 +44,7 @@ from windowmill.jobs.spark.session import import_client, spark_session
 from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spark.staging import STAGING, Staged, clear, clear_leftovers
+from windowmill.jobs.spark.usage import Usage
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Applied
 from windowmill.jobs.ways.choose import way_of
@@ -52,7 +53,7 @@ from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.jobs.ways.way import Restored, Way
 from windowmill.windowing.columnar.added_columns import BATCH, SUM
 from windowmill.windowing.columnar.chunks import without_empty_chunks
-from windowmill.windowing.errors import HeldError, ServerGoneError, WindowmillError, first_line
+from windowmill.windowing.errors import HeldError, ServerGoneError, TooLargeError, WindowmillError, first_line
 
 #: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
 MERGED_EVERY = 16
@@ -93,24 +94,37 @@ class _Steps:
         self.applied: Applied | None = None
         #: The result rows, if they were collected into this process for validation.
         self.collected: pa.Table | None = None
+        self.usage = Usage(f"{pipeline.pipeline}, batch {plan.batch}")
+        progress.around = self.usage.step
         import_client()
         load_in_background()
         # The table's columns may have changed since the plan was made.
         source = replace(open_source(pipeline), schema_json=plan.source_schema)
         reading = reading_of(runnable, source, plan)
-        plain = None if isinstance(plan, BackfillPlan) else rows_without_spark(runnable, source, reading)
+        # Without rows there is nothing to distribute: no task is worth its start.
+        here = engine.tries_this_process(pipeline) or not reading.files
+        plain = rows_without_spark(runnable, source, reading) if here and not isinstance(plan, BackfillPlan) else None
         self.batch = TableInput.of(runnable, plan, source, reading, plain, left_at=ledger.state_version)
+        if not here:
+            self.batch = replace(self.batch, by_tasks=True)
         self.spark = cache(self._start_spark)
         if plain is None:
             self.spark()
         self.way = way_of(self.spark, self.batch, places.state)
 
     def _start_spark(self) -> SparkSession:
+        if engine.compute_of(self.pipeline) == "local":
+            raise TooLargeError(
+                f"pipeline {self.pipeline.pipeline}: batch {self.plan.batch} is too much for this process, and compute is local: it takes "
+                f"up to {limits.MOST_ROWS:,} new rows and {limits.MOST_BYTES >> 20} MB of plain files, and rules and conditions "
+                f"that need no Spark; set compute: auto or spark, or unset {engine.VARIABLE}"
+            )
         with self.progress.step("start", "Spark"):
             brief = is_short_run(self.batch.reading.size_bytes)
             shipment = shipment_of(self.pipeline)  # what it holds decides which session of a server is used
             spark = spark_session(f"windowmill {self.pipeline.pipeline}", brief=brief, shipment=shipment, say=self._warn)
             access_to(spark).ship(shipment)
+            self.usage.watch(spark)
         return spark
 
     def _warn(self, what: str) -> None:
@@ -255,6 +269,7 @@ class _Steps:
         with self.progress.step("commit", "one record in the ledger"):
             outcome = self._outcome(result, verdict, sink_version, state_version)
             self.attempt.commit(outcome, datetime.now(UTC))
+        self.progress.say(f"  computed by {engine.told(outcome.compute)}")
         return Done(self.plan, outcome)
 
     def compact(self, way: Way) -> None:
@@ -273,6 +288,8 @@ class _Steps:
 
     def release(self) -> None:
         """Release Spark's cache and the staged files."""
+        self.progress.around = nullcontext
+        self.usage.end()
         if self.applied is not None:
             self.applied.release()
         clear(self.staging)
@@ -344,6 +361,7 @@ class _Steps:
             state_version=state_version,
             timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},
             rows_ignored=self.batch.reading.rows_ignored,
+            compute=self.usage.told(),
             written=self.attempt.written,
             attempt=self.attempt.id,
         )

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
+from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.commands.next_run import NextRun
@@ -37,7 +38,8 @@ def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:
     numbers = f"{batches[0]['batch']}" if len(batches) == 1 else f"{batches[0]['batch']} to {batches[-1]['batch']}"
     text = (
         f"{pipeline.pipeline}: committed batch {numbers}: {read:,} rows read ({late:,} late, {quarantined:,} quarantined), "
-        f"{published:,} rows published, verdict {batches[-1]['verdict']}, {sum(b['seconds'] for b in batches):.1f} s"
+        f"{published:,} rows published, verdict {batches[-1]['verdict']}, {sum(b['seconds'] for b in batches):.1f} s, "
+        f"computed by {engine.told(batches[-1]['compute'])}"
     )
     return Answer(data, text)
 
@@ -60,6 +62,7 @@ def status_of(pipeline: Pipeline) -> Answer:
         "next_run_error": None if following.error is None else as_written(str(following.error)),
         "next_run_exit_code": None if following.error is None else following.error.exit_code,
         "open_batch": open_batch.number if open_batch else None,
+        "compute": last.compute if last else None,
         "rows_read": totals.rows_read,
         "rows_quarantined": totals.rows_quarantined,
         "rows_ignored": totals.rows_ignored,
@@ -69,13 +72,15 @@ def status_of(pipeline: Pipeline) -> Answer:
     }
     table = Table(show_header=False, box=None, pad_edge=False)
     labels = {
+        "compute": "last computed by",
         "emitted": "emitted through",
         "seen": "latest event",
         "source_version": "source read through",
         "versions_waiting": "versions waiting",
         "next_run_error": "next run",
     }
-    told = data | {"versions_waiting": following.told_waiting(), "next_run_error": following.told_error()}
+    computed_by = engine.told(last.compute) if last else None
+    told = data | {"compute": computed_by, "versions_waiting": following.told_waiting(), "next_run_error": following.told_error()}
     for name, value in told.items():
         if name in ("versions_changing", "next_run_exit_code"):  # told beside another
             continue
@@ -105,6 +110,7 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
             "emitted": _text(batch.emitted),
             "planned_at": _text(batch.planned_at),
             "committed_at": _text(batch.committed_at),
+            "compute": batch.compute,
             "timings": batch.timings,
         }
         for batch in batches
@@ -114,13 +120,13 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
 
 def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
     table = titled(f"batches of {pipeline.pipeline}", ())
-    for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "emitted through"):
+    for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "tasks", "emitted through"):
         table.add_column(name, justify="left" if name in ("action", "verdict", "emitted through") else "right", no_wrap=True)
     for row in data:
         counts = [f"{row[name]:,}" for name in ("rows_read", "rows_late", "rows_quarantined", "rows_published")]
         verdict = row["verdict"] if row["status"] == "committed" else row["status"]
         emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
-        table.add_row(str(row["batch"]), row["action"], verdict, *counts, emitted)
+        table.add_row(str(row["batch"]), row["action"], verdict, *counts, engine.told_briefly(row["compute"]), emitted)
     return table
 
 
@@ -181,6 +187,7 @@ def _summary(done: Done, *, instants: bool) -> dict[str, Any]:
         "windows": commit.windows,
         "window_end_min": bound(commit.window_end_min, instants),
         "window_end_max": bound(commit.window_end_max, instants),
+        "compute": commit.compute,
         "seconds": round(sum(commit.timings.values()), 3),
     }
 

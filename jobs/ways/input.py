@@ -122,7 +122,8 @@ class Input:
 class TableInput(Input):
     """The rows that a plan reads from the source table.
 
-    ``plain`` reads these rows from plain files in this process; null if Spark reads them.
+    ``plain`` reads these rows from plain files in this process; null if Spark reads them. With ``by_tasks`` Spark's tasks compute the
+    batch, however small.
     """
 
     check: RowCheck
@@ -131,6 +132,7 @@ class TableInput(Input):
     source: SourceTable
     reading: Reading
     plain: PlainRows | None
+    by_tasks: bool = False
 
     @classmethod
     def of(

@@ -36,7 +36,7 @@ class Surveyed:
         stages = [part.reading for part in parts]
         # Plain files cost little to read, so of their rows each part counts afterwards whether they are too many for it.
         few = NewRows.of_files(batch, stages, spark)
-        if few is None and all(limits.are_few(batch.files, stage.layout) for stage in stages):
+        if few is None and not batch.by_tasks and all(limits.are_few(batch.files, stage.layout) for stage in stages):
             few = NewRows.of_spark(batch, stages, spark())
         if few is not None:
             seen = lateness.seen_after(few.table, batch.seen)
