@@ -32,3 +32,15 @@ def store_of(place: str) -> pa_fs.FileSystem:
         return pa_fs.PyFileSystem(DeltaStorageHandler(place))
     # Opens files ten times as fast as delta-rs, and follows a symbolic link to where it leads now.
     return pa_fs.SubTreeFileSystem(str(local.absolute()), pa_fs.LocalFileSystem())
+
+
+def floor_of(place: str) -> int:
+    """Version of the last checkpoint of the log of the table at ``place``; −1 if there is none.
+
+    Entries of older versions may have been removed. A writer that was stalled can then make one again: it counts for nothing.
+    """
+    try:
+        with store_of(place).open_input_file(LAST_CHECKPOINT) as file:
+            return int(json.loads(file.read())["version"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return -1

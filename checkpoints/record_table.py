@@ -17,17 +17,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake import CommitProperties, DeltaTable
-from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
-from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
+from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
+from windowmill.checkpoints.delta_log_files import actions_of, entry_name, floor_of, store_of
 from windowmill.checkpoints.kept_tables import KeptTable
 from windowmill.checkpoints.record_files import SCHEMA, RecordFile, decoded, ordered, packed, read_bytes
 from windowmill.checkpoints.record_merging import FAN, LAST_LEVEL, merged_files, to_merge
 from windowmill.checkpoints.records import Record, sealed
 from windowmill.checkpoints.storage_errors import is_disk_full
+from windowmill.checkpoints.stores import create_table
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
 
 #: Number of newest batches read when the ledger is opened.
@@ -214,20 +215,18 @@ class DeltaRecords:
         count = self._count + sum(file.records for file, _ in added) - sum(file.records for file in removed)
         # No retries: a retry would rebase onto the other writer's record, and both would have planned or committed the same batch.
         fence = CommitProperties(max_commit_retries=0, custom_metadata=properties | {"records": str(count)})
-        table.create_write_transaction(actions, "append", table.schema(), commit_properties=fence)
+        version = table.version() + 1
+        table.create_write_transaction(actions, "append", table.schema(), commit_properties=fence, post_commithook_properties=NO_HOOKS)
+        if floor_of(self._path) >= version:
+            # A log that was cleaned up lets a stalled writer make an old version again, which counts for nothing.
+            raise OSError(f"version {version} is older than the last checkpoint of the log")
+        checkpoint_if_due(self._path, version)
 
     def _opened(self) -> DeltaTable:
-        """The table as loaded; created if missing, and given the columns and properties that an older windowmill did not write."""
+        """The table as loaded; created if missing."""
         if self._table is None:
-            if "://" not in self._path:
-                Path(self._path).mkdir(parents=True, exist_ok=True)
-            self._table = DeltaTable.create(self._path, schema=SCHEMA, mode="error", name="windowmill ledger", configuration=CONFIGURATION)
-        known = {field.name for field in self._table.schema().fields}
-        missing = [field for field in DeltaSchema.from_arrow(SCHEMA).fields if field.name not in known]
-        if missing:
-            fence = CommitProperties(max_commit_retries=0, custom_metadata={"records": str(self._count)})
-            self._table.alter.add_columns(missing, commit_properties=fence)
-            self._table.alter.set_table_properties(CONFIGURATION, commit_properties=fence)
+            settings = {"mode": "error", "name": "windowmill ledger", "configuration": CONFIGURATION}
+            self._table = create_table(self._path, SCHEMA, **settings)
         return self._table
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 
 from deltalake import DeltaTable
 
+from windowmill.checkpoints.committer import checkpoint
+from windowmill.checkpoints.data_files import is_ours, remove
 from windowmill.checkpoints.features import delta_rs_can_write
 
 #: Number of files above which a table is compacted.
@@ -34,25 +36,22 @@ def shorten_log(path: str) -> None:
 
     Writers checkpoint only every 100 commits, which a rarely written table takes long to reach.
     """
-    table = DeltaTable(path)
-    if table.metadata().configuration.get("delta.checkpointPolicy", "classic") == "classic":
-        table.create_checkpoint()
-    if table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true") == "true":
-        table.cleanup_metadata()
+    checkpoint(DeltaTable(path))
 
 
-def vacuum(path: str, retention_hours: int = RETENTION_HOURS) -> int:
+def vacuum(path: str, kept: Collection[str] = (), retention_hours: int = RETENTION_HOURS) -> int:
     """Remove files that no version within ``retention_hours`` needs; returns how many.
 
-    Uncommitted files are removed too, unless the table's folder also contains other data.
+    Uncommitted files are removed too, except those ``kept``. If the table's folder also contains other data, only those of batches are.
     """
     table = DeltaTable(path)
+    every = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
     # deltalake 1.6.6 does not know deletion vector files: a full vacuum would remove them as leftovers.
-    every = "deletionVectors" not in (table.protocol().reader_features or [])
-    if every:
-        leftovers = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
-        every = not _are_of_others(leftovers, path)
-    return len(table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=every))
+    mixed = "deletionVectors" in (table.protocol().reader_features or []) or _are_of_others(every, path)
+    removed = len(table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=not mixed and not kept))
+    leftovers = [file for file in every if is_ours(file) and file not in kept] if mixed or kept else []
+    remove(path, leftovers)
+    return removed + len(leftovers)
 
 
 def _are_of_others(files: Iterable[str], path: str) -> bool:

@@ -1,4 +1,4 @@
-"""The quality table: a Delta table with one row per rule and validation, written and read without a JVM."""
+"""The quality table: a Delta table with one row per rule and validation, read without a JVM."""
 
 from __future__ import annotations
 
@@ -40,60 +40,10 @@ JSON_COLUMNS = ("arguments", "observed", "examples")
 _OBSERVED_CHARACTERS = 10_000
 
 
-def record(
-    path: str | os.PathLike[str],
-    verdict: Verdict,
-    *,
-    pipeline: str,
-    generation: str | int,
-    batch: int,
-    attempt: str | int,
-    at: datetime,
-    app_id: str | None = None,
-    metadata: str | None = None,
-) -> bool:
-    """Append a verdict's results in one commit; creates the table if it does not exist.
-
-    Parameters
-    ----------
-    path
-        Path or URI of the quality table.
-    attempt
-        Attempt at the batch; repeated calls for an attempt record it once.
-    at
-        Time of the validation; with a time zone.
-    app_id
-        Application id of the Delta transaction; by default built from pipeline, generation and attempt.
-    metadata
-        The commit's ``userMetadata``.
-
-    Returns
-    -------
-    bool
-        Whether rows were written: ``False`` if the table already has this attempt's results.
-    """
-    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-
-    application = app_id or f"{pipeline}/{generation}/quality/{attempt}"
-    place = os.fspath(path)
-    table = DeltaTable(place) if DeltaTable.is_deltatable(place) else None
-    done = None if table is None else table.transaction_version(application)
-    if done is not None and done >= batch:
-        return False
-    shared = {
-        "pipeline": pipeline,
-        "generation": str(generation),
-        "batch": batch,
-        "attempt": str(attempt),
-        "at": at,
-        "status": verdict.status,
-    }
-    rows = pa.Table.from_pylist([shared | _row(result) for result in verdict.results], schema=SCHEMA)
-    properties = {} if metadata is None else {"userMetadata": metadata}
-    once = CommitProperties(app_transactions=[Transaction(application, batch)], custom_metadata=properties)
-    # Write to the table object that was checked: after a reload, a commit of the same results in between would not be noticed.
-    write_deltalake(table or place, rows, mode="append", commit_properties=once)
-    return True
+def rows_of(verdict: Verdict, *, pipeline: str, generation: str, batch: int, attempt: str, at: datetime) -> pa.Table:
+    """The rows of the quality table for a verdict of an ``attempt`` at a batch, validated ``at`` a time with a time zone."""
+    shared = {"pipeline": pipeline, "generation": generation, "batch": batch, "attempt": attempt, "at": at, "status": verdict.status}
+    return pa.Table.from_pylist([shared | _row(result) for result in verdict.results], schema=SCHEMA)
 
 
 def read(path: str | os.PathLike[str], last: int | None = None, first_batch: int = 0) -> list[dict[str, Any]]:

@@ -209,7 +209,7 @@ class _Bounded:
         if self.label is None:
             return Evaluated(way.windows(way.fresh(rows), self._clock(), batch.batch, partitions * _PARTITIONS_OF_UNKNOWN), None)
         partitions = partitions_for(1 if arrived is None else arrived.n_rows, partitions)
-        worked = way.work(way.fresh(rows), None, self._clock(), batch.batch, partitions, final=self.final).persist()
+        worked = way.work(way.fresh(rows), self._clock(), batch.batch, partitions, final=self.final).persist()
         numbers = worked.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias(NUMBER_OF))
         late = rows.join(numbers, NUMBER_OF).select(backquoted(self.label), F.lit("too_late").alias(REASON))
         return Evaluated(results(worked), _unusable(rows, self.label).unionByName(late))

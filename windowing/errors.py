@@ -78,8 +78,8 @@ class LimitExceededError(RefusedError):
     """A row, a key or a batch would give more windows or ticks than the bound allows."""
 
 
-class TooLargeError(RefusedError):
-    """A batch is not for this process, and by ``compute: local`` nothing else may compute it."""
+class LocalComputeError(RefusedError):
+    """Only Spark can compute the batch, which ``compute: local`` does not allow."""
 
 
 class LedgerError(WindowmillError):

@@ -13,15 +13,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.protocol import outstanding
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.commands.next_run import NextRun
 from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.commands.spec_values import as_written
+from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
-from windowmill.windowing.errors import StateCorruptError, first_line
+from windowmill.windowing.errors import StateCorruptError, WindowmillError, first_line
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -47,11 +50,12 @@ def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:
 def status_of(pipeline: Pipeline) -> Answer:
     """Report the pipeline's last batch, its progress along the axis, unread source versions, and what is in the next run's way."""
     ledger, places = Ledger.open(pipeline), Places.of(pipeline)
-    last, open_batch, totals = ledger.last_commit, ledger.open_batch, ledger.totals
+    last, held, totals = ledger.last_commit, ledger.held_batch, ledger.totals
+    lacking = _outstanding(pipeline, ledger)
     following = NextRun.of(pipeline, ledger)
     data = {
         "pipeline": pipeline.pipeline,
-        "status": "never run" if not ledger.count else open_batch.status if open_batch else "idle",
+        "status": "never run" if not ledger.count else "held" if held else "unpublished" if lacking else "idle",
         "batches": ledger.count,
         "last_commit": _text(last.committed_at) if last else None,
         "seen": _text(last.seen) if last else None,
@@ -61,8 +65,9 @@ def status_of(pipeline: Pipeline) -> Answer:
         "versions_changing": [{"version": version.version, "operation": version.operation} for version in following.changing],
         "next_run_error": None if following.error is None else as_written(str(following.error)),
         "next_run_exit_code": None if following.error is None else following.error.exit_code,
-        "open_batch": open_batch.number if open_batch else None,
         "compute": last.compute if last else None,
+        "open_batch": held.number if held else None,
+        "commits_to_make": [f"batch {ledger.count - 1}: {role}" for role in lacking],
         "rows_read": totals.rows_read,
         "rows_quarantined": totals.rows_quarantined,
         "rows_ignored": totals.rows_ignored,
@@ -84,10 +89,20 @@ def status_of(pipeline: Pipeline) -> Answer:
     for name, value in told.items():
         if name in ("versions_changing", "next_run_exit_code"):  # told beside another
             continue
+        if name == "commits_to_make":
+            value = f"batch {ledger.count - 1} is recorded, {len(lacking)} commits to make ({', '.join(lacking)})" if lacking else None
         table.add_row(
             labels.get(name, name.replace("_", " ")), "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
         )
     return Answer(data, table)
+
+
+def _outstanding(pipeline: Pipeline, ledger: Ledger) -> list[str]:
+    """Roles of the tables that lack a commit of the last batch; none where a problem keeps from telling, which the next run will report."""
+    try:
+        return outstanding(ledger, own_tables(runnable_of(pipeline)))
+    except WindowmillError:
+        return []
 
 
 def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:

@@ -50,7 +50,7 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
     ledger.check_meaning(pipeline)
     with reporting_damage(path):
         if not DeltaTable.is_deltatable(path):
-            if "state" in ledger.written():
+            if "state" in ledger.written() or (ledger.newest and "state" in ledger.changes_of(ledger.newest)):
                 raise StateMissingError(f"state {path}: there is no table, but committed batches have written to it; {REMEDY}")
             return Answer({"pipeline": pipeline.pipeline, "state": None}, f"{pipeline.pipeline}: no state yet; the first run makes it")
         return _answer(_view(pipeline, ledger, path, limit), key)

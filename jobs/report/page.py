@@ -37,7 +37,7 @@ _VERDICTS = {
     "warned": ("warn", "passed with warnings"),
     "held": ("bad", "held"),
     "discarded": ("warn", "discarded by hand"),
-    "open": ("idle", "unfinished"),
+    "abandoned": ("idle", "abandoned"),
     "none": ("idle", "never run"),
 }
 OUTCOMES = {"passed": "✓", "warned": "!", "failed": "✕", "broken": "?"}
@@ -113,8 +113,7 @@ def _about(pipeline: Pipeline) -> list[tuple[str, str]]:
 def _verdict(batches: Sequence[Batch]) -> tuple[str, str]:
     if not batches:
         return _VERDICTS["none"]
-    last = batches[-1]
-    word = "open" if last.status == "open" else last.verdict or last.status
+    word = batches[-1].verdict
     return _VERDICTS.get(word, ("idle", word))
 
 

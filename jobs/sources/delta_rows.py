@@ -47,7 +47,7 @@ def _by_files(spark: SparkSession, table: DeltaSource, files: Sequence[AddedFile
     """The rows of Parquet files without deletion vectors; ``first`` is the index of the first file."""
     stored, partitions = _stored(struct), set(files[0].partition)
     data = StructType([field for field in stored if field.name not in partitions])
-    rows = spark.read.schema(data).parquet(*(_literal_path(table.path, file.path) for file in files))
+    rows = spark.read.schema(data).parquet(*(literal_path(table.path, file.path) for file in files))
     rows = _with_file_columns(rows, table.path, files, first)
     fixed = Columns(struct).fixed_lengths
     chosen: list[Column | str] = []
@@ -166,6 +166,6 @@ def _full_path(root: str, path: str) -> str:
     return path if _ABSOLUTE.match(path) else f"{_root(root).rstrip('/')}/{path}"
 
 
-def _literal_path(root: str, path: str) -> str:
+def literal_path(root: str, path: str) -> str:
     # Spark expands globs in paths, and partition values may contain their characters.
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", _full_path(root, path))

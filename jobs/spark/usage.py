@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -42,8 +42,6 @@ class Usage:
     def __init__(self, title: str) -> None:
         self._title, self._step = title, ""
         self._watched: _Watched | None = None
-        #: Processes that ran tasks, as the tasks tell them; Spark Connect tells its clients of no executors.
-        self.executors: set[str] = set()
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -62,13 +60,11 @@ class Usage:
             self._watched = _OfServer(spark) if isinstance(access_to(spark), ConnectAccess) else _OfProcess(spark)
             self._describe()
 
-    def told(self) -> dict[str, Any]:
-        """Who computed the batch, as its record says it."""
-        counts = Counts() if self._watched is None else self._watched.counts()
-        if self._watched is None or not counts.tasks:
-            return {"engine": "local"}
-        executors = max(len(counts.executors), len(self.executors), 1)
-        return {"engine": "spark", **self._watched.where(), **asdict(counts), "executors": executors}
+    def told(self, executors: Collection[str]) -> dict[str, object]:
+        """Who computed the batch, as its record says it; ``executors`` are the processes that ran tasks, as the tasks tell them."""
+        assert self._watched is not None  # Spark has computed the batch
+        counts = self._watched.counts()
+        return {"engine": "spark", **self._watched.where(), **asdict(counts), "executors": len(counts.executors or executors)}
 
     def end(self) -> None:
         """Stop counting, and leave the session as it was."""

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from windowmill.checkpoints.batches import BackfillPlan, Plan
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.checkpoints.state.opening import open_state
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.plain_rows import PlainRows
@@ -122,8 +121,7 @@ class Input:
 class TableInput(Input):
     """The rows that a plan reads from the source table.
 
-    ``plain`` reads these rows from plain files in this process; null if Spark reads them. With ``by_tasks`` Spark's tasks compute the
-    batch, however small.
+    ``plain`` reads these rows from plain files in this process; null if Spark reads them.
     """
 
     check: RowCheck
@@ -132,22 +130,13 @@ class TableInput(Input):
     source: SourceTable
     reading: Reading
     plain: PlainRows | None
-    by_tasks: bool = False
 
     @classmethod
     def of(
-        cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, plain: PlainRows | None, *, left_at: int | None
+        cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, plain: PlainRows | None, check: RowCheck
     ) -> TableInput:
-        """The input of ``plan``, from a ``source`` with the columns that it has pinned.
-
-        The last batch left the state table at version ``left_at``.
-
-        Raises
-        ------
-        StateError
-            If the state is missing, damaged, or in a newer format.
-        """
-        pipeline, check = runnable.pipeline, open_state(runnable.places.state, left_at=left_at)
+        """The input of ``plan``, from a ``source`` with the columns that it has pinned; ``check`` verifies rows of the state."""
+        pipeline = runnable.pipeline
         return cls(
             pipeline=pipeline,
             columns=Columns.of(plan.source_schema),

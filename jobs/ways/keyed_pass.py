@@ -31,13 +31,15 @@ def _columns(rows: DataFrame) -> list[Column]:
     return [F.col(backquoted(name)) for name in rows.columns]
 
 
-def split(batches: Iterator[pa.RecordBatch], new: pa.Schema, stored: pa.Schema) -> tuple[pa.Table, pa.Table] | None:
-    """New and stored rows of one Spark partition, in any order, with these schemas; null if it has no rows. Runs in an executor."""
+def groups(batches: Iterator[pa.RecordBatch], new: pa.Schema, stored: pa.Schema) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """New and stored rows of one Spark partition, in any order, with these schemas, as one group; none if it has no rows.
+
+    Runs in an executor.
+    """
     arrived = [batch for batch in batches if batch.num_rows]
-    if not arrived:
-        return None
-    table = pa.Table.from_batches(arrived)
-    return _flat(table, _NEW, new), _flat(table, _STORED, stored)
+    if arrived:
+        table = pa.Table.from_batches(arrived)
+        yield _flat(table, _NEW, new), _flat(table, _STORED, stored)
 
 
 def _flat(table: pa.Table, name: str, schema: pa.Schema) -> pa.Table:

@@ -19,8 +19,8 @@ MOST_BYTES, MOST_ROWS = 64 << 20, 1_000_000
 #: New rows for which Spark interprets expressions (decision 19). A row costs 7 µs more than compiled code, which takes Spark 0.05 s to
 #: compile where it is warm, and half a second where it has just started.
 MOST_INTERPRETED = 10_000
-#: Limit on the rows that this process quarantines where it has read them itself: 7 µs a row and column.
-MOST_REFUSED = 50_000
+#: Limit on the rows that this process quarantines: 7 µs a row and column.
+MOST_REFUSED = 200_000
 #: Limits on candidate state files for in-process work: bytes and rows.
 MOST_STATE_BYTES, MOST_STATE_ROWS = 64 << 20, 1_000_000
 #: Bytes of state files to search for nodes, or of row groups with positions. A file of 68 MB (1.4 M rows) took 0.03 s on two cores, and
@@ -46,6 +46,19 @@ MOST_READINGS = 8
 MOST_VALIDATED_IN_PANDAS = 1_000_000
 
 
+class TooLargeError(Exception):
+    """A batch is beyond what one process computes; the text says what there is too much of, and the limit."""
+
+
+class OnlySparkError(TooLargeError):
+    """Only Spark can read the batch's rows, or evaluate the spec on them; the text says which."""
+
+
+def too_many(n: int, what: str, most: int) -> TooLargeError:
+    """The error for ``n`` of something of which one process takes at most ``most``."""
+    return TooLargeError(f"{n:,} {what}, and one process takes at most {most:,}")
+
+
 def rows_within(limit: int, layout: Layout | None) -> int:
     """``limit`` in rows, reduced for wide partials; ``layout`` is null for rows that are not made partials."""
     return limit if layout is None else min(limit, MOST_NUMBERS // max(1, _width(layout)))
@@ -54,6 +67,12 @@ def rows_within(limit: int, layout: Layout | None) -> int:
 def are_few_rows(n_rows: int, layout: Layout | None) -> bool:
     """Whether this process computes ``n_rows`` new rows, if each may become a partial."""
     return n_rows <= rows_within(MOST_ROWS, layout)
+
+
+def check_rows(n_rows: int, layout: Layout | None) -> None:
+    """Raise ``TooLargeError`` if ``n_rows`` new rows are too many for this process."""
+    if not are_few_rows(n_rows, layout):
+        raise too_many(n_rows, "new rows", rows_within(MOST_ROWS, layout))
 
 
 def are_few_partials(n_partials: int, n_rows: int, layout: Layout) -> bool:
@@ -69,10 +88,20 @@ def _width(layout: Layout) -> int:
     return sum(layout.widths()) + NUMBERS_OF_OBJECT * len(layout.objects)
 
 
-def are_few(files: Sequence[AddedFile], layout: Layout | None) -> bool:
-    """Whether this process computes the rows of ``files``; false if the log does not give their number."""
-    rows = sum(MOST_ROWS + 1 if file.rows is None else file.rows for file in files)
-    return are_few_rows(rows, layout) and sum(file.size_bytes for file in files) <= MOST_BYTES
+def check_files(files: Sequence[AddedFile], layout: Layout | None) -> None:
+    """Raise ``TooLargeError`` if the rows of ``files`` are too many for this process, or their number is not in the source's log."""
+    if any(file.rows is None for file in files):
+        raise TooLargeError(f"the source's log does not tell the number of new rows, and one process takes at most {MOST_ROWS:,}")
+    check_rows(sum(file.rows or 0 for file in files), layout)
+    size = sum(file.size_bytes for file in files)
+    if size > MOST_BYTES:
+        raise TooLargeError(f"{size / 2**20:,.0f} MB of new files, and one process takes at most {MOST_BYTES >> 20} MB")
+
+
+def state_beyond(path: str) -> TooLargeError:
+    """The error for state at ``path`` of which a batch needs more than :func:`state_read` allows."""
+    most = f"{MOST_STATE_BYTES >> 20} MB or {MOST_STATE_ROWS:,} rows"
+    return TooLargeError(f"the batch needs more of the state {path} than the {most} that one process reads")
 
 
 def state_read(layout: Layout | None) -> ReadLimit:

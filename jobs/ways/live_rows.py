@@ -36,7 +36,7 @@ class LiveRowPart:
     by_arrival = True
 
     def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, rows: Rows, state: str) -> None:
-        self._spark, self._batch = spark, replace(batch, pipeline=rows.pipeline)
+        self._spark, self._batch, self._state = spark, replace(batch, pipeline=rows.pipeline), state
         self._rows = live.LiveRows.of(rows.pipeline, batch.types, beside=rows.beside)
         log = self._rows.log
         # A user's function sees all columns of the source, also those added later.
@@ -51,15 +51,16 @@ class LiveRowPart:
     def reading(self) -> LiveRowReading:
         return LiveRowReading(self._rows.pipeline, self._rows.types, self._rows.log)
 
-    def few(self, new: NewRows | None, emission: Emission) -> LoadedInProcess | None:
+    def here(self, new: NewRows | None, emission: Emission) -> LoadedInProcess:
         batch, reading, log = self._batch, self.reading, self._rows.log
         clock, fresh = batch.clock(emission), reading.fresh(new, batch)
         stored: pa.Table | None = log.schema.empty_table()
         if batch.restores:
             limit = limits.state_read(reading.layout)
             stored = self._table.read(fresh, log.keys, before_batch=batch.batch, watermark=clock.watermark, limit=limit)
-        if stored is None or not live_rows_in_process.fits(fresh, stored, reading, clock):
-            return None
+        if stored is None:
+            raise limits.state_beyond(self._state)
+        live_rows_in_process.check_fits(fresh, stored, reading, clock)
         return LoadedInProcess(fresh, stored, self._rows.task(clock, batch.batch, keep=batch.builds_state), emission.ends(batch.plan))
 
     def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from windowmill.jobs.ways import live_row_pass as live
-from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.partitioning import partitions_for
-from windowmill.jobs.ways.pass_output import computed
+from windowmill.jobs.ways.pass_output import written_by_tasks
+from windowmill.jobs.ways.task_output import Output, Targets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,18 +29,12 @@ class LoadedOnSpark:
     emission: Emission
     partitions: int
 
-    def compute(self) -> Computed:
+    def compute(self, targets: Targets) -> Output:
         batch, new = self.batch, self.new
         if new is None and self.entries is None:
-            return Computed()
-        worked = self.rows.work(
-            None if new is None else self.rows.fresh(new.rows),
-            self.entries,
-            batch.clock(self.emission),
-            batch.batch,
-            partitions_for(0 if new is None else new.survey.rows, self.partitions),
-            keep=batch.builds_state,
-            ends=self.emission.ends(batch.plan),
-            check=batch.check,
-        )
-        return computed(worked, keeps=batch.builds_state)
+            return Output()
+        rows, partitions = self.rows, partitions_for(0 if new is None else new.survey.rows, self.partitions)
+        gathered = rows.gathered(None if new is None else rows.fresh(new.rows), self.entries, partitions)
+        task = rows.task(batch.clock(self.emission), batch.batch, keep=batch.builds_state)
+        advance = partial(live.advance, task=task, ends=self.emission.ends(batch.plan), check=batch.check)
+        return written_by_tasks(gathered, partial(live.groups, log=rows.log), advance, targets)

@@ -34,6 +34,7 @@ class PositionPart:
 
     def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, positions: Positions, state: str) -> None:
         self._spark, self._batch, self._positions = spark, replace(batch, pipeline=positions.pipeline), positions
+        self._path = state
         self._state = PositionState(positions.pipeline, batch.types, positions.layout)
         self._table = PositionTable(spark, state, self._state.stored_schema, batch.check)
 
@@ -59,13 +60,15 @@ class PositionPart:
             batch.check,
         )
 
-    def few(self, new: NewRows | None, emission: Emission) -> LoadedInProcess | None:
+    def here(self, new: NewRows | None, emission: Emission) -> LoadedInProcess:
         batch, stage = self._batch, self._stage(emission)
-        if new is not None and not limits.are_few_rows(new.table.num_rows, stage.layout):
-            return None
+        if new is not None:
+            limits.check_rows(new.table.num_rows, stage.layout)
         rows = stage.state.rows.empty_table() if new is None else new.usable(batch, stage.state.rows)
         stored = self._table.read(stage, rows, limits.state_read(stage.layout)) if batch.restores else self._table.empty()
-        return None if stored is None else LoadedInProcess(rows, stored, stage)
+        if stored is None:
+            raise limits.state_beyond(self._path)
+        return LoadedInProcess(rows, stored, stage)
 
     def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
         batch, stage = self._batch, self._stage(emission)

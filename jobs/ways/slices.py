@@ -32,7 +32,7 @@ class SlicePart:
     way: WayName = "slices"
 
     def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, slices: Slices, state: str) -> None:
-        self._spark, self._batch = spark, replace(batch, pipeline=slices.pipeline)
+        self._spark, self._batch, self._state = spark, replace(batch, pipeline=slices.pipeline), state
         self._slicing = Slicing.over(self._batch, slices, state)
         self._table = PartialTable(spark, state, self.schema, batch.check)
 
@@ -57,14 +57,14 @@ class SlicePart:
         # Late rows of a backfill may have revised windows that end after its range.
         return self._batch.revises
 
-    def few(self, new: NewRows | None, emission: Emission) -> in_process.LoadedInProcess | None:
+    def here(self, new: NewRows | None, emission: Emission) -> in_process.LoadedInProcess:
         slicing, layout = self._slicing, self._slicing.slices.layout
         judged = None if new is None else in_process.judged(new, slicing)
         wanted, stored = slicing.wanted(emission, in_process.revised_after(judged, slicing)), None
         if wanted is not None:
             stored = self._table.read(wanted, before_batch=self._batch.batch, limit=limits.state_read(layout))
             if stored is None:
-                return None
+                raise limits.state_beyond(self._state)
         return in_process.load(judged, stored, slicing, emission)
 
     def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:

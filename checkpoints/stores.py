@@ -1,0 +1,120 @@
+"""Opens tables, files and folders at a place: a path on this machine, or the URI of object storage (``s3://``, ``gs://``, ``abfss://``).
+
+All access goes through delta-rs's client of the store, so one set of credentials serves tables, logs, data files and pages. It takes
+them from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ``AWS_PROFILE``, instance roles, …), or from the
+``storage_options`` of a spec, which :func:`use_options` registers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow.fs as pa_fs
+from deltalake import DeltaTable, write_deltalake
+from deltalake.fs import DeltaStorageHandler
+
+from windowmill.checkpoints.escaped_paths import readable_path
+from windowmill.checkpoints.places import local_path
+from windowmill.windowing.paths import normalised
+
+#: Scheme, as :func:`normalised` spells it -> prefixes of the environment variables that its client reads.
+_VARIABLES = {
+    "s3": ("AWS_",),
+    "gs": ("GOOGLE_",),
+    "abfss": ("AZURE_",),
+    "az": ("AZURE_",),
+    "wasbs": ("AZURE_",),
+}
+
+#: Registered options by normalised place; they also apply to everything below it.
+_OPTIONS: dict[str, dict[str, str]] = {}
+
+Options = Mapping[str, str]
+
+
+def is_local(place: str) -> bool:
+    """Whether ``place`` is on this machine."""
+    return local_path(place) is not None
+
+
+def use_options(options: Mapping[str, Options]) -> None:
+    """Register the ``storage_options`` of places, for this process; they apply to everything below a place."""
+    _OPTIONS.update({normalised(place): dict(own) for place, own in options.items()})
+
+
+def options_of(place: str) -> dict[str, str] | None:
+    """The ``storage_options`` of delta-rs for ``place``: the environment's, overridden by registered ones; none on this machine.
+
+    They hold credentials: pass them to tasks (which register them by :func:`use_options`), and never show them.
+    """
+    if is_local(place):
+        return None
+    there = normalised(place)
+    found = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES.get(there.partition(":")[0], ()))}
+    above = [own for own in _OPTIONS if there == own or there.startswith(f"{own.rstrip('/')}/")]
+    # A setting has several spellings (aws_region, region, AWS_REGION), so registered options replace the environment's as a whole.
+    return dict(_OPTIONS[max(above, key=len)]) if above else found
+
+
+def table_at(place: str, version: int | None = None) -> DeltaTable:
+    """The Delta table at ``place``; raises ``TableNotFoundError`` and other errors of ``DeltaTable``."""
+    return DeltaTable(readable_path(place), version=version, storage_options=options_of(place))
+
+
+def is_table(place: str) -> bool:
+    """Whether there is a Delta table at ``place``."""
+    return bool(DeltaTable.is_deltatable(place, options_of(place)))
+
+
+def create_table(place: str, schema: Any, **settings: Any) -> DeltaTable:
+    """Create the Delta table at ``place``, and the folders above it on this machine; ``settings`` are those of ``DeltaTable.create``."""
+    make_folder(place)
+    return DeltaTable.create(place, schema, storage_options=options_of(place), **settings)
+
+
+def write_table(table: DeltaTable | str, rows: Any, **settings: Any) -> None:
+    """Write ``rows`` to a Delta table; ``settings`` are those of ``write_deltalake``."""
+    if isinstance(table, str):
+        make_folder(table)
+        settings["storage_options"] = options_of(table)
+    write_deltalake(table, rows, **settings)
+
+
+def make_folder(place: str) -> None:
+    """Create the folder ``place`` on this machine; object storage needs none."""
+    local = local_path(place)
+    if local is not None:
+        local.mkdir(parents=True, exist_ok=True)
+
+
+def filesystem_of(place: str) -> tuple[pa_fs.FileSystem, str]:
+    """File system of ``place``, and the path of ``place`` in it."""
+    local = local_path(place)
+    if local is not None:
+        return pa_fs.LocalFileSystem(), str(local.absolute())
+    parts = urlsplit(place)
+    return _remote(f"{parts.scheme}://{parts.netloc}", _settled(place)), parts.path.strip("/")
+
+
+def store_of(place: str) -> pa_fs.FileSystem:
+    """File system whose root is the folder ``place``, such as that of a table.
+
+    On this machine it opens files ten times as fast as delta-rs's client, and follows a symbolic link to where it leads now.
+    """
+    local = local_path(place)
+    if local is not None:
+        return pa_fs.SubTreeFileSystem(str(local.absolute()), pa_fs.LocalFileSystem())
+    return _remote(place, _settled(place))
+
+
+def _settled(place: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((options_of(place) or {}).items()))
+
+
+@lru_cache(maxsize=32)
+def _remote(root: str, options: tuple[tuple[str, str], ...]) -> pa_fs.FileSystem:
+    return pa_fs.PyFileSystem(DeltaStorageHandler(root, dict(options)))
