@@ -135,6 +135,7 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
 
 def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
     table = titled(f"batches of {pipeline.pipeline}", ())
+    table.padding = 0  # fits into 80 columns
     for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "tasks", "emitted through"):
         table.add_column(name, justify="left" if name in ("action", "verdict", "emitted through") else "right", no_wrap=True)
     for row in data:
