@@ -55,7 +55,7 @@ class SparkCommitter:
 
 
 def tables_of(runnable: Runnable, spark: Callable[[], SparkSession] | None = None) -> dict[str, OwnTable]:
-    """The pipeline's tables by role; Spark commits to those that delta-rs cannot write. ``spark`` gives the session, else one is started."""
+    """The pipeline's tables by role; Spark commits to those that delta-rs cannot write. ``spark`` gives the session, or one starts."""
 
     def start() -> SparkSession:
         from windowmill.jobs.spark.session import spark_session
