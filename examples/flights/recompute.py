@@ -17,7 +17,7 @@ _ROUNDED = ("mean_delay", "stddev_delay")
 # A window is out when the watermark (greatest departure so far, less 4 hours of disorder) is an hour of lateness past its end.
 # A row counts in a window unless the window was out already when its day landed: a day is one commit. The UTC hour is the data's own
 # column, and not computed from New York's clock as the landing does it.
-# Each airport and carrier takes its flights up one by one once the watermark has passed them; one that lands after a later one has been taken
+# Each airport and carrier takes its flights up one by one once the watermark has passed them; one that lands after a later one was taken
 # up is too late. Every tenth flight shows the last hundred.
 _WINDOWS = """
 with

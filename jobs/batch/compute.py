@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,6 +36,7 @@ from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.new_rows import NewRows, read_by_spark
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.quarantine import TOO_LATE, quarantine_schema, quarantined, write_by_tasks
+from windowmill.jobs.ways.restored import Restored, restored_kinds
 from windowmill.jobs.ways.slice_passes import mapped
 from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.jobs.ways.task_output import (
@@ -143,6 +144,8 @@ class ComputedBatch:
         What the batch changes in each table, by role; a role in which it changes nothing is missing.
     executors
         One text for each process that ran tasks.
+    restored
+        Number of rows of state that were restored, by kind.
     in_one_process
         Whether one process computed all of it.
     """
@@ -156,6 +159,7 @@ class ComputedBatch:
     reasons: Mapping[str, int]
     changes: Mapping[str, Changes]
     executors: frozenset[str] = frozenset()
+    restored: Restored = field(default_factory=dict)
     in_one_process: bool = False
 
     @property
@@ -196,6 +200,7 @@ def compute_here(job: Job, given: pa.Table | None = None, step: Step = _untimed)
             if rows is not None:
                 writer.quarantined(quarantined(rows, batch.columns.struct.names, batch.pipeline, job.plan))
         output = counted(parts, [each.output for each in done], refused) + writer.output()
+        output = sum((Output(restored=restored_kinds(each.stored)) for each in loaded), output)
         check_balance(batch, output, surveyed.rows_read)
         replaced = _replaced(job, surveyed.emission)
         kept = () if replaced is None else _keep(job, replaced, replaced.partly)
@@ -359,4 +364,5 @@ def _computed(
         output.reasons,
         changes,
         output.executors,
+        output.restored,
     )

@@ -195,6 +195,7 @@ class _Steps:
             rows_quarantined=computed.rows_quarantined,
             rows_published=sum(windows.values()),
             slices=computed.new_state,
+            restored=dict(computed.restored),
             windows=windows,
             window_end_min=min((low for _, low, _ in computed.windows.values()), default=None),
             window_end_max=max((high for _, _, high in computed.windows.values()), default=None),

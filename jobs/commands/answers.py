@@ -125,6 +125,7 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
             "emitted": _text(batch.emitted),
             "planned_at": _text(batch.planned_at),
             "committed_at": _text(batch.committed_at),
+            "state_restored": batch.outcome.restored,
             "compute": batch.compute,
             "timings": batch.timings,
         }

@@ -10,7 +10,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from windowmill.jobs.spark.access import ConnectAccess, access_to
@@ -64,7 +64,8 @@ class Usage:
         """Who computed the batch, as its record says it; ``executors`` are the processes that ran tasks, as the tasks tell them."""
         assert self._watched is not None  # Spark has computed the batch
         counts = self._watched.counts()
-        return {"engine": "spark", **self._watched.where(), **asdict(counts), "executors": len(counts.executors or executors)}
+        told = {"jobs": max(counts.jobs, 1), "stages": max(counts.stages, 1), "tasks": max(counts.tasks, len(executors), 1)}
+        return {"engine": "spark", **self._watched.where(), **told, "executors": len(counts.executors or executors)}
 
     def end(self) -> None:
         """Stop counting, and leave the session as it was."""
@@ -131,12 +132,16 @@ class _OfProcess(_Watched):
 
 
 class _OfServer(_Watched):
-    """A session of Spark Connect. A job is what the client asked for: how many jobs the server made of it, it does not say."""
+    """A session of Spark Connect. A job is what the client asked for: how many jobs the server made of it, it does not say.
+
+    The last that the server tells of an operation may be older than its end. The stage that began last has run all the same: only stages
+    before it can have been skipped.
+    """
 
     def __init__(self, spark: Any) -> None:  # the class of Connect sessions takes a second to import
         self._spark = spark
-        #: Operation -> its stages -> number of their tasks that have ended.
-        self._operations: dict[str, dict[int, int]] = {}
+        #: Operation -> its stages -> number of their tasks, and of those that have ended.
+        self._operations: dict[str, dict[int, tuple[int, int]]] = {}
         self._tag: str | None = None
         self._spark.registerProgressHandler(self._take)
 
@@ -149,7 +154,9 @@ class _OfServer(_Watched):
         self._spark.addTag(self._tag)
 
     def counts(self) -> Counts:
-        ran = [[n for n in stages.values() if n] for stages in self._operations.values()]
+        ran = [
+            [ended or n for stage, (n, ended) in stages.items() if ended or stage == max(stages)] for stages in self._operations.values()
+        ]
         ran = [tasks for tasks in ran if tasks]
         return Counts(len(ran), sum(map(len, ran)), sum(map(sum, ran)))
 
@@ -161,7 +168,7 @@ class _OfServer(_Watched):
         """Called by PySpark, more than once for each operation; stages whose rows another one has left are named without tasks that ran."""
         ended = self._operations.setdefault(operation_id, {})
         for stage in stages or ():
-            ended[stage.stage_id] = max(stage.num_completed_tasks, ended.get(stage.stage_id, 0))
+            ended[stage.stage_id] = stage.num_tasks, max(stage.num_completed_tasks, ended.get(stage.stage_id, (0, 0))[1])
 
     def _forget_tag(self) -> None:
         if self._tag is not None:

@@ -13,6 +13,7 @@ from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.partitioning import partitions_for
+from windowmill.jobs.ways.restored import RestoredSlices
 from windowmill.jobs.ways.task_output import Output, Targets
 from windowmill.windowing.columnar import slice_windows
 
@@ -42,9 +43,11 @@ class LoadedOnSpark:
 
     def compute(self, targets: Targets) -> Output:
         slices, stage = self.stage.slices, self.stage
-        packed = [] if self.stored is None else [passes.pack(self.stored, slices)]
+        restored = None if self.stored is None else RestoredSlices(self.stored)
+        packed = [] if restored is None else [passes.pack(restored.rows, slices)]
         packed += [] if self.judged is None else [passes.lift(self.judged, slices)]
         if not packed:
             return Output()
         gathered = passes.by_bucket(reduce(DataFrame.unionByName, packed), stage, self.partitions)
-        return passes.written_by_tasks(gathered, partial(slice_windows.combined, stage), stage, targets)
+        output = passes.written_by_tasks(gathered, partial(slice_windows.combined, stage), stage, targets)
+        return output if restored is None else output + Output(restored=restored.kinds())
