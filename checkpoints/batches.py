@@ -258,10 +258,10 @@ class Commit:
     """The outcome of a batch.
 
     ``windows`` counts the published rows by window name, ``restored`` the rows of state that were restored by kind. ``rows_ignored`` counts
-    the rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds seconds
-    by step. ``compute`` says who computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs, stages, tasks
-    and executors. ``written`` maps each role to the last write to that table by the batches before this one; this batch's own commits are
-    made after the record, and found by their transactions.
+    the rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds the
+    seconds by step. ``compute`` says who computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs,
+    stages, tasks and executors. ``written`` maps each role to the last write to that table by the batches before this one; this batch's
+    own commits are made after the record, and found by their transactions.
     """
 
     seen: int | None

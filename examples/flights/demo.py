@@ -219,7 +219,7 @@ def show_result(last_day: date) -> bool:
 
 
 def show_result_on_cluster(applications: Sequence[str], tasks: Mapping[str, Mapping[str, int]]) -> bool:
-    """The batches, the applications that computed them, and the ``tasks`` of each by worker.
+    """The batches, the applications that computed them, and the ``tasks`` of each application by worker.
 
     Returns
     -------

@@ -70,7 +70,7 @@ def batches_table(ledger: Ledger, in_sink: int) -> Table:
         by = str(batch.compute.get("application", batch.compute.get("engine", "")))
         seconds = f"{sum(batch.timings.values()):.1f}"
         table.add_row(str(batch.number), *counts, batch.verdict, seconds, by, str(batch.compute.get("tasks", "–")))
-    table.show_footer = True
+    table.show_footer, table.padding = True, (0, 1, 0, 0)  # fits into 80 columns
     return table
 
 
