@@ -66,7 +66,12 @@ def parts_of(ranges: Sequence[Sequence[FileRange]], form: Form, columns: Sequenc
 
     def part(piece: FileRange) -> FilePart:
         own = found[piece.path]
-        return _part(index[piece.path], files[piece.path], own, [n for n, group in enumerate(own.row_groups) if piece.start <= group.middle < piece.stop])
+        return _part(
+            index[piece.path],
+            files[piece.path],
+            own,
+            [n for n, group in enumerate(own.row_groups) if piece.start <= group.middle < piece.stop],
+        )
 
     tasks = [[part(piece) for piece in task] for task in ranges]
     groups = sum(len(part.row_groups) for task in tasks for part in task)
