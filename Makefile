@@ -31,7 +31,7 @@ up: setup ## Keep the example's Airflow and its user interface running
 down: setup ## Stop the example's Airflow
 	@$(PY) -m examples.flights.demo down
 
-test: lint ## Run every check and every test (under 30 minutes)
+test: lint $(STAMPS)/s3 ## Run every check and every test (under 30 minutes)
 	$(PY) -m pytest $(PARALLEL) -m "not spark and not dag and not demo"
 	$(PY) -m pytest -m "spark or dag or demo"
 
@@ -159,6 +159,10 @@ $(STAMPS)/classes: $(STAMPS)/jars jobs/spark/session.py
 
 $(STAMPS)/kernels: requirements.lock $(wildcard windowing/kernels/*.py) | $(STAMPS)/packages
 	@$(PY) -m windowmill.windowing.kernels
+	@touch $@
+
+$(STAMPS)/s3: scripts/setup.sh | $(STAMPS)/packages
+	@scripts/setup.sh s3
 	@touch $@
 
 $(STAMPS)/ready: $(STAMPS)/packages $(STAMPS)/classes $(STAMPS)/kernels

@@ -18,17 +18,16 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
-from windowmill.checkpoints.delta_log_files import actions_of, entry_name, floor_of, store_of
+from windowmill.checkpoints.delta_log_files import actions_of, entry_name, floor_of
 from windowmill.checkpoints.kept_tables import KeptTable
 from windowmill.checkpoints.record_files import SCHEMA, RecordFile, decoded, ordered, packed, read_bytes
 from windowmill.checkpoints.record_merging import FAN, LAST_LEVEL, merged_files, to_merge
 from windowmill.checkpoints.records import Record, sealed
 from windowmill.checkpoints.storage_errors import is_disk_full
-from windowmill.checkpoints.stores import create_table
+from windowmill.checkpoints.stores import create_table, store_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
 
 #: Number of newest batches read when the ledger is opened.
@@ -247,7 +246,7 @@ def _readable(path: str) -> Iterator[None]:
 def _filesystem(table: DeltaTable) -> pa_fs.FileSystem:
     # Not deltalake's own pyarrow reader: it leaves threads behind that abort the interpreter at exit (1.6.6, exit code 134). Its SQL
     # engine takes half a second to start.
-    return pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri))
+    return store_of(table.table_uri)
 
 
 def _listed(table: DeltaTable, path: str) -> list[RecordFile]:

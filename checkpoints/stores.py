@@ -13,13 +13,17 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from windowmill.checkpoints.escaped_paths import readable_path
 from windowmill.checkpoints.places import local_path
+from windowmill.windowing.errors import first_line
 from windowmill.windowing.paths import normalised
+from windowmill.windowing.redaction import redacted
 
 #: Scheme, as :func:`normalised` spells it -> prefixes of the environment variables that its client reads.
 _VARIABLES = {
@@ -58,6 +62,12 @@ def options_of(place: str) -> dict[str, str] | None:
     above = [own for own in _OPTIONS if there == own or there.startswith(f"{own.rstrip('/')}/")]
     # A setting has several spellings (aws_region, region, AWS_REGION), so registered options replace the environment's as a whole.
     return dict(_OPTIONS[max(above, key=len)]) if above else found
+
+
+def endpoint_of(place: str) -> str:
+    """Address of the server for ``place``, if it is not that of the provider."""
+    options = {name.lower().removeprefix("aws_"): value for name, value in (options_of(place) or {}).items()}
+    return redacted(options.get("endpoint_url_s3") or options.get("endpoint_url") or options.get("endpoint") or "")
 
 
 def table_at(place: str, version: int | None = None) -> DeltaTable:
@@ -111,10 +121,38 @@ def store_of(place: str) -> pa_fs.FileSystem:
     return _remote(place, _settled(place))
 
 
+def remote_store_of(place: str) -> pa_fs.FileSystem | None:
+    """:func:`store_of` for object storage; none on this machine."""
+    return None if is_local(place) else store_of(place)
+
+
 def _settled(place: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((options_of(place) or {}).items()))
 
 
+class _Handler(DeltaStorageHandler):
+    """delta-rs's client as a file system of pyarrow."""
+
+    def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> pa.PythonFile:
+        return pa.PythonFile(_BytesStream(self._handler.open_output_stream(path, metadata)))
+
+
+class _BytesStream:
+    """Passes bytes on to delta-rs's stream, which does not take pyarrow's buffers."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, data: Any) -> int:
+        return int(self._stream.write(bytes(data)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 @lru_cache(maxsize=32)
 def _remote(root: str, options: tuple[tuple[str, str], ...]) -> pa_fs.FileSystem:
-    return pa_fs.PyFileSystem(DeltaStorageHandler(root, dict(options)))
+    try:
+        return pa_fs.PyFileSystem(_Handler(root, dict(options)))
+    except (DeltaError, ValueError) as err:
+        raise OSError(f"{redacted(root)}: {first_line(err)}") from err

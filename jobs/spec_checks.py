@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
 
-from windowmill.checkpoints.commit_stores import check_commit_store
+from windowmill.checkpoints.commit_stores import check_scheme
 from windowmill.checkpoints.escaped_paths import escape_in
 from windowmill.checkpoints.places import Places, absolute
 from windowmill.checkpoints.runnable import Runnable
@@ -97,7 +97,7 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
                 f"{name}: {field}.path: {path} leads to {Path(path).resolve()}, which holds {escape!r}; writers of Delta tables take that "
                 f"for {unquote(escape)!r}: rename the folder to which it leads"
             )
-        check_commit_store(path)
+        check_scheme(path)
     return runnable
 
 

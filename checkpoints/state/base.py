@@ -16,6 +16,7 @@ from windowmill.checkpoints.formats import nullable, ours, prepare
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.state.reading import WHOLE_BYTES, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import Condition
+from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.chunks import without_empty_chunks
@@ -51,7 +52,7 @@ class StateTable:
         # Batches read all rows alike of a table without kinds, levels and families of events.
         self._order = order_of(schema.names) if {KIND, LEVEL, REACHING} & set(schema.names) else []
         self._check = RowCheck(path) if check is None else check
-        self._exists = DeltaTable.is_deltatable(path)
+        self._exists = is_table(path)
 
     @property
     def schema(self) -> pa.Schema:
@@ -203,7 +204,7 @@ def is_overgrown(path: str) -> bool:
     amortised constant time per row. A row supersedes at most one older row, so at least half of the rows read are live, apart from
     ``FEW_ENTRIES``.
     """
-    files = files_of(DeltaTable(path))
+    files = files_of(table_at(path))
     spans = [(file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")) for file in files]
     first = min((low for low, _ in spans if low is not None), default=None)
     # A compacted file spans several batches. The first batch supersedes nothing.
@@ -214,5 +215,5 @@ def is_overgrown(path: str) -> bool:
 
 def is_scattered(path: str) -> bool:
     """Whether a batch that looks for rows in all files of the table at ``path`` should merge them. Reads only the Delta log."""
-    files = files_of(DeltaTable(path))
+    files = files_of(table_at(path))
     return len(files) > FEW_FILES and sum(file["size_bytes"] for file in files) <= COMPACTED_BYTES

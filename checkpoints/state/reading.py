@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.fs import DeltaStorageHandler
 
+from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE, SUM
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.columnar.session_partials import LAST
@@ -44,7 +44,7 @@ def read_whole(
     pyarrow.ArrowException, OSError
         If a file cannot be read.
     """
-    store = pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri))
+    store = store_of(table.table_uri)
     parts = [_rows_of(store, table.table_uri, file, schema, {*may_lack, SUM}).filter(where) for file in files]
     return pa.concat_tables(parts) if parts else schema.empty_table()
 

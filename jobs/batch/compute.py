@@ -31,12 +31,12 @@ from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.joining import counted, judged_on_spark, refused_in_process
+from windowmill.jobs.ways.joining import computed_here, counted, judged_on_spark
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.new_rows import NewRows, read_by_spark
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.quarantine import TOO_LATE, quarantine_schema, quarantined, write_by_tasks
-from windowmill.jobs.ways.restored import Restored, restored_kinds
+from windowmill.jobs.ways.restored import Restored
 from windowmill.jobs.ways.slice_passes import mapped
 from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.jobs.ways.task_output import (
@@ -191,16 +191,10 @@ def compute_here(job: Job, given: pa.Table | None = None, step: Step = _untimed)
     with step("restore", "the state that rows and windows need"):
         loaded = [part.here(new, surveyed.emission) for part in parts]
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
-        done = [each.compute(writer) for each in loaded]
-        refused = 0
-        if new is not None:
-            refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
-            too_late = refused_in_process(new, refusing, [grid for part in parts for grid in part.grids], batch)
-            refused, rows = len(too_late), new.without(too_late, batch).refused()
-            if rows is not None:
-                writer.quarantined(quarantined(rows, batch.columns.struct.names, batch.pipeline, job.plan))
-        output = counted(parts, [each.output for each in done], refused) + writer.output()
-        output = sum((Output(restored=restored_kinds(each.stored)) for each in loaded), output)
+        counts, refused = computed_here(new, parts, loaded, batch, writer)
+        if refused is not None:
+            writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan))
+        output = counts + writer.output()
         check_balance(batch, output, surveyed.rows_read)
         replaced = _replaced(job, surveyed.emission)
         kept = () if replaced is None else _keep(job, replaced, replaced.partly)

@@ -11,6 +11,7 @@ from functools import partial
 
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import BackfillPlan, Plan
+from windowmill.checkpoints.commit_stores import check_conditional_writes
 from windowmill.checkpoints.kept_tables import tables_kept
 from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
@@ -115,6 +116,7 @@ def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
 def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, Ledger, list[Done]]]:
     """Hold the pipeline's lease, open its ledger, and finish the batch of a run that died after its record; also gives that batch."""
     runnable = runnable_of(pipeline)
+    check_conditional_writes(runnable.places.root, [runnable.sink_path, runnable.places.root], progress.say)
     with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
         ledger = Ledger.open(pipeline)
         planning.check_owner(pipeline, ledger)

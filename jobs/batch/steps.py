@@ -7,7 +7,7 @@ crash leaves files that no one reads, after it only commits are to be made, by w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -38,7 +38,7 @@ from windowmill.jobs.spark.session import import_client, spark_session
 from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spark.usage import Usage
-from windowmill.jobs.ways.limits import TooLargeError
+from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.task_output import read_files
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.errors import LocalComputeError, ServerGoneError, WindowmillError, first_line
@@ -104,6 +104,7 @@ class _Steps:
         return computed
 
     def _computed(self) -> ComputedBatch:
+        in_a_task = True
         # Without rows there is nothing to distribute: no task is worth its start.
         if engine.tries_this_process(self.pipeline) or not self.job.input.files:
             try:
@@ -111,15 +112,19 @@ class _Steps:
             except TooLargeError as err:
                 if engine.compute_of(self.pipeline) == "local":
                     raise self._refused(str(err)) from err
+                in_a_task = isinstance(err, OnlySparkError)  # else it is too large for one task, too
             else:
                 self.engine = {"engine": "local"}
                 return computed
-        try:
-            computed = compute_in_a_task(self.job, self.spark(), self.progress.step)
-        except TooLargeError:
-            computed = compute_on_spark(self.job, self.spark(), self.progress.step)
+        computed = self._computed_on_spark(in_a_task=in_a_task)
         self.engine = self.usage.told(computed.executors)
         return computed
+
+    def _computed_on_spark(self, *, in_a_task: bool) -> ComputedBatch:
+        if in_a_task:
+            with suppress(TooLargeError):
+                return compute_in_a_task(self.job, self.spark(), self.progress.step)
+        return compute_on_spark(self.job, self.spark(), self.progress.step)
 
     def _refused(self, why: str) -> LocalComputeError:
         where = f"pipeline {self.pipeline.pipeline}: batch {self.plan.batch}"

@@ -16,6 +16,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import outstanding
+from windowmill.checkpoints.stores import options_of
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.warnings import warnings_of
@@ -169,8 +170,9 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
 
     path = Places.of(pipeline).quality
     try:
-        numbers = newest_batches(path, last)
-        rows = read(path, first_batch=numbers[0]) if numbers else []
+        options = options_of(path)
+        numbers = newest_batches(path, last, options)
+        rows = read(path, first_batch=numbers[0], storage_options=options) if numbers else []
     except (DeltaError, pa.ArrowException, OSError) as err:
         raise StateCorruptError(f"quality {path}: cannot be read ({first_line(err)}); restore the folder from a copy") from err
     data = [{name: _text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows]

@@ -23,14 +23,15 @@ from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways import lateness_in_process
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways.quarantine import TOO_LATE
-from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, Output, Targets, read_files
+from windowmill.jobs.ways.restored import restored_kinds
+from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, Output, OutputWriter, Targets, read_files
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF
 from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from windowmill.jobs.ways.base import Computed, Part
+    from windowmill.jobs.ways.base import Computed, Loaded, Part
     from windowmill.jobs.ways.input import Input
     from windowmill.jobs.ways.new_rows import NewRows
     from windowmill.windowing.axis import WindowGrid
@@ -38,6 +39,20 @@ if TYPE_CHECKING:
 
 #: Columns of a new row that tell whether it is too late.
 _JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, CLOSED)), (LATE, pa.bool_())])
+
+
+def computed_here(
+    new: NewRows | None, parts: Sequence[Part], loaded: Sequence[Loaded], batch: Input, writer: OutputWriter
+) -> tuple[Output, pa.Table | None]:
+    """Compute the ``loaded`` batch of each part in this process, and write it; returns the counts, and the rows to quarantine."""
+    done = [each.compute(writer) for each in loaded]
+    refused, rows = 0, None
+    if new is not None:
+        refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
+        too_late = refused_in_process(new, refusing, [grid for part in parts for grid in part.grids], batch)
+        refused, rows = len(too_late), new.without(too_late, batch).refused()
+    restored = (Output(restored=restored_kinds(each.stored)) for each in loaded)
+    return sum(restored, counted(parts, [each.output for each in done], refused)), rows
 
 
 def counted(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Output:
