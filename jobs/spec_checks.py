@@ -16,6 +16,7 @@ from windowmill.checkpoints.escaped_paths import escape_in
 from windowmill.checkpoints.places import Places, absolute
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.stores import use_options_of
+from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field
 from windowmill.jobs.sources.kinds import kind_problems
 from windowmill.windowing.bounds import check_lengths
@@ -84,6 +85,7 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
     problem = next(not_run(pipeline), None)
     if problem:
         raise UnsupportedError(f"{name}: {problem[0]}: {problem[1]}")
+    compute_of(pipeline)
     check_lengths(pipeline)
     check_source(pipeline, source)
     # `not_run` has refused tables without a path.

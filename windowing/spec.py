@@ -181,6 +181,10 @@ class AssetSchedule(Part):
     asset: Annotated[str, Field(pattern=r"\S", max_length=1_500)]
 
 
+#: Values of the field ``compute``.
+Compute = Literal["spark", "auto", "local"]
+
+
 class Pipeline(Part):
     """One pipeline. Unknown fields are refused; ``Pipeline.model_json_schema()`` is its JSON schema."""
 
@@ -199,6 +203,8 @@ class Pipeline(Part):
     expectations: tuple[Expectation, ...] = ()
     quarantine: QuarantineLimits = QuarantineLimits()
     schedule: str | AssetSchedule | None = None
+    #: Who computes a batch: Spark's tasks, this process where a batch is small and no cluster is configured, or this process alone.
+    compute: Compute = "spark"
     #: Text with variables as written -> the text with their values.
     _variables: dict[str, str] = PrivateAttr(default_factory=dict)
 
