@@ -257,10 +257,11 @@ class Written:
 class Commit:
     """The outcome of a batch.
 
-    ``windows`` counts the published rows by window name. ``rows_ignored`` counts the rows changed by source versions that
-    ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds seconds by step, ``compute`` who computed
-    the batch. ``written`` maps each role to the last write to that table by the batches before this one; this batch's own commits are
-    made after the record, and found by their transactions.
+    ``windows`` counts the published rows by window name, ``restored`` the rows of state that were restored by kind. ``rows_ignored`` counts
+    the rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds the
+    seconds by step. ``compute`` says who computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs,
+    stages, tasks and executors. ``written`` maps each role to the last write to that table by the batches before this one; this batch's
+    own commits are made after the record, and found by their transactions.
     """
 
     seen: int | None
@@ -272,6 +273,7 @@ class Commit:
     rows_quarantined: int = 0
     rows_published: int = 0
     slices: int = 0
+    restored: dict[str, int] = field(default_factory=dict)
     windows: dict[str, int] = field(default_factory=dict)
     window_end_min: int | None = None
     window_end_max: int | None = None
@@ -329,6 +331,7 @@ class Batch:
     rows_ignored = property(lambda self: self.outcome.rows_ignored)
     rows_published = property(lambda self: self.outcome.rows_published if self.status == "committed" else 0)
     timings = property(lambda self: self.outcome.timings)
+    compute = property(lambda self: self.outcome.compute)
 
     @property
     def is_backfill(self) -> bool:

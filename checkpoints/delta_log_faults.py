@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.delta_log_files import LAST_CHECKPOINT, actions_of, entry_name, floor_of, store_of
+from windowmill.checkpoints.delta_log_files import LAST_CHECKPOINT, actions_of, entry_name, floor_of
+from windowmill.checkpoints.stores import store_of
 
 #: Kinds of actions in the log entries of a pipeline's own tables.
 _KINDS = {"commitInfo", "protocol", "metaData", "add", "remove", "txn", "domainMetadata", "cdc", "checkpointMetadata", "sidecar"}

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pyarrow.fs as pa_fs
-from deltalake.fs import DeltaStorageHandler
-
-from windowmill.checkpoints.places import local_path
+from windowmill.checkpoints.stores import store_of
 
 #: Names the last checkpoint of the log.
 LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
@@ -23,15 +20,6 @@ def actions_of(entry: bytes) -> list[dict[str, Any]]:
     """The actions of a log entry; raises ``ValueError`` if it is damaged."""
     # JSON texts, such as the least value of a column, may hold the other characters at which Python would split lines.
     return [json.loads(line) for line in entry.split(b"\n") if line.strip()]
-
-
-def store_of(place: str) -> pa_fs.FileSystem:
-    """File system whose root is the folder of the table at ``place``, a path or a URI."""
-    local = local_path(place)
-    if local is None:
-        return pa_fs.PyFileSystem(DeltaStorageHandler(place))
-    # Opens files ten times as fast as delta-rs, and follows a symbolic link to where it leads now.
-    return pa_fs.SubTreeFileSystem(str(local.absolute()), pa_fs.LocalFileSystem())
 
 
 def floor_of(place: str) -> int:

@@ -20,9 +20,10 @@ from windowmill.checkpoints.batches import Changes, digest_of, identity_of
 from windowmill.checkpoints.committer import Committer, DeltaRsCommitter, Publication, lacking_columns
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_log_faults import has_lost_its_beginning
-from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
+from windowmill.checkpoints.delta_log_files import actions_of, entry_name
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.errors import LedgerBehindError, SinkError, StateCorruptError, WindowmillError, first_line
 
 

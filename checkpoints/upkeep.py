@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 
-from deltalake import DeltaTable
-
 from windowmill.checkpoints.committer import checkpoint
 from windowmill.checkpoints.data_files import is_ours, remove
 from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.stores import is_table, table_at
 
 #: Number of files above which a table is compacted.
 FEW_FILES = 64
@@ -22,9 +21,9 @@ RETENTION_HOURS = 168
 
 def merge_if_many(path: str) -> bool:
     """Compact the Delta table at ``path`` if it has many files; returns whether it did. Rows do not change."""
-    if not DeltaTable.is_deltatable(path):
+    if not is_table(path):
         return False
-    table = DeltaTable(path)
+    table = table_at(path)
     if len(table.file_uris()) <= FEW_FILES or not delta_rs_can_write(table):
         return False
     table.optimize.compact(target_size=MERGED_BYTES)
@@ -36,7 +35,7 @@ def shorten_log(path: str) -> None:
 
     Writers checkpoint only every 100 commits, which a rarely written table takes long to reach.
     """
-    checkpoint(DeltaTable(path))
+    checkpoint(table_at(path))
 
 
 def vacuum(path: str, kept: Collection[str] = (), retention_hours: int = RETENTION_HOURS) -> int:
@@ -44,7 +43,7 @@ def vacuum(path: str, kept: Collection[str] = (), retention_hours: int = RETENTI
 
     Uncommitted files are removed too, except those ``kept``. If the table's folder also contains other data, only those of batches are.
     """
-    table = DeltaTable(path)
+    table = table_at(path)
     every = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
     # deltalake 1.6.6 does not know deletion vector files: a full vacuum would remove them as leftovers.
     mixed = "deletionVectors" in (table.protocol().reader_features or []) or _are_of_others(every, path)
@@ -58,4 +57,4 @@ def _are_of_others(files: Iterable[str], path: str) -> bool:
     """Whether any of ``files``, relative to the table at ``path``, is not a Parquet file or belongs to a table in a subfolder."""
     places = {PurePosixPath(file) for file in files}
     folders = {parent for place in places for parent in place.parents if parent.name}
-    return any(place.suffix != ".parquet" for place in places) or any(DeltaTable.is_deltatable(f"{path}/{folder}") for folder in folders)
+    return any(place.suffix != ".parquet" for place in places) or any(is_table(f"{path}/{folder}") for folder in folders)

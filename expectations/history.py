@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.expectations.gate import Verdict
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 SCHEMA = pa.schema(
     [
@@ -46,18 +50,20 @@ def rows_of(verdict: Verdict, *, pipeline: str, generation: str, batch: int, att
     return pa.Table.from_pylist([shared | _row(result) for result in verdict.results], schema=SCHEMA)
 
 
-def read(path: str | os.PathLike[str], last: int | None = None, first_batch: int = 0) -> list[dict[str, Any]]:
+def read(
+    path: str | os.PathLike[str], last: int | None = None, first_batch: int = 0, storage_options: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
     """Rule results of the ``last`` validations, or of all, oldest first, with decoded JSON columns; empty if there is no table.
 
     The log's statistics exclude files that hold only batches before ``first_batch``.
     """
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import QueryBuilder
 
-    place = os.fspath(path)
-    if not DeltaTable.is_deltatable(place):
+    opened = _opened(os.fspath(path), storage_options)
+    if opened is None:
         return []
     # Not `to_pyarrow_table`: it leaves threads behind that abort the interpreter at its exit (deltalake 1.6.6, exit code 134).
-    reader = QueryBuilder().register("quality", DeltaTable(place)).execute(f"SELECT * FROM quality WHERE batch >= {first_batch:d}")
+    reader = QueryBuilder().register("quality", opened).execute(f"SELECT * FROM quality WHERE batch >= {first_batch:d}")
     table = pa.table(reader.read_all()).cast(SCHEMA)
     if last is not None:
         instants = sorted(set(table["at"].to_pylist()))[-last:] if last > 0 else []
@@ -66,14 +72,14 @@ def read(path: str | os.PathLike[str], last: int | None = None, first_batch: int
     return [row | {name: None if row[name] is None else json.loads(row[name]) for name in JSON_COLUMNS} for row in rows]
 
 
-def newest_batches(path: str | os.PathLike[str], count: int) -> list[int]:
+def newest_batches(path: str | os.PathLike[str], count: int, storage_options: Mapping[str, str] | None = None) -> list[int]:
     """Numbers of the ``count`` newest validated batches, ascending; batches without rules have no rows."""
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import QueryBuilder
 
-    place = os.fspath(path)
-    if not DeltaTable.is_deltatable(place):
+    opened = _opened(os.fspath(path), storage_options)
+    if opened is None:
         return []
-    builder = QueryBuilder().register("quality", DeltaTable(place))
+    builder = QueryBuilder().register("quality", opened)
     highest = pa.table(builder.execute("SELECT max(batch) AS batch FROM quality").read_all())["batch"][0].as_py()
     if highest is None:
         return []
@@ -84,6 +90,16 @@ def newest_batches(path: str | os.PathLike[str], count: int) -> list[int]:
         if len(numbers) == count or span > highest:
             return sorted(numbers)
         span *= 8
+
+
+def _opened(place: str, storage_options: Mapping[str, str] | None) -> DeltaTable | None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        return DeltaTable(place, storage_options=None if storage_options is None else dict(storage_options))
+    except TableNotFoundError:
+        return None
 
 
 def _row(result: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from functools import partial
 
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import BackfillPlan, Plan
+from windowmill.checkpoints.commit_stores import check_conditional_writes
 from windowmill.checkpoints.kept_tables import tables_kept
 from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
@@ -96,7 +97,8 @@ def backfill(
     with _leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
         if done and isinstance(done[0].plan, BackfillPlan) and done[0].plan.range == (begin, end):
             return done[0]
-        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=_begin_spark)
+        begin_spark = partial(_begin_spark_if_sure, runnable)
+        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=begin_spark)
         return _execute(runnable, plan, ledger, progress)
 
 
@@ -114,6 +116,7 @@ def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
 def _leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> Iterator[tuple[Runnable, Ledger, list[Done]]]:
     """Hold the pipeline's lease, open its ledger, and finish the batch of a run that died after its record; also gives that batch."""
     runnable = runnable_of(pipeline)
+    check_conditional_writes(runnable.places.root, [runnable.sink_path, runnable.places.root], progress.say)
     with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
         ledger = Ledger.open(pipeline)
         planning.check_owner(pipeline, ledger)
@@ -125,13 +128,9 @@ def _leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) ->
         yield runnable, ledger, done
 
 
-def _begin_spark(_source: SourceTable, reading: Reading) -> None:
-    launch.begin(brief=is_short_run(reading.size_bytes))
-
-
 def _begin_spark_if_sure(runnable: Runnable, source: SourceTable, reading: Reading) -> None:
     if is_sure_to_use_spark(runnable, source, reading):
-        _begin_spark(source, reading)
+        launch.begin(brief=is_short_run(reading.size_bytes))
 
 
 def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Done:

@@ -9,10 +9,10 @@ from functools import reduce
 from operator import or_
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from windowmill.checkpoints import manifests, upkeep
+from windowmill.checkpoints.commit_stores import check_conditional_writes
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
@@ -24,6 +24,7 @@ from windowmill.checkpoints.state.joint import compact_entries
 from windowmill.checkpoints.state.log import is_log
 from windowmill.checkpoints.state.partials import Needed, compact_partials
 from windowmill.checkpoints.state.wanted import OpenSessions
+from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import Progress
@@ -51,6 +52,7 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
     """Expire, compact and vacuum. Holds the lease: it waits for a run in progress, and later runs wait for it."""
     runnable = runnable_of(pipeline)
     places, done = runnable.places, []
+    check_conditional_writes(places.root, [runnable.sink_path, places.root], progress.say)
     with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):
         ledger = Ledger.open(pipeline)
         check_owner(pipeline, ledger)
@@ -59,11 +61,11 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
         kept = {file.path for each in ledger.changes_of(held).values() for file in each.files} if held else set()
         for name, path in (("state", places.state), ("sink", runnable.sink_path), *_own(places)):
             with _failing_by_name(name, path):
-                if not DeltaTable.is_deltatable(path):
+                if not is_table(path):
                     continue
                 with progress.step(name, f"tidy {path}"):
                     done.append(_tidy(name, path, _compact_state(pipeline, ledger) if name == "state" else _compact, kept))
-        if DeltaTable.is_deltatable(places.ledger):
+        if is_table(places.ledger):
             with progress.step("ledger", f"tidy {places.ledger}"):
                 done.append(_tidy_ledger(places.ledger))
     lines = [
@@ -127,7 +129,7 @@ def _needed(parts: Mapping[WayName, Pipeline], ledger: Ledger) -> Needed | None:
 
 def _compact(path: str) -> int:
     if delta_rs_can_write(path):
-        DeltaTable(path).optimize.compact()
+        table_at(path).optimize.compact()
     return 0
 
 
@@ -136,18 +138,18 @@ def _tidy(name: str, path: str, compact: Callable[[str], int], kept: Collection[
 
     Files ``kept`` are not published yet.
     """
-    before = len(DeltaTable(path).file_uris())
+    before = len(table_at(path).file_uris())
     rows = compact(path)
     removed = upkeep.vacuum(path, kept)
     upkeep.shorten_log(path)
-    return TableMaintenance(name, rows, before, len(DeltaTable(path).file_uris()), removed)
+    return TableMaintenance(name, rows, before, len(table_at(path).file_uris()), removed)
 
 
 def _tidy_ledger(path: str) -> TableMaintenance:
     """Maintain the ledger. Only its own merge may rewrite files, because their names contain checksums."""
     records = DeltaRecords(path)
-    before = len(DeltaTable(path).file_uris())
+    before = len(table_at(path).file_uris())
     records.merge()
     removed = records.vacuum() + manifests.prune(path, upkeep.RETENTION_HOURS)
     upkeep.shorten_log(path)
-    return TableMaintenance("ledger", 0, before, len(DeltaTable(path).file_uris()), removed)
+    return TableMaintenance("ledger", 0, before, len(table_at(path).file_uris()), removed)

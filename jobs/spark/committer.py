@@ -54,15 +54,15 @@ class SparkCommitter:
         return session.createDataFrame([], StructType.fromJson(json.loads(schema)))
 
 
-def tables_of(runnable: Runnable) -> dict[str, OwnTable]:
-    """The pipeline's tables by role; Spark, which is started only for it, commits to those that delta-rs cannot write."""
+def tables_of(runnable: Runnable, spark: Callable[[], SparkSession] | None = None) -> dict[str, OwnTable]:
+    """The pipeline's tables by role; Spark commits to those that delta-rs cannot write. ``spark`` gives the session, or one starts."""
 
     def start() -> SparkSession:
         from windowmill.jobs.spark.session import spark_session
 
         return spark_session(f"windowmill {runnable.name}", brief=True)
 
-    return own_tables(runnable, SparkCommitter(start))
+    return own_tables(runnable, SparkCommitter(start if spark is None else spark))
 
 
 def _literal(bound: int, rows: DataFrame) -> str:

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from windowmill.jobs.sources.columns import Columns, check_unchanged
 from windowmill.jobs.sources.delta_log import physical_names
-from windowmill.jobs.sources.delta_rows import literal_path, _stored
+from windowmill.jobs.sources.delta_rows import _stored, literal_path
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
