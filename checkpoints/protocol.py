@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -61,6 +62,22 @@ def record(
     SinkError
         If the sink does not take the rows.
     """
+    begun = False
+    try:
+        _check_tables(ledger, plan, changes, tables)
+        begun = True
+        ledger.record(plan, outcome, changes, at)
+    except Exception as err:
+        lost = _is_lost(ledger, plan)
+        if lost or not begun:
+            discard_files(changes, tables)
+        if lost and not isinstance(err, FencedError):
+            raise FencedError(f"ledger {ledger.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do") from err
+        raise
+
+
+def _check_tables(ledger: Ledger, plan: Plan, changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]) -> None:
+    """Refuse tables that others have changed since :func:`verify`, or that do not take the rows."""
     for role, before in ledger.written().items():
         foreign = _foreign_change(ledger, tables[role].changes_after(before.version))
         if foreign is not None:
@@ -69,13 +86,14 @@ def record(
         tables[role].refuse_misfit(each)
         if role == "sink" and role not in ledger.written():
             _refuse_strange_sink(ledger, plan, tables[role])
-    try:
-        ledger.record(plan, outcome, changes, at)
-    except FencedError:
+
+
+def _is_lost(ledger: Ledger, plan: Plan) -> bool:
+    """Whether it is certain that another attempt has recorded the batch."""
+    with suppress(WindowmillError):
         ledger.refresh()
-        if ledger.count > plan.batch and ledger.since(plan.batch)[0].attempt != plan.attempt:
-            discard_files(changes, tables)
-        raise
+        return ledger.count > plan.batch and ledger.since(plan.batch)[0].attempt != plan.attempt
+    return False
 
 
 def discard_files(changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]) -> None:
@@ -100,8 +118,7 @@ def settle(ledger: Ledger, tables: Mapping[str, OwnTable]) -> int:
     changes = ledger.changes_of(batch)
     for publication in _due(batch, changes):
         made += _publish(ledger, batch, tables, publication, changes)
-    if made or batch.status == "abandoned":
-        _clear(batch, tables, changes)
+    _clear(batch, tables, changes)
     return made
 
 

@@ -97,7 +97,8 @@ def backfill(
     with _leased(pipeline, progress) as (runnable, ledger, done):
         if done and isinstance(done[0].plan, BackfillPlan) and done[0].plan.range == (begin, end):
             return done[0]
-        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=_begin_spark)
+        begin_spark = partial(_begin_spark_if_sure, runnable)
+        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=begin_spark)
         return _execute(runnable, plan, ledger, progress)
 
 
@@ -127,13 +128,9 @@ def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, 
         yield runnable, ledger, done
 
 
-def _begin_spark(_source: SourceTable, reading: Reading) -> None:
-    launch.begin(brief=is_short_run(reading.size_bytes))
-
-
 def _begin_spark_if_sure(runnable: Runnable, source: SourceTable, reading: Reading) -> None:
     if is_sure_to_use_spark(runnable, source, reading):
-        _begin_spark(source, reading)
+        launch.begin(brief=is_short_run(reading.size_bytes))
 
 
 def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Done:

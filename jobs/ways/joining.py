@@ -23,6 +23,7 @@ from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways import lateness_in_process
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways.quarantine import TOO_LATE
+from windowmill.jobs.ways.restored import restored_kinds
 from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, Output, OutputWriter, Targets, read_files
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF
 from windowmill.windowing.grids import closing_of
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Ints
 
 #: Columns of a new row that tell whether it is too late.
-_JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, CLOSED)), (LATE, pa.bool_())])
+JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, CLOSED)), (LATE, pa.bool_())])
 
 
 def computed_here(
@@ -50,7 +51,8 @@ def computed_here(
         refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
         too_late = refused_in_process(new, refusing, [grid for part in parts for grid in part.grids], batch)
         refused, rows = len(too_late), new.without(too_late, batch).refused()
-    return counted(parts, [each.output for each in done], refused), rows
+    restored = (Output(restored=restored_kinds(each.stored)) for each in loaded)
+    return sum(restored, counted(parts, [each.output for each in done], refused)), rows
 
 
 def counted(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Output:
@@ -73,14 +75,28 @@ def refused_in_process(new: NewRows, refusing: Sequence[Computed], grids: Sequen
         numbers = each.refused if numbers is None else np.intersect1d(numbers, each.refused)
     if numbers is not None and (not grids or not len(numbers)):
         return numbers
-    rows = new.usable(batch, _JUDGED_BY)
-    rows = rows.filter(rows.column(LATE) if numbers is None else pc.is_in(rows.column(NUMBER_OF), pa.array(numbers)))
+    return too_late_among(new.usable(batch, JUDGED_BY), numbers, grids)
+
+
+def too_late_among(rows: pa.Table, refused: Ints | None, grids: Sequence[WindowGrid]) -> Ints:
+    """Numbers of those of the usable ``rows`` that came too late for all parts.
+
+    Parameters
+    ----------
+    rows
+        Rows with the columns of ``JUDGED_BY``.
+    refused
+        Numbers of the rows that every part refuses that does; null if no part refuses rows.
+    grids
+        The grids of the other parts.
+    """
+    rows = rows.filter(rows.column(LATE) if refused is None else pc.is_in(rows.column(NUMBER_OF), pa.array(refused)))
     number, time, closed = (rows.column(name).to_numpy() for name in (NUMBER_OF, TIME, CLOSED))
-    if not len(number):
-        return np.empty(0, np.int64)
+    if not len(number) or not grids:
+        return np.asarray(number, np.int64)
     last_end = closing_of(grids, time, closed, lateness_in_process.last_instants(rows)).last_end
     uncounted = last_end <= np.maximum(time, closed)
-    return np.asarray(number[uncounted if numbers is not None else uncounted & (last_end > time)], np.int64)
+    return np.asarray(number[uncounted if refused is not None else uncounted & (last_end > time)], np.int64)
 
 
 def judged_on_spark(rows: DataFrame, refusing: Sequence[Sequence[DataFile]], targets: Targets, grids: Sequence[WindowGrid]) -> DataFrame:
