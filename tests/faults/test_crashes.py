@@ -67,9 +67,7 @@ def test_restart_writes_what_one_clean_run_writes(bench, monkeypatch, step, when
 
 
 @pytest.mark.covers("P1")
-@pytest.mark.parametrize(
-    "place", _PLACES if os.environ.get("WINDOWMILL_FAULTS") == "all" else ["batch.lost", "sink.lost", "state.before"]
-)
+@pytest.mark.parametrize("place", _PLACES if os.environ.get("WINDOWMILL_FAULTS") == "all" else ["batch.lost", "sink.lost", "state.before"])
 def test_a_run_that_is_killed_before_it_needs_spark_is_made_good_by_the_next(bench, place):
     """Processes of their own; neither starts Spark."""
     spec = bench.folder / "spec.yaml"
