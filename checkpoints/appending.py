@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
 
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.places import local_path
+from windowmill.checkpoints.stores import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
@@ -49,7 +50,7 @@ def append_once(
     if table is not None and _has(table, app_id, version):
         return
     # Write to the table object that was checked: after a reload, a commit in between would not be noticed.
-    write_deltalake(table or path, rows, mode="append", schema_mode="merge" if widen else None, commit_properties=once)
+    write_table(table or path, rows, mode="append", schema_mode="merge" if widen else None, commit_properties=once)
 
 
 def writer_once(rows: DataFrame, count: int, *, app_id: str, version: int, metadata: str, order: Sequence[str] = ()) -> DataFrameWriter:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from itertools import groupby
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from windowmill.checkpoints.batches import BackfillPlan, Batch, Commit, Plan, Status
-from windowmill.checkpoints.records import SUMMED_FORMAT, Record
-from windowmill.checkpoints.stored_plans import ADDED_TO_FORMAT_2, StoredPlan
+from windowmill.checkpoints.batches import BackfillPlan, Batch, Changes, Commit, Plan, Status
+from windowmill.checkpoints.records import Record
+from windowmill.checkpoints.stored_plans import StoredPlan
 from windowmill.windowing.errors import LedgerCorruptError, LedgerError, OutdatedLedgerError
 
 #: Increased when the meaning of records changes; an older windowmill refuses a newer ledger.
-FORMAT = 3
-#: Status of a batch after a record of each kind.
-STATUS: Mapping[str, Status] = {"plan": "open", "held": "held", "commit": "committed", "abandoned": "abandoned"}
-#: Name of the running totals in the body of a commit.
-TOTALS = "totals"
+FORMAT = 4
+#: A record of a batch, and one of a ruling on a held batch.
+BATCH, RULING = "batch", "ruling"
+#: Names in the body of a record. Totals are sums over all committed batches up to this one.
+PLAN, OUTCOME, CHANGES, MANIFEST, TOTALS = "plan", "outcome", "changes", "manifest", "totals"
+
+
+def status_of(verdict: str) -> Status:
+    """The status of a batch whose last record has this verdict."""
+    return "held" if verdict == "held" else "abandoned" if verdict == "abandoned" else "committed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +64,16 @@ def totals_of(batches: Iterable[Batch], before: Totals | None = None) -> Totals:
     """The totals ``before`` plus those of ``batches``."""
     totals = before or Totals()
     for batch in batches:
-        if batch.status == "committed" and batch.outcome is not None:
+        if batch.status == "committed":
             totals = totals.plus(batch.plan, batch.outcome)
     return totals
 
 
 def recorded_totals(records: Sequence[Record], path: str) -> tuple[int, Totals] | None:
-    """The batch number and totals of the newest commit among ``records`` that has totals."""
+    """The batch number and totals of the newest record among ``records`` that has totals; batches that are held or abandoned have none."""
     for record in reversed(records):
-        if record.kind == "commit" and record.format >= SUMMED_FORMAT:
-            totals = _parsed(record, path).get(TOTALS)
+        totals = _parsed(record, path).get(TOTALS)
+        if totals is not None:
             return record.batch, _built(Totals, totals, record, path)
     return None
 
@@ -97,8 +102,8 @@ def assemble(records: Sequence[Record], path: str, *, integer_axis: bool) -> lis
     last: Batch | None = None
     for number, group in groupby(records, key=lambda record: record.batch):
         expected = batches[-1].number + 1 if batches else number
-        if number > expected or (batches and batches[-1].status not in ("committed", "abandoned")):
-            missing = f"the plan of batch {expected}" if number > expected else f"the commit of batch {expected - 1}"
+        if number > expected or (batches and batches[-1].status == "held"):
+            missing = f"batch {expected}" if number > expected else f"the ruling on batch {expected - 1}"
             raise _corrupt(path, f"{missing} is missing")
         if number < expected:
             raise _corrupt(path, f"records of batch {number} are among those of batch {expected - 1}")
@@ -115,9 +120,9 @@ def check_joined(older: Sequence[Batch], newer: Sequence[Batch], path: str) -> N
     if not older or not newer:
         return
     if older[-1].number + 1 != newer[0].number:
-        raise _corrupt(path, f"the plan of batch {older[-1].number + 1} is missing")
-    if older[-1].status not in ("committed", "abandoned"):
-        raise _corrupt(path, f"the commit of batch {older[-1].number} is missing")
+        raise _corrupt(path, f"batch {older[-1].number + 1} is missing")
+    if older[-1].status == "held":
+        raise _corrupt(path, f"the ruling on batch {older[-1].number} is missing")
     last = next((batch for batch in reversed(older) if batch.status == "committed" and batch.plan.builds_state), None)
     following = next((batch for batch in newer if batch.plan.builds_state), None)
     if following is not None:
@@ -125,33 +130,49 @@ def check_joined(older: Sequence[Batch], newer: Sequence[Batch], path: str) -> N
 
 
 def _batch(records: Sequence[Record], path: str, *, integer_axis: bool) -> Batch:
-    number = records[0].batch
-    by_kind: dict[str, list[Record]] = {kind: [] for kind in STATUS}
-    for record in records:
-        if record.kind not in by_kind:
-            raise _corrupt(path, f"batch {number} has a record of the unknown kind {record.kind!r}")
-        by_kind[record.kind].append(record)
-    plans, held, *ends = by_kind.values()
-    final = [record for kind in ends for record in kind]
-    if not plans:
-        raise _corrupt(path, f"the plan of batch {number} is missing")
-    if len(plans) > 1 or len(final) > 1:
-        raise _corrupt(path, f"batch {number} has two {'plans' if len(plans) > 1 else 'commits' if len(ends[0]) > 1 else 'ends'}")
-    if records[0].kind != "plan" or (final and records[-1] is not final[0]):
-        raise _corrupt(path, f"the records of batch {number} are not in order")
-    plan = _plan(plans[0], path)
+    first, *rulings = records
+    number, end = first.batch, records[-1]
+    if first.kind != BATCH or any(record.kind != RULING for record in rulings):
+        raise _corrupt(path, f"batch {number} has records of the kinds {', '.join(repr(record.kind) for record in records)}")
+    bodies = [_parsed(record, path) for record in records]
+    outcomes: list[Commit] = [_built(Commit, body.get(OUTCOME), record, path) for body, record in zip(bodies, records, strict=True)]
+    if any(status_of(outcome.verdict) != "held" for outcome in outcomes[:-1]):
+        raise _corrupt(path, f"batch {number} has a ruling, but was not held")
+    plan = _plan(bodies[0].get(PLAN), first, path)
     if plan.batch != number or plan.to_version < plan.from_version:
         raise _corrupt(path, f"the plan of batch {number} is for batch {plan.batch}, versions {plan.from_version} to {plan.to_version}")
-    end = records[-1] if len(records) > 1 else None
-    outcomes = [_built(Commit, _parsed(record, path), record, path) for record in records[1:] if record.kind != "abandoned"]
-    outcome = outcomes[-1] if outcomes and STATUS[records[-1].kind] != "abandoned" else None
-    if end is None:
-        return Batch(plan, plans[0].at, None, "open", None, 0, integer_axis)
-    return Batch(plan, plans[0].at, outcome, STATUS[end.kind], end.at, len(held), integer_axis, end.attempt)
+    changes = [_changes(body, record, path) for body, record in zip(bodies, records, strict=True)]
+    manifest = bodies[0].get(MANIFEST)
+    if manifest is not None and not _fit(tuple[str, str])(manifest):
+        raise _corrupt(path, f"batch {number} has no readable manifest")
+    return Batch(
+        plan,
+        outcomes[-1],
+        status_of(outcomes[-1].verdict),
+        end.at,
+        changes[0],
+        None if manifest is None else (manifest[0], manifest[1]),
+        [each["quality"] for each in changes[1:] if "quality" in each],
+        sum(outcome.verdict == "held" for outcome in outcomes),
+        integer_axis,
+    )
 
 
-def _plan(record: Record, path: str) -> Plan:
-    stored: StoredPlan = _built(StoredPlan, _parsed(record, path), record, path)
+def _changes(body: Mapping[str, Any], record: Record, path: str) -> dict[str, Changes]:
+    found = body.get(CHANGES)
+    if not isinstance(found, dict):
+        raise _corrupt(path, f"the {record.kind} record of batch {record.batch} has no changes")
+    return {role: _built(Changes, values, record, path) for role, values in found.items()}
+
+
+def changes_in(content: bytes, batch: Batch, path: str) -> dict[str, Changes]:
+    """The changes in a manifest of ``batch``."""
+    record = Record(FORMAT, "manifest", batch.number, batch.attempt, batch.ended_at, content.decode())
+    return _changes(_parsed(record, path), record, path)
+
+
+def _plan(values: Any, record: Record, path: str) -> Plan:
+    stored: StoredPlan = _built(StoredPlan, values, record, path)
     try:
         return stored.plan()
     except ValueError as err:
@@ -160,7 +181,7 @@ def _plan(record: Record, path: str) -> Plan:
 
 def _check_order(last: Batch | None, batch: Batch, path: str) -> None:
     """Refuse a ``batch`` that does not continue ``last``, the newest batch before it that advanced the pipeline."""
-    if last is None or last.outcome is None or not batch.plan.builds_state:
+    if last is None or not batch.plan.builds_state:
         return
     if batch.plan.generation != last.plan.generation:
         raise _corrupt(path, f"batch {batch.number} is of another ledger (generation {batch.plan.generation}, not {last.plan.generation})")
@@ -169,7 +190,7 @@ def _check_order(last: Batch | None, batch: Batch, path: str) -> None:
             path, f"batch {batch.number} reads from version {batch.from_version}, but batch {last.number} read to {last.to_version}"
         )
     watermarks = [(batch.plan.seen, batch.plan.emitted)]
-    if batch.status == "committed" and batch.outcome is not None:
+    if batch.status == "committed":
         watermarks.append((batch.outcome.seen, batch.outcome.emitted))
     # A plan may omit these values; an outcome may not.
     for later, may_be_null in zip(watermarks, (True, False), strict=False):
@@ -189,16 +210,14 @@ def _parsed(record: Record, path: str) -> dict[str, Any]:
 
 
 def _built(kind: type, values: Any, record: Record, path: str) -> Any:
-    """Build a ``kind`` from ``values``; records may lack fields that were added later and have defaults."""
+    """Build a ``kind`` from ``values``."""
     subject = f"the {record.kind} of batch {record.batch}"
     if not isinstance(values, dict):
         raise _corrupt(path, f"{subject} has no {kind.__name__.lower()}")
     chosen = {}
-    for name, (fits, required) in _fields(kind).items():
+    for name, fits in _fields(kind).items():
         if name not in values:
-            if required or (record.format >= SUMMED_FORMAT and name not in ADDED_TO_FORMAT_2):
-                raise _corrupt(path, f"{subject} has no {name}")
-            continue
+            raise _corrupt(path, f"{subject} has no {name}")
         if not fits(values[name]):
             raise _corrupt(path, f"{subject} has a {name} of the wrong type ({type(values[name]).__name__})")
         chosen[name] = values[name]
@@ -208,10 +227,10 @@ def _built(kind: type, values: Any, record: Record, path: str) -> Any:
 
 
 @cache
-def _fields(kind: type) -> dict[str, tuple[Callable[[Any], bool], bool]]:
-    """For each field of ``kind``: a type check for its JSON value, and whether it is required (has no default)."""
+def _fields(kind: type) -> dict[str, Callable[[Any], bool]]:
+    """For each field of ``kind`` a type check for its JSON value."""
     hints = get_type_hints(kind)
-    return {f.name: (_fit(hints[f.name]), f.default is MISSING and f.default_factory is MISSING) for f in fields(kind)}
+    return {f.name: _fit(hints[f.name]) for f in fields(kind)}
 
 
 def _fit(hint: Any) -> Callable[[Any], bool]:
@@ -222,7 +241,7 @@ def _fit(hint: Any) -> Callable[[Any], bool]:
     if origin is UnionType:
         ways = [_fit(argument) for argument in arguments]
         return lambda value: any(fits(value) for fits in ways)
-    if origin is list:
+    if origin is list or (origin is tuple and arguments[-1] is Ellipsis):
         each = _fit(arguments[0])
         return lambda value: isinstance(value, list) and all(map(each, value))
     if origin is tuple:
@@ -232,7 +251,7 @@ def _fit(hint: Any) -> Callable[[Any], bool]:
         each = _fit(arguments[1])
         return lambda value: isinstance(value, dict) and all(map(each, value.values()))
     if is_dataclass(hint) and isinstance(hint, type):
-        return lambda value: isinstance(value, dict) and all(n in value and fits(value[n]) for n, (fits, _) in _fields(hint).items())
+        return lambda value: isinstance(value, dict) and all(n in value and fits(value[n]) for n, fits in _fields(hint).items())
     if hint is float:
         return lambda value: isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:

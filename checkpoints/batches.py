@@ -1,15 +1,22 @@
-"""The plan of a batch, its outcome, and both combined: the values stored in the ledger's records."""
+"""The plan of a batch, its outcome, the files of its tables, and all combined: the values stored in the ledger's records."""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Literal
 
+import pyarrow as pa
+
+from windowmill.checkpoints.data_files import DataFile, stored_type
 from windowmill.windowing.axis import from_us
 
-Status = Literal["open", "held", "committed", "abandoned"]
+Status = Literal["held", "committed", "abandoned"]
+#: The tables to which a batch's commits go.
+Role = Literal["sink", "state", "quarantine", "quality"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +29,8 @@ class Plan(ABC):
         Name of the kind of plan in messages, JSON and the ledger.
     batch
         Number of the batch in the pipeline's life, from 0; also the version of its Delta transactions.
+    attempt
+        The attempt at this batch, whose data files have it in their names; 12 hexadecimal digits. Each plan is a new attempt.
     generation
         Identity of this ledger. A recreated ledger gets a new one, so that it cannot continue the Delta transactions of the old one.
     source_id, from_version, to_version
@@ -62,13 +71,11 @@ class Plan(ABC):
     tzdata: str | None = None
     #: Digest of each of these zones' offsets from UTC through ``now_us``.
     zones: dict[str, str] = field(default_factory=dict)
-    #: Prefix of the batch's Delta transaction ids; null in plans of format 1, whose ids contain the pipeline's name.
-    app: str | None = None
     #: Tells the source's commit of ``to_version`` from that of a copy which has gone its own way; null if unknown.
     source_mark: str | None = None
-    #: Name of the pipeline; empty in plans of releases that did not record it.
+    #: Name of the pipeline.
     pipeline: str = ""
-    #: What the spec means, with variables as written; empty in older plans. It tells what has changed where ``meaning`` differs.
+    #: What the spec means, with variables as written. It tells what has changed where ``meaning`` differs.
     definition: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -85,13 +92,9 @@ class Plan(ABC):
         """The order in which rows count as arrived; rows of versions after ``snapshot`` always arrive in log order."""
         return "log" if self.snapshot is None else "event_time"
 
-    def app_id(self, pipeline: str, role: str) -> str:
+    def app_id(self, role: str) -> str:
         """Application id of the batch's Delta transaction in the table with this ``role``; it survives renaming the pipeline."""
-        return self.legacy_app_id(pipeline, role) if self.app is None else f"{self.app}/{role}"
-
-    def legacy_app_id(self, pipeline: str, role: str) -> str:
-        """As :meth:`app_id`, for a plan of format 1."""
-        return f"windowmill/{pipeline}/{self.generation}/{role}"
+        return f"windowmill/{self.generation}/{role}"
 
     def _versions(self) -> str:
         versions = f"source versions {self.from_version + 1} to {self.to_version}"
@@ -155,6 +158,82 @@ class BackfillPlan(Plan):
 
 
 @dataclass(frozen=True, slots=True)
+class Changes:
+    """What a batch changes in one table, by one commit.
+
+    Attributes
+    ----------
+    adds
+        Files of new rows.
+    kept
+        Files with the rows of removed files that stay (a backfill).
+    removes
+        Paths of the files that ``adds`` and ``kept`` replace, as the table names them.
+    replaces
+        Range (begin, end] of window ends whose rows are replaced; null to append.
+    schema
+        The table's schema (Delta JSON), from which it is made, or widened. Null in a record if the table had all columns.
+    """
+
+    adds: tuple[DataFile, ...] = ()
+    kept: tuple[DataFile, ...] = ()
+    removes: tuple[str, ...] = ()
+    replaces: tuple[int, int] | None = None
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        # Values read from the ledger's JSON are dicts and lists.
+        for name in ("adds", "kept"):
+            files = tuple(DataFile(**file) if isinstance(file, dict) else file for file in getattr(self, name))
+            object.__setattr__(self, name, files)
+        object.__setattr__(self, "removes", tuple(self.removes))
+        object.__setattr__(self, "replaces", None if self.replaces is None else (self.replaces[0], self.replaces[1]))
+
+    @classmethod
+    def of(
+        cls,
+        schema: pa.Schema,
+        adds: Iterable[DataFile] = (),
+        *,
+        kept: Iterable[DataFile] = (),
+        removes: Iterable[str] = (),
+        replaces: tuple[int, int] | None = None,
+    ) -> Changes:
+        """Changes of a table with the columns ``schema``, all nullable."""
+        from deltalake import Schema  # an executor makes no changes
+
+        stored = pa.schema([pa.field(field.name, stored_type(field.type)) for field in schema])
+        return cls(tuple(adds), tuple(kept), tuple(removes), replaces, Schema.from_arrow(stored).to_json())
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """The files that the commit adds."""
+        return self.adds + self.kept
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in them."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the files added, as of the commit (:func:`digest_of`)."""
+        return digest_of(identity_of({"path": file.path}) for file in self.files)
+
+
+def identity_of(file: Mapping[str, object]) -> str:
+    """Identifies the rows of a file by its action in a log: with another deletion vector, the same path holds other rows."""
+    deleted = file.get("deletionVector")
+    vector = deleted if isinstance(deleted, dict) else {}
+    return f"{file['path']} {vector.get('storageType', '')}{vector.get('pathOrInlineDv', '')}@{vector.get('offset', '')}"
+
+
+def digest_of(identities: Iterable[str]) -> str:
+    """SHA-256 of files, each identified by :func:`identity_of`; 16 hexadecimal digits."""
+    return hashlib.sha256("\n".join(sorted(identities)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """The last write to one of the pipeline's own tables; the next batch verifies the table against it.
 
@@ -163,29 +242,26 @@ class Written:
     batch
         The batch that last wrote to the table.
     table_id, version
-        Delta id of the table, and the version that the commit created. The id is null in format 1, which did not record it.
-    rows, digest
-        Rows added, and a digest of the files that hold them; null if unknown.
-    attempt
-        The attempt that made the commit; null if unknown.
+        Delta id of the table, and the version that the commit created.
+    digest
+        Digest of the files added; null if others have changed the table since, and the user has accepted it.
     """
 
     batch: int
-    table_id: str | None
+    table_id: str
     version: int
-    rows: int = 0
     digest: str | None = None
-    attempt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
     """The outcome of a batch.
 
-    ``windows`` counts the published rows by window name. ``rows_ignored`` counts the rows changed by source versions that
-    ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds seconds by step. ``sink_version`` and
-    ``state_version`` are the Delta versions that the batch created, null where it wrote nothing. ``written`` maps each role to the last
-    write to that table, by this batch or an earlier one. ``attempt`` is the attempt that committed.
+    ``windows`` counts the published rows by window name, ``restored`` the rows of state that were restored by kind. ``rows_ignored`` counts
+    the rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds the
+    seconds by step. ``compute`` says who computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs,
+    stages, tasks and executors. ``written`` maps each role to the last write to that table by the batches before this one; this batch's
+    own commits are made after the record, and found by their transactions.
     """
 
     seen: int | None
@@ -197,15 +273,14 @@ class Commit:
     rows_quarantined: int = 0
     rows_published: int = 0
     slices: int = 0
+    restored: dict[str, int] = field(default_factory=dict)
     windows: dict[str, int] = field(default_factory=dict)
     window_end_min: int | None = None
     window_end_max: int | None = None
-    sink_version: int | None = None
-    state_version: int | None = None
     timings: dict[str, float] = field(default_factory=dict)
     rows_ignored: int = 0
+    compute: dict[str, object] = field(default_factory=dict)
     written: dict[str, Written] = field(default_factory=dict)
-    attempt: str | None = None
 
     def __post_init__(self) -> None:
         # Values read from the ledger's JSON are still dicts.
@@ -215,42 +290,63 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch as ``history`` shows it: its plan, its outcome so far, and how often it was held."""
+    """One batch as ``history`` shows it: its plan, its outcome so far, and the files of its tables.
+
+    Attributes
+    ----------
+    ended_at
+        When it was recorded; if it was held, when it was last ruled on.
+    changes
+        By role, what the batch changes in its tables; of a batch of many files only in its ``manifest``.
+    manifest
+        Name and digest of the file that holds the changes; null if the record does.
+    validations
+        Changes of the quality table by later validations of a held batch, oldest first.
+    holds
+        How often a validation has held it.
+    """
 
     plan: Plan
-    planned_at: datetime
-    outcome: Commit | None
+    outcome: Commit
     status: Status
-    ended_at: datetime | None
+    ended_at: datetime
+    changes: Mapping[str, Changes] = field(default_factory=dict)
+    manifest: tuple[str, str] | None = None
+    validations: Sequence[Changes] = ()
     holds: int = 0
     integer_axis: bool = False
-    #: The attempt that ended or held the batch.
-    ended_by: str | None = None
 
     number = property(lambda self: self.plan.batch)
     action = property(lambda self: self.plan.action)
-    is_backfill = property(lambda self: isinstance(self.plan, BackfillPlan))
     from_version = property(lambda self: self.plan.from_version)
     to_version = property(lambda self: self.plan.to_version)
-    verdict = property(lambda self: self.outcome.verdict if self.outcome else None)
+    attempt = property(lambda self: self.plan.attempt)
+    verdict = property(lambda self: self.outcome.verdict)
+    planned_at = property(lambda self: from_us(self.plan.now_us))
     committed_at = property(lambda self: self.ended_at if self.status == "committed" else None)
-    rows_read = property(lambda self: self.outcome.rows_read if self.outcome else 0)
-    rows_applied = property(lambda self: self.outcome.rows_applied if self.outcome else 0)
-    rows_late = property(lambda self: self.outcome.rows_late if self.outcome else 0)
-    rows_quarantined = property(lambda self: self.outcome.rows_quarantined if self.outcome else 0)
-    rows_ignored = property(lambda self: self.outcome.rows_ignored if self.outcome else 0)
-    rows_published = property(lambda self: self.outcome.rows_published if self.outcome else 0)
-    timings = property(lambda self: self.outcome.timings if self.outcome else {})
+    rows_read = property(lambda self: self.outcome.rows_read)
+    rows_applied = property(lambda self: self.outcome.rows_applied)
+    rows_late = property(lambda self: self.outcome.rows_late)
+    rows_quarantined = property(lambda self: self.outcome.rows_quarantined)
+    rows_ignored = property(lambda self: self.outcome.rows_ignored)
+    rows_published = property(lambda self: self.outcome.rows_published if self.status == "committed" else 0)
+    timings = property(lambda self: self.outcome.timings)
+    compute = property(lambda self: self.outcome.compute)
+
+    @property
+    def is_backfill(self) -> bool:
+        """Whether it is a backfill."""
+        return isinstance(self.plan, BackfillPlan)
 
     @property
     def seen(self) -> datetime | int | None:
         """Greatest event time after the batch."""
-        return self._instant(self.outcome.seen if self.outcome else self.plan.seen)
+        return self._instant(self.outcome.seen)
 
     @property
     def emitted(self) -> datetime | int | None:
         """Every window that ends at or before this instant is in the sink."""
-        return self._instant(self.outcome.emitted if self.outcome and self.status == "committed" else self.plan.emitted)
+        return self._instant(self.outcome.emitted if self.status == "committed" else self.plan.emitted)
 
     def _instant(self, t: int | None) -> datetime | int | None:
         return t if t is None or self.integer_axis else from_us(t)

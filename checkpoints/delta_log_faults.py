@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.delta_log_files import LAST_CHECKPOINT, actions_of, entry_name, store_of
+from windowmill.checkpoints.delta_log_files import LAST_CHECKPOINT, actions_of, entry_name, floor_of
+from windowmill.checkpoints.stores import store_of
 
 #: Kinds of actions in the log entries of a pipeline's own tables.
 _KINDS = {"commitInfo", "protocol", "metaData", "add", "remove", "txn", "domainMetadata", "cdc", "checkpointMetadata", "sidecar"}
@@ -29,7 +30,7 @@ def fault_of_log(table: DeltaTable) -> str | None:
     On a local disk this checks each entry since the last checkpoint, on object storage, which verifies its content, only the last one.
     """
     local, store = _is_local(table), store_of(table.table_uri)
-    first = _last_checkpoint(store) + 1 if local else table.version()
+    first = floor_of(table.table_uri) + 1 if local else table.version()
     for version in range(table.version(), first - 1, -1):
         name = entry_name(version)
         try:
@@ -56,14 +57,6 @@ def has_lost_its_beginning(table: DeltaTable) -> bool:
 
 def _is_local(table: DeltaTable) -> bool:
     return table.table_uri.startswith("file://")
-
-
-def _last_checkpoint(store: pa_fs.FileSystem) -> int:
-    try:
-        with store.open_input_file(LAST_CHECKPOINT) as file:
-            return int(json.loads(file.read())["version"])
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return -1
 
 
 def _fault(name: str, entry: bytes) -> str | None:

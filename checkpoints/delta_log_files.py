@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pyarrow.fs as pa_fs
-from deltalake.fs import DeltaStorageHandler
-
-from windowmill.checkpoints.places import local_path
+from windowmill.checkpoints.stores import store_of
 
 #: Names the last checkpoint of the log.
 LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
@@ -25,10 +22,13 @@ def actions_of(entry: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in entry.split(b"\n") if line.strip()]
 
 
-def store_of(place: str) -> pa_fs.FileSystem:
-    """File system whose root is the folder of the table at ``place``, a path or a URI."""
-    local = local_path(place)
-    if local is None:
-        return pa_fs.PyFileSystem(DeltaStorageHandler(place))
-    # Opens files ten times as fast as delta-rs, and follows a symbolic link to where it leads now.
-    return pa_fs.SubTreeFileSystem(str(local.absolute()), pa_fs.LocalFileSystem())
+def floor_of(place: str) -> int:
+    """Version of the last checkpoint of the log of the table at ``place``; −1 if there is none.
+
+    Entries of older versions may have been removed. A writer that was stalled can then make one again: it counts for nothing.
+    """
+    try:
+        with store_of(place).open_input_file(LAST_CHECKPOINT) as file:
+            return int(json.loads(file.read())["version"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return -1

@@ -13,17 +13,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: Each write to a table has three failpoints: ``before`` it; ``lost``, when it has landed but its response is lost; ``after`` it is
+#: Each record and each commit has three failpoints: ``before`` it; ``lost``, when it has landed but its response is lost; ``after`` it is
 #: confirmed.
-TABLES = ("quality", "sink", "quarantine", "state")
-STEPS = ("survey", "restore", "apply", "validate", "publish", "remember", "commit")
+RECORDS = ("batch", "ruling")
+TABLES = ("quality", "sink", "quarantine", "state", "held")
+STEPS = ("compute", "validate", "record", "publish")
 #: Every failpoint.
 FAILPOINTS = (
-    *("plan.before", "plan.lost", "plan.after"),
     *(f"{step}.begin" for step in STEPS),
-    *(f"{table}.{moment}" for table in TABLES for moment in ("before", "lost", "after")),
-    *("held.before", "held.lost", "held.after", "abandoned.before", "abandoned.lost", "abandoned.after"),
-    *("commit.before", "commit.lost", "commit.after", "compact.before", "compact.after"),
+    *(f"{write}.{moment}" for write in (*RECORDS, *TABLES) for moment in ("before", "lost", "after")),
+    *("compact.before", "compact.after"),
 )
 
 

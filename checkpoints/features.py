@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.stores import is_local
 from windowmill.windowing.errors import ForeignWriteError, SinkError, SinkRefusedError, SourceFeatureError, StateCorruptError, first_line
 
 #: Highest known protocol versions; from these on, a table lists its features by name.
@@ -105,15 +106,21 @@ def check_readable_features(features: Features, path: str) -> None:
 def check_writable_features(path: str) -> None:
     """Raise ``SinkRefusedError``, naming the features, for a sink that neither delta-rs nor Spark can write. A missing table is fine."""
     try:
-        unknown = Features.of(newest(path)).unwritable
+        features = Features.of(newest(path))
     except TableNotFoundError:
         return
     except DeltaError as err:
         raise SinkError(f"sink {path}: cannot be opened ({str(err).splitlines()[0]}); check the table's protocol and its log") from err
-    if unknown:
+    if features.unwritable:
         raise SinkRefusedError(
-            f"sink {path}: uses {_named(unknown)}, under which neither delta-rs nor this version of Delta for Spark writes; "
+            f"sink {path}: uses {_named(features.unwritable)}, under which neither delta-rs nor this version of Delta for Spark writes; "
             "drop the feature (ALTER TABLE … DROP FEATURE), then run again"
+        )
+    if features.beyond_delta_rs and not is_local(path):
+        # In 200 races Spark overwrote 69 commits that delta-rs had made (docs/reliability.md).
+        raise SinkRefusedError(
+            f"sink {path}: uses {_named(features.beyond_delta_rs)}, under which only Spark writes, and Spark's commits to object storage "
+            "may overwrite those of others; drop the feature (ALTER TABLE … DROP FEATURE), or give a new sink"
         )
 
 

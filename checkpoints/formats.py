@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
 from windowmill.checkpoints.kept_tables import newest
-from windowmill.checkpoints.places import local_path
+from windowmill.checkpoints.stores import create_table, is_table
 from windowmill.windowing.errors import StateError
 
 #: The format that this release writes for each kind of table. :mod:`.state.migrations` migrates older formats of ``state``.
@@ -41,13 +41,10 @@ def unchecked_through(table: DeltaTable) -> int:
 
 def prepare(path: str, schema: pa.Schema, kind: str) -> None:
     """Create an empty table with columns ``schema`` at ``path``, or check the format of an existing one."""
-    if DeltaTable.is_deltatable(path):
+    if is_table(path):
         check_format(newest(path), kind)
         return
-    local = local_path(path)
-    if local is not None:
-        local.mkdir(parents=True, exist_ok=True)
-    DeltaTable.create(
+    create_table(
         path,
         schema=pa.schema([field.with_type(_stored(field.type)) for field in schema]),
         mode="ignore",

@@ -9,8 +9,8 @@ from contextvars import ContextVar
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.delta_log_files import LAST_CHECKPOINT, entry_name, store_of
-from windowmill.checkpoints.escaped_paths import readable_path
+from windowmill.checkpoints.delta_log_files import LAST_CHECKPOINT, entry_name
+from windowmill.checkpoints.stores import store_of, table_at
 
 #: Modification time and size of a file.
 Mark = tuple[int | None, int | None]
@@ -35,7 +35,7 @@ class KeptTable:
         """
         later, *seen = [None] * 3 if self._table is None else self._marks(self._table.version())
         if self._table is None or seen[0] is None or seen != self._seen:
-            self._table = DeltaTable(readable_path(self._path))
+            self._table = table_at(self._path)
         elif later is not None:
             self._table.update_incremental()
         else:

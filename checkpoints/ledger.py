@@ -1,9 +1,9 @@
-"""The ledger: the plan and outcome of every batch, in one small Delta table per pipeline. No JVM.
+"""The ledger, a redo log: the plan, outcome and files of every batch, in one small Delta table per pipeline. No JVM.
 
-Records are only appended. A batch has one *plan*, written before any work and never changed; a retry reuses it. It may have *held*
-records (a critical expectation failed). It ends with one *commit*, the commit point of the whole batch, or one *abandoned* record.
-An append succeeds only if no other record was added since the ledger was read: the Delta version is the fence, and of two concurrent
-writers exactly one wins.
+Records are only appended. A batch has one record, its commit point: the files that it names have been written, and whoever comes next
+makes the commits to the tables that are missing. A batch that a critical expectation holds back has *rulings* after it, the last of
+which publishes or drops it. An append succeeds only if no other record was added since the ledger was read: the Delta version is the
+fence, and of two concurrent writers exactly one wins.
 
 Opening a ledger reads only the newest batches; older ones are read on demand. So the cost of a run does not grow with the ledger.
 """
@@ -12,20 +12,37 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
+from typing import Any
 
-import pyarrow as pa
-
-from windowmill.checkpoints.assembling import FORMAT, STATUS, TOTALS, Totals, assemble, check_joined, recorded_totals, totals_of
-from windowmill.checkpoints.batches import Batch, Commit, Plan, Written
+from windowmill.checkpoints.assembling import (
+    BATCH,
+    CHANGES,
+    FORMAT,
+    MANIFEST,
+    OUTCOME,
+    PLAN,
+    RULING,
+    TOTALS,
+    Totals,
+    assemble,
+    changes_in,
+    check_joined,
+    recorded_totals,
+    status_of,
+    totals_of,
+)
+from windowmill.checkpoints.batches import Batch, Changes, Commit, Plan, Written
 from windowmill.checkpoints.failpoints import reach
+from windowmill.checkpoints.manifests import MOST_FILES, read_manifest, write_manifest
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import Record, RecordStore
 from windowmill.checkpoints.stored_plans import StoredPlan
+from windowmill.checkpoints.stores import use_options_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError
 from windowmill.windowing.meanings import told_difference
 from windowmill.windowing.spec import Pipeline
@@ -46,13 +63,14 @@ class Ledger:
         self._batches: list[Batch] = []
         #: Records loaded by the last :meth:`refresh`.
         self._records: list[Record] = []
-        #: Changes passed to :meth:`accept` that no commit has recorded yet.
-        self._accepted: dict[str, Written | None] = {}
+        #: What :meth:`note` was told; the next record has it.
+        self._noted: dict[str, Written | None] = {}
         self.refresh()
 
     @classmethod
     def open(cls, pipeline: Pipeline) -> Ledger:
         """The ledger of ``pipeline``; an empty one if it has never run."""
+        use_options_of(pipeline)
         return cls(Places.of(pipeline).ledger, integer_axis=pipeline.time.unit is not None)
 
     def refresh(self) -> None:
@@ -73,7 +91,7 @@ class Ledger:
         last = recorded_totals(self._records, self.path)
         if last and last[1] != totals_of(batch for batch in self._batches if batch.number <= last[0]):
             raise LedgerCorruptError(
-                f"ledger {self.path}: the totals in the commit of batch {last[0]} do not match the batches; restore the folder from a copy"
+                f"ledger {self.path}: the totals in the record of batch {last[0]} do not match the batches; restore the folder from a copy"
             )
         return list(self._batches)
 
@@ -88,13 +106,8 @@ class Ledger:
 
     @property
     def count(self) -> int:
-        """Number of batches, an open one included; also the number of the next batch."""
+        """Number of batches, a held one included; also the number of the next batch."""
         return self._batches[-1].number + 1 if self._batches else 0
-
-    @property
-    def next_commit(self) -> int:
-        """Number of the first batch that has not been committed."""
-        return self.count - (self.open_batch is not None)
 
     @property
     def newest(self) -> Batch | None:
@@ -105,7 +118,7 @@ class Ledger:
     def totals(self) -> Totals:
         """Sums over all committed batches."""
         last = recorded_totals(self._records, self.path)
-        if last is None:  # no commit yet, or only commits of format 1
+        if last is None:  # no commit yet
             return totals_of(self.batches())
         return totals_of((batch for batch in self._batches if batch.number > last[0]), last[1])
 
@@ -130,32 +143,33 @@ class Ledger:
             self._reach(max(0, self.count - 4 * looked_at))
 
     @property
-    def open_batch(self) -> Batch | None:
-        """The batch that has a plan but no commit; a retry reuses its plan."""
-        return self._batches[-1] if self._batches and self._batches[-1].status in ("open", "held") else None
+    def next_commit(self) -> int:
+        """Number of the first batch that has not been committed."""
+        return self.count - (self.held_batch is not None)
+
+    @property
+    def held_batch(self) -> Batch | None:
+        """The batch that a critical expectation holds back: recorded, but not published."""
+        return self._batches[-1] if self._batches and self._batches[-1].status == "held" else None
+
+    def changes_of(self, batch: Batch) -> Mapping[str, Changes]:
+        """What ``batch`` changes in its tables, by role; raises ``LedgerCorruptError`` if its manifest is gone or damaged."""
+        if batch.manifest is None:
+            return batch.changes
+        return changes_in(read_manifest(self.path, *batch.manifest), batch, self.path)
 
     def is_abandoned(self, batch: int) -> bool:
         """Whether ``batch``, which must exist, was abandoned."""
         return self.since(batch)[0].status == "abandoned"
 
     def written(self) -> dict[str, Written]:
-        """By role, the last write to each of the pipeline's tables, as the last commit recorded it or the user accepted it since."""
-        known: dict[str, Written | None] = {**self._recorded(), **self._accepted}
-        return {role: written for role, written in known.items() if written is not None}
+        """By role, the last known write to each of the pipeline's tables: as the last record has it, or as :meth:`note` was told since."""
+        recorded: dict[str, Written | None] = dict(self.newest.outcome.written) if self.newest else {}
+        return {role: written for role, written in (recorded | self._noted).items() if written is not None}
 
-    def accept(self, role: str, written: Written | None) -> None:
-        """Accept a table that others changed: the next commit records ``written`` for it; null records nothing until the next write."""
-        self._accepted[role] = written
-
-    def _recorded(self) -> dict[str, Written]:
-        # The newest batches include a commit, unless many in a row were abandoned.
-        return _newest_written(self._batches) or _newest_written(self.batches()) or _written_in_format_1(self.batches())
-
-    @property
-    def state_version(self) -> int | None:
-        """Version of the state table after the last committed batch that wrote to it; null if none has."""
-        written = self.written().get("state")
-        return None if written is None else written.version
+    def note(self, role: str, written: Written | None) -> None:
+        """Note the last write to a table, for the next record; null if the table's past is given up."""
+        self._noted[role] = written
 
     @property
     def generation(self) -> str:
@@ -165,59 +179,51 @@ class Ledger:
     def check_meaning(self, pipeline: Pipeline) -> None:
         """Refuse a spec whose results would not be consistent with those already published; raises ``SpecChangedError``."""
         last = self.newest_kept
-        if last is None or last.plan.meaning == pipeline.meaning_hash():
-            return
-        if last.plan.meaning in pipeline.hashes_with_origins_in_utc():
-            raise SpecChangedError(
-                f"pipeline {pipeline.pipeline}: windowmill {last.plan.windowmill or 'of an earlier release'} built {self.path} and read a "
-                "window's origin without an offset as UTC; it is wall time of the window's timezone, so give the pipeline a new sink and "
-                "backfill it there"
-            )
-        if last.plan.meaning not in pipeline.older_meaning_hashes():
+        if last is not None and last.plan.meaning != pipeline.meaning_hash():
+            told = told_difference(last.plan.definition, pipeline.shown_meaning(), pipeline.meaning())
             raise SpecChangedError(
                 f"pipeline {pipeline.pipeline}: keys, time, windows, aggregates, filter or emit differ from those that built {self.path} "
-                f"(last batch {last.number}){_told_change(last.plan, pipeline)}; put the old ones back, or give the new definition its "
-                "own sink and backfill it there"
-            )
-        if _named_by_order(pipeline, last.plan):
-            raise SpecChangedError(
-                f"pipeline {pipeline.pipeline}: windowmill {last.plan.windowmill or 'of an earlier release'} built {self.path} and named "
-                "columns of the state by the order of the aggregates, because some differ in their condition or in signs of a column's "
-                "name alone; that order is not recorded, so give the pipeline a new sink and backfill it there"
+                f"(last batch {last.number}){f': {told}' if told else ''}; put the old ones back, or give the new definition its own sink "
+                "and backfill it there"
             )
 
-    def record_plan(self, plan: Plan, at: datetime) -> None:
-        """Write ``plan``; raises ``FencedError`` when another attempt wrote first."""
-        if self.open_batch is not None or plan.batch != self.count:
-            raise FencedError(f"ledger {self.path}: batch {plan.batch} cannot be planned now; another attempt has been here, run again")
-        self._append("plan", plan.batch, plan.attempt, at, plan)
+    def record(self, plan: Plan, outcome: Commit, changes: Mapping[str, Changes], at: datetime) -> None:
+        """Record a batch: its commit point, unless its verdict is ``held``.
 
-    def record_held(self, plan: Plan, outcome: Commit, at: datetime) -> None:
-        """Record that a critical expectation failed; the batch stays open and unpublished."""
-        self._append("held", plan.batch, outcome.attempt or plan.attempt, at, outcome)
+        Raises
+        ------
+        FencedError
+            If another attempt has recorded first.
+        """
+        if self.held_batch is not None or plan.batch != self.count:
+            raise FencedError(f"ledger {self.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do")
+        body: dict[str, Any] = {PLAN: asdict(StoredPlan.of(plan)), CHANGES: _told(changes)}
+        if sum(len(each.files) + len(each.removes) for each in changes.values()) > MOST_FILES:
+            manifest = {CHANGES: body[CHANGES]}
+            body |= {CHANGES: {}, MANIFEST: write_manifest(self.path, plan, json.dumps(manifest).encode())}
+        self._append(BATCH, plan, replace(outcome, written=self.written()), body, at)
 
-    def record_commit(self, plan: Plan, outcome: Commit, at: datetime) -> None:
-        """The commit point of a batch; raises ``FencedError`` when another attempt has committed it."""
-        if self.open_batch is None or self.open_batch.number != plan.batch:
-            raise FencedError(f"ledger {self.path}: batch {plan.batch} has been committed by another attempt; nothing more to do")
-        self._append("commit", plan.batch, outcome.attempt or plan.attempt, at, outcome)
+    def rule(self, outcome: Commit, validation: Changes | None, at: datetime) -> None:
+        """Record a ruling on the held batch, with what its validation adds to the quality table; raises as :meth:`record`."""
+        held = self.held_batch
+        if held is None:
+            raise FencedError(f"ledger {self.path}: no batch is held any more; another attempt has been here")
+        # The tables as they were before the batch, of which no other commit can have landed, and what the user has accepted since.
+        accepted = {role: written for role, written in self.written().items() if written.digest is None}
+        outcome = replace(outcome, written=held.outcome.written | accepted)
+        self._append(RULING, held.plan, outcome, {CHANGES: {} if validation is None else _told({"quality": validation})}, at)
 
-    def record_abandoned(self, plan: Plan, at: datetime) -> None:
-        """Abandon the open ``plan``; its number is not reused. Raises ``FencedError`` when another attempt has ended the batch."""
-        if self.open_batch is None or self.open_batch.number != plan.batch:
-            raise FencedError(f"ledger {self.path}: batch {plan.batch} is not open any more; another attempt has been here")
-        self._append("abandoned", plan.batch, plan.attempt, at, plan)
-
-    def _append(self, kind: str, batch: int, attempt: str, at: datetime, body: Plan | Commit) -> None:
-        values = asdict(StoredPlan.of(body) if isinstance(body, Plan) else body)
-        if kind == "commit" and isinstance(body, Commit) and self.open_batch is not None:
-            values[TOTALS] = asdict(self.totals.plus(self.open_batch.plan, body))
-        record = Record(FORMAT, kind, batch, attempt, at, json.dumps(values))
+    def _append(self, kind: str, plan: Plan, outcome: Commit, body: dict[str, Any], at: datetime) -> None:
+        body[OUTCOME] = asdict(outcome)
+        if status_of(outcome.verdict) == "committed":
+            body[TOTALS] = asdict(self.totals.plus(plan, outcome))
+        # A ruling has an id of its own, so that one made by another attempt is not taken for it.
+        record = Record(FORMAT, kind, plan.batch, plan.attempt if kind == BATCH else uuid.uuid4().hex[:12], at, json.dumps(body))
         try:
             assemble([*self._records, record], self.path, integer_axis=self._integer_axis)
         except LedgerCorruptError as err:
             # With this record the ledger could never be read again.
-            raise LedgerError(f"the {kind} of batch {batch} does not fit the ledger, nothing was written ({err})") from err
+            raise LedgerError(f"the {kind} record of batch {plan.batch} does not fit the ledger, nothing was written ({err})") from err
         reach(f"{kind}.before")
         try:
             self._store.append(record)
@@ -230,17 +236,13 @@ class Ledger:
                 raise
         else:
             self.refresh()
-        if kind == "commit":
-            self._accepted.clear()
+            if not self._holds(record):
+                raise FencedError(f"ledger {self.path}: another attempt has recorded batch {plan.batch}; nothing more to do")
         reach(f"{kind}.after")
 
     def _holds(self, record: Record) -> bool:
-        batch = self.newest
-        if batch is None or batch.number != record.batch:
-            return False
-        if record.kind == "plan":
-            return batch.plan.attempt == record.attempt
-        return batch.status == STATUS[record.kind] and batch.ended_by == record.attempt
+        found = self._store.read(record.batch, record.batch + 1)
+        return any((known.kind, known.attempt) == (record.kind, record.attempt) for known in found)
 
     def _reach(self, first: int) -> None:
         """Load the batches from number ``first`` on."""
@@ -257,31 +259,5 @@ class Ledger:
         self._records = records
 
 
-def _told_change(plan: Plan, pipeline: Pipeline) -> str:
-    told = told_difference(plan.definition, pipeline.shown_meaning(), pipeline.meaning()) if plan.definition else None
-    return f": {told}" if told else ""
-
-
-def _named_by_order(pipeline: Pipeline, plan: Plan) -> bool:
-    # Imported here because only ledgers of an earlier release need them.
-    from deltalake import Schema
-
-    from windowmill.windowing.ways import named_by_order
-
-    return named_by_order(pipeline, {field.name: field.type for field in pa.schema(Schema.from_json(plan.source_schema).to_arrow())})
-
-
-def _newest_written(batches: Sequence[Batch]) -> dict[str, Written]:
-    outcomes = (batch.outcome for batch in reversed(batches) if batch.status == "committed")
-    newest = next(outcomes, None)
-    return {} if newest is None else newest.written
-
-
-def _written_in_format_1(batches: Sequence[Batch]) -> dict[str, Written]:
-    """The last writes by commits of format 1, which recorded only versions."""
-    written: dict[str, Written] = {}
-    for batch in batches:
-        if batch.status == "committed" and batch.outcome is not None:
-            versions = {"sink": batch.outcome.sink_version, "state": batch.outcome.state_version}
-            written |= {role: Written(batch.number, None, version) for role, version in versions.items() if version is not None}
-    return written
+def _told(changes: Mapping[str, Changes]) -> dict[str, Any]:
+    return {role: asdict(each) for role, each in changes.items()}

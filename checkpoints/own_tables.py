@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Any, Protocol
 
+import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from windowmill.checkpoints import data_files
+from windowmill.checkpoints.batches import Changes, digest_of, identity_of
+from windowmill.checkpoints.committer import Committer, DeltaRsCommitter, Publication, lacking_columns
+from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_log_faults import has_lost_its_beginning
-from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
+from windowmill.checkpoints.delta_log_files import actions_of, entry_name
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.errors import LedgerBehindError, SinkError, StateCorruptError, WindowmillError, first_line
 
 
@@ -49,20 +56,18 @@ class Change:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of ``added``, 16 hexadecimal digits."""
-        return hashlib.sha256("\n".join(sorted(self.added)).encode()).hexdigest()[:16]
+        """As :attr:`.Changes.digest`."""
+        return digest_of(self.added)
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A batch's commit in a table.
+    """A batch's commit in a table, which added ``rows``.
 
-    ``attempt`` made it and added ``rows``. If its log entry has been cleaned up, ``attempt``, ``rows`` and ``digest`` are null, and
-    ``version`` is the table's newest.
+    If its log entry has been cleaned up, ``rows`` and ``digest`` are null, and ``version`` is the table's newest.
     """
 
     version: int
-    attempt: str | None
     rows: int | None
     digest: str | None
     note: Mapping[str, Any]
@@ -77,8 +82,15 @@ class OwnTable(Protocol):
     def standing(self) -> Standing | None:
         """The current id and version; none if there is no table."""
 
-    def landed(self, app_id: str, batch: int) -> Landed | None:
-        """The commit of ``batch`` under ``app_id``; none if it has not landed. Raises ``LedgerBehindError`` if a later batch has."""
+    def landed(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> Landed | None:
+        """The commit of ``batch`` under ``app_id``; none if it has not landed.
+
+        ``after`` is a version that is older than the commit, and ``paths`` are files that it adds. Raises ``LedgerBehindError`` if a
+        later batch has landed.
+        """
+
+    def newest_batch(self, app_id: str) -> int | None:
+        """The newest batch that has landed under ``app_id``."""
 
     def changes_after(self, version: int) -> Iterator[Change]:
         """The commits after ``version`` that the log still contains, oldest first."""
@@ -86,12 +98,25 @@ class OwnTable(Protocol):
     def change_at(self, version: int) -> Change | None:
         """The commit that created ``version``; none if the log no longer contains it."""
 
+    def refuse_misfit(self, changes: Changes) -> None:
+        """Raise an error if ``changes`` could not be committed."""
+
+    def fetch(self, files: Sequence[DataFile], source: str | None = None, folder: str = "") -> None:
+        """Copy those of ``files`` that are missing here, or in a ``folder`` below, from the folder ``source``; raises an error without."""
+
+    def commit(self, publication: Publication) -> None:
+        """As :meth:`.Committer.commit`."""
+
+    def remove(self, files: Sequence[DataFile], folder: str = "") -> None:
+        """Delete files that no commit names, here or in a ``folder`` below; what cannot be deleted is left to ``maintain``."""
+
 
 class DeltaOwnTable:
-    """The Delta table at ``place``; its ``role`` in the pipeline is sink, state, quarantine or quality."""
+    """The Delta table at ``place``; its ``role`` in the pipeline is sink, state, quarantine or quality, or held."""
 
-    def __init__(self, role: str, place: str) -> None:
+    def __init__(self, role: str, place: str, committer: Committer | None = None) -> None:
         self.role, self.place = role, place
+        self._committer = DeltaRsCommitter() if committer is None else committer
 
     def standing(self) -> Standing | None:
         """As :meth:`OwnTable.standing`."""
@@ -102,24 +127,29 @@ class DeltaOwnTable:
             raise self._unreadable(SinkError("the first entries of its log are gone"))
         return Standing(str(table.metadata().id), table.version())
 
-    def landed(self, app_id: str, batch: int) -> Landed | None:
-        """As :meth:`OwnTable.landed`."""
-        table = self._load()
-        found = None if table is None else table.transaction_version(app_id)
-        if table is None or found is None or found < batch:
-            return None
-        if found > batch:
-            raise LedgerBehindError(
-                f"{self.role} {self.place}: batch {found} has landed, but the ledger is at batch {batch}; the ledger was restored from an "
-                "older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
-            )
-        for version in range(table.version(), -1, -1):
+    def landed(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> Landed | None:
+        """As :meth:`OwnTable.landed`. Usually one look at the log entry after ``after``, without opening the table."""
+        for version in count(after + 1):
             change = self.change_at(version)
             if change is None:
-                return Landed(table.version(), None, None, None, {})
-            if change.transactions.get(app_id) == batch:
-                return Landed(version, change.note.get("attempt"), change.rows, change.digest, change.note)
+                break
+            if self._checked(change.transactions.get(app_id), batch) == batch:
+                return Landed(version, change.rows, change.digest, change.note)
+        table = self._load()
+        if table is None or table.version() < version:
+            return None  # the log holds every entry since
+        if self._checked(table.transaction_version(app_id), batch) == batch or (paths and not set(paths).isdisjoint(_paths(table))):
+            return Landed(table.version(), None, None, {})
+        if "delta.setTransactionRetentionDuration" in table.metadata().configuration:
+            raise self._unreadable(
+                SinkError(f"its log was cleaned up, and its transactions expire, so whether batch {batch} has landed is not known")
+            )
         return None
+
+    def newest_batch(self, app_id: str) -> int | None:
+        """As :meth:`OwnTable.newest_batch`."""
+        table = self._load()
+        return None if table is None else table.transaction_version(app_id)
 
     def changes_after(self, version: int) -> Iterator[Change]:
         """As :meth:`OwnTable.changes_after`."""
@@ -138,6 +168,40 @@ class DeltaOwnTable:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
             raise self._unreadable(err) from err
+
+    def refuse_misfit(self, changes: Changes) -> None:
+        """As :meth:`OwnTable.refuse_misfit`: columns of the results that the sink's owner has dropped."""
+        lacking = lacking_columns(self.place, changes) if self.role == "sink" else []
+        if lacking:
+            raise SinkError(f"sink {self.place}: has no column {lacking[0]}, which the results have; put it back, and run again")
+
+    def fetch(self, files: Sequence[DataFile], source: str | None = None, folder: str = "") -> None:
+        """As :meth:`OwnTable.fetch`."""
+        target = f"{self.place}/{folder}".rstrip("/")
+        absent = data_files.missing(target, files)
+        lost = absent if source is None else data_files.missing(source, absent)
+        if lost:
+            raise self._unreadable(SinkError(f"{lost[0].path}, a recorded file that is not published yet, is gone"))
+        if source is not None:
+            data_files.copy(source, target, absent)
+
+    def commit(self, publication: Publication) -> None:
+        """As :meth:`OwnTable.commit`."""
+        self._committer.commit(self.place, publication)
+
+    def remove(self, files: Sequence[DataFile], folder: str = "") -> None:
+        """As :meth:`OwnTable.remove`."""
+        with suppress(OSError):
+            data_files.remove(f"{self.place}/{folder}".rstrip("/"), files)
+
+    def _checked(self, found: int | None, batch: int) -> int | None:
+        """The batch ``found``; raises ``LedgerBehindError`` if it is a later one than ``batch``."""
+        if found is not None and found > batch:
+            raise LedgerBehindError(
+                f"{self.role} {self.place}: batch {found} has landed, but the ledger is at batch {batch}; the ledger was restored from an "
+                "older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
+            )
+        return found
 
     @cached_property
     def _files(self) -> pa_fs.FileSystem:
@@ -159,11 +223,15 @@ class DeltaOwnTable:
         )
 
 
-def own_tables(runnable: Runnable) -> dict[str, OwnTable]:
-    """The tables that the pipeline writes, by role."""
+def own_tables(runnable: Runnable, beyond: Committer | None = None) -> dict[str, OwnTable]:
+    """The tables that the pipeline writes, by role; ``beyond`` commits to those that delta-rs cannot write."""
     places = runnable.places
-    paths = {"state": places.state, "quarantine": places.quarantine, "quality": places.quality, "sink": runnable.sink_path}
-    return {role: DeltaOwnTable(role, path) for role, path in paths.items()}
+    paths = {name: getattr(places, name) for name in ("state", "quarantine", "quality", "held")} | {"sink": runnable.sink_path}
+    return {role: DeltaOwnTable(role, path, DeltaRsCommitter(beyond)) for role, path in paths.items()}
+
+
+def _paths(table: DeltaTable) -> list[str]:
+    return [str(path) for path in pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()]
 
 
 def _change(version: int, actions: list[dict[str, Any]]) -> Change:
@@ -175,19 +243,13 @@ def _change(version: int, actions: list[dict[str, Any]]) -> Change:
             if kind not in action:
                 continue
             changes = bool(action[kind].get("dataChange", True))
-            files[kind, changes].add(_identity(action[kind]))
+            files[kind, changes].add(identity_of(action[kind]))
             if kind == "add" and changes:
                 counts.append(json.loads(action[kind].get("stats") or "{}").get("numRecords"))
     transactions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
     rows = None if None in counts else sum(count for count in counts if count is not None)
     added, moved_in, removed, moved_out = map(frozenset, files.values())
     return Change(version, str(info.get("operation", "?")), added, removed, rows, _note(info), transactions, moved_in, moved_out)
-
-
-def _identity(file: Mapping[str, Any]) -> str:
-    # With another deletion vector, the same path holds other rows.
-    deleted = file.get("deletionVector") or {}
-    return f"{file['path']} {deleted.get('storageType', '')}{deleted.get('pathOrInlineDv', '')}@{deleted.get('offset', '')}"
 
 
 def _note(info: Mapping[str, Any]) -> Mapping[str, Any]:

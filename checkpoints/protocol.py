@@ -1,33 +1,36 @@
-"""The commit protocol that makes each batch exactly-once: verify the tables, write each one once, and never mix two attempts.
+"""The commit protocol that makes each batch exactly-once: files first, one record, then one commit to each table.
 
-1. Before a plan is recorded, :func:`verify` compares the pipeline's tables with the last commit record, and :func:`refuse_landed` checks
-   that no table contains the new batch's number already. If one does, the ledger is an older copy.
-2. An :class:`Attempt` writes each table with :meth:`Attempt.write`, which first checks whether the batch's commit has landed. The commit
-   of an earlier attempt is adopted if it has the rows that this attempt computed; otherwise the attempt stops. After a failed write it
-   checks again, because the commit may have landed and only its response been lost.
-3. Only the commit record in the ledger makes the batch count. It holds the table id, version, row count and digest of every write.
+1. Before a batch is planned, :func:`settle` makes the commits of the last recorded batch that are missing, and :func:`verify` compares
+   the pipeline's tables with the ledger.
+2. The batch is computed into data files, which no table contains yet, and validated. A crash up to here leaves only these files.
+3. :func:`record` writes one record, the commit point: plan, outcome, and the files of each table. Of two attempts one wins, and the other
+   deletes its files.
+4. :func:`settle` makes one commit to each table, unless its transaction shows that it has landed. After a crash whoever comes next does;
+   nothing is computed again. The files of a held batch wait for a ruling (:func:`rule`).
 
 The same code runs on Delta tables and, in the simulator, on in-memory tables.
 """
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
-from windowmill.checkpoints.batches import Commit, Plan, Written
+from windowmill.checkpoints.batches import Batch, Changes, Commit, Plan, Written
+from windowmill.checkpoints.committer import Publication
+from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import Change, Landed, OwnTable, Standing
 from windowmill.checkpoints.storage_errors import is_disk_full, is_forbidden
 from windowmill.windowing.errors import (
+    FencedError,
     ForeignWriteError,
     LedgerBehindError,
-    MixedAttemptError,
     OutOfTurnError,
     SinkError,
     SinkRefusedError,
@@ -41,10 +44,234 @@ from windowmill.windowing.errors import (
 
 REBUILD = "restore the folder from a copy, or give the pipeline a new sink and backfill it there"
 ACCEPT = "windowmill run --accept-changes"
+#: The order of a batch's commits; a batch that is held, abandoned or discarded leaves some out.
+ORDER = ("quality", "sink", "quarantine", "state")
+
+
+def record(
+    ledger: Ledger, plan: Plan, outcome: Commit, changes: Mapping[str, Changes], tables: Mapping[str, OwnTable], at: datetime
+) -> None:
+    """Record a batch, whose files have been written.
+
+    Raises
+    ------
+    FencedError
+        If another attempt has recorded a batch first. The files are deleted if it is certain that the record names others.
+    ForeignWriteError
+        If others have changed rows of the tables since :func:`verify`.
+    SinkError
+        If the sink does not take the rows.
+    """
+    begun = False
+    try:
+        _check_tables(ledger, plan, changes, tables)
+        begun = True
+        ledger.record(plan, outcome, changes, at)
+    except Exception as err:
+        lost = _is_lost(ledger, plan)
+        if lost or not begun:
+            discard_files(changes, tables)
+        if lost and not isinstance(err, FencedError):
+            raise FencedError(f"ledger {ledger.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do") from err
+        raise
+
+
+def _check_tables(ledger: Ledger, plan: Plan, changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]) -> None:
+    """Refuse tables that others have changed since :func:`verify`, or that do not take the rows."""
+    for role, before in ledger.written().items():
+        foreign = _foreign_change(ledger, tables[role].changes_after(before.version))
+        if foreign is not None:
+            raise _refused(tables[role], before, foreign)
+    for role, each in changes.items():
+        tables[role].refuse_misfit(each)
+        if role == "sink" and role not in ledger.written():
+            _refuse_strange_sink(ledger, plan, tables[role])
+
+
+def _is_lost(ledger: Ledger, plan: Plan) -> bool:
+    """Whether it is certain that another attempt has recorded the batch."""
+    with suppress(WindowmillError):
+        ledger.refresh()
+        return ledger.count > plan.batch and ledger.since(plan.batch)[0].attempt != plan.attempt
+    return False
+
+
+def discard_files(changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]) -> None:
+    """Delete the files of ``changes``, which no record names, or of which the record says that they are left out."""
+    for role, each in changes.items():
+        tables[role].remove(each.files)
+
+
+def settle(ledger: Ledger, tables: Mapping[str, OwnTable]) -> int:
+    """Make the commits of the last recorded batch that are missing; returns how many.
+
+    Raises
+    ------
+    SinkError, StateError, StateCorruptError
+        If a commit cannot be made, or a recorded file is gone.
+    LedgerBehindError
+        If a table contains a later batch than the ledger.
+    """
+    batch, made = ledger.newest, 0
+    if batch is None:
+        return 0
+    changes = ledger.changes_of(batch)
+    for publication in _due(batch, changes):
+        made += _publish(ledger, batch, tables, publication, changes)
+    _clear(batch, tables, changes)
+    return made
+
+
+def outstanding(ledger: Ledger, tables: Mapping[str, OwnTable]) -> list[str]:
+    """Roles of the tables that lack their commit of the last recorded batch; changes no table, and notes the commits that are there."""
+    batch, lacking = ledger.newest, list[str]()
+    for publication in [] if batch is None else _due(batch, ledger.changes_of(batch)):
+        assert batch is not None
+        found = _found(batch, tables[publication.role], publication)
+        if found is None:
+            lacking.append(publication.role)
+        elif publication.role != "held":
+            _note(ledger, batch, tables[publication.role], publication, found)
+    return lacking
+
+
+def rule(ledger: Ledger, verdict: str, tables: Mapping[str, OwnTable], at: datetime, *, validation: Changes | None = None) -> Commit:
+    """Record a ruling on the held batch, and publish or drop its files; returns the outcome.
+
+    Parameters
+    ----------
+    verdict
+        ``released``, or that of another validation: the batch is published. ``discarded``: published without its results. ``abandoned``:
+        dropped; its number is not used again. ``held``: it stays held.
+    validation
+        What another validation adds to the quality table.
+    """
+    held = ledger.held_batch
+    if held is None:
+        raise OutOfTurnError(f"ledger {ledger.path}: no batch is held, so there is nothing to rule on; see `windowmill status`")
+    outcome = replace(held.outcome, verdict=verdict)
+    if verdict in ("discarded", "abandoned"):
+        outcome = replace(outcome, windows={}, rows_published=0)
+    ledger.rule(outcome, validation, at)
+    settle(ledger, tables)
+    return outcome
+
+
+def _due(batch: Batch, changes: Mapping[str, Changes]) -> list[Publication]:
+    """The commits that follow from the records of ``batch``, in order."""
+    plan = batch.plan
+    note = {"generation": plan.generation, "batch": plan.batch, "attempt": plan.attempt, "verdict": batch.verdict}
+
+    def of(role: str, each: Changes, name: str = "", **more: Any) -> Publication:
+        return Publication(role, plan.app_id(name or role), plan.batch, each, note | {"digest": each.digest}, **more)
+
+    due = [of("quality", changes["quality"])] if "quality" in changes else []
+    due += [of("quality", each, f"quality/{n}") for n, each in enumerate(batch.validations, start=1)]
+    if batch.status == "committed":
+        left_out = ("quality", "sink") if batch.verdict == "discarded" else ("quality",)
+        due += [of(role, changes[role]) for role in ORDER if role in changes and role not in left_out]
+    elif batch.status == "held" and "sink" in changes:
+        due.append(of("held", replace(changes["sink"], kept=(), removes=(), replaces=None), replaces_all=True))
+    return due
+
+
+def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere: bool = False) -> Landed | None:
+    """The commit of ``publication``, looked for after the version that the record has, or ``anywhere``."""
+    before = batch.outcome.written.get(publication.role)
+    paths = [file.path for file in publication.changes.files]
+    after = -1 if before is None or anywhere else before.version
+    return table.landed(publication.app_id, publication.batch, after=after, paths=paths)
+
+
+def _publish(
+    ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publication: Publication, changes: Mapping[str, Changes]
+) -> bool:
+    """Make a commit, unless it has landed; returns whether it had not."""
+    role = publication.role
+    table, where = tables[role], f"{role} {tables[role].place}"
+    found = landed = _found(batch, table, publication)
+    if found is None:
+        if role == "sink" and role not in ledger.written():
+            _refuse_strange_sink(ledger, batch.plan, table)
+        _fetch(batch, tables, publication, changes)
+        reach(f"{role}.before")
+        try:
+            table.commit(publication)
+            reach(f"{role}.lost")
+        except Exception as err:
+            found = _found(batch, table, publication, anywhere=True)
+            if found is None:
+                raise _storage_error(table, batch, err) or err from err
+        found = found or _found(batch, table, publication, anywhere=True)
+        if found is None:
+            raise _error_of(role)(f"{where}: the commit of batch {batch.number} did not land; run again")
+    if role != "held":
+        _note(ledger, batch, table, publication, found)
+    reach(f"{role}.after")
+    return landed is None
+
+
+def _note(ledger: Ledger, batch: Batch, table: OwnTable, publication: Publication, found: Landed) -> None:
+    """Check that the commit ``found`` is the recorded one, and note it for the next record."""
+    expected = publication.changes.digest
+    same = found.note.get("digest") == expected and (found.digest == expected or bool(found.note.get("rewritten")))
+    if found.digest is not None and not same:
+        raise StateCorruptError(
+            f"{table.role} {table.place}: version {found.version} is not the commit that batch {batch.number} recorded (digest "
+            f"{found.digest} instead of {expected}); {REBUILD}"
+        )
+    before = ledger.written().get(table.role)
+    if before is None or before.version < found.version:  # else the user has accepted later changes by others
+        standing = table.standing() if before is None else None
+        table_id = before.table_id if before else standing.table_id if standing else ""
+        ledger.note(table.role, Written(batch.number, table_id, found.version, found.digest))
+
+
+def _fetch(batch: Batch, tables: Mapping[str, OwnTable], publication: Publication, changes: Mapping[str, Changes]) -> None:
+    """See to it that the files to commit are there, and copies of all files of a held batch, which a VACUUM by others would remove."""
+    role, held = publication.role, tables["held"]
+    if role == "held":
+        for other in changes.keys() - {"quality"}:
+            for files, folder in _held_copies(other, changes[other]):
+                held.fetch(files, tables[other].place, folder)
+    elif batch.holds and role != "quality":
+        for files, folder in _held_copies(role, publication.changes):
+            tables[role].fetch(files, f"{held.place}/{folder}".rstrip("/"))
+    else:
+        tables[role].fetch(publication.changes.files)
+
+
+def _held_copies(role: str, changes: Changes) -> list[tuple[Sequence[DataFile], str]]:
+    """Where copies of files are below the table of held results: its own are the results, all others lie in folders that no VACUUM sees."""
+    return [(changes.adds, ""), (changes.kept, f"_{role}")] if role == "sink" else [(changes.files, f"_{role}")]
+
+
+def _clear(batch: Batch, tables: Mapping[str, OwnTable], changes: Mapping[str, Changes]) -> None:
+    """Delete the files that a ruling has left out, and copies that are no longer needed."""
+    if not batch.holds or batch.status == "held":
+        return
+    for role, each in changes.items():
+        for files, folder in _held_copies(role, each):
+            if folder:
+                tables["held"].remove(files, folder)
+        if (batch.status == "abandoned" and role != "quality") or (batch.verdict == "discarded" and role == "sink"):
+            tables[role].remove(each.files)
+
+
+def _refuse_strange_sink(ledger: Ledger, plan: Plan, table: OwnTable) -> None:
+    """Refuse a sink that has appeared since the first batch was planned."""
+    if table.standing() is None:
+        return
+    first = table.change_at(0)
+    if first is None or first.note.get("generation") != ledger.generation:
+        raise SinkError(
+            f"sink {table.place}: a table is there since batch {plan.batch} was planned, which another pipeline or writer made; move it "
+            "away, or choose another sink.path, and run again"
+        )
 
 
 def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> None:
-    """Compare ``tables`` with the ledger's last commit record.
+    """Compare ``tables`` with the ledger, after :func:`settle`.
 
     Parameters
     ----------
@@ -65,13 +292,10 @@ def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
     SinkRefusedError
         If the sink exists although the ledger is empty.
     """
-    recorded = ledger.written()
     if not ledger.count:
         _refuse_orphans(ledger, tables)
-    for role, written in recorded.items():
-        table = tables.get(role)
-        if table is not None:
-            _verify_table(ledger, table, written, accept_changes=accept_changes and role != "state")
+    for role, written in ledger.written().items():
+        _verify_table(ledger, tables[role], written, accept_changes=accept_changes and role != "state")
 
 
 def verify_standing(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
@@ -88,7 +312,7 @@ def _is_last_write(change: Change | None, written: Written) -> bool:
 
 
 def _refuse_orphans(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
-    for table in tables.values():
+    for table in (tables[role] for role in ORDER):
         standing = table.standing()
         if standing is None:
             continue
@@ -107,24 +331,33 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: Written, *, accept_c
     # No batch reads these two tables, so a pipeline can continue without their contents.
     expendable = table.role in ("quarantine", "quality")
     if accept_changes and expendable and not _goes_on_from(table.standing(), written):
-        ledger.accept(table.role, None)
+        ledger.note(table.role, None)
         return
     standing = _check_standing(table, written, f"restore the folder from a copy, or accept it by `{ACCEPT}`" if expendable else REBUILD)
-    changes = list(table.changes_after(written.version))
+    changes = list(table.changes_after(_since(ledger, table.role, written)))
     for change in changes:
         batch = _batch_of(change, ledger)
-        # An abandoned batch may have written validation results, but no rows.
+        # An abandoned batch has published validation results, but no rows.
         if batch is not None and (batch >= ledger.count or (table.role != "quality" and ledger.is_abandoned(batch))):
             raise LedgerBehindError(
                 f"{table.role} {table.place}: version {change.version} holds batch {batch}, which the ledger {ledger.path} does not "
                 "contain or has abandoned; restore the newest copy of the ledger, or give the pipeline a new sink and backfill it there"
             )
-    foreign = _foreign_change(ledger, table.role, written, changes)
+    foreign = _foreign_change(ledger, changes)
     if foreign is None:
         return
     if not accept_changes:
         raise _refused(table, written, foreign)
-    ledger.accept(table.role, replace(written, version=standing.version, digest=None))
+    ledger.note(table.role, replace(written, version=standing.version, digest=None))
+
+
+def _since(ledger: Ledger, role: str, written: Written) -> int:
+    """The version after which others may have changed the table: the last batch found its own place among their commits."""
+    before = ledger.newest.outcome.written.get(role) if ledger.newest else None
+    if before is not None and written.digest is not None:
+        return before.version
+    # A table made by the last batch. Of a table whose past was given up, what came before does not count.
+    return -1 if written.digest is not None and role in ("sink", "state") else written.version - (written.digest is not None)
 
 
 def _check_standing(table: OwnTable, written: Written, remedy: str) -> Standing:
@@ -132,7 +365,7 @@ def _check_standing(table: OwnTable, written: Written, remedy: str) -> Standing:
     standing, place = table.standing(), f"{table.role} {table.place}"
     if standing is None:
         raise StateMissingError(f"{place}: there is no table, but batch {written.batch} left version {written.version} of it; {remedy}")
-    if written.table_id is not None and standing.table_id != written.table_id:
+    if standing.table_id != written.table_id:
         raise ForeignWriteError(
             f"{place}: this is another table (Delta id {standing.table_id}), not the one that batch {written.batch} wrote "
             f"({written.table_id}); put the old table back: {remedy}"
@@ -153,14 +386,11 @@ def _check_standing(table: OwnTable, written: Written, remedy: str) -> Standing:
 
 def _goes_on_from(standing: Standing | None, written: Written) -> bool:
     """Whether the existing table is the one that was ``written``, at that version or a later one."""
-    return standing is not None and written.table_id in (None, standing.table_id) and standing.version >= written.version
+    return standing is not None and written.table_id == standing.table_id and standing.version >= written.version
 
 
-def _foreign_change(ledger: Ledger, role: str, written: Written, changes: Iterable[Change]) -> Change | None:
-    """The first of the ``changes`` since ``written`` in which someone else added or removed rows; none if that has been undone."""
-    # Maintenance in format 1 did not mark its commits, but it rewrote only the state.
-    if role == "state" and written.table_id is None:
-        return None
+def _foreign_change(ledger: Ledger, changes: Iterable[Change]) -> Change | None:
+    """The first of the ``changes`` in which someone else added or removed rows; none if that has been undone."""
     foreign, every = Counter[str](), Counter[str]()
     first: Change | None = None
     for change in changes:
@@ -171,7 +401,7 @@ def _foreign_change(ledger: Ledger, role: str, written: Written, changes: Iterab
             foreign.update(change.added)
             foreign.subtract(change.removed)
             first = first or change
-    # After a RESTORE the table has the same files as before the foreign change, or as before a rewrite that followed ``written``.
+    # After a RESTORE the table has the same files as before the foreign change, or as before a rewrite that followed the last batch.
     return first if any(foreign.values()) and any(every.values()) else None
 
 
@@ -183,7 +413,7 @@ def _batch_of(change: Change, ledger: Ledger) -> int | None:
 
 
 def _refused(table: OwnTable, written: Written, foreign: Change) -> ForeignWriteError:
-    # Not to the version of ``written``: that would also undo later commits of an open batch.
+    # Not to the version of ``written``: the last batch may have landed after the foreign commit.
     advice = f"undo it by RESTORE TABLE … TO VERSION AS OF {foreign.version - 1}"
     if table.role != "state":
         advice += f", or accept it by `{ACCEPT}`"
@@ -193,179 +423,29 @@ def _refused(table: OwnTable, written: Written, foreign: Change) -> ForeignWrite
     )
 
 
-def refuse_landed(plan: Plan, pipeline: str, tables: Mapping[str, OwnTable]) -> None:
+def refuse_landed(plan: Plan, tables: Mapping[str, OwnTable]) -> None:
     """Raise ``LedgerBehindError`` if a table already contains the batch number of ``plan``."""
-    for role, table in tables.items():
-        for app in {plan.app_id(pipeline, role), plan.legacy_app_id(pipeline, role)}:
-            if table.landed(app, plan.batch) is not None:
-                raise LedgerBehindError(
-                    f"{role} {table.place}: batch {plan.batch} has landed already, but the ledger does not contain it; the ledger was "
-                    "restored from an older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
-                )
-
-
-class Attempt:
-    """One attempt at executing ``plan``: a process that may die at any time, or be overtaken by another attempt.
-
-    Parameters
-    ----------
-    rules
-        Identifies the expectations that this attempt validates with.
-
-    Attributes
-    ----------
-    id
-        Distinguishes this attempt from others at the same plan.
-    written
-        The last write to each table, by role; starts with those of earlier batches and is updated by :meth:`write`.
-    """
-
-    def __init__(self, plan: Plan, pipeline: str, ledger: Ledger, tables: Mapping[str, OwnTable], *, rules: str = "") -> None:
-        self.plan, self.id = plan, self.new_id()
-        self._validation = f"{ledger.open_batch.holds if ledger.open_batch else 0}/{rules}"
-        self._pipeline, self._ledger, self._tables = pipeline, ledger, tables
-        self.written: dict[str, Written] = dict(ledger.written())
-
-    @staticmethod
-    def new_id() -> str:
-        """A random id for an attempt or a plan: 12 hexadecimal digits."""
-        return uuid.uuid4().hex[:12]
-
-    def app_id(self, role: str) -> str:
-        """Application id of the batch's Delta transaction in the table of this role."""
-        name = self.plan.app_id(self._pipeline, role)
-        # A held batch is validated again, and so is one whose rules changed after an attempt died; each validation is recorded.
-        return f"{name}/{self._validation}" if role == "quality" else name
-
-    def metadata(self, **more: str) -> str:
-        """The ``userMetadata`` of this attempt's commits; ids only, since it stays in the table's history."""
-        plan = self.plan
-        metadata = {"pipeline": self._pipeline, "generation": plan.generation, "batch": plan.batch, "attempt": self.id}
-        return json.dumps(metadata | more)
-
-    def landed(self, role: str) -> Landed | None:
-        """The commit of this batch in the table of this role, by this or another attempt; none if it has not landed."""
-        return self._tables[role].landed(self.app_id(role), self.plan.batch)
-
-    def verdict(self) -> str | None:
-        """The verdict with which the batch was published; none if its rows are not in the sink."""
-        found = self.landed("sink")
-        return None if found is None else str(found.note.get("verdict", "passed"))
-
-    def write(self, role: str, write: Callable[[], object], same: Callable[[], bool], *, count: int | None = None) -> Landed:
-        """Call ``write`` to commit the batch's rows to a table, unless they have landed already; returns the commit that counts.
-
-        Parameters
-        ----------
-        write
-            Commits the rows with :meth:`app_id` and :meth:`metadata`.
-        same
-            Whether the batch's rows in the table equal those that ``write`` would commit; called only if another attempt wrote them.
-        count
-            Number of rows that ``write`` adds; null if that is not known, or if the commit may also rewrite rows of other batches.
-
-        Raises
-        ------
-        MixedAttemptError
-            If another attempt wrote other rows.
-        StorageFullError, SinkError, StateError
-            If the commit did not land, or holds another number of rows.
-        Exception
-            Whatever ``write`` raised, if its commit did not land for another reason than a full disk or a lack of permission.
-        """
-        table = self._tables[role]
-        found = self.landed(role)
-        if found is None:
-            self._refuse_strange_sink(table)
-            reach(f"{role}.before")
-            try:
-                write()
-                reach(f"{role}.lost")
-            except Exception as err:
-                found = self.landed(role)
-                if found is None:
-                    storage = self._storage_error(table, err)
-                    if storage is not None:
-                        raise storage from err
-                    raise
-            found = found or self.landed(role)
-            if found is None:
-                raise _error_of(role)(f"{role} {table.place}: the commit of batch {self.plan.batch} did not land; run again")
-        if found.attempt == self.id and None not in (count, found.rows) and found.rows != count:
-            raise _error_of(role)(
-                f"{role} {table.place}: the commit of batch {self.plan.batch} (version {found.version}) holds {found.rows} rows instead of "
-                f"the {count} computed; the batch stays open: give the pipeline a new sink, and backfill it there"
-            )
-        if found.attempt != self.id and not same():
-            raise MixedAttemptError(
-                f"{role} {table.place}: an earlier attempt at batch {self.plan.batch} (version {found.version}) wrote other rows than "
-                "this one computed; run again with the code, modules and source of that attempt, or give the pipeline a new sink and "
-                "backfill it there"
-            )
-        standing = table.standing() or Standing("", found.version)
-        mine = Written(self.plan.batch, standing.table_id, found.version, found.rows or 0, found.digest, found.attempt)
-        accepted = self.written.get(role)
-        if accepted is not None and accepted.version > found.version:  # accepted later changes by others
-            mine = replace(mine, version=accepted.version, digest=None)
-        self.written[role] = mine
-        reach(f"{role}.after")
-        return found
-
-    def _refuse_strange_sink(self, table: OwnTable) -> None:
-        """Refuse a sink that has appeared since the plan was made; every first batch makes its own."""
-        is_there = table.role == "sink" and table.role not in self.written and table.standing() is not None
-        # Another attempt at this batch may have made it just now.
-        if is_there and self.landed(table.role) is None:
-            raise SinkError(
-                f"sink {table.place}: a table is there since batch {self.plan.batch} was planned, which another pipeline or writer made; "
-                "choose another sink.path"
+    for role in ORDER:
+        found = tables[role].newest_batch(plan.app_id(role))
+        if found is not None and found >= plan.batch:
+            raise LedgerBehindError(
+                f"{role} {tables[role].place}: batch {found} has landed already, but the ledger does not contain it; the ledger was "
+                "restored from an older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
             )
 
-    def _storage_error(self, table: OwnTable, err: Exception) -> WindowmillError | None:
-        """The error to raise for ``err``, if a full disk or a lack of permission has caused it."""
-        where = f"{table.role} {table.place}"
-        if is_disk_full(err):
-            return StorageFullError(f"{where}: no room to write batch {self.plan.batch} ({first_line(err)}); free some space and run again")
-        if is_forbidden(err):
-            return _error_of(table.role)(
-                f"{where}: must not be written ({first_line(err)}); give the user of this run the permission, or mount it writable, and "
-                "run again"
-            )
-        return None
 
-    def require(self, ruling: str) -> None:
-        """Refuse a ruling that contradicts what has landed; raises ``OutOfTurnError``."""
-        if ruling == "discard" and self.landed("sink") is not None:
-            raise OutOfTurnError(
-                f"pipeline {self._pipeline}: the rows of batch {self.plan.batch} have been published already, so they cannot be "
-                "discarded; finish the batch with `windowmill run`"
-            )
-
-    def hold(self, outcome: Commit, at: datetime) -> None:
-        """Record that a critical expectation failed; the batch stays open."""
-        self._ledger.record_held(self.plan, outcome, at)
-
-    def commit(self, outcome: Commit, at: datetime) -> None:
-        """Record the commit of the batch; raises ``ForeignWriteError`` if others changed rows of its tables in the meantime."""
-        for role, before in self._ledger.written().items():
-            if role in self._tables:
-                table = self._tables[role]
-                foreign = _foreign_change(self._ledger, role, before, table.changes_after(before.version))
-                if foreign is not None:
-                    raise _refused(table, before, foreign)
-        self._ledger.record_commit(self.plan, outcome, at)
+def _storage_error(table: OwnTable, batch: Batch, err: Exception) -> WindowmillError | None:
+    """The error to raise for ``err``, if a full disk or a lack of permission has caused it."""
+    where = f"{table.role} {table.place}"
+    if is_disk_full(err):
+        return StorageFullError(f"{where}: no room to publish batch {batch.number} ({first_line(err)}); free some space and run again")
+    if is_forbidden(err):
+        return _error_of(table.role)(
+            f"{where}: must not be written ({first_line(err)}); give the user of this run the permission, or mount it writable, and "
+            "run again"
+        )
+    return None
 
 
 def _error_of(role: str) -> type[WindowmillError]:
     return SinkError if role == "sink" else StateError
-
-
-def abandon(plan: Plan, pipeline: str, ledger: Ledger, tables: Mapping[str, OwnTable], at: datetime) -> None:
-    """Abandon the open ``plan``; raises ``OutOfTurnError`` if any of its rows have landed."""
-    for role, table in tables.items():
-        if role != "quality" and table.landed(plan.app_id(pipeline, role), plan.batch) is not None:
-            raise OutOfTurnError(
-                f"pipeline {pipeline}: batch {plan.batch} has written to its {role} {table.place}, so it cannot be abandoned; finish it "
-                "with `windowmill run`"
-            )
-    ledger.record_abandoned(plan, at)

@@ -12,22 +12,21 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake import CommitProperties, DeltaTable
-from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
-from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
+from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
+from windowmill.checkpoints.delta_log_files import actions_of, entry_name, floor_of
 from windowmill.checkpoints.kept_tables import KeptTable
 from windowmill.checkpoints.record_files import SCHEMA, RecordFile, decoded, ordered, packed, read_bytes
 from windowmill.checkpoints.record_merging import FAN, LAST_LEVEL, merged_files, to_merge
 from windowmill.checkpoints.records import Record, sealed
 from windowmill.checkpoints.storage_errors import is_disk_full
+from windowmill.checkpoints.stores import create_table, store_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
 
 #: Number of newest batches read when the ledger is opened.
@@ -177,7 +176,8 @@ class DeltaRecords:
 
     def _check_absent(self) -> None:
         # Only log entries and checkpoints count: a killed writer may also have left a temporary file of an incomplete entry.
-        if "://" not in self._path and any(file.suffix in (".json", ".parquet") for file in Path(self._path, "_delta_log").glob("*")):
+        log = store_of(self._path).get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True))
+        if any(file.extension in ("json", "parquet") for file in log):
             raise LedgerCorruptError(f"ledger {self._path}: its log holds no readable commit; restore the folder from a copy")
 
     def _has_landed(self, file: RecordFile, record: Record, count: int, version: int | None, failure: Exception) -> bool:
@@ -214,20 +214,18 @@ class DeltaRecords:
         count = self._count + sum(file.records for file, _ in added) - sum(file.records for file in removed)
         # No retries: a retry would rebase onto the other writer's record, and both would have planned or committed the same batch.
         fence = CommitProperties(max_commit_retries=0, custom_metadata=properties | {"records": str(count)})
-        table.create_write_transaction(actions, "append", table.schema(), commit_properties=fence)
+        version = table.version() + 1
+        table.create_write_transaction(actions, "append", table.schema(), commit_properties=fence, post_commithook_properties=NO_HOOKS)
+        if floor_of(self._path) >= version:
+            # A log that was cleaned up lets a stalled writer make an old version again, which counts for nothing.
+            raise OSError(f"version {version} is older than the last checkpoint of the log")
+        checkpoint_if_due(self._path, version)
 
     def _opened(self) -> DeltaTable:
-        """The table as loaded; created if missing, and given the columns and properties that an older windowmill did not write."""
+        """The table as loaded; created if missing."""
         if self._table is None:
-            if "://" not in self._path:
-                Path(self._path).mkdir(parents=True, exist_ok=True)
-            self._table = DeltaTable.create(self._path, schema=SCHEMA, mode="error", name="windowmill ledger", configuration=CONFIGURATION)
-        known = {field.name for field in self._table.schema().fields}
-        missing = [field for field in DeltaSchema.from_arrow(SCHEMA).fields if field.name not in known]
-        if missing:
-            fence = CommitProperties(max_commit_retries=0, custom_metadata={"records": str(self._count)})
-            self._table.alter.add_columns(missing, commit_properties=fence)
-            self._table.alter.set_table_properties(CONFIGURATION, commit_properties=fence)
+            settings = {"mode": "error", "name": "windowmill ledger", "configuration": CONFIGURATION}
+            self._table = create_table(self._path, SCHEMA, **settings)
         return self._table
 
 
@@ -248,7 +246,7 @@ def _readable(path: str) -> Iterator[None]:
 def _filesystem(table: DeltaTable) -> pa_fs.FileSystem:
     # Not deltalake's own pyarrow reader: it leaves threads behind that abort the interpreter at exit (1.6.6, exit code 134). Its SQL
     # engine takes half a second to start.
-    return pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri))
+    return store_of(table.table_uri)
 
 
 def _listed(table: DeltaTable, path: str) -> list[RecordFile]:

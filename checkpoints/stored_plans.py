@@ -7,17 +7,12 @@ from typing import Literal
 
 from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 
-#: Fields that earlier releases did not store in records of format 2.
-ADDED_TO_FORMAT_2 = frozenset({"source_mark", "pipeline", "definition"})
 _COMMON = tuple(common.name for common in fields(Plan))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
-    """The fields of a stored plan, in their stored order.
-
-    A field that only the other kind of plan has holds its default. Older records may lack fields with defaults.
-    """
+    """The fields of a stored plan, in their stored order. A field that only the other kind of plan has holds its default."""
 
     batch: int
     action: Literal["run", "backfill"]
@@ -41,7 +36,6 @@ class StoredPlan:
     modules: dict[str, str] = field(default_factory=dict)
     tzdata: str | None = None
     zones: dict[str, str] = field(default_factory=dict)
-    app: str | None = None
     source_mark: str | None = None
     pipeline: str = ""
     definition: dict[str, object] = field(default_factory=dict)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 
-from deltalake import DeltaTable
-
+from windowmill.checkpoints.committer import checkpoint
+from windowmill.checkpoints.data_files import is_ours, remove
 from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.stores import is_table, table_at
 
 #: Number of files above which a table is compacted.
 FEW_FILES = 64
@@ -20,9 +21,9 @@ RETENTION_HOURS = 168
 
 def merge_if_many(path: str) -> bool:
     """Compact the Delta table at ``path`` if it has many files; returns whether it did. Rows do not change."""
-    if not DeltaTable.is_deltatable(path):
+    if not is_table(path):
         return False
-    table = DeltaTable(path)
+    table = table_at(path)
     if len(table.file_uris()) <= FEW_FILES or not delta_rs_can_write(table):
         return False
     table.optimize.compact(target_size=MERGED_BYTES)
@@ -34,29 +35,26 @@ def shorten_log(path: str) -> None:
 
     Writers checkpoint only every 100 commits, which a rarely written table takes long to reach.
     """
-    table = DeltaTable(path)
-    if table.metadata().configuration.get("delta.checkpointPolicy", "classic") == "classic":
-        table.create_checkpoint()
-    if table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true") == "true":
-        table.cleanup_metadata()
+    checkpoint(table_at(path))
 
 
-def vacuum(path: str, retention_hours: int = RETENTION_HOURS) -> int:
+def vacuum(path: str, kept: Collection[str] = (), retention_hours: int = RETENTION_HOURS) -> int:
     """Remove files that no version within ``retention_hours`` needs; returns how many.
 
-    Uncommitted files are removed too, unless the table's folder also contains other data.
+    Uncommitted files are removed too, except those ``kept``. If the table's folder also contains other data, only those of batches are.
     """
-    table = DeltaTable(path)
+    table = table_at(path)
+    every = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
     # deltalake 1.6.6 does not know deletion vector files: a full vacuum would remove them as leftovers.
-    every = "deletionVectors" not in (table.protocol().reader_features or [])
-    if every:
-        leftovers = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
-        every = not _are_of_others(leftovers, path)
-    return len(table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=every))
+    mixed = "deletionVectors" in (table.protocol().reader_features or []) or _are_of_others(every, path)
+    removed = len(table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=not mixed and not kept))
+    leftovers = [file for file in every if is_ours(file) and file not in kept] if mixed or kept else []
+    remove(path, leftovers)
+    return removed + len(leftovers)
 
 
 def _are_of_others(files: Iterable[str], path: str) -> bool:
     """Whether any of ``files``, relative to the table at ``path``, is not a Parquet file or belongs to a table in a subfolder."""
     places = {PurePosixPath(file) for file in files}
     folders = {parent for place in places for parent in place.parents if parent.name}
-    return any(place.suffix != ".parquet" for place in places) or any(DeltaTable.is_deltatable(f"{path}/{folder}") for folder in folders)
+    return any(place.suffix != ".parquet" for place in places) or any(is_table(f"{path}/{folder}") for folder in folders)

@@ -13,7 +13,7 @@ from typing import Any
 from windowmill.expectations import rates
 from windowmill.expectations.engine import load
 from windowmill.expectations.gate import RuleResult, Verdict
-from windowmill.expectations.pages import names, remove, write_page
+from windowmill.expectations.pages import Folder
 
 #: Greatest number of failing rows on a page; the quality table has more.
 _EXAMPLES = 20
@@ -22,7 +22,9 @@ _SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
 _PAGE = re.compile(r"batch-(?P<batch>\d+)-(?P<at>\d{8}T\d{6}\d{6}Z)-(?P<status>passed|warned|held)\.html")
 
 
-def write_docs(folder: str | os.PathLike[str], verdict: Verdict, *, pipeline: str, batch: int, at: datetime, keep: int = 200) -> str:
+def write_docs(
+    folder: str | os.PathLike[str] | Folder, verdict: Verdict, *, pipeline: str, batch: int, at: datetime, keep: int = 200
+) -> str:
     """Write the page of a verdict and the index of all pages; returns the path or URI of the index.
 
     Pages show counts, statistics and the keys of failing rows, never other values of a row.
@@ -30,7 +32,7 @@ def write_docs(folder: str | os.PathLike[str], verdict: Verdict, *, pipeline: st
     Parameters
     ----------
     folder
-        Folder of one pipeline's Data Docs, a local path or a URI of object storage; created if missing.
+        Folder of one pipeline's Data Docs; created if missing.
     at
         Time of the validation; with a time zone.
     keep
@@ -41,22 +43,20 @@ def write_docs(folder: str | os.PathLike[str], verdict: Verdict, *, pipeline: st
     OSError, pyarrow.ArrowException
         If the folder cannot be written.
     """
-    place = os.fspath(folder).rstrip("/")
+    folder = folder if isinstance(folder, Folder) else Folder(folder)
     instant = at.astimezone(UTC)
     page = f"batch-{batch:08d}-{instant:%Y%m%dT%H%M%S%fZ}-{verdict.status}.html"
-    write_page(f"{place}/{page}", _page(verdict, pipeline, batch, instant))
+    folder.write(page, _page(verdict, pipeline, batch, instant))
 
     # Sort by time, because a held batch may be validated again after later ones.
-    pages = sorted((match["at"], name, match) for name in names(place) if (match := _PAGE.fullmatch(name)))
+    pages = sorted((match["at"], name, match) for name in folder.names() if (match := _PAGE.fullmatch(name)))
     for _, name, _ in pages[:-keep]:
-        remove(place, name)
+        folder.remove(name)
     listed = [
         {"file": name, "batch": int(match["batch"]), "at": _STAMP.sub(r"\1-\2-\3 \4:\5:\6", stamp), "status": match["status"]}
         for stamp, name, match in reversed(pages[-keep:])
     ]
-    index = f"{place}/index.html"
-    write_page(index, _template().render(title=f"Data Docs of {pipeline}", pages=listed))
-    return index
+    return folder.write("index.html", _template().render(title=f"Data Docs of {pipeline}", pages=listed))
 
 
 def _page(verdict: Verdict, pipeline: str, batch: int, at: datetime) -> str:

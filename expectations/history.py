@@ -1,16 +1,20 @@
-"""The quality table: a Delta table with one row per rule and validation, written and read without a JVM."""
+"""The quality table: a Delta table with one row per rule and validation, read without a JVM."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.expectations.gate import Verdict
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 SCHEMA = pa.schema(
     [
@@ -40,74 +44,26 @@ JSON_COLUMNS = ("arguments", "observed", "examples")
 _OBSERVED_CHARACTERS = 10_000
 
 
-def record(
-    path: str | os.PathLike[str],
-    verdict: Verdict,
-    *,
-    pipeline: str,
-    generation: str | int,
-    batch: int,
-    attempt: str | int,
-    at: datetime,
-    app_id: str | None = None,
-    metadata: str | None = None,
-) -> bool:
-    """Append a verdict's results in one commit; creates the table if it does not exist.
-
-    Parameters
-    ----------
-    path
-        Path or URI of the quality table.
-    attempt
-        Attempt at the batch; repeated calls for an attempt record it once.
-    at
-        Time of the validation; with a time zone.
-    app_id
-        Application id of the Delta transaction; by default built from pipeline, generation and attempt.
-    metadata
-        The commit's ``userMetadata``.
-
-    Returns
-    -------
-    bool
-        Whether rows were written: ``False`` if the table already has this attempt's results.
-    """
-    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-
-    application = app_id or f"{pipeline}/{generation}/quality/{attempt}"
-    place = os.fspath(path)
-    table = DeltaTable(place) if DeltaTable.is_deltatable(place) else None
-    done = None if table is None else table.transaction_version(application)
-    if done is not None and done >= batch:
-        return False
-    shared = {
-        "pipeline": pipeline,
-        "generation": str(generation),
-        "batch": batch,
-        "attempt": str(attempt),
-        "at": at,
-        "status": verdict.status,
-    }
-    rows = pa.Table.from_pylist([shared | _row(result) for result in verdict.results], schema=SCHEMA)
-    properties = {} if metadata is None else {"userMetadata": metadata}
-    once = CommitProperties(app_transactions=[Transaction(application, batch)], custom_metadata=properties)
-    # Write to the table object that was checked: after a reload, a commit of the same results in between would not be noticed.
-    write_deltalake(table or place, rows, mode="append", commit_properties=once)
-    return True
+def rows_of(verdict: Verdict, *, pipeline: str, generation: str, batch: int, attempt: str, at: datetime) -> pa.Table:
+    """The rows of the quality table for a verdict of an ``attempt`` at a batch, validated ``at`` a time with a time zone."""
+    shared = {"pipeline": pipeline, "generation": generation, "batch": batch, "attempt": attempt, "at": at, "status": verdict.status}
+    return pa.Table.from_pylist([shared | _row(result) for result in verdict.results], schema=SCHEMA)
 
 
-def read(path: str | os.PathLike[str], last: int | None = None, first_batch: int = 0) -> list[dict[str, Any]]:
+def read(
+    path: str | os.PathLike[str], last: int | None = None, first_batch: int = 0, storage_options: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
     """Rule results of the ``last`` validations, or of all, oldest first, with decoded JSON columns; empty if there is no table.
 
     The log's statistics exclude files that hold only batches before ``first_batch``.
     """
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import QueryBuilder
 
-    place = os.fspath(path)
-    if not DeltaTable.is_deltatable(place):
+    opened = _opened(os.fspath(path), storage_options)
+    if opened is None:
         return []
     # Not `to_pyarrow_table`: it leaves threads behind that abort the interpreter at its exit (deltalake 1.6.6, exit code 134).
-    reader = QueryBuilder().register("quality", DeltaTable(place)).execute(f"SELECT * FROM quality WHERE batch >= {first_batch:d}")
+    reader = QueryBuilder().register("quality", opened).execute(f"SELECT * FROM quality WHERE batch >= {first_batch:d}")
     table = pa.table(reader.read_all()).cast(SCHEMA)
     if last is not None:
         instants = sorted(set(table["at"].to_pylist()))[-last:] if last > 0 else []
@@ -116,14 +72,14 @@ def read(path: str | os.PathLike[str], last: int | None = None, first_batch: int
     return [row | {name: None if row[name] is None else json.loads(row[name]) for name in JSON_COLUMNS} for row in rows]
 
 
-def newest_batches(path: str | os.PathLike[str], count: int) -> list[int]:
+def newest_batches(path: str | os.PathLike[str], count: int, storage_options: Mapping[str, str] | None = None) -> list[int]:
     """Numbers of the ``count`` newest validated batches, ascending; batches without rules have no rows."""
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import QueryBuilder
 
-    place = os.fspath(path)
-    if not DeltaTable.is_deltatable(place):
+    opened = _opened(os.fspath(path), storage_options)
+    if opened is None:
         return []
-    builder = QueryBuilder().register("quality", DeltaTable(place))
+    builder = QueryBuilder().register("quality", opened)
     highest = pa.table(builder.execute("SELECT max(batch) AS batch FROM quality").read_all())["batch"][0].as_py()
     if highest is None:
         return []
@@ -134,6 +90,16 @@ def newest_batches(path: str | os.PathLike[str], count: int) -> list[int]:
         if len(numbers) == count or span > highest:
             return sorted(numbers)
         span *= 8
+
+
+def _opened(place: str, storage_options: Mapping[str, str] | None) -> DeltaTable | None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        return DeltaTable(place, storage_options=None if storage_options is None else dict(storage_options))
+    except TableNotFoundError:
+        return None
 
 
 def _row(result: Any) -> dict[str, Any]:

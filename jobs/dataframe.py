@@ -173,7 +173,7 @@ def _of_files(df: DataFrame, batch: Input, slicing: Slicing | None, latest: int 
         stage = slicing.stage
         scan = FileScan.of(df, batch, [*stage.keys, *stage.ties, *stage.source_columns], latest)
         windows = slicing.window_stage(_emission(None, final=final))
-        return None if scan is None else SlicesOfFiles(scan, stage).windows(spark, windows, batch.partitions(spark))
+        return None if scan is None else SlicesOfFiles(scan, stage, scan.usable).windows(spark, windows, batch.partitions(spark))
     if pipeline.time.end is not None or (final and _ticks_past_tuples(pipeline)):
         return None
     live_rows = live.LiveRows.of(pipeline, batch.types)
@@ -209,7 +209,7 @@ class _Bounded:
         if self.label is None:
             return Evaluated(way.windows(way.fresh(rows), self._clock(), batch.batch, partitions * _PARTITIONS_OF_UNKNOWN), None)
         partitions = partitions_for(1 if arrived is None else arrived.n_rows, partitions)
-        worked = way.work(way.fresh(rows), None, self._clock(), batch.batch, partitions, final=self.final).persist()
+        worked = way.work(way.fresh(rows), self._clock(), batch.batch, partitions, final=self.final).persist()
         numbers = worked.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias(NUMBER_OF))
         late = rows.join(numbers, NUMBER_OF).select(backquoted(self.label), F.lit("too_late").alias(REASON))
         return Evaluated(results(worked), _unusable(rows, self.label).unionByName(late))

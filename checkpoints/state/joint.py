@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
+from deltalake import QueryBuilder, WriterProperties, write_deltalake
 
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.quoting import quoted
@@ -19,6 +19,7 @@ from windowmill.checkpoints.state.log import latest_entries, own_entries
 from windowmill.checkpoints.state.partials import Needed
 from windowmill.checkpoints.state.position_compaction import needed_rows, rows_of_group, search_order
 from windowmill.checkpoints.state.wanted import span_condition
+from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, KIND, LEVEL, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.positions import LIVE, SEQUENCE
@@ -103,7 +104,7 @@ def compact_entries(
     first
         The first batch whose rows are rewritten, and no older ones; null for all. Only where all windows go over positions.
     """
-    table = DeltaTable(path)
+    table = table_at(path)
     if not delta_rs_can_write(table):
         return 0
     schema = pa.schema(table.schema().to_arrow())
@@ -122,7 +123,7 @@ def compact_entries(
         # With properties of its own, delta-rs does not compress unless told to.
         writer_properties=WriterProperties(compression="SNAPPY", max_row_group_size=group),
     )
-    return before - number_of_rows(DeltaTable(path))
+    return before - number_of_rows(table_at(path))
 
 
 def _kept(

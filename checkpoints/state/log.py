@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.quoting import backquoted, quoted
@@ -18,6 +17,7 @@ from windowmill.checkpoints.state.base import StateTable, files_of, number_of_ro
 from windowmill.checkpoints.state.opening import reporting_damage
 from windowmill.checkpoints.state.reading import require_columns
 from windowmill.checkpoints.state.wanted import Condition, ReadLimit
+from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY
@@ -93,7 +93,7 @@ class LogTable(StateTable):
         wanted = latest.where(F.col(DUE) <= watermark).select(*columns)
         if touched is not None:
             wanted = touched.select(*(F.col(backquoted(name)).alias(label) for name, label in keys.items())).unionByName(wanted).distinct()
-        if n_touched + number_of_rows(DeltaTable(self._path)) <= _MOST_SENT_KEYS:
+        if n_touched + number_of_rows(table_at(self._path)) <= _MOST_SENT_KEYS:
             wanted = F.broadcast(wanted)
         alike = [log[backquoted(label)].eqNullSafe(wanted[backquoted(label)]) for label in keys.values()]
         return log.join(wanted, reduce(and_, alike), "left_semi")
@@ -155,12 +155,12 @@ def _of_keys(log: pa.Table, touched: pa.Table, keys: Sequence[str], watermark: i
 
 def keeps_log(path: str) -> bool:
     """Whether there is a log of live rows, and nothing else, at ``path``."""
-    return DeltaTable.is_deltatable(path) and is_log(path)
+    return is_table(path) and is_log(path)
 
 
 def is_log(path: str) -> bool:
     """Whether the state table at ``path`` is a log of live rows and nothing else."""
-    names = DeltaTable(path).schema().to_arrow().names
+    names = table_at(path).schema().to_arrow().names
     return KIND in names and not {SEQUENCE, SLICE, GAP} & set(names)
 
 

@@ -13,24 +13,25 @@ from deltalake import DeltaTable, Field, QueryBuilder
 from deltalake.schema import PrimitiveType
 
 from windowmill.checkpoints.formats import FORMAT, FORMATS, UNCHECKED_THROUGH, check_format, ours
+from windowmill.checkpoints.stores import table_at
 
 
 def migrated(table: DeltaTable, path: str) -> DeltaTable:
     """Migrate the state ``table`` at ``path`` to this release's format; raises ``StateError`` if its format is newer."""
     while (found := check_format(table, "state")) < FORMATS["state"]:
         STEPS[found](path)
-        table = DeltaTable(path)
+        table = table_at(path)
     return table
 
 
 def add_row_checksums(path: str) -> None:
     """Format 1 to 2: add the column ``_sum``. Existing rows stay without checksums; a table property records their last batch."""
-    table = DeltaTable(path)
+    table = table_at(path)
     found = pa.table(QueryBuilder().register("state", table).execute("SELECT max(_batch) AS last FROM state").read_all())
     last = pc.max(found.column("last")).as_py()
     if "_sum" not in pa.schema(table.schema().to_arrow()).names:
         table.alter.add_columns([Field("_sum", PrimitiveType("long"))], commit_properties=ours("migrate to format 2"))
-    DeltaTable(path).alter.set_table_properties(
+    table_at(path).alter.set_table_properties(
         {FORMAT: "2", UNCHECKED_THROUGH: str(-1 if last is None else last)},
         raise_if_not_exists=False,
         commit_properties=ours("migrate to format 2"),

@@ -29,6 +29,7 @@ from windowmill.checkpoints.state.wanted import (
     rows_of_part,
     span_condition,
 )
+from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.session_partials import LAST
@@ -107,7 +108,7 @@ class PartialTable(StateTable):
 
 def has_nodes(path: str) -> bool:
     """Whether the state table at ``path`` also holds nodes; this is fixed when the table is created."""
-    return LEVEL in DeltaTable(path).schema().to_arrow().names
+    return LEVEL in table_at(path).schema().to_arrow().names
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,9 @@ def compact_partials(path: str, needed: Needed | None) -> int:
     """
     if not delta_rs_can_write(path):
         return 0
-    rows_before = number_of_rows(DeltaTable(path))
-    for group in _merged(files_of(DeltaTable(path))):
-        table = DeltaTable(path)
+    rows_before = number_of_rows(table_at(path))
+    for group in _merged(files_of(table_at(path))):
+        table = table_at(path)
         within = f"{BATCH} >= {group.first} AND {BATCH} <= {group.last}"
         expired = needed is not None and any(map(needed.others_in, group.files))
         if not _fit(group):
@@ -193,7 +194,7 @@ def compact_partials(path: str, needed: Needed | None) -> int:
             merged = QueryBuilder().register("state", table).execute(query)
             # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
             write_deltalake(table, merged, mode="overwrite", predicate=within, commit_properties=REWRITE)
-    return rows_before - number_of_rows(DeltaTable(path))
+    return rows_before - number_of_rows(table_at(path))
 
 
 def _least(file: Mapping[str, Any], column: str) -> int:

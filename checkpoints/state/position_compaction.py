@@ -14,6 +14,7 @@ from windowmill.checkpoints.appending import SMALL_BATCH_ROWS
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import COMPACTED_BYTES, FEW_ENTRIES, FEW_FILES, BatchFiles, batches_of, by_batches, files_of
 from windowmill.checkpoints.state.searched_files import footer
+from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, TIME
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, SEQUENCE, THROUGH, WAITING
@@ -38,7 +39,7 @@ def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
     lay_out
         Whether also a large file of one batch is to be rewritten in the order in which it is searched.
     """
-    table = DeltaTable(path)
+    table = table_at(path)
     groups = by_batches(files_of(table))
     many = sum(len(group.files) for group in groups) > FEW_FILES
     first, taken = len(groups), BatchFiles(0, 0, [])

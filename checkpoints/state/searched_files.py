@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.fs import DeltaStorageHandler
 
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.reading import WHOLE_BYTES, open_file, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import ReadLimit
+from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL
 from windowmill.windowing.columnar.buckets import KeyFilter
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
@@ -181,7 +180,7 @@ class SearchedFiles:
 
 
 def _open(table: DeltaTable, file: Mapping[str, Any]) -> pq.ParquetFile:
-    return open_file(pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri)), table.table_uri, file)
+    return open_file(store_of(table.table_uri), table.table_uri, file)
 
 
 def footer(table: DeltaTable, file: Mapping[str, Any]) -> pq.FileMetaData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,12 +10,12 @@ from datetime import UTC, datetime
 from functools import partial
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.batches import BackfillPlan, Plan
+from windowmill.checkpoints.commit_stores import check_conditional_writes
 from windowmill.checkpoints.kept_tables import tables_kept
 from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.protocol import Attempt
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.outcomes import Done, Ruling
@@ -24,6 +25,7 @@ from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.reading import Arrival
 from windowmill.jobs.spark import launch
+from windowmill.jobs.spark.committer import tables_of
 from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import OutOfTurnError, ServerGoneError
@@ -61,11 +63,10 @@ def run(
     HeldError
         If a critical expectation failed; nothing of that batch is published.
     """
-    done: list[Done] = []
-    with _leased(pipeline, progress) as (runnable, ledger):
-        if ruling:
-            _require_held(runnable, ledger, ruling)
-        while max_batches is None or len(done) < max_batches:
+    with _leased(pipeline, progress) as (runnable, ledger, done):
+        if ruling or ledger.held_batch:
+            done.append(_rule(runnable, ledger, progress, ruling, accepted))
+        while not ruling and (max_batches is None or len(done) < max_batches):
             plan = planning.next_run(
                 runnable,
                 ledger,
@@ -76,9 +77,7 @@ def run(
             )
             if plan is None:
                 break
-            done.append(_execute(runnable, plan, ledger, progress, ruling))
-            if ruling:
-                break
+            done.append(_execute(runnable, plan, ledger, progress))
     return done
 
 
@@ -95,56 +94,81 @@ def backfill(
 
     ``arrival`` is the order in which the rows count as arrived: the order in which earlier batches read them, or event-time order.
     """
-    with _leased(pipeline, progress) as (runnable, ledger):
-        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=_begin_spark)
-        return _execute(runnable, plan, ledger, progress, None)
+    with _leased(pipeline, progress) as (runnable, ledger, done):
+        if done and isinstance(done[0].plan, BackfillPlan) and done[0].plan.range == (begin, end):
+            return done[0]
+        begin_spark = partial(_begin_spark_if_sure, runnable)
+        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=begin_spark)
+        return _execute(runnable, plan, ledger, progress)
 
 
 def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
-    """Abandon the open batch; raises ``OutOfTurnError`` if no batch is open, or if any of its rows have landed."""
-    with _leased(pipeline, progress) as (runnable, ledger):
-        if ledger.open_batch is None:
+    """Abandon the held batch; raises ``OutOfTurnError`` if none is held, as the rows of every other batch have been published."""
+    with _leased(pipeline, progress) as (runnable, ledger, _):
+        held = ledger.held_batch
+        if held is None:
             raise OutOfTurnError(f"pipeline {pipeline.pipeline}: no batch is open, so there is nothing to abandon; see `windowmill status`")
-        plan = ledger.open_batch.plan
-        protocol.abandon(plan, pipeline.pipeline, ledger, own_tables(runnable), datetime.now(UTC))
-        return plan
+        protocol.rule(ledger, "abandoned", own_tables(runnable), datetime.now(UTC))
+        return held.plan
 
 
 @contextmanager
-def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, Ledger]]:
-    """Hold the pipeline's lease, and open its ledger."""
+def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, Ledger, list[Done]]]:
+    """Hold the pipeline's lease, open its ledger, and finish the batch of a run that died after its record; also gives that batch."""
     runnable = runnable_of(pipeline)
+    check_conditional_writes(runnable.places.root, [runnable.sink_path, runnable.places.root], progress.say)
     with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
-        yield runnable, Ledger.open(pipeline)
-
-
-def _begin_spark(_source: SourceTable, reading: Reading) -> None:
-    launch.begin(brief=is_short_run(reading.size_bytes))
+        ledger = Ledger.open(pipeline)
+        planning.check_owner(pipeline, ledger)
+        made, newest = protocol.settle(ledger, tables_of(runnable)), ledger.newest
+        done: list[Done] = []
+        if made and newest is not None:
+            progress.say(f"{runnable.name}: batch {newest.number} was recorded by an earlier run; made the {made} commits that it lacked")
+            done = [Done(newest.plan, newest.outcome)] if newest.status == "committed" else []
+        yield runnable, ledger, done
 
 
 def _begin_spark_if_sure(runnable: Runnable, source: SourceTable, reading: Reading) -> None:
     if is_sure_to_use_spark(runnable, source, reading):
-        _begin_spark(source, reading)
+        launch.begin(brief=is_short_run(reading.size_bytes))
 
 
-def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None) -> Done:
+def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Done:
     progress.timings.clear()
     progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=runnable.pipeline.time.unit is None)}")
     from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
 
     try:
-        done = run_batch(runnable, plan, ledger, progress, ruling)
+        done = run_batch(runnable, plan, ledger, progress)
     except ServerGoneError as err:
-        # Another attempt at the same plan, as a new run would make it; where no server answers it starts Spark in this process.
+        # Another attempt, as a new run would make it; where no server answers it starts Spark in this process.
         progress.say(f"  {err}; batch {plan.batch} begins anew")
         progress.timings.clear()
-        done = run_batch(runnable, plan, ledger, progress, ruling)
-    for line in warnings_of(done.commit, runnable.pipeline, runnable.places):
-        progress.say(f"  warning: {line}")
+        done = run_batch(runnable, replace(plan, attempt=uuid.uuid4().hex[:12]), ledger, progress)
+    _warn(runnable, done, progress)
     return done
 
 
-def _require_held(runnable: Runnable, ledger: Ledger, ruling: Ruling) -> None:
-    if ledger.open_batch is None or ledger.open_batch.status != "held":
+def _rule(runnable: Runnable, ledger: Ledger, progress: Progress, ruling: Ruling | None, accepted: planning.Accepted) -> Done:
+    """Publish or drop the held batch's results: as ``ruling`` says, else as another validation by the present rules."""
+    held = ledger.held_batch
+    if held is None:
         raise OutOfTurnError(f"pipeline {runnable.name}: no batch is held, so there is nothing to {ruling}; see `windowmill status`")
-    Attempt(ledger.open_batch.plan, runnable.name, ledger, own_tables(runnable)).require(ruling)
+    ledger.check_meaning(runnable.pipeline)
+    planning.check_tables(runnable, ledger, accepted)
+    progress.timings.clear()
+    progress.say(f"{runnable.name}: batch {held.number} is held: {held.plan.describe(instants=runnable.pipeline.time.unit is None)}")
+    if ruling:
+        verdict = {"release": "released", "discard": "discarded"}[ruling]
+        done = Done(held.plan, protocol.rule(ledger, verdict, tables_of(runnable), datetime.now(UTC)))
+    else:
+        from windowmill.jobs.batch.steps import validate_again
+
+        done = validate_again(runnable, held, ledger, progress)
+    _warn(runnable, done, progress)
+    return done
+
+
+def _warn(runnable: Runnable, done: Done, progress: Progress) -> None:
+    for line in warnings_of(done.commit, runnable.pipeline, runnable.places):
+        progress.say(f"  warning: {line}")

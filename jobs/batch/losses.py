@@ -1,6 +1,6 @@
 """Tells what a batch lost to quarantine: rows by reason, a few of them, and what would keep them.
 
-Works from the staged quarantine rows alone, a part at a time, so its cost and memory do not depend on which engine judged them.
+Works from the quarantine rows alone, a part at a time, so its cost and memory do not depend on which engine judged them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from windowmill.windowing.durations import DAY_US, SECOND_US
 from windowmill.windowing.redaction import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from windowmill.jobs.spark.staging import Staged
     from windowmill.windowing.durations import Duration
     from windowmill.windowing.spec import Pipeline
 
+#: Columns of the quarantine table that are read.
+COLUMNS = ("reason", "detail", "event_time", "watermark", "row")
 #: Share of the rows that may still be too late under the delay that a remedy names.
 _STILL_LATE = 0.001
 #: Examples in all, and characters of a text in one.
@@ -42,11 +43,13 @@ _REMEDIES = {
 }
 
 
-def loss_of(staged: Staged, pipeline: Pipeline, *, rows_read: int, seen: int | None, first: bool) -> Loss:
-    """Summarize the ``staged`` quarantine rows of a batch.
+def loss_of(parts: Iterable[pa.RecordBatch], pipeline: Pipeline, *, rows_read: int, seen: int | None, first: bool) -> Loss:
+    """Summarize the quarantine rows of a batch.
 
     Parameters
     ----------
+    parts
+        The rows, with :data:`COLUMNS` at least.
     seen
         Greatest event time after the batch, in ticks of the axis.
     first
@@ -56,7 +59,7 @@ def loss_of(staged: Staged, pipeline: Pipeline, *, rows_read: int, seen: int | N
     details: Counter[str] = Counter()
     examples: list[Mapping[str, Any]] = []
     lags = Lags(vouched=pipeline.time.watermark == "data_interval_end")
-    for part in staged.batches(["reason", "detail", "event_time", "watermark", "row"]):
+    for part in parts:
         for counted in part.column("reason").value_counts().to_pylist():
             # Two examples of a reason where it first occurs, so that a frequent one leaves room for others.
             taken = 1 if counted["values"] in reasons else 2

@@ -1,4 +1,4 @@
-"""Plans the next batch and records the plan in the ledger. No JVM: a run that finds nothing new ends here."""
+"""Plans the next batch. Writes nothing. No JVM: a run that finds nothing new ends here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import version as distribution_version
 from typing import Any
 
@@ -20,11 +20,10 @@ from windowmill.checkpoints.storage_errors import forbidden_folder
 from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, check_readable, next_reach, reading_of
+from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, check_readable, next_reach
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import (
-    LedgerError,
     OutOfTurnError,
     SinkError,
     SourceReplacedError,
@@ -47,7 +46,7 @@ class Accepted:
 
 NOTHING_ACCEPTED = Accepted()
 
-#: Called with the source and what a batch will read of it, before its plan is checked and recorded.
+#: Called with the source and what a batch will read of it, before its plan is checked.
 OnReading = Callable[[SourceTable, Reading], None]
 
 
@@ -67,24 +66,21 @@ def next_run(
     arrival: Arrival = "log",
     accepted: Accepted = NOTHING_ACCEPTED,
     on_reading: OnReading = _ignore,
-    record: bool = True,
 ) -> Plan | None:
-    """The plan of the next batch: the open plan if a run died, else a new plan of the new source versions; null if nothing is to do.
+    """The plan of the next batch, of the new source versions; null if nothing is to do. The last batch must be settled, and not held.
 
-    ``on_reading`` is called with what the batch will read of its source, before the plan is checked and recorded. Without ``record`` a new
-    plan is only checked.
+    ``on_reading`` is called with what the batch will read of its source, before the plan is checked.
     """
     pipeline = runnable.pipeline
-    _check_ledger(pipeline, ledger)
+    check_owner(pipeline, ledger)
+    ledger.check_meaning(pipeline)
     source, last = _source(runnable, ledger), ledger.last_commit
-    if ledger.open_batch:
-        return _reused(runnable, ledger, ledger.open_batch.plan, source, arrival, accepted, on_reading)
     after = last.plan.to_version if last else -1
     vouched = _vouched(pipeline, interval_end)
     if source.version <= after and not _moves_on(pipeline, ledger, vouched):
         verify_standing(ledger, own_tables(runnable))
         return None
-    _verify(runnable, ledger, accepted)
+    check_tables(runnable, ledger, accepted)
     options = runnable.source.options
     reach = next_reach(
         runnable,
@@ -100,8 +96,6 @@ def next_run(
     seen = last.outcome.seen if last and last.outcome else None
     plan = RunPlan(**_pinned(pipeline, ledger, source, reach), seen=seen, interval_end=interval_end_us)
     _check(runnable, ledger, source, plan)
-    if record:
-        ledger.record_plan(plan, datetime.now(UTC))
     return plan
 
 
@@ -121,17 +115,15 @@ def next_backfill(
     recomputes emitted windows from the versions that earlier batches read, and never runs ahead of the schedule.
     """
     pipeline = runnable.pipeline
-    _check_ledger(pipeline, ledger)
-    if ledger.open_batch:
-        plan = ledger.open_batch.plan
-        if isinstance(plan, BackfillPlan) and plan.range == (begin, end):
-            return _reused(runnable, ledger, plan, _source(runnable, ledger), arrival, accepted, on_reading)
-        raise LedgerError(
-            f"pipeline {runnable.name}: batch {plan.batch} ({plan.action}) is still open; finish it with `windowmill run` "
-            "(or release or discard it if it is held), or drop it with `windowmill abandon`, then backfill"
+    check_owner(pipeline, ledger)
+    ledger.check_meaning(pipeline)
+    if ledger.held_batch:
+        raise OutOfTurnError(
+            f"pipeline {runnable.name}: batch {ledger.held_batch.number} is held; `windowmill run`, release, discard or abandon it, then "
+            "backfill"
         )
     source, last = _source(runnable, ledger), ledger.last_commit
-    _verify(runnable, ledger, accepted)
+    check_tables(runnable, ledger, accepted)
     before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
     reach = backfill_reach(runnable, source, before, arrival)
     on_reading(source, check_readable(runnable, source, reach, again=bool(before)))
@@ -144,7 +136,6 @@ def next_backfill(
         builds_state=last is None,
     )
     _check(runnable, ledger, source, plan)
-    ledger.record_plan(plan, datetime.now(UTC))
     return plan
 
 
@@ -171,23 +162,12 @@ def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reac
         "modules": user_code.module_digests(pipeline),
         "tzdata": user_code.tzdata_version(pipeline),
         "zones": user_code.zone_digests(pipeline, now_us),
-        "app": f"windowmill/{ledger.generation}",
     }
 
 
-def _reused(
-    runnable: Runnable, ledger: Ledger, plan: Plan, source: SourceTable, arrival: Arrival, accepted: Accepted, on_reading: OnReading
-) -> Plan:
-    """The open batch's ``plan``, after checking that source, code and tables still match it."""
-    _check_arrival(runnable.pipeline, plan, arrival)
-    _check_columns(runnable, plan.source_schema, source, repeats=True)
-    _verify(runnable, ledger, accepted)
-    on_reading(source, reading_of(runnable, source, plan))
-    return plan
-
-
-def _verify(runnable: Runnable, ledger: Ledger, accepted: Accepted) -> None:
-    _check_tables(runnable)
+def check_tables(runnable: Runnable, ledger: Ledger, accepted: Accepted) -> None:
+    """Refuse the pipeline's tables if others have changed them, and modules and time zones that have changed since the last batch."""
+    _check_writable(runnable)
     verify(ledger, own_tables(runnable), accept_changes=accepted.changes)
     if ledger.newest_kept and not accepted.code:
         user_code.check_modules(runnable.pipeline, ledger.newest_kept.plan)
@@ -211,7 +191,7 @@ def _check(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) 
     result_types(pipeline, columns.arrow)
     check_strict(pipeline, columns.arrow)
     _check_strict_state(runnable)
-    refuse_landed(plan, runnable.name, own_tables(runnable))
+    refuse_landed(plan, own_tables(runnable))
 
 
 def _check_strict_state(runnable: Runnable) -> None:
@@ -226,25 +206,23 @@ def _check_strict_state(runnable: Runnable) -> None:
         )
 
 
-def _check_columns(runnable: Runnable, before: str, source: SourceTable, *, repeats: bool = False) -> None:
+def _check_columns(runnable: Runnable, before: str, source: SourceTable) -> None:
     from windowmill.checkpoints.state.log import keeps_log
     from windowmill.jobs.sources.columns import check_unchanged
 
     in_log = keeps_log(runnable.places.state)
-    check_unchanged(before, source.schema_json, runnable.pipeline, source.path, keeps_log=in_log, repeats=repeats)
+    check_unchanged(before, source.schema_json, runnable.pipeline, source.path, keeps_log=in_log)
 
 
-def _check_ledger(pipeline: Pipeline, ledger: Ledger) -> None:
-    """Refuse a ledger that another pipeline has written, or this one by another meaning."""
+def check_owner(pipeline: Pipeline, ledger: Ledger) -> None:
+    """Refuse a ledger that another pipeline has written."""
     newest = ledger.newest_kept
-    # Earlier releases did not record the name.
-    if newest and newest.plan.pipeline not in ("", pipeline.pipeline, pipeline.renamed_from):
+    if newest and newest.plan.pipeline not in (pipeline.pipeline, pipeline.renamed_from):
         raise SpecChangedError(
             f"pipeline {pipeline.pipeline}: the ledger {ledger.path} is that of the pipeline {newest.plan.pipeline!r} (last batch "
             f"{newest.number}); give this pipeline its own sink.path (and checkpoints.path), or, if it is the same under another name, "
             f"say renamed_from: {newest.plan.pipeline}"
         )
-    ledger.check_meaning(pipeline)
 
 
 def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
@@ -266,15 +244,6 @@ def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
             "copy of the table that others have written to; put the old table back, or give the pipeline a new sink and backfill it there"
         )
     return source
-
-
-def _check_arrival(pipeline: Pipeline, plan: Plan, arrival: Arrival) -> None:
-    """Refuse to change the order of arrival of an open batch."""
-    if arrival == "event_time" and (plan.snapshot is None or plan.snapshot < plan.to_version):
-        raise OutOfTurnError(
-            f"pipeline {pipeline.pipeline}: batch {plan.batch} is still open and was planned in log order; finish it without "
-            "--arrival event_time"
-        )
 
 
 def _vouched(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
@@ -308,7 +277,7 @@ def _moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:
     return grids.any_end(*shown)
 
 
-def _check_tables(runnable: Runnable) -> None:
+def _check_writable(runnable: Runnable) -> None:
     """Refuse the pipeline's tables if this process must not write them, or with features that neither delta-rs nor Spark can write."""
     for role, table in own_tables(runnable).items():
         folder = forbidden_folder(table.place)

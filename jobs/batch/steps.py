@@ -1,352 +1,247 @@
-"""Executes one batch: plan → survey → restore → apply → validate → publish → remember → commit.
+"""Executes one batch: compute → validate → record → publish.
 
-After a crash at any point the next run repeats the same plan. Each table's commit carries the batch number, so a commit that has landed
-is adopted and not written twice, and only the record in the ledger makes the batch count (:mod:`windowmill.checkpoints.protocol`).
+Tasks write files beside the tables that these are for. The record in the ledger, which names the files, is the commit point: before it a
+crash leaves files that no one reads, after it only commits are to be made, by whoever comes next (:mod:`windowmill.checkpoints.protocol`).
 """
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql import SparkSession
 
-from windowmill.checkpoints.batches import BackfillPlan, Commit, Plan
+from windowmill.checkpoints import protocol
+from windowmill.checkpoints.batches import Batch, Changes, Commit, Plan
 from windowmill.checkpoints.failpoints import reach
-from windowmill.checkpoints.formats import prepare
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.protocol import Attempt
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.checkpoints.upkeep import merge_if_many
-from windowmill.expectations import docs, history
+from windowmill.checkpoints.state.opening import open_state
 from windowmill.expectations.engine import load_in_background
-from windowmill.expectations.gate import Verdict, validate
-from windowmill.expectations.rates import Loss
-from windowmill.jobs.batch import sink
-from windowmill.jobs.batch.adopting import same_quarantined, same_rows
-from windowmill.jobs.batch.losses import loss_of
-from windowmill.jobs.batch.outcomes import Done, Ruling
+from windowmill.expectations.gate import Verdict
+from windowmill.jobs.batch import engine, losses, verdicts
+from windowmill.jobs.batch.compaction import compact_tables
+from windowmill.jobs.batch.compute import ComputedBatch, Job, compute_here, compute_in_a_task, compute_on_spark
+from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.batch.spark_use import rows_without_spark
+from windowmill.jobs.batch.validating import ResultFiles, validate_files
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.spark import failures
 from windowmill.jobs.spark.access import access_to
+from windowmill.jobs.spark.committer import tables_of
 from windowmill.jobs.spark.session import import_client, spark_session
 from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spark.shipping import shipment_of
-from windowmill.jobs.spark.staging import STAGING, Staged, clear, clear_leftovers
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.base import Applied
-from windowmill.jobs.ways.choose import way_of
-from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.surveyed import Surveyed
-from windowmill.jobs.ways.way import Restored, Way
-from windowmill.windowing.columnar.added_columns import BATCH, SUM
-from windowmill.windowing.columnar.chunks import without_empty_chunks
-from windowmill.windowing.errors import HeldError, ServerGoneError, WindowmillError, first_line
-
-#: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
-MERGED_EVERY = 16
+from windowmill.jobs.spark.usage import Usage
+from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
+from windowmill.jobs.ways.task_output import read_files
+from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.errors import LocalComputeError, ServerGoneError, WindowmillError, first_line
 
 
-def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, ruling: Ruling | None = None) -> Done:
-    """Execute ``plan`` and commit it.
+def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Done:
+    """Execute ``plan``.
 
     Raises
     ------
     HeldError
-        If a critical expectation failed: nothing is published, the batch stays open, and its rows are kept for inspection.
+        If a critical expectation failed: the batch is recorded, but nothing of it is published until it is ruled on.
     """
     with _steps(runnable, plan, ledger, progress) as batch:
-        way = batch.way
-        surveyed = batch.survey(way)
-        restored = batch.restore(way, surveyed)
-        result = batch.apply(way, surveyed, restored)
-        verdict = batch.validate(result, ruling)
-        published = batch.publish(result, verdict)
-        remembered = batch.remember(way, result)
-        done = batch.commit(result, verdict, published, remembered)
-        batch.compact(way)
-        return done
+        computed = batch.compute()
+        verdict = batch.validate(computed)
+        outcome = batch.record(computed, verdict)
+        batch.publish(outcome, verdict)
+        batch.compact(computed)
+        return Done(plan, outcome)
 
 
 class _Steps:
-    """The steps of one batch; each is idempotent."""
+    """The steps of one batch."""
 
     def __init__(self, runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> None:
         self.runnable, self.plan, self.ledger, self.progress = runnable, plan, ledger, progress
         self.pipeline, self.places = pipeline, places = runnable.pipeline, runnable.places
-        self.attempt = Attempt(plan, runnable.name, ledger, own_tables(runnable), rules=runnable.rules_digest)
-        # Each attempt has its own folder: on object storage, which has no lease, another may work on the same batch.
-        if "://" not in places.root:  # listing object storage is slow, so `maintain` does it
-            clear_leftovers(places.root, running=True)
-        self.staging = f"{places.root}/{STAGING}/{uuid.uuid4().hex[:12]}"
-        self.applied: Applied | None = None
-        #: The result rows, if they were collected into this process for validation.
-        self.collected: pa.Table | None = None
+        self.spark = cache(self._start_spark)
+        self.tables = tables_of(runnable, self.spark)
+        self.changes: dict[str, Changes] = {}
+        self.usage = Usage(f"{pipeline.pipeline}, batch {plan.batch}")
+        progress.around = self.usage.step
+        #: Who computed the batch, as its record says it.
+        self.engine: dict[str, object] = {}
         import_client()
         load_in_background()
         # The table's columns may have changed since the plan was made.
         source = replace(open_source(pipeline), schema_json=plan.source_schema)
-        reading = reading_of(runnable, source, plan)
-        plain = None if isinstance(plan, BackfillPlan) else rows_without_spark(runnable, source, reading)
-        self.batch = TableInput.of(runnable, plan, source, reading, plain, left_at=ledger.state_version)
-        self.spark = cache(self._start_spark)
-        if plain is None:
-            self.spark()
-        self.way = way_of(self.spark, self.batch, places.state)
+        state = ledger.written().get("state")
+        check = open_state(places.state, left_at=None if state is None else state.version)
+        self.job = Job.of(runnable, plan, source, reading_of(runnable, source, plan), check)
 
     def _start_spark(self) -> SparkSession:
+        if engine.compute_of(self.pipeline) == "local":
+            raise self._refused("only Spark evaluates one of its rules, or writes to its tables")
         with self.progress.step("start", "Spark"):
-            brief = is_short_run(self.batch.reading.size_bytes)
+            brief = is_short_run(self.job.reading.size_bytes)
             shipment = shipment_of(self.pipeline)  # what it holds decides which session of a server is used
             spark = spark_session(f"windowmill {self.pipeline.pipeline}", brief=brief, shipment=shipment, say=self._warn)
             access_to(spark).ship(shipment)
+        self.usage.watch(spark)
         return spark
 
     def _warn(self, what: str) -> None:
         self.progress.say(f"  {what}")
 
-    def survey(self, way: Way) -> Surveyed:
-        reach("survey.begin")
-        with self.progress.step("survey", "which windows the new rows complete"):
-            return way.survey()
+    def compute(self) -> ComputedBatch:
+        """Compute the batch into files."""
+        reach("compute.begin")
+        computed = self._computed()
+        self.changes = dict(computed.changes)
+        return computed
 
-    def restore(self, way: Way, surveyed: Surveyed) -> Restored:
-        reach("restore.begin")
-        with self.progress.step("restore", "the state that rows and windows need"):
-            return way.restore(surveyed)
+    def _computed(self) -> ComputedBatch:
+        in_a_task = True
+        # Without rows there is nothing to distribute: no task is worth its start.
+        if engine.tries_this_process(self.pipeline) or not self.job.input.files:
+            try:
+                computed = compute_here(self.job, step=self.progress.step)
+            except TooLargeError as err:
+                if engine.compute_of(self.pipeline) == "local":
+                    raise self._refused(str(err)) from err
+                in_a_task = isinstance(err, OnlySparkError)  # else it is too large for one task, too
+            else:
+                self.engine = {"engine": "local"}
+                return computed
+        computed = self._computed_on_spark(in_a_task=in_a_task)
+        self.engine = self.usage.told(computed.executors)
+        return computed
 
-    def apply(self, way: Way, surveyed: Surveyed, restored: Restored) -> Applied:
-        reach("apply.begin")
-        with self.progress.step("apply", "new rows and restored state into windows"):
-            self.applied = way.apply(surveyed, restored, self.staging)
-            return self.applied
+    def _computed_on_spark(self, *, in_a_task: bool) -> ComputedBatch:
+        if in_a_task:
+            with suppress(TooLargeError):
+                return compute_in_a_task(self.job, self.spark(), self.progress.step)
+        return compute_on_spark(self.job, self.spark(), self.progress.step)
 
-    def validate(self, result: Applied, ruling: Ruling | None) -> str:
-        """The verdict on the rows to publish; raises ``HeldError`` if they must not be published."""
-        reach("validate.begin")
-        with self.progress.step("validate", f"{result.row_count} rows against the expectations"):
-            small = result.row_count <= limits.MOST_VALIDATED_IN_PANDAS
-            rows = self._rows(result)
-            if small and isinstance(rows, DataFrame):
-                rows = rows.toArrow()
-            self.collected = rows if small else None
-            published = self.attempt.verdict()
-            if published is not None:
-                # An earlier attempt validated and published the rows before it died: they can no longer be held.
-                self.progress.say(f"  batch {self.plan.batch} has been published by an earlier attempt ({published})")
-                return published
-            verdict = validate(
-                rows,
-                self.pipeline,
-                columns=self.batch.sink_schema.names,
-                count=result.row_count,
-                rows_read=result.rows_read,
-                rows_quarantined=result.rows_quarantined,
-                loss=partial(self._loss, result),
-                spark=self.spark,
-            )
-            self._record(verdict)
-        self.progress.say(f"  {verdict.describe()}")
-        for row in verdict.lost:
-            self.progress.say(f"    quarantined, for example: {json.dumps(row, ensure_ascii=False)}")
-        if ruling == "discard":
-            return "discarded"
-        if verdict.status != "held":
-            return verdict.status
-        if ruling == "release":
-            return "released"
-        self._hold(result)
-        raise HeldError(
-            f"pipeline {self.pipeline.pipeline}: batch {self.plan.batch} is held, nothing was published: "
-            f"{verdict.describe()}; see its rows in "
-            f"{self.places.held}, then run again with other expectations or other limits of quarantine, or `windowmill release` or "
-            "`windowmill discard` it"
+    def _refused(self, why: str) -> LocalComputeError:
+        where = f"pipeline {self.pipeline.pipeline}: batch {self.plan.batch}"
+        return LocalComputeError(
+            f"{where}: {why}; compute is local, which never uses Spark: set it to auto or spark ({engine.VARIABLE} too)"
         )
 
-    def _loss(self, result: Applied) -> Loss:
-        assert result.quarantined is not None  # rows that are not quarantined exceed no limit
-        first = self.ledger.last_commit is None
-        return loss_of(result.quarantined, self.pipeline, rows_read=result.rows_read, seen=result.emission.seen, first=first)
+    def validate(self, computed: ComputedBatch) -> Verdict:
+        """The verdict on the rows to publish."""
+        reach("validate.begin")
+        with self.progress.step("validate", f"{computed.row_count} rows against the expectations"):
+            sink, quarantine = self.changes.get("sink", Changes()), self.changes.get("quarantine", Changes())
 
-    def publish(self, result: Applied, verdict: str) -> int | None:
-        """One idempotent commit to the sink; quarantined rows go to the quarantine table."""
-        reach("publish.begin")
-        with self.progress.step("publish", f"{0 if verdict == 'discarded' else result.row_count} rows"):
-            version = None if self._publishes_nothing(result, verdict) else self._publish(result, verdict)
-            # A backfill of a running pipeline rereads rows that earlier batches have quarantined already.
-            if result.quarantined and self.plan.builds_state:
-                self._quarantine(result.quarantined)
-            return version
+            lost = read_files(self.places.quarantine, quarantine.adds, losses.COLUMNS)
+            first, seen = self.ledger.last_commit is None, computed.emission.seen
+            loss = partial(losses.loss_of, lost, self.pipeline, rows_read=computed.rows_read, seen=seen, first=first)
+            rows = ResultFiles(self.runnable.sink_path, sink.adds, self.job.input.sink_schema)
+            verdict = validate_files(rows, self.pipeline, computed.rows_read, computed.rows_quarantined, loss, self.spark)
+            if not self.plan.builds_state and quarantine.adds:
+                # Earlier batches have quarantined these rows already.
+                self.tables["quarantine"].remove(self.changes.pop("quarantine").adds)
+        verdicts.tell(verdict, self.progress)
+        return verdict
 
-    def _publishes_nothing(self, result: Applied, verdict: str) -> bool:
-        return verdict == "discarded" or (result.computed.rows is None and "sink" in self.attempt.written and self.plan.builds_state)
-
-    def _publish(self, result: Applied, verdict: str) -> int:
-        plan = self.plan
-        path = self.runnable.sink_path
-        replaces = None if plan.builds_state else (result.emission.after, result.emission.through)
-
-        def write() -> None:
-            as_table = self.collected is not None and sink.takes_table(path, self.collected, replaces)
-            sink.publish(
-                self.collected if as_table else self._frame(result),
-                result.row_count,
-                path,
-                app_id=self.attempt.app_id("sink"),
-                batch=plan.batch,
-                metadata=self.attempt.metadata(verdict=verdict),
-                replaces=replaces,
-                instants=self.batch.instants,
-            )
-
-        same = self._same(lambda: self._frame(result), path, "batch")
-        # The commit of a backfill may also rewrite rows of the files that it replaces.
-        return self.attempt.write("sink", write, same, count=result.row_count if replaces is None else None).version
-
-    def _quarantine(self, staged: Staged) -> None:
-        app_id, path = self.attempt.app_id("quarantine"), self.places.quarantine
-
-        def write() -> None:
-            prepare(path, staged.schema, "quarantine")
-            staged.append_to(path, app_id=app_id, version=self.plan.batch, metadata=self.attempt.metadata())
-
-        self.attempt.write("quarantine", write, lambda: same_quarantined(staged.table(), path, self.plan.batch), count=staged.rows)
-
-    def remember(self, way: Way, result: Applied) -> int | None:
-        """One idempotent commit to the state."""
-        reach("remember.begin")
-        rows, count = result.computed.state, result.computed.new_state
-        with self.progress.step("remember", f"{count if rows is not None else 0} rows of state"):
-            if rows is None:
-                return None
-            app_id, batch = self.attempt.app_id("state"), self.plan.batch
-            # An attempt of the first release wrote its rows without checksums.
-            unchecked = [SUM] if batch <= self.batch.check.unchecked_through else []
-            return self.attempt.write(
-                "state",
-                lambda: way.remember(rows, count, app_id=app_id, metadata=self.attempt.metadata()),
-                self._same(lambda: self._as_frame(rows).drop(*unchecked), self.places.state, BATCH, partials=True),
-                count=None if isinstance(rows, DataFrame) else rows.num_rows,
-            ).version
-
-    def _same(self, rows: Callable[[], DataFrame], path: str, column: str, *, partials: bool = False) -> Callable[[], bool]:
-        """A check that ``rows`` equal this batch's rows in the table at ``path``; ``column`` is the table's batch column."""
-
-        def same() -> bool:
-            theirs = self.spark().read.format("delta").load(path).where(f"{column} = {self.plan.batch}")
-            return same_rows(rows(), theirs, partials=partials)
-
-        return same
-
-    def commit(self, result: Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Done:
+    def record(self, computed: ComputedBatch, verdict: Verdict) -> Commit:
         """Record the batch in the ledger: the commit point."""
-        reach("commit.begin")
-        with self.progress.step("commit", "one record in the ledger"):
-            outcome = self._outcome(result, verdict, sink_version, state_version)
-            self.attempt.commit(outcome, datetime.now(UTC))
-        return Done(self.plan, outcome)
+        reach("record.begin")
+        with self.progress.step("record", "the batch and its files in the ledger"):
+            at = datetime.now(UTC)
+            quality = verdicts.quality_changes(self.runnable, self.plan, verdict, "0", at)
+            if quality is not None:
+                self.changes["quality"] = quality
+            outcome = self._outcome(computed, verdict.status)
+            changes, self.changes = self.changes, {}  # from here on the protocol tells which files are left over
+            protocol.record(self.ledger, self.plan, outcome, changes, self.tables, at)
+        self.progress.say(f"  computed by {engine.told(outcome.compute)}")
+        return outcome
 
-    def compact(self, way: Way) -> None:
-        """Compact the tables after the commit, so that the cost of reading them does not grow with the number of batches."""
+    def publish(self, outcome: Commit, verdict: Verdict) -> None:
+        """One commit to each table; raises ``HeldError`` if the results must not be published."""
+        reach("publish.begin")
+        with self.progress.step("publish", f"{outcome.rows_published} rows"):
+            protocol.settle(self.ledger, self.tables)
+            verdicts.write_docs(self.runnable, self.plan, verdict, datetime.now(UTC), self.progress)
+        if verdict.status == "held":
+            raise verdicts.held(self.runnable, self.plan, verdict)
+
+    def compact(self, computed: ComputedBatch) -> None:
+        """Compact the tables, so that the cost of reading them does not grow with the number of batches."""
         reach("compact.before")
         try:
-            if way.is_overgrown():
-                with self.progress.step("compact", "entries of the state that later ones have superseded"):
-                    way.compact()
-            if self.plan.batch % MERGED_EVERY == MERGED_EVERY - 1:
-                for path in (self.places.quality, self.places.quarantine):
-                    merge_if_many(path)
-        except Exception as err:  # noqa: BLE001 - the batch is committed; compaction only saves time
+            compact_tables(self.job, computed, self.progress)
+        except Exception as err:  # noqa: BLE001 - the batch is published; compaction only saves time
             self.progress.say(f"  the tables were not compacted ({first_line(err)})")
         reach("compact.after")
 
     def release(self) -> None:
-        """Release Spark's cache and the staged files."""
-        if self.applied is not None:
-            self.applied.release()
-        clear(self.staging)
+        """Delete the files of a batch that has not come to its record."""
+        self.progress.around = nullcontext
+        self.usage.end()
+        protocol.discard_files(self.changes, self.tables)
 
-    def _frame(self, result: Applied) -> DataFrame:
-        return self._as_frame(self._rows(result))
-
-    def _as_frame(self, rows: DataFrame | pa.Table) -> DataFrame:
-        if isinstance(rows, DataFrame):
-            return rows
-        # Spark on its own would take instants without a zone for instants.
-        return self.spark().createDataFrame(without_empty_chunks(rows), from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
-
-    def _rows(self, result: Applied) -> DataFrame | pa.Table:
-        """The result rows; an empty table if there are none."""
-        rows = result.computed.rows
-        return self.batch.sink_schema.empty_table() if rows is None else rows
-
-    def _record(self, verdict: Verdict) -> None:
-        plan, at = self.plan, datetime.now(UTC)
-
-        def write() -> None:
-            prepare(self.places.quality, history.SCHEMA, "quality")
-            history.record(
-                self.places.quality,
-                verdict,
-                pipeline=self.pipeline.pipeline,
-                generation=plan.generation,
-                batch=plan.batch,
-                attempt=self.ledger.open_batch.holds if self.ledger.open_batch else 0,
-                at=at,
-                app_id=self.attempt.app_id("quality"),
-                metadata=self.attempt.metadata(),
-            )
-
-        # An earlier attempt with the same rules recorded the same results.
-        self.attempt.write("quality", write, lambda: True)
-        try:
-            docs.write_docs(self.places.docs, verdict, pipeline=self.pipeline.pipeline, batch=plan.batch, at=at)
-        except (OSError, pa.ArrowException) as err:
-            # The page only shows the contents of the quality table, so a batch must not fail because of it.
-            self.progress.say(f"  {self.places.docs}: the page of this batch was not written ({first_line(err)})")
-
-    def _hold(self, result: Applied) -> None:
-        rows = self._rows(result)
-        staged = Staged.of_table(rows) if isinstance(rows, pa.Table) else Staged.of(rows, f"{self.staging}/held")
-        prepare(self.places.held, staged.schema, "held")
-        staged.replace(self.places.held)
-        staged.drop()
-        self.attempt.hold(self._outcome(result, "held", None, None), datetime.now(UTC))
-
-    def _outcome(self, result: Applied, verdict: str, sink_version: int | None, state_version: int | None) -> Commit:
-        computed, emission = result.computed, result.emission
-        published = {} if verdict in ("held", "discarded") else {name: n for name, (n, _, _) in computed.windows.items()}
+    def _outcome(self, computed: ComputedBatch, verdict: str) -> Commit:
+        emission = computed.emission
+        windows = {name: n for name, (n, _, _) in computed.windows.items()}
         return Commit(
             seen=emission.seen,
             emitted=emission.emitted,
             verdict=verdict,
-            rows_read=result.rows_read,
+            rows_read=computed.rows_read,
             rows_applied=computed.rows_applied,
             rows_late=computed.rows_late,
-            rows_quarantined=result.rows_quarantined,
-            rows_published=sum(published.values()),
+            rows_quarantined=computed.rows_quarantined,
+            rows_published=sum(windows.values()),
             slices=computed.new_state,
-            windows=published,
+            restored=dict(computed.restored),
+            windows=windows,
             window_end_min=min((low for _, low, _ in computed.windows.values()), default=None),
             window_end_max=max((high for _, _, high in computed.windows.values()), default=None),
-            sink_version=sink_version,
-            state_version=state_version,
             timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},
-            rows_ignored=self.batch.reading.rows_ignored,
-            written=self.attempt.written,
-            attempt=self.attempt.id,
+            rows_ignored=self.job.reading.rows_ignored,
+            compute=self.engine,
         )
+
+
+def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> Done:
+    """Validate the files of the ``held`` batch by the rules of now, and publish them unless it is held again.
+
+    Raises
+    ------
+    HeldError
+        If a critical expectation still fails.
+    """
+    spark = cache(partial(spark_session, f"windowmill {runnable.name}", brief=True, say=progress.say))
+    tables, plan, at = tables_of(runnable, spark), held.plan, datetime.now(UTC)
+    with progress.step("validate", f"the rows of batch {plan.batch}, which is held, against the expectations"):
+        verdict = _validated_again(runnable, ledger, held, spark)
+    verdicts.tell(verdict, progress)
+    quality = verdicts.quality_changes(runnable, plan, verdict, str(held.holds), at)
+    with progress.step("publish", f"batch {plan.batch}, which was held"):
+        outcome = protocol.rule(ledger, verdict.status, tables, at, validation=quality)
+        verdicts.write_docs(runnable, plan, verdict, at, progress)
+    if verdict.status == "held":
+        raise verdicts.held(runnable, plan, verdict)
+    return Done(plan, outcome)
+
+
+def _validated_again(runnable: Runnable, ledger: Ledger, held: Batch, spark: Callable[[], SparkSession]) -> Verdict:
+    outcome, changes, pipeline = held.outcome, ledger.changes_of(held), runnable.pipeline
+    assert outcome is not None
+    quarantine = changes.get("quarantine", Changes())
+    lost = read_files(f"{runnable.places.held}/_quarantine", quarantine.adds, losses.COLUMNS)
+    first = ledger.last_commit is None
+    loss = partial(losses.loss_of, lost, pipeline, rows_read=outcome.rows_read, seen=outcome.seen, first=first)
+    schema = result_schema(pipeline, Columns.of(held.plan.source_schema).arrow)
+    rows = ResultFiles(runnable.places.held, changes["sink"].adds if "sink" in changes else (), schema)
+    return validate_files(rows, pipeline, outcome.rows_read, outcome.rows_quarantined, loss, spark)
 
 
 @contextmanager
@@ -360,7 +255,6 @@ def _steps(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -
     except Exception as err:
         ours = failures.typed(err, runnable.places.state)
         if isinstance(ours, ServerGoneError):
-            batch = None  # what Spark has cached is gone with it
             _forget_server()
         if ours is not None:
             raise ours from err

@@ -13,14 +13,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.protocol import outstanding
+from windowmill.checkpoints.stores import options_of, use_options_of
+from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.commands.next_run import NextRun
 from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.commands.spec_values import as_written
+from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
-from windowmill.windowing.errors import StateCorruptError, first_line
+from windowmill.windowing.errors import StateCorruptError, WindowmillError, first_line
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -37,7 +42,8 @@ def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:
     numbers = f"{batches[0]['batch']}" if len(batches) == 1 else f"{batches[0]['batch']} to {batches[-1]['batch']}"
     text = (
         f"{pipeline.pipeline}: committed batch {numbers}: {read:,} rows read ({late:,} late, {quarantined:,} quarantined), "
-        f"{published:,} rows published, verdict {batches[-1]['verdict']}, {sum(b['seconds'] for b in batches):.1f} s"
+        f"{published:,} rows published, verdict {batches[-1]['verdict']}, {sum(b['seconds'] for b in batches):.1f} s, "
+        f"computed by {engine.told(batches[-1]['compute'])}"
     )
     return Answer(data, text)
 
@@ -45,11 +51,12 @@ def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:
 def status_of(pipeline: Pipeline) -> Answer:
     """Report the pipeline's last batch, its progress along the axis, unread source versions, and what is in the next run's way."""
     ledger, places = Ledger.open(pipeline), Places.of(pipeline)
-    last, open_batch, totals = ledger.last_commit, ledger.open_batch, ledger.totals
+    last, held, totals = ledger.last_commit, ledger.held_batch, ledger.totals
+    lacking = _outstanding(pipeline, ledger)
     following = NextRun.of(pipeline, ledger)
     data = {
         "pipeline": pipeline.pipeline,
-        "status": "never run" if not ledger.count else open_batch.status if open_batch else "idle",
+        "status": "never run" if not ledger.count else "held" if held else "unpublished" if lacking else "idle",
         "batches": ledger.count,
         "last_commit": _text(last.committed_at) if last else None,
         "seen": _text(last.seen) if last else None,
@@ -59,7 +66,9 @@ def status_of(pipeline: Pipeline) -> Answer:
         "versions_changing": [{"version": version.version, "operation": version.operation} for version in following.changing],
         "next_run_error": None if following.error is None else as_written(str(following.error)),
         "next_run_exit_code": None if following.error is None else following.error.exit_code,
-        "open_batch": open_batch.number if open_batch else None,
+        "compute": last.compute if last else None,
+        "open_batch": held.number if held else None,
+        "commits_to_make": [f"batch {ledger.count - 1}: {role}" for role in lacking],
         "rows_read": totals.rows_read,
         "rows_quarantined": totals.rows_quarantined,
         "rows_ignored": totals.rows_ignored,
@@ -69,13 +78,18 @@ def status_of(pipeline: Pipeline) -> Answer:
     }
     table = Table(show_header=False, box=None, pad_edge=False)
     labels = {
+        "compute": "last computed by",
         "emitted": "emitted through",
         "seen": "latest event",
         "source_version": "source read through",
         "versions_waiting": "versions waiting",
         "next_run_error": "next run",
     }
-    told = data | {"versions_waiting": following.told_waiting(), "next_run_error": following.told_error()}
+    computed_by = engine.told(last.compute) if last else None
+    told = data | {"compute": computed_by, "versions_waiting": following.told_waiting(), "next_run_error": following.told_error()}
+    told["commits_to_make"] = (
+        f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
+    )
     for name, value in told.items():
         if name in ("versions_changing", "next_run_exit_code"):  # told beside another
             continue
@@ -83,6 +97,14 @@ def status_of(pipeline: Pipeline) -> Answer:
             labels.get(name, name.replace("_", " ")), "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
         )
     return Answer(data, table)
+
+
+def _outstanding(pipeline: Pipeline, ledger: Ledger) -> list[str]:
+    """Roles of the tables that lack a commit of the last batch; none where a problem keeps from telling, which the next run will report."""
+    try:
+        return outstanding(ledger, own_tables(runnable_of(pipeline)))
+    except WindowmillError:
+        return []
 
 
 def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
@@ -105,6 +127,8 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
             "emitted": _text(batch.emitted),
             "planned_at": _text(batch.planned_at),
             "committed_at": _text(batch.committed_at),
+            "state_restored": batch.outcome.restored,
+            "compute": batch.compute,
             "timings": batch.timings,
         }
         for batch in batches
@@ -114,13 +138,14 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
 
 def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
     table = titled(f"batches of {pipeline.pipeline}", ())
-    for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "emitted through"):
+    table.padding = 0  # fits into 80 columns
+    for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "tasks", "emitted through"):
         table.add_column(name, justify="left" if name in ("action", "verdict", "emitted through") else "right", no_wrap=True)
     for row in data:
         counts = [f"{row[name]:,}" for name in ("rows_read", "rows_late", "rows_quarantined", "rows_published")]
         verdict = row["verdict"] if row["status"] == "committed" else row["status"]
         emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
-        table.add_row(str(row["batch"]), row["action"], verdict, *counts, emitted)
+        table.add_row(str(row["batch"]), row["action"], verdict, *counts, engine.told_briefly(row["compute"]), emitted)
     return table
 
 
@@ -144,10 +169,12 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
     """List the validation results of the ``last`` batches, one row per rule and batch."""
     from windowmill.expectations.history import newest_batches, read
 
+    use_options_of(pipeline)
     path = Places.of(pipeline).quality
     try:
-        numbers = newest_batches(path, last)
-        rows = read(path, first_batch=numbers[0]) if numbers else []
+        options = options_of(path)
+        numbers = newest_batches(path, last, options)
+        rows = read(path, first_batch=numbers[0], storage_options=options) if numbers else []
     except (DeltaError, pa.ArrowException, OSError) as err:
         raise StateCorruptError(f"quality {path}: cannot be read ({first_line(err)}); restore the folder from a copy") from err
     data = [{name: _text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows]
@@ -181,6 +208,7 @@ def _summary(done: Done, *, instants: bool) -> dict[str, Any]:
         "windows": commit.windows,
         "window_end_min": bound(commit.window_end_min, instants),
         "window_end_max": bound(commit.window_end_max, instants),
+        "compute": commit.compute,
         "seconds": round(sum(commit.timings.values()), 3),
     }
 

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import or_
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from windowmill.checkpoints import upkeep
+from windowmill.checkpoints import manifests, upkeep
+from windowmill.checkpoints.commit_stores import check_conditional_writes
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.protocol import settle
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.state.joint import compact_entries
 from windowmill.checkpoints.state.log import is_log
 from windowmill.checkpoints.state.partials import Needed, compact_partials
 from windowmill.checkpoints.state.wanted import OpenSessions
+from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
+from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.output import Answer
-from windowmill.jobs.spark import staging
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.errors import SinkError, StateError, first_line
@@ -49,17 +52,20 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
     """Expire, compact and vacuum. Holds the lease: it waits for a run in progress, and later runs wait for it."""
     runnable = runnable_of(pipeline)
     places, done = runnable.places, []
+    check_conditional_writes(places.root, [runnable.sink_path, places.root], progress.say)
     with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):
-        # On a local file system the lease excludes every run.
-        staging.clear_leftovers(places.root, running="://" in places.root)
         ledger = Ledger.open(pipeline)
+        check_owner(pipeline, ledger)
+        settle(ledger, own_tables(runnable))
+        held = ledger.held_batch
+        kept = {file.path for each in ledger.changes_of(held).values() for file in each.files} if held else set()
         for name, path in (("state", places.state), ("sink", runnable.sink_path), *_own(places)):
             with _failing_by_name(name, path):
-                if not DeltaTable.is_deltatable(path):
+                if not is_table(path):
                     continue
                 with progress.step(name, f"tidy {path}"):
-                    done.append(_tidy(name, path, _compact_state(pipeline, ledger) if name == "state" else _compact))
-        if DeltaTable.is_deltatable(places.ledger):
+                    done.append(_tidy(name, path, _compact_state(pipeline, ledger) if name == "state" else _compact, kept))
+        if is_table(places.ledger):
             with progress.step("ledger", f"tidy {places.ledger}"):
                 done.append(_tidy_ledger(places.ledger))
     lines = [
@@ -123,24 +129,27 @@ def _needed(parts: Mapping[WayName, Pipeline], ledger: Ledger) -> Needed | None:
 
 def _compact(path: str) -> int:
     if delta_rs_can_write(path):
-        DeltaTable(path).optimize.compact()
+        table_at(path).optimize.compact()
     return 0
 
 
-def _tidy(name: str, path: str, compact: Callable[[str], int]) -> TableMaintenance:
-    """Compact, vacuum and shorten the log of one table; ``compact`` rewrites its files and returns how many rows expired."""
-    before = len(DeltaTable(path).file_uris())
+def _tidy(name: str, path: str, compact: Callable[[str], int], kept: Collection[str]) -> TableMaintenance:
+    """Compact, vacuum and shorten the log of one table; ``compact`` rewrites its files and returns how many rows expired.
+
+    Files ``kept`` are not published yet.
+    """
+    before = len(table_at(path).file_uris())
     rows = compact(path)
-    removed = upkeep.vacuum(path)
+    removed = upkeep.vacuum(path, kept)
     upkeep.shorten_log(path)
-    return TableMaintenance(name, rows, before, len(DeltaTable(path).file_uris()), removed)
+    return TableMaintenance(name, rows, before, len(table_at(path).file_uris()), removed)
 
 
 def _tidy_ledger(path: str) -> TableMaintenance:
     """Maintain the ledger. Only its own merge may rewrite files, because their names contain checksums."""
     records = DeltaRecords(path)
-    before = len(DeltaTable(path).file_uris())
+    before = len(table_at(path).file_uris())
     records.merge()
-    removed = records.vacuum()
+    removed = records.vacuum() + manifests.prune(path, upkeep.RETENTION_HOURS)
     upkeep.shorten_log(path)
-    return TableMaintenance("ledger", 0, before, len(DeltaTable(path).file_uris()), removed)
+    return TableMaintenance("ledger", 0, before, len(table_at(path).file_uris()), removed)

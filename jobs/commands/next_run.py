@@ -45,7 +45,11 @@ class NextRun:
         """Look at the pipeline's spec, source and tables as a run does before it makes its plan."""
         error: WindowmillError | None = None
         try:
-            planning.next_run(runnable_of(pipeline), ledger, interval_end=datetime.now(UTC), record=False)
+            runnable = runnable_of(pipeline)
+            if ledger.held_batch:
+                planning.check_tables(runnable, ledger, planning.NOTHING_ACCEPTED)
+            else:
+                planning.next_run(runnable, ledger, interval_end=datetime.now(UTC))
         except WindowmillError as err:
             error = err
         return cls(*_unread(pipeline, ledger), error)

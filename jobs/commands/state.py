@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from rich.console import Group, RenderableType
 
 from windowmill.checkpoints.ledger import Ledger
@@ -14,6 +13,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.inspection import key_value
 from windowmill.checkpoints.state.log import is_log
 from windowmill.checkpoints.state.opening import reporting_damage
+from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.commands.state_views.base import View, source_types, value_of
 from windowmill.jobs.commands.state_views.live_rows import LiveRowsView
@@ -49,8 +49,8 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
     ledger, path = Ledger.open(pipeline), Places.of(pipeline).state
     ledger.check_meaning(pipeline)
     with reporting_damage(path):
-        if not DeltaTable.is_deltatable(path):
-            if "state" in ledger.written():
+        if not is_table(path):
+            if "state" in ledger.written() or (ledger.newest and "state" in ledger.changes_of(ledger.newest)):
                 raise StateMissingError(f"state {path}: there is no table, but committed batches have written to it; {REMEDY}")
             return Answer({"pipeline": pipeline.pipeline, "state": None}, f"{pipeline.pipeline}: no state yet; the first run makes it")
         return _answer(_view(pipeline, ledger, path, limit), key)

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, local_path
-from windowmill.expectations.pages import write_page
+from windowmill.checkpoints.stores import remote_store_of, use_options_of
+from windowmill.expectations.pages import Folder
 from windowmill.jobs.report import page
 from windowmill.jobs.report.curves import Curves, read_curves
 from windowmill.jobs.report.quality import read_quality
@@ -35,6 +36,7 @@ def write_report(pipeline: Pipeline, *, out: str | None = None) -> str:
     ReportError
         If a table exists but cannot be read, or the page cannot be written; an earlier page then stays as it is.
     """
+    use_options_of(pipeline)
     places = Places.of(pipeline)
     ledger = Ledger.open(pipeline)
     batches = ledger.recent(BATCHES_SHOWN)
@@ -55,7 +57,9 @@ def write_report(pipeline: Pipeline, *, out: str | None = None) -> str:
     target = out or places.report
     html = page.render(facts, target)
     try:
-        write_page(str(local_path(target) or target), html)
+        page_at = local_path(target)
+        folder, name = (str(page_at.parent), page_at.name) if page_at else (target.rpartition("/")[0], target.rpartition("/")[2])
+        Folder(folder, remote_store_of(folder)).write(name, html)
     except (OSError, pa.ArrowException) as err:
         raise ReportError(f"report {target}: cannot be written ({first_line(err)}); name a place that can be by --out") from err
     return target

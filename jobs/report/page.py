@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from windowmill.checkpoints.assembling import Totals
 from windowmill.checkpoints.batches import Batch, RunPlan
 from windowmill.checkpoints.places import Places, local_path
+from windowmill.jobs.batch.engine import told_briefly
 from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.report import charts, scales
 from windowmill.jobs.report.curves import Curves, View, WindowCurves
@@ -36,7 +37,7 @@ _VERDICTS = {
     "warned": ("warn", "passed with warnings"),
     "held": ("bad", "held"),
     "discarded": ("warn", "discarded by hand"),
-    "open": ("idle", "unfinished"),
+    "abandoned": ("idle", "abandoned"),
     "none": ("idle", "never run"),
 }
 OUTCOMES = {"passed": "✓", "warned": "!", "failed": "✕", "broken": "?"}
@@ -66,6 +67,7 @@ def render(facts: Facts, target: str) -> str:
         loader=PackageLoader("windowmill.jobs.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"short": scales.short, "moment": scales.moment, "elapsed": scales.elapsed, "clipped": clipped}
+    environment.filters["engine"] = told_briefly
     last_advance = facts.last_advance
     committed = next((batch for batch in reversed(facts.batches) if batch.status == "committed"), None)
     return environment.get_template("template.html.j2").render(
@@ -111,8 +113,7 @@ def _about(pipeline: Pipeline) -> list[tuple[str, str]]:
 def _verdict(batches: Sequence[Batch]) -> tuple[str, str]:
     if not batches:
         return _VERDICTS["none"]
-    last = batches[-1]
-    word = "open" if last.status == "open" else last.verdict or last.status
+    word = batches[-1].verdict
     return _VERDICTS.get(word, ("idle", word))
 
 

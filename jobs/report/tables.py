@@ -12,6 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.errors import WindowmillError
 
 #: Greatest number of batches in a chart; the tables hold older ones.
@@ -27,7 +28,7 @@ class ReportError(WindowmillError):
 def open_table(path: str) -> DeltaTable | None:
     """The Delta table at ``path``; None if there is none yet."""
     try:
-        return DeltaTable(path)
+        return table_at(path)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as err:

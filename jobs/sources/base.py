@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ class AddedFile:
     """One file of a source, or another unit that is read as a whole, appended by a version or part of a snapshot.
 
     ``path`` is relative to the table, or absolute. ``rows`` is the number of rows that are not deleted, null if the source does not record
-    it. The keys of ``partition`` are physical column names.
+    it. The keys of ``partition`` are physical column names. ``stats`` are Delta's statistics of the file, as JSON; null if there are none.
     """
 
     path: str
@@ -30,6 +29,7 @@ class AddedFile:
     size_bytes: int
     rows: int | None
     partition: Mapping[str, str | None] = field(default_factory=dict)
+    stats: str | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,19 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class PlainFile:
-    """A Parquet file on this machine.
+    """A Parquet file that this process and tasks can open.
 
     Attributes
     ----------
+    path
+        A local path, or a URI.
     names
         For each column of the source that the file may store, its name in the file. A column that it lacks is null.
     constants
         For each other column, its value in all rows of the file, as a text.
     """
 
-    path: Path
+    path: str
     names: Mapping[str, str]
     constants: Mapping[str, str | None]
 

@@ -127,7 +127,7 @@ def physical_name(field: StructField) -> str:
     return str(field.metadata.get(PHYSICAL, field.name))
 
 
-def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str, *, keeps_log: bool, repeats: bool = False) -> None:
+def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str, *, keeps_log: bool) -> None:
     """Check that the columns that the spec uses have not changed since the schema ``before``; raises ``SourceSchemaError`` naming one.
 
     The source may add columns, rename those that the spec does not use, and widen a type if the columns of state and sink stay the same.
@@ -136,8 +136,6 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str, *, ke
     ----------
     keeps_log
         Whether the state is a log of live rows, which stores the source's types.
-    repeats
-        Whether the plan that pinned ``before`` is repeated. It reads the files by the names that it pinned, whatever has them now.
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
@@ -148,8 +146,7 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str, *, ke
             continue
         if field.name not in new.names:
             raise SourceSchemaError(_gone(field, new, place))
-        if not repeats:
-            _check_same(field, new[field.name], field.name, place)
+        _check_same(field, new[field.name], field.name, place)
         wider = new[field.name].dataType
         is_padded_alike = _paddings(field) == _paddings(new[field.name])
         if is_padded_alike and (field.name not in used or _plain(wider) == _plain(field.dataType)):

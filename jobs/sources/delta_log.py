@@ -9,23 +9,21 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 
 from windowmill.checkpoints.delta_log_faults import has_lost_its_beginning
-from windowmill.checkpoints.delta_log_files import actions_of, entry_name, store_of
-from windowmill.checkpoints.escaped_paths import readable_path
+from windowmill.checkpoints.delta_log_files import actions_of, entry_name
 from windowmill.checkpoints.features import Features, catalog_managed, check_readable_features
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.places import local_path
+from windowmill.checkpoints.stores import store_of, table_at
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceMissingError, SourceRangeGoneError, first_line
 
@@ -99,6 +97,18 @@ def read_source_table(path: str) -> DeltaSource:
     )
 
 
+def read_version(path: str, version: int | None) -> DeltaSource:
+    """As :func:`read_source_table`, at ``version``; null for the newest."""
+    newest_one = read_source_table(path)
+    if version is None or version == newest_one.version:
+        return newest_one
+    try:
+        table = table_at(path, version)
+    except (DeltaError, OSError) as err:
+        raise SourceError(f"source {path}: cannot be read at version {version} ({first_line(err)}); name a later version") from err
+    return replace(newest_one, version=version, schema_json=table.schema().to_json())
+
+
 @dataclass(frozen=True)
 class DeltaSource(SourceTable):
     """A Delta table."""
@@ -110,7 +120,7 @@ class DeltaSource(SourceTable):
 
     def snapshot(self, version: int) -> list[AddedFile]:
         try:
-            added = pa.table(DeltaTable(readable_path(self.path), version=version).get_add_actions(flatten=False))
+            added = pa.table(table_at(self.path, version).get_add_actions(flatten=False))
         except (DeltaError, OSError) as err:
             raise SourceRangeGoneError(
                 f"source {self.path}: the log can no longer reconstruct the table at version {version} ({first_line(err)}); "
@@ -118,7 +128,7 @@ class DeltaSource(SourceTable):
             ) from err
         # Statistics may hold dates and instants before year 1, which Python cannot represent: convert only these columns.
         wanted = ("path", "size_bytes", "modification_time", "num_records", "partition")
-        adds = added.select([name for name in wanted if name in added.schema.names]).to_pylist()
+        adds = added.select([name for name in wanted if name in added.schema.names]).append_column("stats", _stats(added)).to_pylist()
         adds.sort(key=lambda add: (add["modification_time"], add["path"]))
         physical = physical_names(self.schema_json)
         return [
@@ -128,9 +138,15 @@ class DeltaSource(SourceTable):
                 size_bytes=add["size_bytes"],
                 rows=None if self.deletion_vectors else add.get("num_records"),
                 partition={physical.get(name, name): _text(value) for name, value in (add.get("partition") or {}).items()},
+                stats=add["stats"],
             )
             for add in adds
         ]
+
+    def reading(self) -> Reading:
+        """All rows of the table at its version."""
+        files = self.snapshot(self.version)
+        return Reading(tuple(files), len(files), self.version if self.deletion_vectors and files else None)
 
     def mark(self, version: int) -> str | None:
         # The entry names its files, whose names are random, and its time.
@@ -146,7 +162,7 @@ class DeltaSource(SourceTable):
             return next((file for file, info in zip(files, infos, strict=True) if info.type != pa_fs.FileType.File), None)
         live = {file.path for file in self.snapshot(self.version)}
         doubtful = [file for file in files if file.path not in live and "://" not in file.path]
-        infos = pa_fs.PyFileSystem(DeltaStorageHandler(self.path)).get_file_info([file.path for file in doubtful])
+        infos = store_of(self.path).get_file_info([file.path for file in doubtful])
         return next((file for file, info in zip(doubtful, infos, strict=True) if info.type != pa_fs.FileType.File), None)
 
     def first_version_at(self, instant: datetime) -> int | None:
@@ -168,21 +184,27 @@ class DeltaSource(SourceTable):
         """The name of each column in the Parquet files, of ``schema_json`` or at a version; see :func:`physical_names`."""
         if version is None:
             return physical_names(self.schema_json)
-        return physical_names(DeltaTable(readable_path(self.path), version=version).schema().to_json())
+        return physical_names(table_at(self.path, version).schema().to_json())
 
     def plain_files(self, reading: Reading) -> list[PlainFile] | None:
-        root, stored = local_path(self.path), self.stored_names()
-        # Deletion vectors may apply to the files of a snapshot; a path in the log that is a URI may lead elsewhere.
-        if root is None or reading.as_of is not None or any(":/" in file.path for file in reading.files):
+        # A path in the log that is a URI may lead elsewhere.
+        if any(":/" in file.path for file in reading.files) or (reading.as_of is not None and self._has_deleted_rows(reading.as_of)):
             return None
+        local, stored = local_path(self.path), self.stored_names()
+        root = self.path.rstrip("/") if local is None else str(local)
         return [
             PlainFile(
-                root / file.path,  # an absolute path stays as it is
+                file.path if file.path.startswith("/") else f"{root}/{file.path}",
                 {name: own for name, own in stored.items() if own not in file.partition},
                 {name: file.partition[own] for name, own in stored.items() if own in file.partition},
             )
             for file in reading.files
         ]
+
+    def _has_deleted_rows(self, version: int) -> bool:
+        """Whether files of the table at ``version`` hold rows that have been deleted."""
+        vectors = table_at(self.path, version).deletion_vectors()
+        return any(batch.num_rows for batch in pa.RecordBatchReader.from_stream(vectors))
 
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
         from windowmill.jobs.sources.delta_rows import rows_of  # imports pyspark, which planning does not need
@@ -280,7 +302,23 @@ def _file(add: Mapping[str, Any], version: int) -> AddedFile:
         size_bytes=add["size"],
         rows=None if rows is None else rows - deleted,
         partition=add.get("partitionValues") or {},
+        stats=add.get("stats"),
     )
+
+
+def _stats(added: pa.Table) -> pa.Array:
+    """Of each file the least and greatest values of its columns of integers and instants, as the JSON of a log; instants in microseconds."""
+    bounds: dict[str, list[dict[str, int | None]]] = {}
+    for key, name in (("minValues", "min"), ("maxValues", "max")):
+        own = pa.table(added.select([name])).column(name).combine_chunks().flatten() if name in added.schema.names else []
+        kinds = list(added.schema.field(name).type) if name in added.schema.names else []
+        whole = {
+            field.name: column.cast(pa.int64()).to_pylist()
+            for field, column in zip(kinds, own, strict=True)
+            if pa.types.is_integer(field.type) or (pa.types.is_timestamp(field.type) and field.type.unit == "us")
+        }
+        bounds[key] = [{column: values[row] for column, values in whole.items()} for row in range(added.num_rows)]
+    return pa.array([json.dumps({key: rows[row] for key, rows in bounds.items()}) for row in range(added.num_rows)], pa.string())
 
 
 def _text(value: Any) -> str | None:

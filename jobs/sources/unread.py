@@ -23,9 +23,9 @@ class Unread:
     version
         The source's newest version.
     planned
-        The last version that a plan in the ledger covers; −1 if there is no plan.
+        The last version that a batch in the ledger covers; −1 if there is none.
     open
-        Whether the newest batch has a plan but no commit: a run is at work on it, or has died, or the batch is held.
+        Whether the newest batch is held.
     """
 
     version: int
@@ -50,7 +50,7 @@ class SourceWatch:
         self._without_rows: tuple[str, int, int | None] | None = None
 
     def look(self) -> Unread | None:
-        """What a run would take up now; ``None`` if the source has no new rows and no batch is open.
+        """What a run would take up now; ``None`` if the source has no new rows and no batch is held.
 
         New versions without rows, as OPTIMIZE and the like make them, do not count. Nor do versions that change rows, if the spec ignores
         these. A problem that the run itself would report, such as a replaced table, counts.
@@ -69,7 +69,7 @@ class SourceWatch:
             else:
                 self._ledger.refresh()
             newest, last = self._ledger.newest_kept, self._ledger.last_commit
-            unread = Unread(source.version, newest.plan.to_version if newest else -1, self._ledger.open_batch is not None)
+            unread = Unread(source.version, newest.plan.to_version if newest else -1, self._ledger.held_batch is not None)
             if unread.open or (newest and newest.plan.source_id != source.table_id):
                 return unread
             after = last.plan.to_version if last else None

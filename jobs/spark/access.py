@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.spark.column_types import holds_text, sql_type
-from windowmill.jobs.spark.file_ranges import FileRange, file_ranges
+from windowmill.jobs.spark.file_ranges import DeltaScan, FileRange, delta_scan, file_ranges
 from windowmill.jobs.spark.settings import DELTA_EXTENSION, EXTENSIONS, MOST_SHUFFLE_PARTITIONS, TIME_ZONE
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.windowing.errors import MachineError
@@ -67,6 +67,10 @@ class Access(ABC):
     @abstractmethod
     def file_ranges(self, df: DataFrame) -> list[list[FileRange]] | None:
         """See :func:`windowmill.jobs.spark.file_ranges.file_ranges`; ``None`` also where the plan is not known."""
+
+    @abstractmethod
+    def delta_scan(self, df: DataFrame) -> DeltaScan | None:
+        """See :func:`windowmill.jobs.spark.file_ranges.delta_scan`; ``None`` also where the plan is not known."""
 
     @abstractmethod
     def interpreting(self) -> AbstractContextManager[None]:
@@ -150,6 +154,9 @@ class ClassicAccess(Access):
     def file_ranges(self, df: DataFrame) -> list[list[FileRange]] | None:
         return file_ranges(df)
 
+    def delta_scan(self, df: DataFrame) -> DeltaScan | None:
+        return delta_scan(df)
+
     @contextmanager
     def interpreting(self) -> Iterator[None]:
         # The compiler's classes are too old for a class archive, and code for a batch names its files, so that no other batch has it.
@@ -206,6 +213,9 @@ class ConnectAccess(Access):
             builder.config(map=dict(conf)).getOrCreate()  # applies all of them to the active session by one request
 
     def file_ranges(self, df: DataFrame) -> list[list[FileRange]] | None:  # noqa: ARG002 - the server alone knows the plan
+        return None
+
+    def delta_scan(self, df: DataFrame) -> DeltaScan | None:  # noqa: ARG002 - as above
         return None
 
     def interpreting(self) -> AbstractContextManager[None]:

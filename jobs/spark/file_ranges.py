@@ -1,4 +1,4 @@
-"""The files of a DataFrame that only scans Parquet files, as Spark divides them among tasks.
+"""What a DataFrame scans that is nothing but a scan: Parquet files, as Spark divides them among tasks, or a Delta table.
 
 Only a DataFrame's plan shows what it scans, and PySpark gives the plan of a classic session only.
 """
@@ -21,6 +21,10 @@ _FILES, _PARQUET, _LISTED = (
 )
 #: Metadata of columns that Spark finds in a file by number instead of by name.
 _FIELD_ID = "parquet.field.id"
+#: A scan of a Delta table; to plan its files takes Spark a job.
+_DELTA_INDEX, _DELTA = "org.apache.spark.sql.delta.files.TahoeLogFileIndex", "org.apache.spark.sql.delta.DeltaParquetFileFormat"
+#: Plans that name a relation, and change nothing.
+_NAMES = (f"{_PROJECT.rpartition('.')[0]}.SubqueryAlias", f"{_PROJECT.rpartition('.')[0]}.View")
 _SCAN = "org.apache.spark.sql.execution.FileSourceScanExec"
 #: Settings under which Spark reads the same rows from Parquet files as Arrow does.
 _PLAIN = {
@@ -43,6 +47,40 @@ class FileRange:
     stop: int
 
 
+@dataclass(frozen=True, slots=True)
+class DeltaScan:
+    """A Delta table; ``version`` is the one that the DataFrame asks for, null for the newest."""
+
+    path: str
+    version: int | None
+
+
+def delta_scan(df: DataFrame) -> DeltaScan | None:
+    """The Delta table whose rows ``df`` consists of; ``None`` if it is more than columns of a table, or a scan of something else."""
+    if df.storageLevel.useMemory or df.storageLevel.useDisk or not _is_plain(df):
+        return None
+    plan: Any = df._jdf.queryExecution().withCachedData()  # noqa: SLF001 - only the plan tells what a DataFrame is
+    if not plan.outputSet().subsetOf(plan.collectLeaves().head().outputSet()):
+        return None
+    while _class(plan) in (_PROJECT, *_NAMES):
+        plan = plan.child()
+    if _class(plan) != _RELATION or not _scans(files := plan.relation()) or _class(files.fileFormat()) != _DELTA:
+        return None
+    index = files.location()
+    if _class(index) != _DELTA_INDEX or not index.partitionFilters().isEmpty() or not files.options().isEmpty():
+        return None
+    return DeltaScan(unquote(index.path().toUri().toString()), index.versionToUse().get() if index.isTimeTravelQuery() else None)
+
+
+def _scans(relation: Any) -> bool:
+    """Whether a relation consists of files; that of Delta is of a subclass."""
+    return _FILES in (_class(relation), str(relation.getClass().getSuperclass().getName()))
+
+
+def _is_plain(df: DataFrame) -> bool:
+    return all(df.sparkSession.conf.get(key) == value for key, value in _PLAIN.items())
+
+
 def file_ranges(df: DataFrame) -> list[list[FileRange]] | None:
     """The file ranges that each task of Spark's own scan reads; ``None`` if ``df`` is more than columns of local Parquet files.
 
@@ -54,7 +92,7 @@ def file_ranges(df: DataFrame) -> list[list[FileRange]] | None:
     if not _reads_files(execution.analyzed()) or df.storageLevel.useMemory or df.storageLevel.useDisk:
         return None
     plan = execution.optimizedPlan()
-    if not _reads_files(plan) or any(df.sparkSession.conf.get(key) != value for key, value in _PLAIN.items()):
+    if not _reads_files(plan) or not _is_plain(df):
         return None
     leaves = execution.executedPlan().collectLeaves()
     if leaves.size() != 1 or _class(leaf := leaves.apply(0)) != _SCAN:

@@ -1,4 +1,4 @@
-"""Chooses the way to compute a batch."""
+"""Divides a batch into parts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from windowmill.jobs.ways.live_rows import LiveRowPart
 from windowmill.jobs.ways.positions import PositionPart
 from windowmill.jobs.ways.sessions import SessionPart
 from windowmill.jobs.ways.slices import SlicePart
-from windowmill.jobs.ways.way import Way
 from windowmill.windowing.ways import Parts, Rows, divide
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def way_of(spark: Callable[[], SparkSession], batch: TableInput, state: str) -> Way:
-    """The way to compute ``batch``, whose state table is at the path ``state``; ``spark`` gives the session.
+def parts_of(spark: Callable[[], SparkSession], batch: TableInput, state: str) -> list[Part]:
+    """The parts of ``batch``, whose state table is at the path ``state``; ``spark`` gives the session.
 
     :mod:`windowmill.windowing.ways` divides the windows, and ``windowmill explain`` shows its choice. A table of live rows that an older
     release made, which kept partials for fewer windows and aggregates, stays one.
@@ -35,4 +34,4 @@ def way_of(spark: Callable[[], SparkSession], batch: TableInput, state: str) -> 
         parts.append(PositionPart(spark, batch, divided.positions, state))
     if divided.rows is not None:
         parts.append(LiveRowPart(spark, batch, divided.rows, state))
-    return Way(spark, batch, parts, state)
+    return parts

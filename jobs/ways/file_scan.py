@@ -1,70 +1,87 @@
-"""A pipeline's input as ranges of Parquet files that tasks read by Arrow, not through the JVM."""
+"""A bounded input in files that tasks read by Arrow, not through the JVM: a DataFrame that scans Parquet files, or a Delta table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import IntegralType, TimestampType
+import pyarrow.compute as pc
 
-from windowmill.jobs.conditions.duckdb import Conditions, columns_of, conditions_of
-from windowmill.jobs.conditions.spark import every_condition
+from windowmill.checkpoints import stores
+from windowmill.jobs.conditions.duckdb import conditions_of
+from windowmill.jobs.sources.columns import REASON, ROW, Columns
+from windowmill.jobs.sources.delta_log import read_version
+from windowmill.jobs.sources.file_parts import Tasks, all_examined, divided, parts_of
+from windowmill.jobs.sources.plain_files import Form
+from windowmill.jobs.sources.plain_rows import PlainRows, conditions_here
 from windowmill.jobs.spark.access import access_to
-from windowmill.jobs.spark.parquet_parts import Tasks, parts_of, read
+from windowmill.jobs.ways.partitioning import ROWS_PER_PARTITION
 from windowmill.windowing.columnar.added_columns import TIME
-from windowmill.windowing.columnar.event_times import event_times
-from windowmill.windowing.errors import SpecError, UnsupportedError
-from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.errors import SourceError
 from windowmill.windowing.kernels.lift import condition_column
-from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from windowmill.jobs.spark.file_ranges import DeltaScan
     from windowmill.jobs.ways.input import Input
+    from windowmill.windowing.kernels.combine import Ints
 
 
 @dataclass(frozen=True)
 class FileScan:
-    """A pipeline's input in Parquet files; small and picklable.
+    """A pipeline's input in files; small and picklable.
 
     Attributes
     ----------
     columns
         Columns of the source that :meth:`rows` gives.
-    read_columns
-        Columns that are read of the files: also those of event time and conditions.
     latest
         Greatest accepted event time; null for no bound.
-    conditions
-        All conditions of the spec, including the filter.
+    options
+        Place of the files, and ``storage_options`` with which tasks open them there.
     """
 
-    pipeline: Pipeline
+    plain: PlainRows
     columns: Sequence[str]
-    read_columns: Sequence[str]
     latest: int | None
-    conditions: Conditions
     tasks: Tasks
+    options: Mapping[str, Mapping[str, str]]
 
     @classmethod
     def of(cls, df: DataFrame, batch: Input, columns: Sequence[str], latest: int | None) -> FileScan | None:
         """The scan that ``df`` consists of; ``None`` if only Spark can read it, or evaluate the spec's conditions and times."""
-        time = batch.pipeline.time.column
-        conditions = _evaluated_here(batch)
-        if conditions is None or not isinstance(batch.columns.type_of(time), IntegralType | TimestampType):
+        conditions = conditions_here(batch.pipeline, batch.columns)
+        if conditions is None or conditions.depend_on_texts or TIME in columns:
             return None
-        needed = tuple(dict.fromkeys([time, *columns, *chain(*map(columns_of, conditions.terms))]))
-        ranges = None if TIME in needed else access_to(df.sparkSession).file_ranges(df)
-        # Spark does not tell upper from lower case in a condition.
-        if ranges is None or not batch.types.keys() >= set(needed):
+        access, form = access_to(df.sparkSession), Form(batch.types, batch.columns.fixed_lengths)
+        plain = PlainRows(batch.pipeline, (), (), form, conditions, filtered=False)
+        delta = access.delta_scan(df)
+        if delta is not None:
+            return cls._of_delta(delta, plain, columns, latest, access.cores())
+        ranges = access.file_ranges(df)
+        tasks = None if ranges is None else parts_of(ranges, form, plain.needed(columns))
+        return None if tasks is None else cls(plain, tuple(dict.fromkeys(columns)), latest, tasks, {})
+
+    @classmethod
+    def _of_delta(cls, delta: DeltaScan, plain: PlainRows, columns: Sequence[str], latest: int | None, cores: int) -> FileScan | None:
+        needed = plain.needed(columns)
+        try:
+            source = read_version(delta.path, delta.version)
+            types = Columns.of(source.schema_json).arrow
+            if any(types.get(name) != plain.types[name] for name in needed):
+                return None
+            files = source.plain_files(source.reading())
+        except SourceError:  # Spark reads it, or says what is wrong
             return None
-        tasks = parts_of(ranges, {name: batch.types[name] for name in needed})
-        return None if tasks is None else cls(batch.pipeline, tuple(dict.fromkeys(columns)), needed, latest, conditions, tasks)
+        found = None if files is None else all_examined(files, plain.form, needed)
+        if files is None or found is None:
+            return None
+        tasks = divided(files, found, ROWS_PER_PARTITION, min(cores, len(files)))
+        options = stores.options_of(delta.path)
+        return cls(plain, tuple(dict.fromkeys(columns)), latest, tasks, {} if options is None else {delta.path: options})
 
     @property
     def n_rows(self) -> int:
@@ -82,24 +99,17 @@ class FileScan:
         Beside ``columns`` they have their event times in the column ``TIME``, and for each condition of the aggregates and windows its
         truth in a :func:`.condition_column`.
         """
-        time, before = self.pipeline.time.column, 0
-        for batch in read(self.tasks[task], self.read_columns):
-            times, usable = event_times(self.pipeline, batch.column(time), self.latest)
-            timed = batch.select(list(self.columns)).append_column(TIME, pa.array(times))
-            truths = self.conditions.over(pa.Table.from_batches([batch]))
-            for condition in conditions_of(self.pipeline):
-                timed = timed.append_column(condition_column(condition), truths[condition].holds)
-            for truth in truths.values():
-                usable &= ~np.asarray(truth.failed)
-            places = np.arange(before, before + batch.num_rows)
-            before += batch.num_rows
-            yield (timed, places) if usable.all() else (timed.filter(pa.array(usable)), places[usable])
+        stores.use_options(self.options)
+        conditions, before = conditions_of(self.plain.pipeline), 0
+        names = [*self.columns, TIME, *map(condition_column, conditions)]
+        for part in self.tasks[task]:
+            for rows in self.plain.read_part(part, self.columns, conditions, latest=self.latest):
+                usable = rows if rows.column(REASON).null_count == len(rows) else rows.filter(pc.is_null(rows.column(REASON)))
+                places = usable.column(ROW).to_numpy() - part.first + before
+                if usable.num_rows:
+                    yield usable.select(names).combine_chunks().to_batches()[0], places
+            before += part.rows
 
-
-def _evaluated_here(batch: Input) -> Conditions | None:
-    """All conditions of the spec; ``None`` if only Spark can evaluate them on every row."""
-    try:
-        conditions = Conditions.of(every_condition(batch.pipeline), batch.types)
-    except (SpecError, UnsupportedError):  # Spark evaluates them, or says what is wrong
-        return None
-    return None if conditions.depend_on_texts else conditions
+    def usable(self, task: int) -> Iterator[pa.RecordBatch]:
+        """The usable rows of a task; see :meth:`rows`."""
+        return (rows for rows, _ in self.rows(task))

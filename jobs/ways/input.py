@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from windowmill.checkpoints.batches import BackfillPlan, Plan
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.checkpoints.state.opening import open_state
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.plain_rows import PlainRows
@@ -134,18 +133,10 @@ class TableInput(Input):
 
     @classmethod
     def of(
-        cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, plain: PlainRows | None, *, left_at: int | None
+        cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, plain: PlainRows | None, check: RowCheck
     ) -> TableInput:
-        """The input of ``plan``, from a ``source`` with the columns that it has pinned.
-
-        The last batch left the state table at version ``left_at``.
-
-        Raises
-        ------
-        StateError
-            If the state is missing, damaged, or in a newer format.
-        """
-        pipeline, check = runnable.pipeline, open_state(runnable.places.state, left_at=left_at)
+        """The input of ``plan``, from a ``source`` with the columns that it has pinned; ``check`` verifies rows of the state."""
+        pipeline = runnable.pipeline
         return cls(
             pipeline=pipeline,
             columns=Columns.of(plan.source_schema),

@@ -16,11 +16,15 @@ from windowmill.windowing.kernels.layout import Layout
 #: Limits on the new files: bytes, and rows by the source's log. 360,000 rows in calendar windows took this process 1.0 s of processor time,
 #: and a warm Spark of two cores 6.5 s; 552,000 rows in sessions or a day's windows took 0.6 to 0.8 s, and Spark 4.4 to 5.1 s.
 MOST_BYTES, MOST_ROWS = 64 << 20, 1_000_000
+#: Rows of which this process reads the event times where tasks read the rest: 15 ns a row.
+MOST_ROWS_SURVEYED_HERE = 20_000_000
+#: Limit on the new files, each of which is opened and examined before it is read.
+MOST_FILES = 256
 #: New rows for which Spark interprets expressions (decision 19). A row costs 7 µs more than compiled code, which takes Spark 0.05 s to
 #: compile where it is warm, and half a second where it has just started.
 MOST_INTERPRETED = 10_000
-#: Limit on the rows that this process quarantines where it has read them itself: 7 µs a row and column.
-MOST_REFUSED = 50_000
+#: Limit on the rows that this process quarantines: 7 µs a row and column.
+MOST_REFUSED = 200_000
 #: Limits on candidate state files for in-process work: bytes and rows.
 MOST_STATE_BYTES, MOST_STATE_ROWS = 64 << 20, 1_000_000
 #: Bytes of state files to search for nodes, or of row groups with positions. A file of 68 MB (1.4 M rows) took 0.03 s on two cores, and
@@ -46,6 +50,19 @@ MOST_READINGS = 8
 MOST_VALIDATED_IN_PANDAS = 1_000_000
 
 
+class TooLargeError(Exception):
+    """A batch is beyond what one process computes; the text says what there is too much of, and the limit."""
+
+
+class OnlySparkError(TooLargeError):
+    """Only Spark can read the batch's rows, or evaluate the spec on them; the text says which."""
+
+
+def too_many(n: int, what: str, most: int) -> TooLargeError:
+    """The error for ``n`` of something of which one process takes at most ``most``."""
+    return TooLargeError(f"{n:,} {what}, and one process takes at most {most:,}")
+
+
 def rows_within(limit: int, layout: Layout | None) -> int:
     """``limit`` in rows, reduced for wide partials; ``layout`` is null for rows that are not made partials."""
     return limit if layout is None else min(limit, MOST_NUMBERS // max(1, _width(layout)))
@@ -54,6 +71,12 @@ def rows_within(limit: int, layout: Layout | None) -> int:
 def are_few_rows(n_rows: int, layout: Layout | None) -> bool:
     """Whether this process computes ``n_rows`` new rows, if each may become a partial."""
     return n_rows <= rows_within(MOST_ROWS, layout)
+
+
+def check_rows(n_rows: int, layout: Layout | None) -> None:
+    """Raise ``TooLargeError`` if ``n_rows`` new rows are too many for this process."""
+    if not are_few_rows(n_rows, layout):
+        raise too_many(n_rows, "new rows", rows_within(MOST_ROWS, layout))
 
 
 def are_few_partials(n_partials: int, n_rows: int, layout: Layout) -> bool:
@@ -69,10 +92,22 @@ def _width(layout: Layout) -> int:
     return sum(layout.widths()) + NUMBERS_OF_OBJECT * len(layout.objects)
 
 
-def are_few(files: Sequence[AddedFile], layout: Layout | None) -> bool:
-    """Whether this process computes the rows of ``files``; false if the log does not give their number."""
-    rows = sum(MOST_ROWS + 1 if file.rows is None else file.rows for file in files)
-    return are_few_rows(rows, layout) and sum(file.size_bytes for file in files) <= MOST_BYTES
+def check_files(files: Sequence[AddedFile], layout: Layout | None) -> None:
+    """Raise ``TooLargeError`` if the rows of ``files`` are too many for this process, or their number is not in the source's log."""
+    if any(file.rows is None for file in files):
+        raise TooLargeError(f"the source's log does not tell the number of new rows, and one process takes at most {MOST_ROWS:,}")
+    if len(files) > MOST_FILES:
+        raise TooLargeError(f"{len(files):,} new files, and one process takes at most {MOST_FILES:,}")
+    check_rows(sum(file.rows or 0 for file in files), layout)
+    size = sum(file.size_bytes for file in files)
+    if size > MOST_BYTES:
+        raise TooLargeError(f"{size / 2**20:,.0f} MB of new files, and one process takes at most {MOST_BYTES >> 20} MB")
+
+
+def state_beyond(path: str) -> TooLargeError:
+    """The error for state at ``path`` of which a batch needs more than :func:`state_read` allows."""
+    most = f"{MOST_STATE_BYTES >> 20} MB or {MOST_STATE_ROWS:,} rows"
+    return TooLargeError(f"the batch needs more of the state {path} than the {most} that one process reads")
 
 
 def state_read(layout: Layout | None) -> ReadLimit:

@@ -25,6 +25,7 @@ from windowmill.jobs.spark.column_types import sql_type
 from windowmill.jobs.ways.partitioning import alike
 from windowmill.jobs.ways.pass_output import CHUNK_ROWS, output, output_schema
 from windowmill.windowing.columnar.added_columns import KIND, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import FRESH, StateLog
 from windowmill.windowing.columnar.output import result_schema
@@ -114,38 +115,34 @@ class LiveRows:
         """The work on the keys of one partition; parameters as for :class:`.PartitionTask`."""
         return PartitionTask(self.pipeline, self.log, self.schema, clock, batch, keep=keep, final=final)
 
-    def work(
-        self,
-        fresh: DataFrame | None,
-        entries: DataFrame | None,
-        clock: Clock,
-        batch: int,
-        partitions: int,
-        *,
-        keep: bool = False,
-        final: bool = False,
-        ends: tuple[int, int] | None = None,
-        check: RowCheck | None = None,
-    ) -> DataFrame:
-        """Apply ``fresh`` rows to the state's ``entries``; at most one of the two is null. Columns as in :mod:`.pass_output`.
+    def work(self, fresh: DataFrame, clock: Clock, batch: int, partitions: int, *, final: bool) -> DataFrame:
+        """The output for an input of ``fresh`` rows alone, with columns as in :mod:`.pass_output`; parameters as of :meth:`task`."""
+        schema = output_schema(self.schema, self.log.schema)
+        task = self.task(clock, batch, keep=False, final=final)
+        return map_in_arrow(self.gathered(fresh, None, partitions), partial(_work, task, schema), schema)
 
-        Parameters
-        ----------
-        clock
-            As in :class:`windowmill.windowing.columnar.partition_task.PartitionTask`, like ``batch``, ``keep`` and ``final``.
-        ends
-            Restricts the results to windows that end in this range (begin, end].
-        check
-            Verifies ``entries``.
-        """
-        task = self.task(clock, batch, keep=keep, final=final)
+    def gathered(self, fresh: DataFrame | None, entries: DataFrame | None, partitions: int) -> DataFrame:
+        """``fresh`` rows and ``entries`` of the state, of which one may be null; all rows of a key are in one partition."""
         if entries is None:
             assert fresh is not None
-            both = fresh
-        else:
-            both = entries if fresh is None else entries.unionByName(fresh.withColumn(KIND, F.lit(FRESH)), allowMissingColumns=True)
-        schema = output_schema(self.schema, self.log.schema)
-        return map_in_arrow(self._by_key(both, partitions), partial(_work, task, schema, ends, check), schema)
+            return self._by_key(fresh, partitions)
+        both = entries if fresh is None else entries.unionByName(fresh.withColumn(KIND, F.lit(FRESH)), allowMissingColumns=True)
+        return self._by_key(both, partitions)
+
+
+def groups(batches: Iterator[pa.RecordBatch], log: StateLog) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Fresh rows and entries of one Spark partition, in any order, as one group; none if it has no rows. Runs in an executor."""
+    both = _split(batches, log)
+    if both is not None:
+        yield both
+
+
+def advance(fresh: pa.Table, entries: pa.Table, task: PartitionTask, ends: tuple[int, int] | None, check: RowCheck | None) -> Advanced:
+    """Apply ``fresh`` rows to ``entries``, which ``check`` verifies; only windows that end in the range ``ends`` give results."""
+    if check is not None:
+        check.verify(entries)
+    done = task.work(entries, fresh)
+    return Advanced(done.results(ends), done.changes, done.refused, done.applied, done.late)
 
 
 def _windows(task: PartitionTask, fresh_rows: FreshRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -161,21 +158,23 @@ def _together(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordB
     yield batches
 
 
-def _worked(task: PartitionTask, batches: Iterable[pa.RecordBatch], check: RowCheck | None = None) -> PartitionResult | None:
+def _worked(task: PartitionTask, batches: Iterable[pa.RecordBatch]) -> PartitionResult | None:
+    both = _split(batches, task.log)
+    return None if both is None else task.work(both[1], both[0])
+
+
+def _split(batches: Iterable[pa.RecordBatch], log: StateLog) -> tuple[pa.Table, pa.Table] | None:
+    """Fresh rows and entries among ``batches``; null if there are no rows."""
     arrived = [batch for batch in batches if batch.num_rows]
     if not arrived:
         return None
-    log = task.log
     table = pa.Table.from_batches(arrived)
     del arrived
     if KIND not in table.column_names:
-        return task.work(log.schema.empty_table(), _as(log.fresh_schema, _with_defaults(table.combine_chunks())))
+        return _as(log.fresh_schema, _with_defaults(table.combine_chunks())), log.schema.empty_table()
     table = _as(log.schema, table.combine_chunks())
     fresh = pc.equal(table.column(KIND), FRESH)
-    stored = table.filter(pc.invert(fresh))
-    if check is not None:
-        check.verify(stored)
-    return task.work(stored, table.filter(fresh).select(log.fresh_schema.names))
+    return table.filter(fresh).select(log.fresh_schema.names), table.filter(pc.invert(fresh))
 
 
 def _with_defaults(fresh: pa.Table) -> pa.Table:
@@ -192,11 +191,8 @@ def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
     return table.select(schema.names).cast(schema)
 
 
-def _work(
-    task: PartitionTask, schema: pa.Schema, ends: tuple[int, int] | None, check: RowCheck | None, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor over the entries and fresh rows of one Spark partition, in any order."""
-    worked = _worked(task, batches, check)
-    if worked is None:
-        return
-    yield from output(schema, worked.results(ends), worked.changes, worked.refused, applied=worked.applied, late=worked.late)
+def _work(task: PartitionTask, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor over the fresh rows of one Spark partition, in any order."""
+    worked = _worked(task, batches)
+    if worked is not None:
+        yield from output(schema, worked.results(), worked.changes, worked.refused, applied=worked.applied, late=worked.late)

@@ -12,9 +12,11 @@ import pyarrow.compute as pc
 from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Computed
-from windowmill.jobs.ways.new_rows import NewRows, computed
+from windowmill.jobs.ways.live_row_pass import advance
+from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.pass_output import written
+from windowmill.jobs.ways.task_output import OutputWriter
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.columnar.rows import codes_of
@@ -65,10 +67,12 @@ class LiveRowReading:
 
     def fresh(self, new: NewRows | None, batch: Input) -> pa.Table:
         """The usable ``new`` rows, null for none, with the columns of ``log.fresh_schema``."""
+        return self.log.fresh_schema.empty_table() if new is None else self.labelled(new.usable(batch, self.schema))
+
+    def labelled(self, rows: pa.Table) -> pa.Table:
+        """``rows`` with the columns of ``schema``, as those of ``log.fresh_schema``."""
         schema, log = self.log.fresh_schema, self.log
-        if new is None:
-            return schema.empty_table()
-        rows, labels = new.usable(batch, self.schema), dict(log.columns_of_fresh()) | dict(log.conditions)
+        labels = dict(log.columns_of_fresh()) | dict(log.conditions)
         columns = {labels.get(name, name): rows.column(name) for name in rows.column_names}
         columns |= {label: columns[label].fill_null(False) for label in log.conditions.values()}
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
@@ -89,14 +93,12 @@ class LoadedInProcess:
     task: PartitionTask
     ends: tuple[int, int] | None
 
-    def compute(self) -> Computed:
-        done = self.task.work(self.stored, self.fresh)
-        results = [table for table in done.results(self.ends) if table.num_rows]
-        return computed(Advanced(results, done.changes, done.refused, done.applied, done.late))
+    def compute(self, writer: OutputWriter) -> Computed:
+        return written(writer, advance(self.fresh, self.stored, self.task, self.ends, None))
 
 
-def fits(fresh: pa.Table, stored: pa.Table, reading: LiveRowReading, clock: Clock) -> bool:
-    """Whether the windows on grids, and the ticks, of these rows and entries are few enough for this process.
+def check_fits(fresh: pa.Table, stored: pa.Table, reading: LiveRowReading, clock: Clock) -> None:
+    """Raise ``TooLargeError`` if the windows on grids, or the ticks, of these rows and entries are too many for this process.
 
     Windows of most other kinds are no more than the rows.
     """
@@ -104,11 +106,12 @@ def fits(fresh: pa.Table, stored: pa.Table, reading: LiveRowReading, clock: Cloc
     instants = [pc.min_max(table.column(name)) for table in tables for name in (TIME, UNTIL_OF)]
     known = [instant for span in instants for instant in span.as_py().values() if instant is not None]
     if not known:
-        return True
+        return
     _, n_keys = codes_of(tables, list(reading.log.keys.values()))
     after = max(clock.since, min(known))
     ends = sum(grid.count_ends(after, min(clock.watermark, grid.last_end_holding(max(known)))) for grid in grids_among(pipeline))
     n_rows = sum(table.num_rows for table in tables)
     by_policies = (PolicySettings(window, window.policies(), pipeline) for window in pipeline.windows if window.follows_policies)
     ticks = sum(settings.most_ticks(after, clock.watermark, n_keys, n_rows) for settings in by_policies)
-    return n_keys * ends + ticks <= limits.MOST_RESULTS
+    if n_keys * ends + ticks > limits.MOST_RESULTS:
+        raise limits.too_many(n_keys * ends + ticks, "windows and ticks at most", limits.MOST_RESULTS)

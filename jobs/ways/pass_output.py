@@ -1,28 +1,34 @@
-"""The output of a pass over a batch's keys on Spark: one DataFrame of result rows, state entries, numbers of refused rows, and counts.
+"""The output of a pass over a batch's keys on Spark. A run's tasks write it to files; otherwise it is one DataFrame.
 
-Each row is of one of these kinds, and null in the columns of the others.
+Each row of the DataFrame is a result row, a state entry, the number of a refused row, or counts, and null in the columns of the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from windowmill.jobs.ways import counting
+from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.base import Computed
-from windowmill.windowing.columnar.added_columns import NUMBER_OF
+from windowmill.jobs.ways.restored import restored_kinds
+from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, returned
+from windowmill.windowing.columnar.advanced import Advanced
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from windowmill.jobs.ways.counting import Windows
     from windowmill.windowing.kernels.combine import Ints
 
 #: Columns of the output: a result row, a state entry, the number of a refused row, counts.
 RESULT, ENTRY, REFUSED, APPLIED, LATE = "result", "entry", "refused", "applied", "late"
+#: Makes groups of what a worker receives: new and stored rows, each group with all rows of its keys.
+GroupsOf = Callable[[Iterator[pa.RecordBatch]], Iterator[tuple[pa.Table, pa.Table]]]
+#: Applies new rows to stored ones.
+Advance = Callable[[pa.Table, pa.Table], Advanced]
 #: Greatest number of rows in an Arrow batch that a worker returns.
 CHUNK_ROWS = 100_000
 
@@ -64,33 +70,28 @@ def results(worked: DataFrame) -> DataFrame:
     return worked.where(F.col(RESULT).isNotNull()).select(f"{RESULT}.*")
 
 
-def entries(worked: DataFrame) -> DataFrame:
-    """Select the new state entries from the output."""
-    return worked.where(F.col(ENTRY).isNotNull()).select(f"{ENTRY}.*")
-
-
-def count(worked: DataFrame) -> tuple[Windows, dict[str, int]]:
-    """Compute the cached output; returns its windows, and totals of ``APPLIED``, ``LATE``, ``REFUSED`` and ``ENTRY``."""
-    totals = {APPLIED: F.sum(APPLIED), LATE: F.sum(LATE), REFUSED: F.count(REFUSED), ENTRY: F.count(ENTRY)}
-    return counting.count(worked, totals, rows_in=f"{RESULT}.")
-
-
-def computed(worked: DataFrame, *, keeps: bool) -> Computed:
-    """Compute the output ``worked`` and cache it; ``keeps`` is whether to store the batch's state."""
-    cached = worked.persist()
-    try:
-        windows, totals = count(cached)
-    except BaseException:
-        cached.unpersist()
-        raise
+def written(writer: OutputWriter, done: Advanced) -> Computed:
+    """Write what a part makes of a batch's rows and the restored state of some keys."""
+    for rows in done.results:
+        writer.results(rows)
+    new_state = writer.state(done.state)
     return Computed(
-        rows=results(cached) if windows else None,
-        state=entries(cached) if keeps and totals[ENTRY] else None,
-        windows=windows,
-        rows_applied=totals[APPLIED],
-        rows_late=totals[LATE],
-        new_state=totals[ENTRY],
-        refused=cached.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias(NUMBER_OF)) if totals[REFUSED] else None,
-        rows_refused=totals[REFUSED],
-        cached=(cached,),
+        Output(rows_applied=done.applied, rows_late=done.late, rows_refused=len(done.refused), new_state=new_state), done.refused
     )
+
+
+def written_by_tasks(gathered: DataFrame, groups_of: GroupsOf, advance: Advance, targets: Targets) -> Output:
+    """Have the tasks of ``gathered``, whose partitions each have all rows of their keys, advance groups of keys and write the files."""
+    return output_of(map_in_arrow(gathered, partial(_write_groups, targets, groups_of, advance), RETURNED))
+
+
+def _write_groups(targets: Targets, groups_of: GroupsOf, advance: Advance, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor: advances each group of keys, writes files, and returns one :class:`.Output`."""
+    counts = Output()
+    with OutputWriter(targets) as writer:
+        for new, stored in groups_of(batches):
+            done = written(writer, advance(new, stored))
+            writer.refused(done.refused)
+            counts += done.output + Output(restored=restored_kinds(stored))
+        counts += writer.output()
+    yield from returned(counts)

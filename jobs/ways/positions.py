@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
@@ -34,6 +35,7 @@ class PositionPart:
 
     def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, positions: Positions, state: str) -> None:
         self._spark, self._batch, self._positions = spark, replace(batch, pipeline=positions.pipeline), positions
+        self._path = state
         self._state = PositionState(positions.pipeline, batch.types, positions.layout)
         self._table = PositionTable(spark, state, self._state.stored_schema, batch.check)
 
@@ -59,15 +61,20 @@ class PositionPart:
             batch.check,
         )
 
-    def few(self, new: NewRows | None, emission: Emission) -> LoadedInProcess | None:
+    def here(self, new: NewRows | None, emission: Emission) -> LoadedInProcess:
         batch, stage = self._batch, self._stage(emission)
-        if new is not None and not limits.are_few_rows(new.table.num_rows, stage.layout):
-            return None
+        if new is not None:
+            limits.check_rows(new.table.num_rows, stage.layout)
         rows = stage.state.rows.empty_table() if new is None else new.usable(batch, stage.state.rows)
         stored = self._table.read(stage, rows, limits.state_read(stage.layout)) if batch.restores else self._table.empty()
-        return None if stored is None else LoadedInProcess(rows, stored, stage)
+        if stored is None:
+            raise limits.state_beyond(self._path)
+        return LoadedInProcess(rows, stored, stage)
 
-    def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
-        batch, stage = self._batch, self._stage(emission)
-        restored = self._table.restore(stage, None if new is None else new.usable()) if batch.restores else None
-        return LoadedOnSpark(new, restored, stage, batch.partitions(self._spark()))
+    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
+        batch, stage, spark = self._batch, self._stage(emission), self._spark()
+        restored = None
+        if batch.restores:
+            touched = new.frame(spark, stage, stage.state.rows) if isinstance(new, FileRows) else None if new is None else new.usable()
+            restored = self._table.restore(stage, touched)
+        return LoadedOnSpark(spark, new, restored, stage, batch.partitions(spark))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from windowmill.jobs.ways.base import Computed
-from windowmill.jobs.ways.new_rows import computed
+from windowmill.jobs.ways.pass_output import written
+from windowmill.jobs.ways.task_output import OutputWriter
 from windowmill.windowing.columnar.position_batch import advance
 from windowmill.windowing.columnar.positions import PositionStage
 
@@ -20,5 +21,5 @@ class LoadedInProcess:
     stored: pa.Table
     stage: PositionStage
 
-    def compute(self) -> Computed:
-        return computed(advance(self.stage, self.rows, self.stored))
+    def compute(self, writer: OutputWriter) -> Computed:
+        return written(writer, advance(self.stage, self.rows, self.stored))

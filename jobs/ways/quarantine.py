@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,9 +15,12 @@ from windowmill.jobs.conditions.duckdb import evaluate
 from windowmill.jobs.conditions.spark import every_condition, failing
 from windowmill.jobs.json_lines.spark_form import to_json
 from windowmill.jobs.sources.columns import REASON, VERSION, Columns
-from windowmill.jobs.spark.staging import Staged
+from windowmill.jobs.spark.access import map_in_arrow
+from windowmill.jobs.ways.limits import OnlySparkError
+from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, returned
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import TIME, WATERMARK_OF
+from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -35,10 +40,17 @@ DETAILS = {
 }
 
 
-def set_aside(rows: DataFrame | pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan, folder: str) -> Staged:
-    """Stage the rows that have a reason in the form of the quarantine table."""
-    if isinstance(rows, pa.Table):
-        return Staged.of_table(_set_aside_here(rows, columns, pipeline, plan))
+def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
+    """Columns of the pipeline's quarantine table."""
+    instant = pa.timestamp("us", "UTC") if pipeline.time.unit is None else pa.int64()
+    texts = {name: pa.string() for name in ("pipeline", "generation", "reason", "detail", "row")}
+    kinds = texts | {"batch": pa.int64(), "source_version": pa.int64(), "event_time": instant, "watermark": instant}
+    order = ("pipeline", "generation", "batch", "reason", "detail", "source_version", "event_time", "watermark", "row")
+    return pa.schema([(name, kinds[name]) for name in order])
+
+
+def write_by_tasks(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan: Plan, targets: Targets) -> Output:
+    """Have tasks write the rows that have a reason to the quarantine table."""
     known = F.create_map(*(F.lit(text) for pair in DETAILS.items() for text in pair))
     failed = failing(every_condition(pipeline), Columns(rows.select(*map(backquoted, columns)).schema).arrow)
     why = [F.when(column, F.lit(f"condition {text!r} fails on the row")) for text, column in failed.items()]
@@ -60,13 +72,32 @@ def set_aside(rows: DataFrame | pa.Table, columns: list[str], pipeline: Pipeline
         instant(found).alias("watermark"),
         F.to_json(F.struct(*(F.col(backquoted(name)) for name in columns)), {"ignoreNullFields": "false"}).alias("row"),
     )
-    return Staged.of(chosen, folder)
+    return output_of(map_in_arrow(chosen, partial(_write, targets), RETURNED))
 
 
-def _set_aside_here(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan) -> pa.Table:
-    """As :func:`set_aside`, in this process, for rows of which each has a reason."""
+def _write(targets: Targets, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    with OutputWriter(targets) as writer:
+        for batch in batches:
+            writer.quarantined(pa.Table.from_batches([batch]))
+        done = writer.output()
+    yield from returned(done)
+
+
+def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan) -> pa.Table:
+    """The rows of the quarantine table for ``rows`` of which each has a reason.
+
+    Raises
+    ------
+    OnlySparkError
+        If only Spark can evaluate a condition on them.
+    """
     detail = [DETAILS.get(reason) for reason in rows.column(REASON).to_pylist()]
-    for text, truth in evaluate(every_condition(pipeline), rows).items():
+    try:
+        truths = evaluate(every_condition(pipeline), rows)
+    except (SpecError, UnsupportedError) as err:
+        raise OnlySparkError(f"only Spark can evaluate a condition of the spec ({first_line(err)})") from err
+    for text, truth in truths.items():
         failed = f"condition {text!r} fails on the row"
         detail = [failed if fails and known is None else known for known, fails in zip(detail, truth.failed.to_pylist(), strict=True)]
 

@@ -12,6 +12,7 @@ from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import Input, TableInput
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
@@ -38,7 +39,7 @@ class SessionPart:
     by_arrival = True
 
     def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, sessions: Sessions, state: str) -> None:
-        self._spark, self._batch = spark, replace(batch, pipeline=sessions.pipeline)
+        self._spark, self._batch, self._state = spark, replace(batch, pipeline=sessions.pipeline), state
         self._stage, self._gaps = stage_of(self._batch, sessions), sessions.gaps
         self._table = PartialTable(spark, state, self.schema, batch.check)
 
@@ -50,21 +51,23 @@ class SessionPart:
     def reading(self) -> SessionStage:
         return self._stage
 
-    def few(self, new: NewRows | None, emission: Emission) -> LoadedInProcess | None:
-        if new is not None and not limits.are_few_rows(new.table.num_rows, self._stage.layout):
-            return None
+    def here(self, new: NewRows | None, emission: Emission) -> LoadedInProcess:
+        if new is not None:
+            limits.check_rows(new.table.num_rows, self._stage.layout)
         batch, wanted = self._batch, self._wanted(new, emission)
         stored: pa.Table | None = self._stage.schema.empty_table()
         if wanted is not None:
             stored = self._table.read(wanted, before_batch=batch.batch, limit=limits.state_read(self._stage.layout))
-        return None if stored is None else LoadedInProcess(new, stored, self._stage_after(emission), batch)
+        if stored is None:
+            raise limits.state_beyond(self._state)
+        return LoadedInProcess(new, stored, self._stage_after(emission), batch)
 
-    def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
+    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
         batch, wanted = self._batch, self._wanted(new, emission)
         stored = None if wanted is None else self._table.restore(wanted, before_batch=batch.batch)
-        return LoadedOnSpark(new, stored, self._stage_after(emission), batch.partitions(self._spark()))
+        return LoadedOnSpark(self._spark(), new, stored, self._stage_after(emission), batch.partitions(self._spark()))
 
-    def _wanted(self, new: NewRows | NumberedRows | None, emission: Emission) -> OpenSessions | None:
+    def _wanted(self, new: NewRows | FileRows | NumberedRows | None, emission: Emission) -> OpenSessions | None:
         """The sessions that were open before the batch; null if it needs none."""
         batch = self._batch
         if not batch.restores or (new is None and emission.emitted == batch.emitted):

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.jobs.ways.base import Computed
-from windowmill.jobs.ways.new_rows import NewRows, computed
+from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.pass_output import written
+from windowmill.jobs.ways.task_output import OutputWriter
 from windowmill.windowing.columnar.joined_sessions import advance
 from windowmill.windowing.columnar.session_partials import SessionStage
 
@@ -25,7 +27,7 @@ class LoadedInProcess:
     stage: SessionStage
     batch: Input
 
-    def compute(self) -> Computed:
+    def compute(self, writer: OutputWriter) -> Computed:
         stage = self.stage
         rows = stage.rows.empty_table() if self.new is None else self.new.usable(self.batch, stage.rows)
-        return computed(advance(stage, rows, self.stored))
+        return written(writer, advance(stage, rows, self.stored))

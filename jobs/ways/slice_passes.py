@@ -14,17 +14,17 @@ from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.spark.access import map_in_arrow
+from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, returned
 from windowmill.windowing.columnar import slice_windows, slices
-from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, ORDER, SLICE, TIME, UNTIL_OF
-from windowmill.windowing.columnar.packing import BUCKET, LATE_ROWS, PLACE, ROWS, count_slices
+from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, ORDER, TIME, UNTIL_OF
+from windowmill.windowing.columnar.packing import BUCKET, PLACE, count_slices
 from windowmill.windowing.columnar.slices import GRID, Reading, SliceStage, WindowStage
 from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-#: Column of counts beside ``ROWS`` and ``LATE_ROWS``: number of slices that the batch touched.
-SLICES = "_slices"
+#: Makes combined slices, each with whole keys, of what a worker receives.
+CombinedOf = Callable[[Iterator[pa.RecordBatch]], Iterator[slice_windows.Combined]]
 
 
 def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
@@ -32,24 +32,35 @@ def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
     own = [TIME] if stage.lasting is None else [TIME, UNTIL_OF]
     judged = [name for name in (CLOSED, LATE, ARRIVAL, ORDER) if name in rows.columns]
     chosen = rows.where(F.col(REASON).isNull()).select(*own, *judged, *inputs(rows, stage))
-    return _mapped(chosen, partial(_placed, slices.lifted, stage), stage.packing.packed_schema)
+    return mapped(chosen, partial(_placed, slices.lifted, stage), stage.packing.packed_schema)
 
 
-def inputs(rows: DataFrame, *stages: Reading, where: Column | None = None) -> list[Column]:
-    """The columns that stages read: of the source, and the conditions' truth, evaluated only for rows that satisfy ``where``."""
+def inputs(rows: DataFrame, *stages: Reading) -> list[Column]:
+    """The columns that stages read: of the source, and the conditions' truth."""
     names = dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns))
+    return [*(F.col(backquoted(name)) for name in names), *conditions(rows, *stages)]
+
+
+def conditions(rows: DataFrame, *stages: Reading, where: Column | None = None) -> list[Column]:
+    """The truth of the stages' conditions, evaluated only for rows that satisfy ``where``."""
     texts = dict.fromkeys(text for stage in stages for text in stage.conditions)
     types = Columns(rows.schema).arrow if texts else {}
-    conditions = {text: truth(text, types) if where is None else F.when(where, truth(text, types)) for text in texts}
-    return [*(F.col(backquoted(name)) for name in names), *(holds.alias(condition_column(text)) for text, holds in conditions.items())]
+    truths = {text: truth(text, types) if where is None else F.when(where, truth(text, types)) for text in texts}
+    return [holds.alias(condition_column(text)) for text, holds in truths.items()]
+
+
+def input_names(*stages: Reading) -> list[str]:
+    """The names of :func:`inputs`."""
+    names = [name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)]
+    return list(dict.fromkeys([*names, *(condition_column(text) for stage in stages for text in stage.conditions)]))
 
 
 def pack(stored: DataFrame, stage: SliceStage) -> DataFrame:
     """Pack slices read from the state."""
-    return _mapped(stored, partial(_placed, slices.packed, stage), stage.packing.packed_schema)
+    return mapped(stored, partial(_placed, slices.packed, stage), stage.packing.packed_schema)
 
 
-def _mapped(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
+def mapped(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
     """``rows.mapInArrow`` for columns of any name; PySpark itself would parse a dot or backtick in a name as syntax."""
     numbered = rows.toDF(*(f"_{n}" for n in range(len(rows.columns))))
     return map_in_arrow(numbered, partial(_named, function, rows.columns), schema)
@@ -81,7 +92,7 @@ def cut(packed: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
 
 def windows(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
     """Combine packed slices into result rows; columns as ``stage.schema``."""
-    bare = _mapped(_by_bucket(packed, stage, partitions), partial(_windows, stage), stage.declared_schema)
+    bare = mapped(by_bucket(packed, stage, partitions), partial(_windows, stage), stage.declared_schema)
     return result_rows(bare, stage)
 
 
@@ -109,47 +120,30 @@ def _windows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[
             yield from table.to_batches(slices.BATCH_ROWS)
 
 
-def windows_and_slices(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
-    """As :func:`windows`, and in the same pass the batch's slices and counts.
-
-    The columns are those of ``stage.bare_schema``, of listed slices without keys, and counts. A row is a bare result row (``GRID`` is not
-    null), a key's slices (``SLICE`` is not null), or counts of lifted rows and slices.
-    """
-    return _mapped(_by_bucket(packed, stage, partitions), partial(_all, stage), _all_schema(stage))
+def written_by_tasks(gathered: DataFrame, combined_of: CombinedOf, stage: WindowStage, targets: Targets) -> Output:
+    """Have the tasks of ``gathered``, whose partitions each have whole keys, write the result rows and slices that they combine."""
+    return output_of(mapped(gathered, partial(_written, combined_of, stage, targets), RETURNED))
 
 
-def _all_schema(stage: WindowStage) -> pa.Schema:
-    counts = [(name, pa.int64()) for name in (ROWS, LATE_ROWS, SLICES)]
-    return pa.schema([*stage.bare_schema, *stage.slices.storing.lists, *counts])
+def _written(combined_of: CombinedOf, stage: WindowStage, targets: Targets, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    with OutputWriter(targets) as writer:
+        done = write(stage, combined_of(batches), writer) + writer.output()
+    yield from returned(done)
 
 
-def _all(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = _all_schema(stage)
-    for combined in slice_windows.combined(stage, batches):
-        counts = pa.table({ROWS: [combined.rows], LATE_ROWS: [combined.late_rows], SLICES: [combined.n_slices]})
-        kept = [] if combined.slices is None else [stage.slices.storing.listed(combined.slices, combined.offsets)]
-        for table in (*combined.windows, *kept, counts):
-            columns = [
-                table.column(field.name) if field.name in table.column_names else pa.nulls(table.num_rows, field.type) for field in schema
-            ]
-            yield from pa.table(columns, schema=schema).to_batches(slices.BATCH_ROWS)
+def write(stage: WindowStage, found: Iterable[slice_windows.Combined], writer: OutputWriter) -> Output:
+    """Write result rows and slices; returns the counts."""
+    applied = late = new_state = 0
+    for combined in found:
+        for bare in combined.windows:
+            writer.results(slice_windows.result_rows(stage, bare))
+        writer.state(combined.slices)
+        applied, late, new_state = applied + combined.rows, late + combined.late_rows, new_state + combined.n_slices
+    return Output(rows_applied=applied, rows_late=late, new_state=new_state)
 
 
-def _by_bucket(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
+def by_bucket(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:
+    """``packed`` slices such that a partition has all those of its keys, in the order of their places."""
     bucket = F.col(backquoted(BUCKET))
     return (packed.repartition(partitions, bucket) if stage.slices.keys else packed.repartition(1)).sortWithinPartitions(bucket, PLACE)
-
-
-def results(every: DataFrame, stage: WindowStage) -> DataFrame:
-    """Select the result rows from :func:`windows_and_slices`; columns as ``stage.schema``."""
-    return result_rows(every.where(F.col(backquoted(GRID)).isNotNull()), stage)
-
-
-def unlisted(every: DataFrame, stage: SliceStage) -> DataFrame:
-    """Select the slices from :func:`windows_and_slices`, one row per slice, with the state's columns."""
-    lists = F.arrays_zip(*(F.col(backquoted(field.name)) for field in stage.storing.lists))
-    return (
-        every.where(F.col(SLICE).isNotNull())
-        .select(*(backquoted(key) for key in stage.keys), F.inline(lists))
-        .select(*map(backquoted, stage.storing.schema.names))
-    )

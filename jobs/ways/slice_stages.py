@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from deltalake import DeltaTable
-
 from windowmill.checkpoints.state.partials import has_nodes, slice_schema
 from windowmill.checkpoints.state.wanted import WithSpans
+from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -38,7 +37,7 @@ class Slicing:
         """The slices of a batch whose state table is at the path ``state``."""
         nodes = Nodes.of(slices.grids.grids)
         # Whether a table holds nodes is fixed when it is created.
-        if nodes is not None and DeltaTable.is_deltatable(state) and not has_nodes(state):
+        if nodes is not None and is_table(state) and not has_nodes(state):
             nodes = None
         return cls(batch, slices, nodes)
 

@@ -10,6 +10,7 @@ from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways import slices_in_process as in_process
 from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
@@ -32,7 +33,7 @@ class SlicePart:
     way: WayName = "slices"
 
     def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, slices: Slices, state: str) -> None:
-        self._spark, self._batch = spark, replace(batch, pipeline=slices.pipeline)
+        self._spark, self._batch, self._state = spark, replace(batch, pipeline=slices.pipeline), state
         self._slicing = Slicing.over(self._batch, slices, state)
         self._table = PartialTable(spark, state, self.schema, batch.check)
 
@@ -57,17 +58,17 @@ class SlicePart:
         # Late rows of a backfill may have revised windows that end after its range.
         return self._batch.revises
 
-    def few(self, new: NewRows | None, emission: Emission) -> in_process.LoadedInProcess | None:
+    def here(self, new: NewRows | None, emission: Emission) -> in_process.LoadedInProcess:
         slicing, layout = self._slicing, self._slicing.slices.layout
         judged = None if new is None else in_process.judged(new, slicing)
         wanted, stored = slicing.wanted(emission, in_process.revised_after(judged, slicing)), None
         if wanted is not None:
             stored = self._table.read(wanted, before_batch=self._batch.batch, limit=limits.state_read(layout))
             if stored is None:
-                return None
+                raise limits.state_beyond(self._state)
         return in_process.load(judged, stored, slicing, emission)
 
-    def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
+    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
         slicing = self._slicing
         revised_after = new.survey.low if new is not None and self._batch.revises else None
         wanted = slicing.wanted(emission, revised_after)

@@ -16,18 +16,20 @@ from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Computed
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.new_rows import NewRows, counted
+from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.slice_passes import write
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.lasting import spans_of
 from windowmill.windowing.columnar.packing import Sliced
 from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.columnar.slice_windows import Combined, combined_here, result_rows
+from windowmill.windowing.columnar.slice_windows import Combined, combined_here
 from windowmill.windowing.columnar.slices import Revising, SliceStage, WindowStage
 from windowmill.windowing.kernels.columns import int64_of
 
 if TYPE_CHECKING:
     from windowmill.jobs.ways.slice_stages import Slicing
+    from windowmill.jobs.ways.task_output import OutputWriter
     from windowmill.windowing.axis import WindowGrid
 
 
@@ -41,14 +43,13 @@ def revised_after(judged: NewRows | None, slicing: Slicing) -> int | None:
     return None if judged is None else lateness.revised_after(judged.table, slicing.batch.lateness)
 
 
-def load(judged: NewRows | None, stored: pa.Table | None, slicing: Slicing, emission: Emission) -> LoadedInProcess | None:
-    """Judged rows and restored slices, of which either may be null; null if their windows are too many for this process."""
+def load(judged: NewRows | None, stored: pa.Table | None, slicing: Slicing, emission: Emission) -> LoadedInProcess:
+    """Judged rows and restored slices, of which either may be null; raises ``TooLargeError`` if their windows are too many here."""
     stage, rows = slicing.window_stage(emission), None if judged is None else judged.table
     if stored is not None and stage.slices.known:
         stored = _without_idle_spans(stored, rows, stage)
-    if not _fits(rows, stored, stage):
-        return None
-    return LoadedInProcess(judged, stored, stage, slicing.batch.builds_state)
+    _check_fits(rows, stored, stage)
+    return LoadedInProcess(judged, stored, stage)
 
 
 @dataclass(frozen=True)
@@ -58,21 +59,9 @@ class LoadedInProcess:
     judged: NewRows | None
     stored: pa.Table | None
     stage: WindowStage
-    keep: bool
 
-    def compute(self) -> Computed:
-        parts = list(work(None if self.judged is None else self.judged.table, self.stored, self.stage))
-        tables = [result_rows(self.stage, bare) for part in parts for bare in part.windows]
-        new_state = sum(part.n_slices for part in parts)
-        kept = [part.slices for part in parts if part.slices is not None]
-        return Computed(
-            rows=pa.concat_tables(tables) if tables else None,
-            state=pa.concat_tables(kept) if self.keep and new_state else None,
-            windows=counted(tables),
-            rows_applied=sum(part.rows for part in parts),
-            rows_late=sum(part.late_rows for part in parts),
-            new_state=new_state,
-        )
+    def compute(self, writer: OutputWriter) -> Computed:
+        return Computed(write(self.stage, work(None if self.judged is None else self.judged.table, self.stored, self.stage), writer))
 
 
 def work(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> Iterator[Combined]:
@@ -104,13 +93,13 @@ def _usable(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.is_null(rows.column(REASON)))
 
 
-def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> bool:
-    """Whether the partials of these rows, and the windows of rows and slices, are few enough for this process."""
+def _check_fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> None:
+    """Raise ``TooLargeError`` if the partials of these rows, or the windows of rows and slices, are too many for this process."""
     tables = [table for table in (rows, stored) if table is not None and table.num_rows]
     if not tables:
-        return True
-    if rows is not None and not _are_few_partials(_usable(rows), stage.slices):
-        return False
+        return
+    if rows is not None:
+        _check_partials(_usable(rows), stage.slices)
     instants = [
         *((rows, name) for name in (TIME, UNTIL_OF) if rows is not None and name in rows.column_names),
         (stored, SLICE),
@@ -120,7 +109,7 @@ def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) ->
     lows = [low for span in times if (low := span["min"].as_py()) is not None]
     highs = [high for span in times if (high := span["max"].as_py()) is not None]
     if not lows:
-        return True
+        return
     _, n_keys = codes_of(tables, stage.slices.keys)
     ends = sum(_ends(grid, max(stage.after, min(lows)), stage.through, max(highs)) for _, grid in stage.grids)
     revised = 0 if rows is None or stage.revising is None else _revised(rows, stage.revising, stage)
@@ -128,7 +117,9 @@ def _fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) ->
     if rows is not None and stored is not None and stage.slices.known:
         later = _spans(stored, stage).most_shown_later(_usable(rows), stage.after)
     most = limits.rows_within(limits.MOST_RESULTS, stage.slices.layout)
-    return n_keys * ends + revised + later <= most or _most_with_rows(rows, stored, stage) + revised <= most
+    most_results = n_keys * ends + revised + later
+    if most_results > most and _most_with_rows(rows, stored, stage) + revised > most:
+        raise limits.too_many(most_results, "result rows at most, as one for each key and window end", most)
 
 
 def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> float:
@@ -144,16 +135,17 @@ def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: Windo
     return n_slices * sum(grid.most_ends(grid.longest - 1) for _, grid in stage.grids)
 
 
-def _are_few_partials(rows: pa.Table, stage: SliceStage) -> bool:
-    """Whether the partials of usable ``rows`` are few enough for this process."""
+def _check_partials(rows: pa.Table, stage: SliceStage) -> None:
+    """Raise ``TooLargeError`` if the partials of usable ``rows`` are too many for this process."""
     n_rows, layout = rows.num_rows, stage.layout
-    if stage.lasting is not None and stage.lasting.most_partials(rows).sum() > limits.MOST_PARTIALS:
-        return False
+    if stage.lasting is not None and (n := int(stage.lasting.most_partials(rows).sum())) > limits.MOST_PARTIALS:
+        raise limits.too_many(n, "starts of windows that events cross", limits.MOST_PARTIALS)
     if limits.are_few_rows(n_rows, layout):
-        return True
-    if stage.lasting is not None or stage.revises:  # each row may have partials of its own
-        return False
-    return limits.are_few_partials(_n_partials(rows, stage), n_rows, layout)
+        return
+    # Where events last or rows bring revisions, each row may have partials of its own.
+    own = stage.lasting is not None or stage.revises
+    if own or not limits.are_few_partials(_n_partials(rows, stage), n_rows, layout):
+        raise limits.too_many(n_rows, "new rows with partials of this width", limits.rows_within(limits.MOST_ROWS, layout))
 
 
 def _n_partials(rows: pa.Table, stage: SliceStage) -> int:

@@ -306,7 +306,7 @@ def test_an_append_between_anothers_check_and_its_write_fails(pipeline, monkeypa
         pipeline.write(first, "sink")
         return write_deltalake(*arguments, **options)
 
-    monkeypatch.setattr("windowmill.checkpoints.appending.write_deltalake", overtaken)
+    monkeypatch.setattr("windowmill.checkpoints.appending.write_table", overtaken)
     pipeline.write(second, "sink")
     assert pipeline.rows("sink") == 3
     assert second.written["sink"].attempt == first.id

@@ -9,10 +9,10 @@ import pytest
 from deltalake import write_deltalake
 from hypothesis import example, given
 from hypothesis import strategies as st
+from windowmill.jobs.batch.adopting import same_quarantined
 
 from tests.jobs.test_calendar_batches import Files
 from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival
-from windowmill.jobs.batch.adopting import same_quarantined
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness_in_process import judged, seen_after

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from windowmill.jobs.sources.columns import Columns, check_unchanged
 from windowmill.jobs.sources.delta_log import physical_names
-from windowmill.jobs.sources.delta_rows import _literal_path, _stored
+from windowmill.jobs.sources.delta_rows import _stored, literal_path
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
@@ -189,9 +189,9 @@ def test_files_are_read_by_the_names_that_they_use():
 @pytest.mark.covers("X3")
 def test_no_path_is_a_pattern():
     """Spark expands what is not escaped, and would read the files of other partitions."""
-    assert _literal_path("/t", "p=[ab]{c,d}*?/part-0.parquet") == r"/t/p=\[ab\]\{c,d\}\*\?/part-0.parquet"
-    assert _literal_path("/t", "p=a b/part-0.parquet") == "/t/p=a b/part-0.parquet"
-    assert _literal_path("s3://b/t/", "part-0.parquet") == "s3://b/t/part-0.parquet"
+    assert literal_path("/t", "p=[ab]{c,d}*?/part-0.parquet") == r"/t/p=\[ab\]\{c,d\}\*\?/part-0.parquet"
+    assert literal_path("/t", "p=a b/part-0.parquet") == "/t/p=a b/part-0.parquet"
+    assert literal_path("s3://b/t/", "part-0.parquet") == "s3://b/t/part-0.parquet"
 
 
 def test_a_tie_break_without_an_order_is_refused():

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from windowmill.jobs.spark.staging import Staged
 
 from windowmill.jobs.batch.losses import loss_of
-from windowmill.jobs.spark.staging import Staged
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -298,9 +299,9 @@ def test_a_damaged_file_is_left_to_spark(spark, tmp_path):
     plain = PlainRows.of(pipeline, source, reading)
     assert plain is not None
     [file] = plain.files
-    file.path.write_bytes(file.path.read_bytes()[:-20])
+    Path(file.path).write_bytes(Path(file.path).read_bytes()[:-20])
     assert plain.read(["long"], [], latest=None) is None
-    file.path.unlink()
+    Path(file.path).unlink()
     assert plain.read(["long"], [], latest=None) is None
 
 

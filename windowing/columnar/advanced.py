@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -21,7 +21,7 @@ class Advanced:
     Attributes
     ----------
     results
-        Result rows, in tables of one window each.
+        Result rows, in tables of one window each; may be computed as they are taken.
     state
         The rows that the batch appends to the state, with checksums; null if it keeps none.
     refused
@@ -30,7 +30,7 @@ class Advanced:
         How many other rows there are, and how many of these arrived behind the watermark.
     """
 
-    results: list[pa.Table]
+    results: Iterable[pa.Table]
     state: pa.Table | None
     refused: Ints
     applied: int

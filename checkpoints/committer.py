@@ -1,0 +1,262 @@
+"""Commits files that exist already to a Delta table: adds and removes in one commit, with the transaction of the batch. No JVM.
+
+delta-rs commits. It neither skips a transaction that has landed, nor checks files against the table's schema and constraints, so all of
+this is done here, on the very snapshot from which the commit is made. Of writers that commit the same version one wins, on every store
+that creates an object only if it is absent; the other begins anew from a fresh snapshot.
+
+A table that delta-rs cannot write gets the same rows by another :class:`Committer`, of Spark, but only on this machine: on object storage
+Spark's commits overwrite those of other writers.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.delta_log_files import floor_of
+from windowmill.checkpoints.features import Features
+from windowmill.checkpoints.formats import FORMAT, FORMATS, check_format, ours
+from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.replacing import Replaced
+from windowmill.checkpoints.stores import create_table, is_local, table_at, write_table
+from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
+
+#: Commits by others that a commit gives way to, one after another.
+_ATTEMPTS = 20
+#: Characters in names of columns that Delta takes only under column mapping.
+_ONLY_MAPPED = frozenset(" ,;{}()\n\t=")
+#: Metadata of columns whose values a writer has to check or make.
+_COMPUTED = ("delta.invariants", "delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
+#: Checkpoints are made by :func:`checkpoint_if_due` alone: their error would else be returned as that of the commit.
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+FAILURES = (DeltaError, pa.ArrowException, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A commit to a table.
+
+    Attributes
+    ----------
+    role
+        The table's role in the pipeline.
+    app_id, batch
+        The commit's transaction.
+    note
+        Its ``userMetadata``, ids only, since it stays in the table's history: generation, batch, attempt, and digest of the changes.
+    replaces_all
+        Whether the files replace all others of the table, and their schema that of the table.
+    """
+
+    role: str
+    app_id: str
+    batch: int
+    changes: Changes
+    note: Mapping[str, Any] = field(default_factory=dict)
+    replaces_all: bool = False
+
+
+class Committer(Protocol):
+    """What commits to a table; it may also find that the transaction has landed, and do nothing."""
+
+    def commit(self, place: str, publication: Publication) -> None:
+        """Commit ``publication`` to the table at ``place``; after an error it is not known whether the commit has landed."""
+
+
+class DeltaRsCommitter:
+    """Commits by delta-rs; leaves tables that it cannot write to another committer, ``beyond``."""
+
+    def __init__(self, beyond: Committer | None = None) -> None:
+        self._beyond = beyond
+
+    def commit(self, place: str, publication: Publication) -> None:
+        """As :meth:`Committer.commit`."""
+        for _ in range(_ATTEMPTS):
+            table = self._opened(place, publication)
+            reason = beyond_delta_rs(table, publication.changes)
+            if reason is not None:
+                self._commit_beyond(place, publication, reason)
+                return
+            assert table is not None
+            landed, version = table.transaction_version(publication.app_id), table.version()
+            if landed is not None and landed >= publication.batch:
+                return
+            try:
+                _write(table, place, publication)
+            except FAILURES:
+                if table_at(place).version() == version:
+                    raise
+                continue  # another commit was first
+            # A version from before the log was cleaned up can be made again, and counts for nothing.
+            if floor_of(place) <= version:
+                checkpoint_if_due(place, version + 1)
+                return
+        raise _error_of(publication.role)(
+            f"{publication.role} {place}: others commit to it all the time, so batch {publication.batch} could not be published; stop "
+            "them, and run again"
+        )
+
+    def _opened(self, place: str, publication: Publication) -> DeltaTable | None:
+        """The newest snapshot of the table, which is made or widened if it lacks columns; none if delta-rs cannot make it."""
+        role, schema = publication.role, publication.changes.schema
+        table = _newest(place)
+        if table is None:
+            if schema is None:
+                raise _error_of(role)(f"{role} {place}: the table is gone; restore the folder from a copy")
+            if not names_need_mapping(schema):
+                create(place, schema, role, publication.note)
+                table = newest(place)
+        elif schema is not None and publication.replaces_all and DeltaSchema.from_json(schema) != table.schema():
+            _replace_schema(table, schema)
+            table = newest(place)
+        elif schema is not None and role != "sink":
+            check_format(table, role)
+            lacking = _lacking(table, schema)
+            if lacking and not Features.of(table).beyond_delta_rs:
+                table.alter.add_columns([DeltaSchema.from_json(schema).fields[n] for n in lacking], commit_properties=ours("widen"))
+                table = newest(place)
+        return table
+
+    def _commit_beyond(self, place: str, publication: Publication, reason: str) -> None:
+        if not is_local(place):
+            raise SinkRefusedError(
+                f"{publication.role} {place}: {reason}, so only Spark could write it, and on object storage Spark overwrites commits of "
+                "other writers; drop the feature (ALTER TABLE … DROP FEATURE), or give the pipeline another sink"
+            )
+        if self._beyond is None:
+            raise _error_of(publication.role)(f"{publication.role} {place}: {reason}; only `windowmill run` can write it, by Spark")
+        noted = replace(publication, note={**publication.note, "rewritten": True})
+        self._beyond.commit(place, noted)
+
+
+def beyond_delta_rs(table: DeltaTable | None, changes: Changes) -> str | None:
+    """Why delta-rs cannot commit ``changes`` to ``table``, null for one that does not exist; null if it can."""
+    schema = changes.schema
+    if table is None:
+        return "names of its columns need column mapping" if schema is not None and names_need_mapping(schema) else None
+    features, metadata = Features.of(table), table.metadata()
+    if beyond := features.beyond_delta_rs:
+        return f"uses {', '.join(beyond)}"
+    if metadata.partition_columns:
+        return "is partitioned"
+    if any(name.startswith("delta.constraints.") for name in metadata.configuration):
+        return "has constraints"
+    if changes.removes and "deletionVectors" in features.reader:
+        return "has deletion vectors"
+    stored = {each.name: each for each in table.schema().fields}
+    wanted = {} if schema is None else {each.name: each for each in DeltaSchema.from_json(schema).fields}
+    for name, each in stored.items():
+        if name in wanted and wanted[name].type != each.type:
+            return f"has other types than the results (column {name})"
+        if (name not in wanted and not each.nullable) or any(key in each.metadata for key in _COMPUTED):
+            return f"requires values of its column {name}"
+    return None
+
+
+def lacking_columns(place: str, changes: Changes) -> list[str]:
+    """Names of the columns of ``changes`` that the table at ``place`` lacks; none if there is no table."""
+    table = _newest(place)
+    if table is None or changes.schema is None:
+        return []
+    fields = DeltaSchema.from_json(changes.schema).fields
+    return [fields[n].name for n in _lacking(table, changes.schema)]
+
+
+def create(place: str, schema: str, role: str, note: Mapping[str, Any]) -> None:
+    """Create an empty table with the columns ``schema`` (Delta JSON) at ``place``, unless another writer has."""
+    own = role in FORMATS
+    told = {"windowmill": "create", **({"generation": note["generation"]} if "generation" in note else {})}
+    create_table(
+        place,
+        DeltaSchema.from_json(schema),
+        mode="ignore",
+        name=f"windowmill {role}" if own else None,
+        configuration={FORMAT: str(FORMATS[role])} if own else None,
+        raise_if_key_not_exists=False,
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(told)}, max_commit_retries=0),
+    )
+
+
+def checkpoint(table: DeltaTable) -> None:
+    """Make a checkpoint of the log of ``table``, and remove entries that are older than its retention, where its owner allows both."""
+    configuration = table.metadata().configuration
+    if configuration.get("delta.checkpointPolicy", "classic") == "classic":
+        table.create_checkpoint()
+    if configuration.get("delta.enableExpiredLogCleanup", "true") == "true":
+        table.cleanup_metadata()
+
+
+def checkpoint_if_due(place: str, version: int) -> None:
+    """Make a checkpoint at a ``version`` that is due; what fails leaves the log as it is, only longer."""
+    if version % 10:
+        return
+    with suppress(*FAILURES, ValueError):
+        table = table_at(place)
+        interval = int(table.metadata().configuration.get("delta.checkpointInterval") or 100)
+        if version % interval == 0:
+            checkpoint(table)
+
+
+def _write(table: DeltaTable, place: str, publication: Publication) -> None:
+    changes, note = publication.changes, dict(publication.note)
+    active = _sizes(table) if changes.removes or publication.replaces_all else {}
+    removes = list(active) if publication.replaces_all else list(changes.removes)
+    files = changes.files
+    if not publication.replaces_all and any(path not in active for path in removes):
+        # Others have rewritten the files since: the rows that stay are in new ones.
+        assert changes.replaces is not None
+        moved = Replaced.of(place, table, changes.replaces)
+        files = changes.adds + moved.keep(moved.partly, batch=publication.batch, attempt=str(note.get("attempt", "")), task=0)
+        removes, note["rewritten"] = list(moved.files), True
+    now = time.time_ns() // 1_000_000
+    actions: list[AddAction | RemoveAction] = [AddAction(file.path, file.size, {}, file.modified_ms, True, file.stats) for file in files]
+    actions += [RemoveAction(path, True, now, active[path]) for path in removes]
+    metrics = {"num_added_files": len(files), "num_removed_files": len(removes)}
+    once = CommitProperties(
+        app_transactions=[Transaction(publication.app_id, publication.batch)],
+        custom_metadata={"userMetadata": json.dumps(note), "operationMetrics": metrics},
+        max_commit_retries=0,
+    )
+    table.create_write_transaction(actions, "append", table.schema(), commit_properties=once, post_commithook_properties=NO_HOOKS)
+
+
+def _sizes(table: DeltaTable) -> dict[str, int]:
+    files = pa.table(table.get_add_actions(flatten=True))
+    return dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
+
+
+def _replace_schema(table: DeltaTable, schema: str) -> None:
+    empty = pa.schema(DeltaSchema.from_json(schema).to_arrow()).empty_table()
+    write_table(table, empty, mode="overwrite", schema_mode="overwrite", commit_properties=ours("widen"))
+
+
+def _newest(place: str) -> DeltaTable | None:
+    try:
+        return newest(place)
+    except TableNotFoundError:
+        return None
+
+
+def _lacking(table: DeltaTable, schema: str) -> list[int]:
+    known = {each.name.lower() for each in table.schema().fields}
+    return [n for n, each in enumerate(DeltaSchema.from_json(schema).fields) if each.name.lower() not in known]
+
+
+def names_need_mapping(schema: str) -> bool:
+    """Whether a table with the columns ``schema`` (Delta JSON) needs column mapping, because of characters in their names."""
+    return not _ONLY_MAPPED.isdisjoint("".join(each.name for each in DeltaSchema.from_json(schema).fields))
+
+
+def _error_of(role: str) -> type[WindowmillError]:
+    return SinkError if role == "sink" else StateError

@@ -1,0 +1,272 @@
+"""Data files of a table: written beside it by any number of tasks, and named by a commit later. Needs only pyarrow, as in an executor.
+
+A file that no commit names is not part of the table. Its name holds the batch and the attempt that wrote it, and a token of its writer,
+so that a task that is repeated never writes to the file of another.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+import uuid
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+
+from windowmill.checkpoints.stores import filesystem_of, is_local, make_folder
+
+#: Rows of a full file.
+ROWS_PER_FILE = 1_000_000
+#: Rows of a row group, and bytes of rows that are gathered for one at most.
+ROWS_PER_GROUP, BYTES_PER_GROUP = 128 << 10, 64 << 20
+#: Delta keeps statistics of so many columns, from the first on.
+COLUMNS_WITH_STATISTICS = 32
+#: Characters of a text in a statistic.
+_PREFIX = 32
+_NAME = re.compile(r"part-b\d{6,}-[0-9a-f]+-\d+-[0-9a-f]+-\d+\.snappy\.parquet")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Microseconds of the years that a timestamp in a statistic can have.
+_YEARS = tuple((datetime(year, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1) for year in (1, 9999))
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file as a commit names it.
+
+    Attributes
+    ----------
+    path
+        Relative to the table's folder.
+    modified_ms
+        When it was written, in milliseconds since 1970.
+    stats
+        Delta's statistics, as JSON: rows, and for each column its least and greatest value and number of nulls, where known.
+    """
+
+    path: str
+    size: int
+    rows: int
+    modified_ms: int
+    stats: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The file as an object for a record; ``DataFile(**…)`` reads it."""
+        return asdict(self)
+
+
+class FileWriter:
+    """Writes the rows of one task and table: a context manager; after an error nothing that it wrote is left.
+
+    Parameters
+    ----------
+    table
+        Path or URI of the table's folder.
+    schema
+        Columns and types of the files; rows are converted to them without loss.
+    order
+        Columns by which the rows of a file are sorted. Up to :data:`ROWS_PER_FILE` rows are then kept in memory.
+    """
+
+    def __init__(self, table: str, schema: pa.Schema, *, batch: int, attempt: str, task: int, order: Sequence[str] = ()) -> None:
+        self._table, (self._fs, self._root) = table, filesystem_of(table)
+        self._schema = pa.schema([field.with_type(stored_type(field.type)) for field in schema])
+        self._name = f"part-b{batch:06d}-{attempt}-{task}-{uuid.uuid4().hex[:8]}"
+        self._order = [(name, "ascending") for name in order]
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = self._waiting_bytes = self._rows = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._with_nan: set[str] = set()
+        self._footer: list[pq.FileMetaData] = []
+        self._paths: list[str] = []
+        self._files: list[DataFile] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+            return
+        with suppress(Exception):  # the first error is reported
+            if self._writer is not None:
+                self._writer.close()
+        _delete(self._fs, [f"{self._root}/{path}" for path in self._paths])
+
+    def write(self, rows: pa.Table | pa.RecordBatch) -> None:
+        """Add ``rows``, which have the columns of the schema, in any order."""
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        table = table.select(self._schema.names)
+        table = table if table.schema.equals(self._schema) else table.cast(self._schema)
+        while table.num_rows:
+            room = ROWS_PER_FILE - self._rows - self._waiting_rows
+            self._gather(table.slice(0, room))
+            table = table.slice(room)
+
+    def close(self) -> tuple[DataFile, ...]:
+        """Finish the last file; returns all files, none if there were no rows."""
+        self._end_file()
+        return tuple(self._files)
+
+    def _gather(self, table: pa.Table) -> None:
+        self._waiting.append(table)
+        self._waiting_rows += table.num_rows
+        self._waiting_bytes += table.nbytes
+        if self._rows + self._waiting_rows >= ROWS_PER_FILE:
+            self._end_file()
+        elif not self._order and (self._waiting_rows >= ROWS_PER_GROUP or self._waiting_bytes >= BYTES_PER_GROUP):
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        table = pa.concat_tables(self._waiting)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+        table = table.sort_by(self._order) if self._order else table
+        self._opened().write_table(table, row_group_size=ROWS_PER_GROUP)
+        self._rows += table.num_rows
+        self._with_nan |= {name for name in self._schema.names if _has_nan(table.column(name))}
+
+    def _opened(self) -> pq.ParquetWriter:
+        if self._writer is None:
+            path = f"{self._name}-{len(self._paths)}.snappy.parquet"
+            make_folder(self._table)
+            self._paths.append(path)
+            place = f"{self._root}/{path}"
+            self._writer = pq.ParquetWriter(
+                place, self._schema, filesystem=self._fs, write_page_checksum=True, store_schema=False, metadata_collector=self._footer
+            )
+        return self._writer
+
+    def _end_file(self) -> None:
+        self._flush()
+        if self._writer is None:
+            return
+        self._writer.close()
+        path, [footer] = self._paths[-1], self._footer
+        size = self._fs.get_file_info(f"{self._root}/{path}").size
+        stats = json.dumps(_statistics(footer, self._schema, self._with_nan))
+        self._files.append(DataFile(path, size, self._rows, time.time_ns() // 1_000_000, stats))
+        self._writer, self._rows, self._with_nan = None, 0, set()
+        self._footer.clear()
+
+
+def remove(table: str, files: Collection[DataFile | str]) -> None:
+    """Delete ``files`` of ``table``, entries or their paths; those that are gone already are fine."""
+    fs, root = filesystem_of(table)
+    _delete(fs, [f"{root}/{file if isinstance(file, str) else file.path}" for file in files])
+
+
+def missing(table: str, files: Sequence[DataFile]) -> list[DataFile]:
+    """Those of ``files`` that are not in the folder of ``table``, or have another size."""
+    fs, root = filesystem_of(table)
+    found = fs.get_file_info([f"{root}/{file.path}" for file in files])
+    return [file for file, info in zip(files, found, strict=True) if info.type != pa_fs.FileType.File or info.size != file.size]
+
+
+def copy(source: str, target: str, files: Sequence[DataFile]) -> None:
+    """Copy ``files`` from the folder ``source`` to the folder ``target``; a copy appears whole or not at all."""
+    if not files:
+        return
+    make_folder(target)
+    (fs, root), (into, below) = filesystem_of(source), filesystem_of(target)
+    for file in files:
+        whole = f"{below}/{file.path}"
+        # On object storage an object is there only once it is complete.
+        partial = f"{below}/.{file.path}.{uuid.uuid4().hex[:8]}" if is_local(target) else whole
+        pa_fs.copy_files(f"{root}/{file.path}", partial, source_filesystem=fs, destination_filesystem=into, use_threads=False)
+        if partial != whole:
+            into.move(partial, whole)
+
+
+def is_ours(path: str) -> bool:
+    """Whether a file of a table has the name of one that :class:`FileWriter` wrote."""
+    return _NAME.fullmatch(path) is not None
+
+
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type with which a column is stored: instants in microseconds and UTC, the only ones that Delta has."""
+    return pa.timestamp("us", "UTC" if kind.tz else None) if pa.types.is_timestamp(kind) else kind
+
+
+def _delete(fs: pa_fs.FileSystem, paths: Sequence[str]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            fs.delete_file(path)
+
+
+def _has_nan(column: pa.ChunkedArray) -> bool:
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
+
+
+def _statistics(footer: pq.FileMetaData, schema: pa.Schema, with_nan: Collection[str]) -> dict[str, Any]:
+    """Delta's statistics from a Parquet ``footer``. Columns of nested values have none, and those ``with_nan`` no bounds."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    kinds = {field.name: field.type for field in schema}
+    leaves = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
+    for name in list(kinds)[:COLUMNS_WITH_STATISTICS]:
+        if pa.types.is_nested(kinds[name]):
+            continue
+        parts = [footer.row_group(n).column(leaves[name]) for n in range(footer.num_row_groups)]
+        found = [part.statistics for part in parts]
+        if all(one is not None and one.has_null_count for one in found):
+            nulls[name] = sum(one.null_count for one in found)
+        bounded = [one for one, part in zip(found, parts, strict=True) if one is None or one.null_count != part.num_values]
+        bounds = None if name in with_nan else _bounds(bounded, kinds[name])
+        if bounds is not None:
+            low[name], high[name] = bounds
+    return {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _bounds(found: Sequence[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
+    """Least and greatest value in JSON; none if they are not known, or a statistic has no exact form of them."""
+    if not found or any(one is None or not one.has_min_max for one in found):
+        return None
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        high = _at_least(max(one.max for one in found))
+        return None if high is None else (min(one.min for one in found)[:_PREFIX], high)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+        return None
+    low, high = min(one.min_raw for one in found), max(one.max_raw for one in found)
+    if pa.types.is_floating(kind):
+        return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+    if pa.types.is_date(kind):
+        days = date(1, 1, 1).toordinal() - date(1970, 1, 1).toordinal(), date(9999, 1, 1).toordinal() - date(1970, 1, 1).toordinal()
+        return (str(_day(low)), str(_day(high))) if days[0] <= low <= high <= days[1] else None
+    if pa.types.is_timestamp(kind):
+        if not _YEARS[0] <= low <= high <= _YEARS[1]:
+            return None
+        zone = "Z" if kind.tz else ""
+        return _instant(low // 1_000) + zone, _instant(-(-high // 1_000)) + zone
+    return low, high
+
+
+def _at_least(text: str) -> str | None:
+    """A short text that is not less than ``text``; none if there is none."""
+    if len(text) <= _PREFIX:
+        return text
+    for length in range(_PREFIX, 0, -1):
+        code = ord(text[length - 1]) + 1
+        code = 0xE000 if 0xD800 <= code <= 0xDFFF else code  # no character has one of these numbers
+        if code <= 0x10FFFF:
+            return text[: length - 1] + chr(code)
+    return None
+
+
+def _day(number: int) -> date:
+    return date.fromordinal(number + date(1970, 1, 1).toordinal())
+
+
+def _instant(milliseconds: int) -> str:
+    return (_EPOCH + timedelta(milliseconds=milliseconds)).replace(tzinfo=None).isoformat(timespec="milliseconds")

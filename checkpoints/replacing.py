@@ -1,0 +1,90 @@
+"""Replaces a range of window ends in a table of result rows: which files hold rows of it, and what stays of them. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from windowmill.checkpoints.data_files import DataFile, FileWriter
+from windowmill.checkpoints.state.base import files_of
+from windowmill.checkpoints.stores import filesystem_of
+from windowmill.windowing.axis import to_us
+
+_END = "window_end"
+#: Writers cut off a timestamp in a statistic to milliseconds.
+_CUT_OFF_US = 999
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The range (``begin``, ``end``] of window ends, instants on the axis, in the table at ``table``.
+
+    Attributes
+    ----------
+    schema
+        All columns of the table.
+    whole
+        Paths of files with rows of the range alone.
+    partly
+        Paths of files that may also have other rows.
+    """
+
+    table: str
+    schema: pa.Schema
+    begin: int
+    end: int
+    whole: tuple[str, ...] = ()
+    partly: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, table: str, snapshot: DeltaTable, ends: tuple[int, int]) -> Replaced:
+        """The files of ``snapshot``, the table at ``table``, that may hold rows of the range ``ends``; reads only its log."""
+        begin, end = ends
+        whole, partly = [], []
+        for file in files_of(snapshot):
+            low, high = _point(file.get(f"min.{_END}")), _point(file.get(f"max.{_END}"), cut_off=_CUT_OFF_US)
+            if low is None or high is None or file.get(f"null_count.{_END}") != 0:
+                partly.append(file["path"])
+            elif low > begin and high <= end:
+                whole.append(file["path"])
+            elif high > begin and low <= end:
+                partly.append(file["path"])
+        return cls(table, pa.schema(snapshot.schema().to_arrow()), begin, end, tuple(whole), tuple(partly))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of all files that the range's new rows replace."""
+        return self.whole + self.partly
+
+    def keep(self, paths: Sequence[str], *, batch: int, attempt: str, task: int) -> tuple[DataFile, ...]:
+        """Write the rows of the files ``paths`` that are not in the range to files of their own; runs in an executor, too."""
+        with FileWriter(self.table, self.schema, batch=batch, attempt=attempt, task=task) as writer:
+            for rows in self._survivors(paths):
+                writer.write(rows)
+        return writer.close()
+
+    def _survivors(self, paths: Iterable[str]) -> Iterator[pa.Table]:
+        fs, root = filesystem_of(self.table)
+        for path in paths:
+            with pq.ParquetFile(f"{root}/{path}", filesystem=fs, coerce_int96_timestamp_unit="us") as file:
+                for batch in file.iter_batches(use_threads=False):
+                    ends = batch.column(_END).cast(pa.int64())
+                    within = pc.and_(pc.greater(ends, self.begin), pc.less_equal(ends, self.end)).fill_null(False)
+                    rows = batch.filter(pc.invert(within))
+                    columns = [
+                        rows.column(field.name).cast(field.type) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
+                        for field in self.schema
+                    ]
+                    yield pa.table(columns, schema=self.schema)
+
+
+def _point(value: Any, *, cut_off: int = 0) -> int | None:
+    """A statistic as an instant on the axis, plus what its writer may have ``cut_off`` of a timestamp."""
+    return to_us(value) + cut_off if isinstance(value, datetime) else value

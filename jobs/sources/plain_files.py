@@ -1,0 +1,259 @@
+"""Reads plain Parquet files by Arrow, in this process or in a task, with the values that Spark gives.
+
+Spark would make rows of Parquet's columns, and Arrow columns of the rows again for Python. A file is plain if each column that is read is
+stored in a type from which Arrow gives the values that Spark gives, and counts days by the Gregorian calendar alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from windowmill.checkpoints.stores import filesystem_of
+from windowmill.jobs.sources.base import PlainFile
+from windowmill.windowing.axis import to_us
+from windowmill.windowing.errors import SourceError
+
+#: Metadata keys. Spark 2 wrote dates and instants before 1582 by the Julian calendar, and later releases mark files that still do.
+_LEGACY, _LEGACY_INT96 = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
+_WRITER = b"org.apache.spark.version"
+#: From this release on Spark writes INT96 by the Gregorian calendar alone, or marks the file.
+_INT96_AGREES = b"3.1.0"
+#: Files from other engines may count the days of INT96 before this instant by the Julian calendar.
+_INT96_AGREES_SINCE = to_us(datetime(1900, 1, 1, tzinfo=UTC))
+#: Rows of a record batch.
+_BATCH_ROWS = 250_000
+_WHOLE, _DAY = re.compile(r"-?\d{1,18}"), re.compile(r"\d{4}-\d\d-\d\d")
+
+
+class NotPlainError(Exception):
+    """A file or value that Spark must read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the columns of a source are read.
+
+    Attributes
+    ----------
+    types
+        Arrow types of the source's columns.
+    fixed_lengths
+        As :attr:`.Columns.fixed_lengths`.
+    """
+
+    types: Mapping[str, pa.DataType]
+    fixed_lengths: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group of a file: number of rows, index of the first, bytes to be read before compression, and the byte in its middle.
+
+    Spark gives a row group to the task whose range of the file holds that byte.
+    """
+
+    rows: int
+    first: int
+    bytes: int
+    middle: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Successive row groups of a file, which a task reads.
+
+    Attributes
+    ----------
+    index
+        Index of the file among those of the source that are read.
+    first
+        Index of the first row in the file.
+    rows, bytes
+        Number of their rows, and of bytes in the columns that are read, before compression.
+    examined
+        Size of the file, and when it was last changed (nanoseconds), if files may change.
+    """
+
+    index: int
+    file: PlainFile
+    row_groups: tuple[int, ...]
+    first: int
+    rows: int
+    bytes: int
+    examined: tuple[int, int] | None = None
+
+
+class Opened:
+    """An open file; a context.
+
+    Raises
+    ------
+    NotPlainError
+        If it counts days by another calendar.
+    """
+
+    def __init__(self, file: PlainFile, form: Form) -> None:
+        self._file, self._form = file, form
+        store, path = filesystem_of(file.path)
+        self._opened = pq.ParquetFile(path, filesystem=store, coerce_int96_timestamp_unit="us")
+        self.metadata = self._opened.metadata
+        own = self.metadata.metadata or {}
+        if _LEGACY in own or own.get(_WRITER, b"3.0.0") < b"3.0.0":  # as Spark compares them
+            self._opened.close()
+            raise NotPlainError(file.path)
+        self._is_int96_sure = _LEGACY_INT96 not in own and own.get(_WRITER, b"") >= _INT96_AGREES
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    @cached_property
+    def _int96(self) -> set[str]:
+        kinds = map(self._opened.schema.column, range(len(self._opened.schema)))
+        return {column.path for column in kinds if column.physical_type == "INT96"}
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Raise ``NotPlainError`` if Arrow would read one of ``columns`` otherwise than Spark; looks at values only of old INT96."""
+        doubtful = []
+        for column, name in self.names(columns).items():
+            is_int96 = name in self._int96
+            _check_type(self._opened.schema_arrow.field(name).type, self._form.types[column], int96=is_int96)
+            if is_int96 and not self._is_int96_sure:
+                doubtful.append(column)
+        if doubtful:
+            for _ in self.batches(doubtful):
+                pass
+
+    def names(self, columns: Sequence[str]) -> dict[str, str]:
+        """The name in the file of each of ``columns`` that it stores."""
+        there = self._opened.schema_arrow.names
+        folded = [name.lower() for name in there]
+        names = {}
+        for column in columns:
+            own = self._file.names.get(column)
+            if own is None:
+                continue
+            # Spark does not tell upper from lower case; Arrow takes a dot for a step into a struct.
+            if folded.count(own.lower()) > 1 or (own not in there and own.lower() in folded) or "." in own:
+                raise NotPlainError(own)
+            if own in there:
+                names[column] = own
+        return names
+
+    def row_groups(self, columns: Sequence[str]) -> list[RowGroup]:
+        """Its row groups, with the bytes of ``columns``."""
+        stored, found, first = set(self.names(columns).values()), [], 0
+        for number in range(self.metadata.num_row_groups):
+            group = self.metadata.row_group(number)
+            every = [group.column(at) for at in range(group.num_columns)]
+            size = sum(column.total_uncompressed_size for column in every if column.path_in_schema in stored)
+            begin = min(every[0].data_page_offset, every[0].dictionary_page_offset or every[0].data_page_offset)
+            middle = begin + sum(column.total_compressed_size for column in every) // 2
+            found.append(RowGroup(group.num_rows, first, size, int(middle)))
+            first += group.num_rows
+        return found
+
+    def batches(self, columns: Sequence[str], row_groups: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
+        """The ``columns`` of the rows of ``row_groups``, of all by default; raises ``NotPlainError`` as :meth:`check`."""
+        names, groups = self.names(columns), row_groups if row_groups is not None else range(self.metadata.num_row_groups)
+        stored = list(dict.fromkeys(names.values()))
+        if not stored:
+            for number in groups:
+                n_rows = self.metadata.row_group(number).num_rows
+                yield from (self._batch({}, {}, columns, min(_BATCH_ROWS, n_rows - at)) for at in range(0, n_rows, _BATCH_ROWS))
+            return
+        if groups:  # Arrow takes an empty list for all
+            for batch in self._opened.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=stored, use_threads=False):
+                yield self._batch(dict(zip(batch.schema.names, batch.columns, strict=True)), names, columns, batch.num_rows)
+
+    def _batch(self, stored: Mapping[str, pa.Array], names: Mapping[str, str], columns: Sequence[str], n_rows: int) -> pa.RecordBatch:
+        cells: list[pa.Array] = []
+        for column in columns:
+            kind, own = self._form.types[column], names.get(column)
+            if own is None:
+                cell = pa.repeat(_constant(self._file.constants.get(column), kind), n_rows)
+            else:
+                cell = self._as_spark_reads(stored[own], kind, int96=own in self._int96)
+            if column in self._form.fixed_lengths:
+                cell = pc.utf8_rpad(cell, self._form.fixed_lengths[column])
+            cells.append(cell)
+        return pa.record_batch(cells, names=list(columns))
+
+    def _as_spark_reads(self, column: pa.Array, kind: pa.DataType, *, int96: bool) -> pa.Array:
+        """``column`` in the type ``kind``, whose values Spark gives for it."""
+        _check_type(column.type, kind, int96=int96)
+        if int96 and not self._is_int96_sure:
+            least = pc.min(column.cast(pa.int64())).as_py()
+            if least is not None and least < _INT96_AGREES_SINCE:
+                raise NotPlainError(kind)
+        return column if column.type == kind else column.cast(kind)
+
+
+def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool) -> None:
+    """Raise ``NotPlainError`` unless Arrow casts a ``stored`` column to the values that Spark gives for it in the type ``kind``."""
+    if pa.types.is_nested(kind):
+        raise NotPlainError(kind)
+    if int96:
+        if kind != pa.timestamp("us", "UTC") or stored != pa.timestamp("us"):
+            raise NotPlainError(kind)
+        return
+    if stored == kind:
+        return
+    if pa.types.is_dictionary(stored):
+        stored = stored.value_type
+    # Arrow's own schema in the footer may name other forms of a text, and another zone for the same instants.
+    texts = (pa.types.is_string(stored) or pa.types.is_large_string(stored) or pa.types.is_string_view(stored)) and pa.types.is_string(kind)
+    instants = pa.types.is_timestamp(stored) and pa.types.is_timestamp(kind) and (stored.tz is None) == (kind.tz is None)
+    if not (stored == kind or texts or (instants and stored.unit in ("ms", "us"))):
+        raise NotPlainError(kind)
+
+
+def _constant(text: str | None, kind: pa.DataType) -> pa.Scalar:
+    """A partition value of the log in the type ``kind``."""
+    if text is None or pa.types.is_string(kind):
+        return pa.scalar(text, kind)
+    if pa.types.is_integer(kind) and _WHOLE.fullmatch(text):
+        return pa.scalar(int(text), kind)  # beyond the type's range Arrow raises
+    if pa.types.is_date32(kind) and _DAY.fullmatch(text):
+        try:
+            return pa.scalar(date.fromisoformat(text), kind)
+        except ValueError:
+            pass
+    raise NotPlainError(text)
+
+
+def read(part: FilePart, form: Form, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+    """The ``columns`` of the rows of ``part``, in order, and the index of each row in the file; runs in an executor.
+
+    Raises
+    ------
+    SourceError
+        If the file has changed since it was examined.
+    ArrowInvalid
+        If an instant in milliseconds does not fit microseconds.
+    """
+    if part.examined is not None and part.examined != status_of(part.file.path):
+        raise SourceError(f"{part.file.path} has changed since `aggregate` was called; make the DataFrame anew")
+    first = part.first
+    with Opened(part.file, form) as opened:
+        for batch in opened.batches(columns, part.row_groups):
+            yield batch, np.arange(first, first + batch.num_rows)
+            first += batch.num_rows
+
+
+def status_of(path: str) -> tuple[int, int] | None:
+    """Size of a file, and when it was last changed (nanoseconds); null if it does not exist."""
+    store, own = filesystem_of(path)
+    info = store.get_file_info(own)
+    return (info.size, info.mtime_ns) if info.is_file else None

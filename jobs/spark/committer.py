@@ -1,0 +1,70 @@
+"""Commits by Spark to tables on this machine that delta-rs cannot write, from the same files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from windowmill.checkpoints.committer import Publication, names_need_mapping
+from windowmill.checkpoints.own_tables import OwnTable, own_tables
+from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.stores import is_table
+from windowmill.windowing.axis import from_us
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class SparkCommitter:
+    """Appends the rows of a publication's files, or replaces a range of window ends by them; ``spark`` gives the session.
+
+    Delta skips a transaction that has landed already, and reports a lost race as success: the caller looks for the transaction.
+    """
+
+    def __init__(self, spark: Callable[[], SparkSession]) -> None:
+        self._spark = spark
+
+    def commit(self, place: str, publication: Publication) -> None:
+        """As :meth:`windowmill.checkpoints.committer.Committer.commit`."""
+        changes, rows = publication.changes, self._rows(place, publication)
+        metadata = json.dumps(dict(publication.note))
+        writer = rows.write.format("delta").options(txnAppId=publication.app_id, txnVersion=publication.batch, userMetadata=metadata)
+        if publication.replaces_all:
+            writer.mode("overwrite").option("overwriteSchema", True).save(place)
+            return
+        if changes.replaces is not None:
+            begin, end = (_literal(bound, rows) for bound in changes.replaces)
+            writer.mode("overwrite").option("replaceWhere", f"window_end > {begin} AND window_end <= {end}").save(place)
+            return
+        if changes.schema is not None and names_need_mapping(changes.schema) and not is_table(place):
+            writer = writer.option("delta.columnMapping.mode", "name")
+        writer.mode("append").option("mergeSchema", publication.role != "sink").save(place)
+
+    def _rows(self, place: str, publication: Publication) -> DataFrame:
+        files, schema = publication.changes.adds, publication.changes.schema
+        session = self._spark()
+        if files:
+            from windowmill.jobs.sources.delta_rows import literal_path
+
+            return session.read.parquet(*(literal_path(place, file.path) for file in files))
+        assert schema is not None  # without files a commit makes the table
+        from pyspark.sql.types import StructType
+
+        return session.createDataFrame([], StructType.fromJson(json.loads(schema)))
+
+
+def tables_of(runnable: Runnable, spark: Callable[[], SparkSession] | None = None) -> dict[str, OwnTable]:
+    """The pipeline's tables by role; Spark commits to those that delta-rs cannot write. ``spark`` gives the session, or one starts."""
+
+    def start() -> SparkSession:
+        from windowmill.jobs.spark.session import spark_session
+
+        return spark_session(f"windowmill {runnable.name}", brief=True)
+
+    return own_tables(runnable, SparkCommitter(start if spark is None else spark))
+
+
+def _literal(bound: int, rows: DataFrame) -> str:
+    instants = rows.schema["window_end"].dataType.typeName() == "timestamp"
+    return f"TIMESTAMP '{from_us(bound):%Y-%m-%d %H:%M:%S.%f} UTC'" if instants else str(bound)

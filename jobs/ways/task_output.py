@@ -1,0 +1,216 @@
+"""What the tasks of a batch leave: data files for the pipeline's own tables, and for the driver their entries and counts, never rows.
+
+A task writes files whose names no other attempt at it uses, and returns their entries. Spark takes the rows of one attempt at each task,
+so the files of the others are never named by a commit: a failing task removes its own, ``windowmill maintain`` those of killed ones.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+
+from windowmill.checkpoints.data_files import DataFile, FileWriter
+from windowmill.checkpoints.stores import Options, filesystem_of, use_options
+from windowmill.jobs.ways.restored import Restored, added
+from windowmill.windowing.columnar.added_columns import NUMBER_OF
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Number of result rows of a window of the spec, and its first and last window end.
+Span = tuple[int, int, int]
+#: Spans by window name.
+Windows = dict[str, Span]
+#: The table that a file is for; ``refused`` are numbers of refused rows, which only this batch reads.
+Role = Literal["sink", "state", "quarantine", "refused"]
+#: Column of what a task returns to the driver: a pickled :class:`Output`, or any other object.
+RETURNED = pa.schema([("returned", pa.binary())])
+REFUSED_SCHEMA = pa.schema([(NUMBER_OF, pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The folder of a table, the columns of its files, and the columns by which the rows of a file are sorted."""
+
+    table: str
+    schema: pa.Schema
+    order: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Where an attempt at a batch writes; small and picklable.
+
+    Attributes
+    ----------
+    options
+        Of the places in object storage, what their client is told: they hold credentials.
+    """
+
+    batch: int
+    attempt: str
+    of: Mapping[Role, Target]
+    options: Mapping[str, Options] = field(default_factory=dict)
+
+    def writer(self, role: Role, task: int) -> FileWriter:
+        """A writer for the rows of ``role`` in the task of this number."""
+        target = self.of[role]
+        return FileWriter(target.table, target.schema, batch=self.batch, attempt=self.attempt, task=task, order=target.order)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What tasks have written and counted.
+
+    Attributes
+    ----------
+    windows
+        Number of result rows by window name, with the first and last window end.
+    rows_applied, rows_late
+        Number of rows that count in a window, and of late ones among them.
+    rows_refused
+        Number of rows that came too late, as far as the part that wrote them tells.
+    new_state
+        Number of slices or log entries that the batch touched.
+    reasons
+        Number of quarantined rows by reason.
+    executors
+        One text for each process that ran tasks.
+    restored
+        Number of rows of state that were restored, by kind.
+    """
+
+    files: Mapping[Role, tuple[DataFile, ...]] = field(default_factory=dict)
+    windows: Windows = field(default_factory=dict)
+    rows_applied: int = 0
+    rows_late: int = 0
+    rows_refused: int = 0
+    new_state: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    executors: frozenset[str] = frozenset()
+    restored: Restored = field(default_factory=dict)
+
+    def __add__(self, other: Output) -> Output:
+        return Output(
+            {role: self.files.get(role, ()) + other.files.get(role, ()) for role in (*self.files, *other.files)},
+            _joined(self.windows, other.windows),
+            self.rows_applied + other.rows_applied,
+            self.rows_late + other.rows_late,
+            self.rows_refused + other.rows_refused,
+            self.new_state + other.new_state,
+            {reason: self.reasons.get(reason, 0) + other.reasons.get(reason, 0) for reason in (*self.reasons, *other.reasons)},
+            self.executors | other.executors,
+            added(self.restored, other.restored),
+        )
+
+
+def _joined(one: Windows, other: Windows) -> Windows:
+    joined = dict(one)
+    for name, (n, low, high) in other.items():
+        before = joined.get(name, (0, low, high))
+        joined[name] = (before[0] + n, min(before[1], low), max(before[2], high))
+    return joined
+
+
+class OutputWriter:
+    """Writes the rows of one task: a context manager; after an error nothing that it wrote is left."""
+
+    def __init__(self, targets: Targets) -> None:
+        use_options(targets.options)
+        self._targets, self._task = targets, task_number()
+        self._open: dict[Role, FileWriter] = {}
+        self._stack = ExitStack()
+        self._windows: Windows = {}
+        self._reasons: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def results(self, rows: pa.Table) -> None:
+        """Write result rows, all of one window of the spec."""
+        if not rows.num_rows:
+            return
+        ends = pc.min_max(rows.column("window_end").cast(pa.int64())).as_py()
+        self._windows = _joined(self._windows, {rows.column("window")[0].as_py(): (rows.num_rows, ends["min"], ends["max"])})
+        self.write("sink", rows)
+
+    def state(self, rows: pa.Table | None) -> int:
+        """Write the state ``rows`` of one part, if there are any; returns their number. Columns of other parts are null."""
+        if rows is None or not rows.num_rows:
+            return 0
+        schema = self._targets.of["state"].schema
+        n: int = rows.num_rows
+        columns = [rows.column(f.name) if f.name in rows.column_names else pa.nulls(n, f.type) for f in schema]
+        self.write("state", pa.table(columns, names=schema.names))
+        return n
+
+    def quarantined(self, rows: pa.Table) -> None:
+        """Write rows of the quarantine table."""
+        for counted in rows.column("reason").value_counts().to_pylist():
+            self._reasons[counted["values"]] = self._reasons.get(counted["values"], 0) + counted["counts"]
+        self.write("quarantine", rows)
+
+    def refused(self, numbers: Any) -> None:
+        """Write the numbers of rows that came too late."""
+        self.write("refused", pa.table([pa.array(numbers, pa.int64())], schema=REFUSED_SCHEMA))
+
+    def write(self, role: Role, rows: pa.Table) -> None:
+        """Write ``rows`` to the table of this role."""
+        if not rows.num_rows:
+            return
+        if role not in self._open:
+            self._open[role] = self._stack.enter_context(self._targets.writer(role, self._task))
+        self._open[role].write(rows)
+
+    def output(self) -> Output:
+        """Finish all files; returns their entries, windows and reasons."""
+        files = {role: writer.close() for role, writer in self._open.items()}
+        return Output(files, self._windows, reasons=self._reasons, executors=frozenset({executor()}))
+
+
+def task_number() -> int:
+    """A number that no other attempt at a task of this Spark application has; 0 in a process that runs no task."""
+    context = TaskContext.get()
+    return 0 if context is None else int(context.taskAttemptId())
+
+
+def executor() -> str:
+    """Identifies the process for which this one works: an executor starts one daemon, of which its Python workers are children."""
+    return f"{socket.gethostname()}:{os.getpid() if TaskContext.get() is None else os.getppid()}"
+
+
+def returned(value: object) -> Iterator[pa.RecordBatch]:
+    """What a task yields to return ``value`` to the driver."""
+    yield pa.record_batch([pa.array([pickle.dumps(value)], pa.binary())], schema=RETURNED)
+
+
+def taken(worked: DataFrame) -> list[Any]:
+    """Run ``worked``, whose tasks each return a value, and take the values."""
+    return [pickle.loads(bytes(row[0])) for row in worked.collect()]
+
+
+def output_of(worked: DataFrame) -> Output:
+    """Run ``worked``, whose tasks return an :class:`Output` each; their sum."""
+    return sum(taken(worked), Output())
+
+
+def read_files(table: str, files: Iterable[DataFile], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of ``files`` of ``table``, a part at a time."""
+    fs, root = filesystem_of(table)
+    for file in files:
+        with pq.ParquetFile(f"{root}/{file.path}", filesystem=fs) as opened:
+            yield from opened.iter_batches(columns=None if columns is None else list(columns), use_threads=False)
