@@ -24,7 +24,7 @@ class Job:
         files = f"read_parquet({DeltaTable(self._source).file_uris()})"
         overlap = self._size // self._hop
         query = HOPPING.format(events=files, hop=self._hop, overlap=overlap, before=overlap - 1)
-        rows = self._connection.execute(
+        rows: Any = self._connection.execute(
             f"SELECT k, make_timestamp(window_end) AS window_end, n::BIGINT AS n, mean, top, sd FROM ({query}) "
             f"WHERE window_end <= (SELECT max(epoch_us(ts)) FROM {files})"
         )

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -77,7 +78,7 @@ class FewRows:
                 growing.folder.mkdir()
                 spec.write_text(yaml.safe_dump(growing.pipeline.model_dump(mode="json", exclude_defaults=True, by_alias=True)))
                 environment = plain | own | {"WINDOWMILL_COMPUTE": compute}
-                yield _Way(label, growing, lambda spec=spec, environment=environment: run(spec, environment), most)
+                yield _Way(label, growing, partial(run, spec, environment), most)
 
     def _by_streaming(self, engine: Engine) -> Iterator[_Way]:
         cold = self._growing("Structured Streaming, cold")
