@@ -318,7 +318,6 @@ class Batch:
 
     number = property(lambda self: self.plan.batch)
     action = property(lambda self: self.plan.action)
-    is_backfill = property(lambda self: isinstance(self.plan, BackfillPlan))
     from_version = property(lambda self: self.plan.from_version)
     to_version = property(lambda self: self.plan.to_version)
     attempt = property(lambda self: self.plan.attempt)
@@ -333,6 +332,11 @@ class Batch:
     rows_published = property(lambda self: self.outcome.rows_published if self.status == "committed" else 0)
     timings = property(lambda self: self.outcome.timings)
     compute = property(lambda self: self.outcome.compute)
+
+    @property
+    def is_backfill(self) -> bool:
+        """Whether it is a backfill."""
+        return isinstance(self.plan, BackfillPlan)
 
     @property
     def seen(self) -> datetime | int | None:

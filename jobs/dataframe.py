@@ -173,7 +173,7 @@ def _of_files(df: DataFrame, batch: Input, slicing: Slicing | None, latest: int 
         stage = slicing.stage
         scan = FileScan.of(df, batch, [*stage.keys, *stage.ties, *stage.source_columns], latest)
         windows = slicing.window_stage(_emission(None, final=final))
-        return None if scan is None else SlicesOfFiles(scan, stage).windows(spark, windows, batch.partitions(spark))
+        return None if scan is None else SlicesOfFiles(scan, stage, scan.usable).windows(spark, windows, batch.partitions(spark))
     if pipeline.time.end is not None or (final and _ticks_past_tuples(pipeline)):
         return None
     live_rows = live.LiveRows.of(pipeline, batch.types)

@@ -30,6 +30,8 @@ from windowmill.jobs.ways.balance import check_balance
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.file_quarantine import Quarantining
+from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.joining import computed_here, counted, judged_on_spark
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
@@ -187,7 +189,7 @@ def compute_here(job: Job, given: pa.Table | None = None, step: Step = _untimed)
     with step("survey", "which windows the new rows complete"):
         surveyed = Surveyed.here(batch, parts, given)
     new = surveyed.new
-    assert not isinstance(new, NumberedRows)
+    assert not isinstance(new, FileRows | NumberedRows)
     with step("restore", "the state that rows and windows need"):
         loaded = [part.here(new, surveyed.emission) for part in parts]
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
@@ -229,7 +231,7 @@ def compute_on_spark(job: Job, spark: SparkSession, step: Step = _untimed) -> Co
             loaded = [part.on_spark(new, surveyed.emission) for part in parts]
         with step("apply", "new rows and restored state into windows"):
             done.extend(part.compute(targets) for part in loaded)
-            output = _with_quarantined(job, targets, parts, done, new, surveyed.rows_read)
+            output = _with_quarantined(job, spark, targets, parts, done, new, surveyed.rows_read)
             done.append(output)
             check_balance(job.input, output, surveyed.rows_read)
             replaced = _replaced(job, surveyed.emission)
@@ -294,7 +296,13 @@ def _answered(job: Job, given: pa.Table | None) -> Iterator[pa.RecordBatch]:
 
 
 def _with_quarantined(
-    job: Job, targets: Targets, parts: Sequence[Part], done: Sequence[Output], new: NumberedRows | None, rows_read: int
+    job: Job,
+    spark: SparkSession,
+    targets: Targets,
+    parts: Sequence[Part],
+    done: Sequence[Output],
+    new: FileRows | NumberedRows | None,
+    rows_read: int,
 ) -> Output:
     """The output of all ``parts`` and of the quarantine, which is read anew if any row was not applied."""
     refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
@@ -302,11 +310,16 @@ def _with_quarantined(
     every = counted(parts, done, 0)
     if new is None or (every.rows_applied == rows_read and not (refusing and refuses)):
         return every
-    rows, batch = new.rows, job.input
-    if refuses:
-        grids = [grid for part in parts for grid in part.grids]
-        rows = judged_on_spark(rows, [each.files["refused"] for each in refusing], targets, grids)
-    found = write_by_tasks(rows, batch.columns.struct.names, batch.pipeline, job.plan, targets)
+    batch, grids = job.input, [grid for part in parts for grid in part.grids]
+    numbers = [each.files["refused"] for each in refusing] if refuses else None
+    found = None
+    if isinstance(new, FileRows):
+        found = Quarantining(new, batch.pipeline, job.plan, targets, numbers, grids).write(spark)
+        new = NumberedRows.surveyed(batch.read(spark), batch) if found is None else new
+    if isinstance(new, NumberedRows):
+        rows = new.rows if numbers is None else judged_on_spark(new.rows, numbers, targets, grids)
+        found = write_by_tasks(rows, batch.columns.struct.names, batch.pipeline, job.plan, targets)
+    assert found is not None
     return counted(parts, done, found.reasons.get(TOO_LATE, 0) if refusing else 0) + found
 
 

@@ -16,7 +16,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import outstanding
-from windowmill.checkpoints.stores import options_of
+from windowmill.checkpoints.stores import options_of, use_options_of
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.warnings import warnings_of
@@ -87,11 +87,12 @@ def status_of(pipeline: Pipeline) -> Answer:
     }
     computed_by = engine.told(last.compute) if last else None
     told = data | {"compute": computed_by, "versions_waiting": following.told_waiting(), "next_run_error": following.told_error()}
+    told["commits_to_make"] = (
+        f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
+    )
     for name, value in told.items():
         if name in ("versions_changing", "next_run_exit_code"):  # told beside another
             continue
-        if name == "commits_to_make":
-            value = f"batch {ledger.count - 1} is recorded, {len(lacking)} commits to make ({', '.join(lacking)})" if lacking else None
         table.add_row(
             labels.get(name, name.replace("_", " ")), "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
         )
@@ -168,6 +169,7 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
     """List the validation results of the ``last`` batches, one row per rule and batch."""
     from windowmill.expectations.history import newest_batches, read
 
+    use_options_of(pipeline)
     path = Places.of(pipeline).quality
     try:
         options = options_of(path)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from windowmill.jobs.ways.emission import Emission
+    from windowmill.jobs.ways.file_rows import FileRows
     from windowmill.jobs.ways.new_rows import NewRows
     from windowmill.jobs.ways.numbered_rows import NumberedRows
     from windowmill.jobs.ways.task_output import OutputWriter, Targets
@@ -96,6 +97,6 @@ class Part(Protocol):
         """Load a small batch in this process; raises ``TooLarge`` if its state or windows turn out to be too large."""
         ...
 
-    def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
+    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
         """Load a batch on Spark."""
         ...

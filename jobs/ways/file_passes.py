@@ -1,12 +1,12 @@
-"""Windows over Parquet files that tasks read by Arrow: by slices, or over live rows.
+"""Windows over plain files that tasks read by Arrow: by slices, or over rows brought together by their keys.
 
 A shuffle moves rows or slices to the task of their key. Where few tasks run at a time it is cheaper if each reads all rows, and leaves out
-those of other tasks' keys. Else slices cross the shuffle packed, and live rows as Arrow blocks.
+those of other tasks' keys. Else slices cross the shuffle packed, and rows as Arrow blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,121 +15,214 @@ import pyarrow as pa
 
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.file_rows import FileRows, numbers_in
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.live_row_pass import LiveRows
 from windowmill.jobs.ways.partitioning import partitions_for
-from windowmill.jobs.ways.slice_passes import cut, result_rows, windows
+from windowmill.jobs.ways.slice_passes import cut, mapped, result_rows, windows
 from windowmill.windowing.columnar import slices
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME
 from windowmill.windowing.columnar.buckets import Share, in_buckets
 from windowmill.windowing.columnar.log import StateLog
-from windowmill.windowing.columnar.slice_windows import combined_here
+from windowmill.windowing.columnar.slice_windows import Combined, combined_here
 from windowmill.windowing.columnar.slices import SliceStage, WindowStage
 from windowmill.windowing.watermark import COMMIT_SHIFT, Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Columns of shuffled blocks: the partition that a block belongs to, and its rows as an Arrow stream.
-_PARTITION, _ROWS = "partition", "rows"
-_BLOCK = pa.schema([(_PARTITION, pa.int32()), (_ROWS, pa.binary())])
+    from windowmill.jobs.ways.pass_output import GroupsOf
+
+#: Columns of shuffled blocks: the partition that a block belongs to, whether its rows are stored ones, and its rows as an Arrow stream.
+_PARTITION, _STORED, _ROWS = "partition", "stored", "rows"
+_BLOCK = pa.schema([(_PARTITION, pa.int32()), (_STORED, pa.bool_()), (_ROWS, pa.binary())])
 #: Size of a block. Spark sends a worker as many as 10,000 values at once, however long, but not 2 GiB.
 _BLOCK_BYTES = 100_000
 
 
 @dataclass(frozen=True)
 class SlicesOfFiles:
-    """The slices of the rows of ``scan``; ``stage`` tells what is lifted of a row."""
+    """The slices of rows in files; picklable.
 
-    scan: FileScan
+    Attributes
+    ----------
+    stage
+        Tells what is lifted of a row.
+    rows
+        Gives the usable rows of the task of a number.
+    """
+
+    files: FileScan | FileRows
     stage: SliceStage
+    rows: Callable[[int], Iterable[pa.RecordBatch]]
 
     def windows(self, spark: SparkSession, stage: WindowStage, partitions: int) -> DataFrame:
         """As :func:`windowmill.jobs.ways.slice_passes.windows`."""
-        rows, overlap = self.scan.n_rows, sum(grid.most_ends(grid.longest) for _, grid in stage.grids)
-        few = rows <= limits.MOST_ROWS_OF_A_TASK and rows * overlap <= limits.MOST_COUNTED_OF_A_TASK
+        readers = self.readers(spark, stage)
+        if readers:
+            shared = map_in_arrow(numbers_of_tasks(spark, readers), partial(_windows, self, stage, readers), stage.declared_schema)
+            return result_rows(shared, stage)
+        return windows(self.packed(spark), stage, partitions)
+
+    def packed(self, spark: SparkSession) -> DataFrame:
+        """As :func:`windowmill.jobs.ways.slice_passes.lift`."""
+        return map_in_arrow(numbers_of_tasks(spark, len(self.files.tasks)), partial(_lifted, self), self.stage.packing.packed_schema)
+
+    def readers(self, spark: SparkSession, stage: WindowStage) -> int:
+        """Number of tasks that each read all rows to share out the keys; 0 if a shuffle is cheaper, or takes less memory."""
+        rows, overlap = self.files.n_rows, sum(grid.most_ends(grid.longest) for _, grid in stage.grids)
+        if rows <= limits.MOST_ROWS_OF_A_TASK and rows * overlap <= limits.MOST_COUNTED_OF_A_TASK:
+            return 1
         layout = self.stage.layout
         # Partials that are Python objects may be of any size.
         shares = self.stage.keys and not layout.objects
-        readers = 1 if few else _readers(spark, self.scan, sum(layout.widths())) if shares else 0
-        if readers:
-            shared = map_in_arrow(_numbers(spark, readers), partial(_windows, self, stage, readers), stage.declared_schema)
-            return result_rows(shared, stage)
-        packed = map_in_arrow(_numbers(spark, len(self.scan.tasks)), partial(_lifted, self), self.stage.packing.packed_schema)
-        return windows(packed, stage, partitions)
+        return _readers(spark, self.files, sum(layout.widths())) if shares else 0
 
-    def rows(self, task: int) -> Iterator[pa.RecordBatch]:
-        """The usable rows that a task reads."""
-        return (rows for rows, _ in self.scan.rows(task))
+    def combined(self, stage: WindowStage, readers: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Combined]:
+        """Runs in an executor: lifts the rows of its share of the keys, and combines their slices as it is done after a shuffle."""
+        for number in numbers_in(batches):
+            share = Share(number, number + 1, readers)
+            parts = [part for task in range(len(self.files.tasks)) for part in slices.sliced(self.stage, self.rows(task), share)]
+            yield from combined_here(stage, parts)
+
+
+@dataclass(frozen=True)
+class RowsByKey:
+    """Rows in files that are brought together by their keys; picklable.
+
+    Attributes
+    ----------
+    rows
+        Gives the usable rows of the task of a number.
+    schema, stored
+        Columns of these rows, and of the stored rows that they meet; both have the columns ``keys``.
+    """
+
+    files: FileScan | FileRows
+    rows: Callable[[int], Iterable[pa.Table]]
+    schema: pa.Schema
+    stored: pa.Schema
+    keys: Sequence[str]
+
+    def gathered(self, spark: SparkSession, stored: DataFrame | None, partitions: int) -> tuple[DataFrame, GroupsOf]:
+        """A DataFrame of which each partition has all rows of its keys, and what makes groups of new and ``stored`` rows of one."""
+        n = self.partitions(spark, partitions)
+        readers = min(n, _readers(spark, self.files, len(self.schema), limits.MOST_READINGS)) if stored is None else 0
+        if readers:
+            return numbers_of_tasks(spark, readers), partial(_groups_of_share, self, n, readers)
+        blocks = map_in_arrow(numbers_of_tasks(spark, len(self.files.tasks)), partial(_blocks, self, n), _BLOCK)
+        if stored is not None:
+            blocks = blocks.unionByName(mapped(stored, partial(_stored_blocks, self, n), _BLOCK))
+        return blocks.repartitionById(n, _PARTITION), partial(_groups_of_blocks, self)
+
+    def partitions(self, spark: SparkSession, fewest: int) -> int:
+        """Number of partitions of the keys; a last round of tasks that leaves cores idle would take as long as the others."""
+        cores = access_to(spark).cores()
+        return -(-partitions_for(self.files.n_rows, fewest) // cores) * cores if self.keys else 1
 
 
 def live_windows(spark: SparkSession, scan: FileScan, live: LiveRows, clock: Clock, partitions: int) -> DataFrame:
     """As :meth:`.LiveRows.windows`, over the rows of ``scan``."""
-    cores = access_to(spark).cores()
-    # A last round of tasks that leaves cores idle would take as long as the others.
-    n = -(-partitions_for(scan.n_rows, partitions) // cores) * cores if live.log.keys else 1
-    if readers := min(n, _readers(spark, scan, len(live.log.fresh_schema), limits.MOST_READINGS)):
-        return live.windows_of_gathered(_numbers(spark, readers), clock, 0, partial(_shared_rows, scan, live.log, n, readers))
-    blocks = map_in_arrow(_numbers(spark, len(scan.tasks)), partial(_blocks, scan, live.log, n), _BLOCK)
-    return live.windows_of_gathered(blocks.repartitionById(n, _PARTITION), clock, 0, _rows_of_blocks)
+    log = live.log
+    by_key = RowsByKey(scan, partial(_fresh_rows, scan, log), log.fresh_schema, log.schema, list(log.keys.values()))
+    gathered, groups = by_key.gathered(spark, None, partitions)
+    return live.windows_of_gathered(gathered, clock, 0, partial(_fresh_groups, groups))
 
 
-def _readers(spark: SparkSession, scan: FileScan, width: int, most: int | None = None) -> int:
-    """Number of tasks that each read all rows of ``scan`` to share out the keys; 0 if a shuffle is cheaper, or takes less memory.
+def _readers(spark: SparkSession, files: FileScan | FileRows, width: int, most: int | None = None) -> int:
+    """Number of tasks that each read all rows of ``files`` to share out the keys; 0 if a shuffle is cheaper, or takes less memory.
 
     ``width`` is how many numbers a task keeps of a row of its keys. There are at most ``most`` tasks; by default one a core.
     """
     cores = access_to(spark).cores()
-    numbers, size = scan.n_rows * width, scan.n_bytes
+    numbers, size = files.n_rows * width, files.n_bytes
     readers = cores * max(1, -(-numbers // limits.MOST_SHARED_NUMBERS), -(-size // limits.MOST_SHARED_BYTES))
     return readers if cores <= limits.MOST_READERS and readers <= max(cores, most or 0) else 0
 
 
-def _numbers(spark: SparkSession, n: int) -> DataFrame:
-    """Rows of the numbers from 0 to ``n`` − 1, each in a Spark partition of its own."""
+def numbers_of_tasks(spark: SparkSession, n: int) -> DataFrame:
+    """The numbers from 0 to ``n`` − 1, each in a Spark partition of its own."""
     return spark.range(0, n, 1, max(1, n))
 
 
 def _lifted(files: SlicesOfFiles, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
-    for task in _tasks(batches):
+    for task in numbers_in(batches):
         yield from cut(slices.lifted(files.stage, files.rows(task), task << 32))
 
 
 def _windows(files: SlicesOfFiles, stage: WindowStage, readers: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor: lifts the rows of its share of the keys, and combines their slices as it is done after a shuffle."""
-    for number in _tasks(batches):
-        share = Share(number, number + 1, readers)
-        parts = [part for task in range(len(files.scan.tasks)) for part in slices.sliced(files.stage, files.rows(task), share)]
-        for combined in combined_here(stage, parts):
-            for table in combined.windows:
-                yield from table.to_batches(slices.BATCH_ROWS)
+    """Runs in an executor."""
+    for combined in files.combined(stage, readers, batches):
+        for table in combined.windows:
+            yield from table.to_batches(slices.BATCH_ROWS)
 
 
-def _shared_rows(
-    scan: FileScan, log: StateLog, n_buckets: int, readers: int, batches: Iterator[pa.RecordBatch]
-) -> Iterator[Iterable[pa.RecordBatch]]:
-    """Runs in an executor: the fresh rows of its share of the keys, bucket by bucket and in order of arrival."""
-    for number in _tasks(batches):
+def _groups_of_share(
+    by_key: RowsByKey, n_buckets: int, readers: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Runs in an executor: the rows of its share of the keys, bucket by bucket and in order of arrival."""
+    for number in numbers_in(batches):
         share = Share(number * n_buckets // readers, (number + 1) * n_buckets // readers, n_buckets)
-        parts: dict[int, list[pa.RecordBatch]] = {}
-        for task in range(len(scan.tasks)):
-            for rows in _fresh_rows(scan, log, task):
-                for bucket, own in in_buckets(rows, list(log.keys.values()), share):
-                    parts.setdefault(bucket, []).extend(own.to_batches())
+        parts: dict[int, list[pa.Table]] = {}
+        for task in range(len(by_key.files.tasks)):
+            for rows in by_key.rows(task):
+                for bucket, own in in_buckets(rows, by_key.keys, share):
+                    parts.setdefault(bucket, []).append(own)
         for bucket in sorted(parts):
-            yield parts.pop(bucket)
+            yield _together(parts.pop(bucket), by_key.schema), by_key.stored.empty_table()
 
 
-def _blocks(scan: FileScan, log: StateLog, n_partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor: the fresh rows of tasks, in blocks for each partition and batch that is read."""
-    for task in _tasks(batches):
-        for rows in _fresh_rows(scan, log, task):
-            for number, bucket in in_buckets(rows, list(log.keys.values()), Share.every(n_partitions)):
-                n_rows = max(1, bucket.num_rows * _BLOCK_BYTES // bucket.nbytes)
-                for begin in range(0, bucket.num_rows, n_rows):
-                    block = _streamed(bucket.slice(begin, n_rows))
-                    yield pa.record_batch([pa.array([number], pa.int32()), pa.array([block], pa.binary())], schema=_BLOCK)
+def _blocks(by_key: RowsByKey, n_partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor: the rows of tasks, in blocks for each partition and batch that is read."""
+    for task in numbers_in(batches):
+        for rows in by_key.rows(task):
+            yield from _cut(rows, by_key.keys, n_partitions, stored=False)
+
+
+def _stored_blocks(by_key: RowsByKey, n_partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor: stored rows in blocks."""
+    for batch in batches:
+        # Spark sets nullability and the zone of instants.
+        rows = pa.Table.from_batches([batch]).select(by_key.stored.names).cast(by_key.stored)
+        yield from _cut(rows, by_key.keys, n_partitions, stored=True)
+
+
+def _cut(rows: pa.Table, keys: Sequence[str], n_partitions: int, *, stored: bool) -> Iterator[pa.RecordBatch]:
+    for number, bucket in in_buckets(rows, keys, Share.every(n_partitions)):
+        n_rows = max(1, bucket.num_rows * _BLOCK_BYTES // max(1, bucket.nbytes))
+        for begin in range(0, bucket.num_rows, n_rows):
+            block = _streamed(bucket.slice(begin, n_rows))
+            yield pa.record_batch([pa.array([number], pa.int32()), pa.array([stored]), pa.array([block], pa.binary())], schema=_BLOCK)
+
+
+def _streamed(rows: pa.Table) -> memoryview:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return memoryview(sink.getvalue())
+
+
+def _groups_of_blocks(by_key: RowsByKey, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Runs in an executor: the rows of all blocks of a partition as one group, the new ones in order of arrival."""
+    found: dict[bool, list[pa.Table]] = {False: [], True: []}
+    for batch in batches:
+        for stored, block in zip(batch.column(_STORED).to_pylist(), batch.column(_ROWS), strict=True):
+            found[stored].append(pa.ipc.open_stream(block.as_buffer()).read_all())
+    if any(found.values()):
+        # A task's blocks are in order, and its numbers greater than those of all tasks before it.
+        new = sorted(found[False], key=lambda rows: rows.column(NUMBER_OF)[0].as_py())
+        yield _together(new, by_key.schema), _together(found[True], by_key.stored)
+
+
+def _together(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()
+
+
+def _fresh_groups(groups: GroupsOf, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
+    """Runs in an executor: the new rows of each group."""
+    for new, _ in groups(batches):
+        yield new.to_batches()
 
 
 def _fresh_rows(scan: FileScan, log: StateLog, task: int) -> Iterator[pa.Table]:
@@ -137,24 +230,3 @@ def _fresh_rows(scan: FileScan, log: StateLog, task: int) -> Iterator[pa.Table]:
     for rows, places in scan.rows(task):
         cells = {label: rows.column(name) for name, label in (*log.columns_of_fresh(), *log.conditions.items())}
         yield pa.table(cells | {NUMBER_OF: pa.array((task << COMMIT_SHIFT) + places), TIME: rows.column(TIME)})
-
-
-def _tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
-    """The numbers of tasks that a worker receives."""
-    for batch in batches:
-        yield from batch.column(0).to_pylist()
-
-
-def _streamed(block: pa.Table) -> memoryview:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, block.schema) as stream:
-        stream.write_table(block)
-    return memoryview(sink.getvalue())
-
-
-def _rows_of_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
-    """Runs in an executor: the rows of a partition's blocks in order of arrival."""
-    tables = [pa.ipc.open_stream(block.as_buffer()).read_all() for batch in batches for block in batch.column(_ROWS)]
-    # A task's blocks are in order, and its numbers greater than those of all tasks before it.
-    in_order = sorted(tables, key=lambda table: table.column(NUMBER_OF)[0].as_py())
-    yield [batch for table in in_order for batch in table.to_batches()]

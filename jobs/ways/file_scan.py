@@ -109,3 +109,7 @@ class FileScan:
                 if usable.num_rows:
                     yield usable.select(names).combine_chunks().to_batches()[0], places
             before += part.rows
+
+    def usable(self, task: int) -> Iterator[pa.RecordBatch]:
+        """The usable rows of a task; see :meth:`rows`."""
+        return (rows for rows, _ in self.rows(task))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Ints
 
 #: Columns of a new row that tell whether it is too late.
-_JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, CLOSED)), (LATE, pa.bool_())])
+JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, CLOSED)), (LATE, pa.bool_())])
 
 
 def computed_here(
@@ -75,14 +75,28 @@ def refused_in_process(new: NewRows, refusing: Sequence[Computed], grids: Sequen
         numbers = each.refused if numbers is None else np.intersect1d(numbers, each.refused)
     if numbers is not None and (not grids or not len(numbers)):
         return numbers
-    rows = new.usable(batch, _JUDGED_BY)
-    rows = rows.filter(rows.column(LATE) if numbers is None else pc.is_in(rows.column(NUMBER_OF), pa.array(numbers)))
+    return too_late_among(new.usable(batch, JUDGED_BY), numbers, grids)
+
+
+def too_late_among(rows: pa.Table, refused: Ints | None, grids: Sequence[WindowGrid]) -> Ints:
+    """Numbers of those of the usable ``rows`` that came too late for all parts.
+
+    Parameters
+    ----------
+    rows
+        Rows with the columns of ``JUDGED_BY``.
+    refused
+        Numbers of the rows that every part refuses that does; null if no part refuses rows.
+    grids
+        The grids of the other parts.
+    """
+    rows = rows.filter(rows.column(LATE) if refused is None else pc.is_in(rows.column(NUMBER_OF), pa.array(refused)))
     number, time, closed = (rows.column(name).to_numpy() for name in (NUMBER_OF, TIME, CLOSED))
-    if not len(number):
-        return np.empty(0, np.int64)
+    if not len(number) or not grids:
+        return np.asarray(number, np.int64)
     last_end = closing_of(grids, time, closed, lateness_in_process.last_instants(rows)).last_end
     uncounted = last_end <= np.maximum(time, closed)
-    return np.asarray(number[uncounted if numbers is not None else uncounted & (last_end > time)], np.int64)
+    return np.asarray(number[uncounted if refused is not None else uncounted & (last_end > time)], np.int64)
 
 
 def judged_on_spark(rows: DataFrame, refusing: Sequence[Sequence[DataFile]], targets: Targets, grids: Sequence[WindowGrid]) -> DataFrame:

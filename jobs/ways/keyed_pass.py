@@ -3,17 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.ways.partitioning import alike
+from windowmill.jobs.ways.file_passes import RowsByKey
+from windowmill.jobs.ways.file_rows import FileRows
+from windowmill.jobs.ways.partitioning import alike, partitions_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from windowmill.jobs.ways.numbered_rows import NumberedRows
+    from windowmill.jobs.ways.pass_output import GroupsOf
+    from windowmill.windowing.columnar.slices import Reading
 
 #: Columns of the shuffled rows: a new row, or a stored one.
 _NEW, _STORED = "new", "stored"
+
+
+def gathered(
+    spark: SparkSession,
+    new: FileRows | NumberedRows | None,
+    stored: DataFrame | None,
+    stage: Reading,
+    rows: pa.Schema,
+    entries: pa.Schema,
+    fewest: int,
+) -> tuple[DataFrame, GroupsOf]:
+    """``new`` and ``stored`` rows, of which one may be null, so that a partition has all rows of its keys, and what makes groups of one.
+
+    Parameters
+    ----------
+    rows, entries
+        Columns of new rows, and of stored ones.
+    fewest
+        Least number of partitions.
+    """
+    if isinstance(new, FileRows):
+        return RowsByKey(new, partial(new.marked, stage=stage, schema=rows), rows, entries, stage.keys).gathered(spark, stored, fewest)
+    n_rows = 0 if new is None else new.survey.rows
+    both = by_key(None if new is None else new.read_by(stage), stored, stage.keys, partitions_for(n_rows, fewest))
+    return both, partial(groups, new=rows, stored=entries)
 
 
 def by_key(new: DataFrame | None, stored: DataFrame | None, keys: Sequence[str], partitions: int) -> DataFrame:

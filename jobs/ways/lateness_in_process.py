@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,19 @@ from windowmill.windowing.watermark import BEFORE, Clock, moments_of
 if TYPE_CHECKING:
     from windowmill.jobs.ways.input import Input
     from windowmill.windowing.kernels.combine import Ints
+
+
+class Rule(Protocol):
+    """What decides which rows are late, in ticks of the axis: those of an :class:`.Input`, or of rows that tasks read."""
+
+    @property
+    def lateness(self) -> int: ...
+
+    @property
+    def by_row(self) -> bool: ...
+
+    @property
+    def revises(self) -> bool: ...
 
 
 def seen_after(rows: pa.Table, seen: int | None) -> int | None:
@@ -40,9 +53,13 @@ def watermarks(rows: pa.Table, batch: Input) -> Ints:
 
 def marked(rows: pa.Table, batch: Input) -> pa.Table:
     """Add to rows in order of arrival the watermark at arrival, ``_closed`` (through which windows were closed), and ``_late``."""
-    watermark = watermarks(rows, batch)
+    return marked_at(rows, watermarks(rows, batch), batch.lateness)
+
+
+def marked_at(rows: pa.Table, watermark: Ints, lateness: int) -> pa.Table:
+    """As :func:`marked`, with this ``watermark`` at the arrival of each row."""
     late = pc.less(pc.fill_null(_usable_times(rows), AXIS_END), pa.array(watermark))
-    own = {LATE: late, CLOSED: pa.array(watermark - batch.lateness), WATERMARK_OF: pa.array(watermark)}
+    own = {LATE: late, CLOSED: pa.array(watermark - lateness), WATERMARK_OF: pa.array(watermark)}
     for name, column in own.items():
         rows = rows.append_column(name, column)
     return rows
@@ -51,25 +68,30 @@ def marked(rows: pa.Table, batch: Input) -> pa.Table:
 def judged(rows: pa.Table, batch: Input, grids: Sequence[WindowGrid]) -> pa.Table:
     """Judge the rows of ``batch``, in order of arrival, as :func:`windowmill.jobs.ways.lateness_on_spark.judged`."""
     watermark = watermarks(rows, batch)
-    closed = watermark - batch.lateness  # never past the watermark, so only rows behind the watermark can be late for a window
+    if not (pc.fill_null(_usable_times(rows), AXIS_END).to_numpy() < watermark).any():
+        return rows
+    return judged_at(rows, watermark, numbers_of(rows, batch), batch, grids)
+
+
+def judged_at(rows: pa.Table, watermark: Ints, numbers: Ints, rule: Rule, grids: Sequence[WindowGrid]) -> pa.Table:
+    """As :func:`judged`, with this ``watermark`` at each row's arrival, and these ``numbers``; always adds ``_late`` and the others."""
+    closed = watermark - rule.lateness  # never past the watermark, so only rows behind the watermark can be late for a window
     times = pc.fill_null(_usable_times(rows), AXIS_END).to_numpy()
     late = times < watermark
-    if not late.any():
-        return rows
     behind = np.flatnonzero(late)
     found = closing_of(grids, times[behind], closed[behind], last_instants(rows.take(pa.array(behind))))
     too_late, shut, edges = np.zeros(len(times), np.bool_), np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
     too_late[behind] = (found.last_end > times[behind]) & (found.last_end <= closed[behind])
-    if batch.revises:
+    if rule.revises:
         shut[behind], edges[behind] = found.first_end <= watermark[behind], watermark[behind]
     else:
         shut[behind], edges[behind] = found.first_end <= closed[behind], found.edge
     reason = pc.if_else(pa.array(too_late), "too_late", rows.column(REASON))
     judged = rows.set_column(rows.schema.get_field_index(REASON), REASON, reason)
     judged = judged.append_column(LATE, pa.array(late)).append_column(CLOSED, pa.array(edges, mask=~shut))
-    if not batch.revises:
+    if not rule.revises:
         return judged
-    moments = moments_of(numbers_of(rows, batch), by_row=batch.by_row)
+    moments = moments_of(numbers, by_row=rule.by_row)
     return judged.append_column(ARRIVAL, pa.array(moments, mask=~shut)).append_column(ORDER, pa.array(moments))
 
 

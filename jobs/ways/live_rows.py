@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.state.log import LogTable
@@ -13,6 +14,7 @@ from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.ways import limits, live_rows_in_process
 from windowmill.jobs.ways import live_row_pass as live
 from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.live_rows_in_process import LiveRowReading, LoadedInProcess
 from windowmill.jobs.ways.live_rows_on_spark import LoadedOnSpark
@@ -21,8 +23,7 @@ from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.windowing.ways import Rows, WayName
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from windowmill.windowing.axis import WindowGrid
 
@@ -63,12 +64,16 @@ class LiveRowPart:
         live_rows_in_process.check_fits(fresh, stored, reading, clock)
         return LoadedInProcess(fresh, stored, self._rows.task(clock, batch.batch, keep=batch.builds_state), emission.ends(batch.plan))
 
-    def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
+    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
         """New rows, and all entries of the keys that have new rows or are due by the watermark."""
-        batch, entries = self._batch, None
+        batch, spark, entries = self._batch, self._spark(), None
         if batch.restores:
-            touched = None if new is None else new.rows.where(F.col(REASON).isNull())
+            touched: DataFrame | None
+            if isinstance(new, FileRows):
+                touched = new.frame(spark, self.reading, pa.schema(batch.keys.items()))
+            else:
+                touched = None if new is None else new.rows.where(F.col(REASON).isNull())
             watermark = batch.clock(emission).watermark
             n_touched = 0 if new is None else new.survey.rows
             entries = self._table.restore(touched, self._rows.log.keys, n_touched=n_touched, before_batch=batch.batch, watermark=watermark)
-        return LoadedOnSpark(new, entries, self._rows, batch, emission, batch.partitions(self._spark()))
+        return LoadedOnSpark(spark, new, entries, self._rows, batch, emission, batch.partitions(spark))

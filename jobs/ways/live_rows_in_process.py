@@ -67,10 +67,12 @@ class LiveRowReading:
 
     def fresh(self, new: NewRows | None, batch: Input) -> pa.Table:
         """The usable ``new`` rows, null for none, with the columns of ``log.fresh_schema``."""
+        return self.log.fresh_schema.empty_table() if new is None else self.labelled(new.usable(batch, self.schema))
+
+    def labelled(self, rows: pa.Table) -> pa.Table:
+        """``rows`` with the columns of ``schema``, as those of ``log.fresh_schema``."""
         schema, log = self.log.fresh_schema, self.log
-        if new is None:
-            return schema.empty_table()
-        rows, labels = new.usable(batch, self.schema), dict(log.columns_of_fresh()) | dict(log.conditions)
+        labels = dict(log.columns_of_fresh()) | dict(log.conditions)
         columns = {labels.get(name, name): rows.column(name) for name in rows.column_names}
         columns |= {label: columns[label].fill_null(False) for label in log.conditions.values()}
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)

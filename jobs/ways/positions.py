@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
@@ -70,7 +71,10 @@ class PositionPart:
             raise limits.state_beyond(self._path)
         return LoadedInProcess(rows, stored, stage)
 
-    def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
-        batch, stage = self._batch, self._stage(emission)
-        restored = self._table.restore(stage, None if new is None else new.usable()) if batch.restores else None
-        return LoadedOnSpark(new, restored, stage, batch.partitions(self._spark()))
+    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
+        batch, stage, spark = self._batch, self._stage(emission), self._spark()
+        restored = None
+        if batch.restores:
+            touched = new.frame(spark, stage, stage.state.rows) if isinstance(new, FileRows) else None if new is None else new.usable()
+            restored = self._table.restore(stage, touched)
+        return LoadedOnSpark(spark, new, restored, stage, batch.partitions(spark))

@@ -12,6 +12,7 @@ from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import Input, TableInput
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
@@ -61,12 +62,12 @@ class SessionPart:
             raise limits.state_beyond(self._state)
         return LoadedInProcess(new, stored, self._stage_after(emission), batch)
 
-    def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
+    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
         batch, wanted = self._batch, self._wanted(new, emission)
         stored = None if wanted is None else self._table.restore(wanted, before_batch=batch.batch)
-        return LoadedOnSpark(new, stored, self._stage_after(emission), batch.partitions(self._spark()))
+        return LoadedOnSpark(self._spark(), new, stored, self._stage_after(emission), batch.partitions(self._spark()))
 
-    def _wanted(self, new: NewRows | NumberedRows | None, emission: Emission) -> OpenSessions | None:
+    def _wanted(self, new: NewRows | FileRows | NumberedRows | None, emission: Emission) -> OpenSessions | None:
         """The sessions that were open before the batch; null if it needs none."""
         batch = self._batch
         if not batch.restores or (new is None and emission.emitted == batch.emitted):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.jobs.ways import keyed_pass
+from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
-from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.pass_output import written_by_tasks
 from windowmill.jobs.ways.task_output import Output, Targets
 from windowmill.windowing.columnar.added_columns import SUM
@@ -18,28 +18,23 @@ from windowmill.windowing.columnar.joined_sessions import advance
 from windowmill.windowing.columnar.session_partials import SessionStage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
 class LoadedOnSpark:
-    """New rows and restored fragments in Spark; either may be null."""
+    """New rows, and restored fragments in Spark; either may be null."""
 
-    new: NumberedRows | None
+    spark: SparkSession
+    new: FileRows | NumberedRows | None
     stored: DataFrame | None
     stage: SessionStage
     partitions: int
 
     def compute(self, targets: Targets) -> Output:
-        stage = self.stage
-        new = None if self.new is None else self.new.read_by(stage)
+        stage, new = self.stage, self.new
         if new is None and self.stored is None:
             return Output()
-        n_rows = 0 if self.new is None else self.new.survey.rows
-        both = keyed_pass.by_key(new, self.stored, stage.keys, partitions_for(n_rows, self.partitions))
-        return written_by_tasks(
-            both,
-            partial(keyed_pass.groups, new=stage.rows, stored=stage.schema.append(pa.field(SUM, pa.int64()))),
-            partial(advance, stage),
-            targets,
-        )
+        schema = stage.schema.append(pa.field(SUM, pa.int64()))
+        gathered, groups = keyed_pass.gathered(self.spark, new, self.stored, stage, stage.rows, schema, self.partitions)
+        return written_by_tasks(gathered, groups, partial(advance, stage), targets)

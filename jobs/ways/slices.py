@@ -10,6 +10,7 @@ from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways import slices_in_process as in_process
 from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
@@ -67,7 +68,7 @@ class SlicePart:
                 raise limits.state_beyond(self._state)
         return in_process.load(judged, stored, slicing, emission)
 
-    def on_spark(self, new: NumberedRows | None, emission: Emission) -> LoadedOnSpark:
+    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
         slicing = self._slicing
         revised_after = new.survey.low if new is not None and self._batch.revises else None
         wanted = slicing.wanted(emission, revised_after)

@@ -10,6 +10,7 @@ from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Surveyed:
     """New rows, null if the batch has none, and the windows that become complete."""
 
-    new: NewRows | NumberedRows | None
+    new: NewRows | FileRows | NumberedRows | None
     rows_read: int
     emission: Emission
 
@@ -53,7 +54,9 @@ class Surveyed:
             return cls(None, 0, batch.emission(batch.seen, stops_at_range=stops))
         # Revisions of windows over live rows need the watermark that each row met.
         every = batch.revises and any(part.way == "live rows" for part in parts)
-        many = NumberedRows.surveyed(batch.read(spark), batch, every=every)
+        many: FileRows | NumberedRows | None = FileRows.surveyed(spark, batch, [part.reading for part in parts], every=every)
+        if many is None:
+            many = NumberedRows.surveyed(batch.read(spark), batch, every=every)
         return cls(many, many.survey.rows, batch.emission(many.survey.seen, stops_at_range=stops))
 
 
