@@ -7,7 +7,6 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -79,15 +78,15 @@ Care = Literal["none", "looks first"]
 @contextmanager
 def careless(folder: Path, care: Care) -> Iterator[Server]:
     """Start a server that lets several writers create the same object."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"objects": {}, "care": care}))
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    # A process of its own: delta-rs keeps Python's lock while it waits for an answer.
+    command = [sys.executable, "-m", "tests.object_store.servers", care]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
     try:
-        yield Server(f"http://127.0.0.1:{server.server_address[1]}", folder)
+        assert process.stdout is not None
+        yield Server(f"http://127.0.0.1:{int(process.stdout.readline())}", folder)
     finally:
-        server.shutdown()
-        server.server_close()
+        process.kill()
+        process.communicate()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -176,3 +175,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _etag(body: bytes) -> str:
     return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+if __name__ == "__main__":
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"objects": {}, "care": sys.argv[1]}))
+    print(server.server_address[1], flush=True)
+    server.serve_forever()

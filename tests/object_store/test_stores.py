@@ -92,8 +92,8 @@ def test_options_reach_tasks(bucket, server, monkeypatch):
 def test_errors_are_told_in_one_line(bucket, monkeypatch):
     said = []
     for variable, value, expected in (
-        ("AWS_SECRET_ACCESS_KEY", "wrong", r"403 Forbidden: SignatureDoesNotMatch: .*; check its address, credentials and permissions"),
-        ("AWS_ALLOW_HTTP", "false", r"URL scheme is not allowed; set AWS_ALLOW_HTTP=true"),
+        ("AWS_SECRET_ACCESS_KEY", "wrong", r"403 Forbidden: SignatureDoesNotMatch: .*\); check its address, credentials and permissions"),
+        ("AWS_ALLOW_HTTP", "false", r"URL scheme is not allowed\); set AWS_ALLOW_HTTP=true"),
     ):
         with monkeypatch.context() as patched:
             patched.setenv(variable, value)
