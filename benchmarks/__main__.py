@@ -11,6 +11,7 @@ from benchmarks.race import PYTHONS, ROOT
 
 #: Name -> module and options.
 BENCHMARKS = {
+    "job": ["job"],
     "hopping": ["hopping"],
     "hopping-many-keys": ["hopping", "--keys", "100000", "--hop", "10"],
     "hopping-skewed": ["hopping", "--zipf", "1.2", "--ways", "windowmill", "Spark window", "DuckDB by hand", "polars"],

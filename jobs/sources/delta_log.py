@@ -307,7 +307,7 @@ def _file(add: Mapping[str, Any], version: int) -> AddedFile:
 
 
 def _stats(added: pa.Table) -> pa.Array:
-    """Of each file the least and greatest values of its columns of integers and instants, as the JSON of a log; instants in microseconds."""
+    """Of each file the least and greatest values of integers and instants, as the JSON of a log; instants in microseconds."""
     bounds: dict[str, list[dict[str, int | None]]] = {}
     for key, name in (("minValues", "min"), ("maxValues", "max")):
         own = pa.table(added.select([name])).column(name).combine_chunks().flatten() if name in added.schema.names else []

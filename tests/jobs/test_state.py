@@ -65,9 +65,7 @@ def commit(pipeline: Pipeline, emitted: int | None, *, schema: pa.Schema = SOURC
     told = {"batch": number, "attempt": "a", "generation": "g", "source_id": "s", "from_version": number - 1}
     told |= {"to_version": number, "now_us": 0, "meaning": pipeline.meaning_hash(), "source_schema": Schema.from_arrow(schema).to_json()}
     plan = RunPlan(**told)  # type: ignore[arg-type]
-    ledger.record_plan(plan, NOW)
-    if done:
-        ledger.record_commit(plan, Commit(seen=emitted, emitted=emitted, verdict="passed"), NOW)
+    ledger.record(plan, Commit(seen=emitted, emitted=emitted, verdict="passed" if done else "held"), {}, NOW)
 
 
 def sliced(pipeline: Pipeline, *batches: list[tuple[Any, ...]], level: int | None = None) -> None:

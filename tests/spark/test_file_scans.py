@@ -203,7 +203,7 @@ def test_times_beyond_the_latest_do_not_count(spark, tmp_path):
     stage = Slicing(batch, divide(pipeline, batch.types).slices).stage
     scan = FileScan.of(frame, batch, ["k", "s", "v"], _START + 60_000_000)
     assert scan is not None
-    lifted = sum(part.lifted.sum() for part in slices.sliced(stage, SlicesOfFiles(scan, stage).rows(0)))
+    lifted = sum(part.lifted.sum() for part in slices.sliced(stage, SlicesOfFiles(scan, stage, scan.usable).rows(0)))
     times = [time for time in _events(500).column("t").cast(pa.int64()).to_pylist() if time is not None]
     assert lifted == sum(-(1 << 61) < time <= _START + 60_000_000 for time in times)
 
