@@ -173,6 +173,10 @@ class _Handler(DeltaStorageHandler):
     def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> pa.PythonFile:
         return pa.PythonFile(_BytesStream(self._handler.open_output_stream(path, metadata)))
 
+    def copy_file(self, src: str, dst: str) -> None:
+        # deltalake 1.6.6 passes an argument of another name.
+        self._handler.copy_file(src, dst)
+
 
 class _BytesStream:
     """Passes bytes on to delta-rs's stream, which does not take pyarrow's buffers."""
