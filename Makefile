@@ -11,7 +11,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint fmt doctor lock clean
+.PHONY: help setup demo cluster-demo up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint fmt doctor s3-jars lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +31,7 @@ up: setup ## Keep the example's Airflow and its user interface running
 down: setup ## Stop the example's Airflow
 	@$(PY) -m examples.flights.demo down
 
-test: lint $(STAMPS)/s3 ## Run every check and every test (under 30 minutes)
+test: lint $(STAMPS)/s3-server $(STAMPS)/s3-jars ## Run every check and every test (under 30 minutes)
 	$(PY) -m pytest $(PARALLEL) -m "not spark and not dag and not demo"
 	$(PY) -m pytest -m "spark or dag or demo"
 
@@ -131,11 +131,15 @@ fmt: setup ## Format the code and repair what lint can repair
 doctor: setup ## Say what is wrong with this machine, and what to do
 	@.venv/bin/windowmill doctor
 
+s3-jars: setup $(STAMPS)/s3-jars ## Fetch the jars with which Spark reads s3:// (13 MB): only for sources that tasks cannot read by Arrow
+
 lock: setup ## Write requirements.lock anew from pyproject.toml
 	@.venv/bin/uv pip compile pyproject.toml --all-extras --quiet --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --output-file requirements.lock
 
-bench-lock: setup ## Write the locks of the benchmarks' peers anew
+bench-s3-jars: setup $(STAMPS)/s3-jars ## Fetch the jars with which Spark reads s3:// (13 MB): only for sources that tasks cannot read by Arrow
+
+lock: setup ## Write the locks of the benchmarks' peers anew
 	@for peer in peers flink; do \
 	  .venv/bin/uv pip compile benchmarks/$$peer.in --quiet --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	    --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make bench-lock" \
@@ -164,8 +168,13 @@ $(STAMPS)/kernels: requirements.lock $(wildcard windowing/kernels/*.py) | $(STAM
 	@$(PY) -m windowmill.windowing.kernels
 	@touch $@
 
-$(STAMPS)/s3: scripts/setup.sh | $(STAMPS)/packages
-	@scripts/setup.sh s3
+$(STAMPS)/s3-jars: jobs/spark/s3_jars.py | $(STAMPS)/classes
+	@$(PY) -m windowmill.jobs.spark.jars --s3
+	@$(PY) -m windowmill.jobs.spark.session
+	@touch $@
+
+$(STAMPS)/s3-server: scripts/setup.sh | $(STAMPS)/packages
+	@scripts/setup.sh s3-server
 	@touch $@
 
 $(STAMPS)/ready: $(STAMPS)/packages $(STAMPS)/classes $(STAMPS)/kernels

@@ -141,6 +141,8 @@ def _batch(records: Sequence[Record], path: str, *, integer_axis: bool) -> Batch
     plan = _plan(bodies[0].get(PLAN), first, path)
     if plan.batch != number or plan.to_version < plan.from_version:
         raise _corrupt(path, f"the plan of batch {number} is for batch {plan.batch}, versions {plan.from_version} to {plan.to_version}")
+    if status_of(outcomes[-1].verdict) == "committed" and TOTALS not in bodies[-1]:
+        raise _corrupt(path, f"the {end.kind} of batch {number} has no totals")
     changes = [_changes(body, record, path) for body, record in zip(bodies, records, strict=True)]
     manifest = bodies[0].get(MANIFEST)
     if manifest is not None and not _fit(tuple[str, str])(manifest):

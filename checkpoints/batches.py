@@ -257,10 +257,11 @@ class Written:
 class Commit:
     """The outcome of a batch.
 
-    ``windows`` counts the published rows by window name. ``rows_ignored`` counts the rows changed by source versions that
-    ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds seconds by step, ``compute`` who computed
-    the batch. ``written`` maps each role to the last write to that table by the batches before this one; this batch's own commits are
-    made after the record, and found by their transactions.
+    ``windows`` counts the published rows by window name, ``restored`` the rows of state that were restored by kind. ``rows_ignored`` counts
+    the rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds the
+    seconds by step. ``compute`` says who computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs,
+    stages, tasks and executors. ``written`` maps each role to the last write to that table by the batches before this one; this batch's
+    own commits are made after the record, and found by their transactions.
     """
 
     seen: int | None
@@ -272,6 +273,7 @@ class Commit:
     rows_quarantined: int = 0
     rows_published: int = 0
     slices: int = 0
+    restored: dict[str, int] = field(default_factory=dict)
     windows: dict[str, int] = field(default_factory=dict)
     window_end_min: int | None = None
     window_end_max: int | None = None
@@ -316,7 +318,6 @@ class Batch:
 
     number = property(lambda self: self.plan.batch)
     action = property(lambda self: self.plan.action)
-    is_backfill = property(lambda self: isinstance(self.plan, BackfillPlan))
     from_version = property(lambda self: self.plan.from_version)
     to_version = property(lambda self: self.plan.to_version)
     attempt = property(lambda self: self.plan.attempt)
@@ -330,6 +331,12 @@ class Batch:
     rows_ignored = property(lambda self: self.outcome.rows_ignored)
     rows_published = property(lambda self: self.outcome.rows_published if self.status == "committed" else 0)
     timings = property(lambda self: self.outcome.timings)
+    compute = property(lambda self: self.outcome.compute)
+
+    @property
+    def is_backfill(self) -> bool:
+        """Whether it is a backfill."""
+        return isinstance(self.plan, BackfillPlan)
 
     @property
     def seen(self) -> datetime | int | None:

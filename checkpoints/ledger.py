@@ -42,6 +42,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import Record, RecordStore
 from windowmill.checkpoints.stored_plans import StoredPlan
+from windowmill.checkpoints.stores import use_options_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError
 from windowmill.windowing.meanings import told_difference
 from windowmill.windowing.spec import Pipeline
@@ -69,6 +70,7 @@ class Ledger:
     @classmethod
     def open(cls, pipeline: Pipeline) -> Ledger:
         """The ledger of ``pipeline``; an empty one if it has never run."""
+        use_options_of(pipeline)
         return cls(Places.of(pipeline).ledger, integer_axis=pipeline.time.unit is not None)
 
     def refresh(self) -> None:

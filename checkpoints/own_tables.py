@@ -181,7 +181,10 @@ class DeltaOwnTable:
         absent = data_files.missing(target, files)
         lost = absent if source is None else data_files.missing(source, absent)
         if lost:
-            raise self._unreadable(SinkError(f"{lost[0].path}, a recorded file that is not published yet, is gone"))
+            raise StateCorruptError(
+                f"{self.role} {self.place}: {lost[0].path}, which the ledger records for the last batch and the table does not hold, is gone; "
+                "restore the folder from a copy"
+            )
         if source is not None:
             data_files.copy(source, target, absent)
 

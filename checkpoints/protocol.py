@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -43,6 +44,8 @@ from windowmill.windowing.errors import (
 
 REBUILD = "restore the folder from a copy, or give the pipeline a new sink and backfill it there"
 ACCEPT = "windowmill run --accept-changes"
+#: No batch reads these two tables, so a pipeline can go on without their contents.
+EXPENDABLE = ("quarantine", "quality")
 #: The order of a batch's commits; a batch that is held, abandoned or discarded leaves some out.
 ORDER = ("quality", "sink", "quarantine", "state")
 
@@ -61,6 +64,22 @@ def record(
     SinkError
         If the sink does not take the rows.
     """
+    begun = False
+    try:
+        _check_tables(ledger, plan, changes, tables)
+        begun = True
+        ledger.record(plan, outcome, changes, at)
+    except Exception as err:
+        lost = _is_lost(ledger, plan)
+        if lost or not begun:
+            discard_files(changes, tables)
+        if lost and not isinstance(err, FencedError):
+            raise FencedError(f"ledger {ledger.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do") from err
+        raise
+
+
+def _check_tables(ledger: Ledger, plan: Plan, changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]) -> None:
+    """Refuse tables that others have changed since :func:`verify`, or that do not take the rows."""
     for role, before in ledger.written().items():
         foreign = _foreign_change(ledger, tables[role].changes_after(before.version))
         if foreign is not None:
@@ -69,13 +88,14 @@ def record(
         tables[role].refuse_misfit(each)
         if role == "sink" and role not in ledger.written():
             _refuse_strange_sink(ledger, plan, tables[role])
-    try:
-        ledger.record(plan, outcome, changes, at)
-    except FencedError:
+
+
+def _is_lost(ledger: Ledger, plan: Plan) -> bool:
+    """Whether it is certain that another attempt has recorded the batch."""
+    with suppress(WindowmillError):
         ledger.refresh()
-        if ledger.count > plan.batch and ledger.since(plan.batch)[0].attempt != plan.attempt:
-            discard_files(changes, tables)
-        raise
+        return ledger.count > plan.batch and ledger.since(plan.batch)[0].attempt != plan.attempt
+    return False
 
 
 def discard_files(changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]) -> None:
@@ -84,13 +104,17 @@ def discard_files(changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]
         tables[role].remove(each.files)
 
 
-def settle(ledger: Ledger, tables: Mapping[str, OwnTable]) -> int:
+def settle(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> int:
     """Make the commits of the last recorded batch that are missing; returns how many.
+
+    ``accept_changes`` gives up what is gone of the quarantine or quality table, as :func:`verify` does.
 
     Raises
     ------
     SinkError, StateError, StateCorruptError
         If a commit cannot be made, or a recorded file is gone.
+    StateMissingError, ForeignWriteError
+        If a table that lacks the commit is not the one that earlier batches have written.
     LedgerBehindError
         If a table contains a later batch than the ledger.
     """
@@ -99,9 +123,13 @@ def settle(ledger: Ledger, tables: Mapping[str, OwnTable]) -> int:
         return 0
     changes = ledger.changes_of(batch)
     for publication in _due(batch, changes):
-        made += _publish(ledger, batch, tables, publication, changes)
-    if made or batch.status == "abandoned":
-        _clear(batch, tables, changes)
+        try:
+            made += _publish(ledger, batch, tables, publication, changes)
+        except (StateCorruptError, StateMissingError, ForeignWriteError):
+            if not accept_changes or publication.role not in EXPENDABLE:
+                raise
+            ledger.note(publication.role, None)
+    _clear(batch, tables, changes)
     return made
 
 
@@ -174,7 +202,10 @@ def _publish(
     table, where = tables[role], f"{role} {tables[role].place}"
     found = landed = _found(batch, table, publication)
     if found is None:
-        if role == "sink" and role not in ledger.written():
+        before = batch.outcome.written.get(role)
+        if before is not None:
+            _check_standing(table, before)
+        elif role == "sink":
             _refuse_strange_sink(ledger, batch.plan, table)
         _fetch(batch, tables, publication, changes)
         reach(f"{role}.before")
@@ -287,7 +318,7 @@ def verify_standing(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
         written = ledger.written().get(role)
         # The log entry of the last write tells of table and commit in one small read; where it has been cleaned up, the table does.
         if written is not None and not _is_last_write(tables[role].change_at(written.version), written):
-            _check_standing(tables[role], written, REBUILD)
+            _check_standing(tables[role], written)
 
 
 def _is_last_write(change: Change | None, written: Written) -> bool:
@@ -311,12 +342,10 @@ def _refuse_orphans(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
 
 
 def _verify_table(ledger: Ledger, table: OwnTable, written: Written, *, accept_changes: bool) -> None:
-    # No batch reads these two tables, so a pipeline can continue without their contents.
-    expendable = table.role in ("quarantine", "quality")
-    if accept_changes and expendable and not _goes_on_from(table.standing(), written):
+    if accept_changes and table.role in EXPENDABLE and not _goes_on_from(table.standing(), written):
         ledger.note(table.role, None)
         return
-    standing = _check_standing(table, written, f"restore the folder from a copy, or accept it by `{ACCEPT}`" if expendable else REBUILD)
+    standing = _check_standing(table, written)
     changes = list(table.changes_after(_since(ledger, table.role, written)))
     for change in changes:
         batch = _batch_of(change, ledger)
@@ -343,9 +372,10 @@ def _since(ledger: Ledger, role: str, written: Written) -> int:
     return -1 if written.digest is not None and role in ("sink", "state") else written.version - (written.digest is not None)
 
 
-def _check_standing(table: OwnTable, written: Written, remedy: str) -> Standing:
-    """Refuse a table that is not the one last ``written``, or is older; ``remedy`` is what to do about it."""
+def _check_standing(table: OwnTable, written: Written) -> Standing:
+    """Refuse a table that is not the one last ``written``, or is older."""
     standing, place = table.standing(), f"{table.role} {table.place}"
+    remedy = f"restore the folder from a copy, or accept it by `{ACCEPT}`" if table.role in EXPENDABLE else REBUILD
     if standing is None:
         raise StateMissingError(f"{place}: there is no table, but batch {written.batch} left version {written.version} of it; {remedy}")
     if standing.table_id != written.table_id:
@@ -377,10 +407,11 @@ def _foreign_change(ledger: Ledger, changes: Iterable[Change]) -> Change | None:
     foreign, every = Counter[str](), Counter[str]()
     first: Change | None = None
     for change in changes:
+        if _batch_of(change, ledger) is not None:
+            continue
         every.update(change.added | change.moved_in)
         every.subtract(change.removed | change.moved_out)
-        ours = "windowmill" in change.note or _batch_of(change, ledger) is not None
-        if not ours and (change.added or change.removed):
+        if "windowmill" not in change.note and (change.added or change.removed):
             foreign.update(change.added)
             foreign.subtract(change.removed)
             first = first or change

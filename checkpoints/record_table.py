@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
@@ -177,7 +176,8 @@ class DeltaRecords:
 
     def _check_absent(self) -> None:
         # Only log entries and checkpoints count: a killed writer may also have left a temporary file of an incomplete entry.
-        if "://" not in self._path and any(file.suffix in (".json", ".parquet") for file in Path(self._path, "_delta_log").glob("*")):
+        log = store_of(self._path).get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True))
+        if any(file.extension in ("json", "parquet") for file in log):
             raise LedgerCorruptError(f"ledger {self._path}: its log holds no readable commit; restore the folder from a copy")
 
     def _has_landed(self, file: RecordFile, record: Record, count: int, version: int | None, failure: Exception) -> bool:

@@ -20,19 +20,14 @@ from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from windowmill.checkpoints.escaped_paths import readable_path
-from windowmill.checkpoints.places import local_path
-from windowmill.windowing.errors import first_line
+from windowmill.checkpoints.places import Places, local_path
+from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.paths import normalised
 from windowmill.windowing.redaction import redacted
+from windowmill.windowing.spec import Pipeline, Table
 
-#: Scheme, as :func:`normalised` spells it -> prefixes of the environment variables that its client reads.
-_VARIABLES = {
-    "s3": ("AWS_",),
-    "gs": ("GOOGLE_",),
-    "abfss": ("AZURE_",),
-    "az": ("AZURE_",),
-    "wasbs": ("AZURE_",),
-}
+#: Scheme, as :func:`normalised` spells it -> how the environment variables begin that its client reads.
+_VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "abfss": "AZURE_", "az": "AZURE_"}
 
 #: Registered options by normalised place; they also apply to everything below it.
 _OPTIONS: dict[str, dict[str, str]] = {}
@@ -50,6 +45,38 @@ def use_options(options: Mapping[str, Options]) -> None:
     _OPTIONS.update({normalised(place): dict(own) for place, own in options.items()})
 
 
+def use_options_of(pipeline: Pipeline) -> None:
+    """Register the ``storage_options`` of the tables of a spec; those of the sink also serve its checkpoints, unless these have some.
+
+    Raises
+    ------
+    SpecError
+        If a variable that they name is not set.
+    """
+    tables = {"source": pipeline.source, "sink": pipeline.sink, "checkpoints": pipeline.checkpoints}
+    own = {field: _filled(pipeline, field, table) for field, table in tables.items() if table is not None and table.storage_options}
+    for field, options in own.items():
+        table = tables[field]
+        if table is not None and table.path is not None:
+            use_options({table.path: options})
+    below = own.get("checkpoints") or own.get("sink")
+    if below:
+        use_options({Places.of(pipeline).root: below})
+
+
+def _filled(pipeline: Pipeline, field: str, table: Table) -> dict[str, str]:
+    filled = {}
+    for option, text in table.storage_options.items():
+        name = text.removeprefix("${").removesuffix("}")
+        if name not in os.environ:
+            raise SpecError(
+                f"pipeline {pipeline.pipeline}: {field}.storage_options.{option}: the environment variable {name} is not set; export it, "
+                "then run again"
+            )
+        filled[option] = os.environ[name]
+    return filled
+
+
 def options_of(place: str) -> dict[str, str] | None:
     """The ``storage_options`` of delta-rs for ``place``: the environment's, overridden by registered ones; none on this machine.
 
@@ -58,10 +85,16 @@ def options_of(place: str) -> dict[str, str] | None:
     if is_local(place):
         return None
     there = normalised(place)
-    found = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES.get(there.partition(":")[0], ()))}
+    prefix = _VARIABLES.get(there.partition(":")[0], "-")
+    found = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
     above = [own for own in _OPTIONS if there == own or there.startswith(f"{own.rstrip('/')}/")]
-    # A setting has several spellings (aws_region, region, AWS_REGION), so registered options replace the environment's as a whole.
-    return dict(_OPTIONS[max(above, key=len)]) if above else found
+    own = _OPTIONS[max(above, key=len)] if above else {}
+    # One spelling of aws_region, AWS_REGION and region, so that one replaces the other.
+    return found | {name if name.startswith(prefix) else f"{prefix}{name}": value for name, value in _upper(own)}
+
+
+def _upper(options: Options) -> list[tuple[str, str]]:
+    return [(name.upper(), value) for name, value in options.items()]
 
 
 def endpoint_of(place: str) -> str:

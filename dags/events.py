@@ -68,7 +68,7 @@ def extra_of(batches: Sequence[Batch], generation: str, context: Mapping[str, An
 
 def _changed_sink(batch: Batch) -> bool:
     # A backfill that publishes no rows still removes the old rows of its range.
-    return batch.rows_published > 0 or (batch.is_backfill and batch.verdict != "discarded")
+    return bool(batch.rows_published) or (batch.is_backfill and batch.verdict != "discarded")
 
 
 def _end(batch: Batch, end: int) -> str | int:

@@ -82,5 +82,5 @@ def _summary(batch: Any) -> dict[str, Any]:
     columns = ("action", "verdict", "rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
     summary = {"batch": batch.number, **{name: getattr(batch, name) for name in columns}}
     if batch.outcome is not None:
-        summary["windows"] = batch.outcome.windows
+        summary |= {"windows": batch.outcome.windows, "compute": batch.outcome.compute}
     return summary

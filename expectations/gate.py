@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,6 +91,7 @@ def validate(
     rows_quarantined: int = 0,
     loss: Callable[[], Loss] | None = None,
     spark: Callable[[], pyspark.sql.SparkSession] | None = None,
+    kept: Callable[[Sequence[Rule]], Collection[int]] | None = None,
 ) -> Verdict:
     """Evaluate every rule of the pipeline over the rows about to be published.
 
@@ -109,10 +110,12 @@ def validate(
     spark
         Gives the session, which may have to be started, for rules over a table that only Spark evaluates. By default the active session;
         without one these rules are broken.
+    kept
+        Of a Spark frame: tells the indexes of rules that are certain to be kept by every row, which Great Expectations need not evaluate.
     """
     suite = rules(pipeline, columns)
     of_rates = _rates([rule for rule in suite if rates.is_rate(rule)], rows_read, rows_quarantined, loss)
-    others = _over_rows(rows, [rule for rule in suite if not rates.is_rate(rule)], pipeline, count, spark)
+    others = _over_rows(rows, [rule for rule in suite if not rates.is_rate(rule)], pipeline, count, spark, kept)
     return verdict(tuple(sorted([*of_rates, *others], key=lambda result: result.index)))
 
 
@@ -122,13 +125,17 @@ def _over_rows(
     pipeline: Pipeline,
     count: int | None,
     spark: Callable[[], pyspark.sql.SparkSession] | None,
+    kept: Callable[[Sequence[Rule]], Collection[int]] | None,
 ) -> Sequence[RuleResult]:
     empty = rows.num_rows == 0 if isinstance(rows, pa.Table) else count == 0 or (count is None and rows.isEmpty())
     if empty:
         return [_unevaluated(rule, "passed", "no rows in this batch", elements=0) for rule in suite]
     identity = identity_columns(pipeline)
-    findings = _findings(rows, suite, identity, spark)
-    return [_result(rule, findings.get(rule.index), identity) for rule in suite]
+    certain = set(kept(suite)) if kept is not None and not isinstance(rows, pa.Table) else set()
+    passed = [replace(_unevaluated(rule, "passed", "passed", elements=count), unexpected=0) for rule in suite if rule.index in certain]
+    others = [rule for rule in suite if rule.index not in certain]
+    findings = _findings(rows, others, identity, spark) if others else {}
+    return [*passed, *(_result(rule, findings.get(rule.index), identity) for rule in others)]
 
 
 def _rates(suite: Sequence[Rule], rows_read: int, rows_quarantined: int, loss: Callable[[], Loss] | None) -> list[RuleResult]:

@@ -21,6 +21,8 @@ class Folder:
 
     def __init__(self, place: str | os.PathLike[str], files: fs.FileSystem | None = None) -> None:
         self.place = os.fspath(place).rstrip("/")
+        if files is None and "://" in self.place:
+            raise ValueError(f"{self.place}: a folder in object storage needs the file system that opens it")
         self._files = files
 
     def write(self, name: str, html: str) -> str:

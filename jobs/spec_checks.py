@@ -15,6 +15,8 @@ from windowmill.checkpoints.commit_stores import check_scheme
 from windowmill.checkpoints.escaped_paths import escape_in
 from windowmill.checkpoints.places import Places, absolute
 from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.stores import use_options_of
+from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field
 from windowmill.jobs.sources.kinds import kind_problems
 from windowmill.windowing.bounds import check_lengths
@@ -75,6 +77,7 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
     from windowmill.jobs.sources.reading import check_source  # loads deltalake, which `validate` does without
 
     name = f"pipeline {pipeline.pipeline}"
+    use_options_of(pipeline)
     source, sink = pipeline.source, pipeline.sink
     if source is None or sink is None:
         missing = "source" if source is None else "sink"
@@ -82,6 +85,7 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
     problem = next(not_run(pipeline), None)
     if problem:
         raise UnsupportedError(f"{name}: {problem[0]}: {problem[1]}")
+    compute_of(pipeline)
     check_lengths(pipeline)
     check_source(pipeline, source)
     # `not_run` has refused tables without a path.

@@ -2,7 +2,7 @@
 # Steps of `make setup`; each may run again and does only what is missing.
 #   setup.sh venv      the virtual environment .venv with the locked packages
 #   setup.sh java      Java 17 or newer, installed by apt-get where that is possible
-#   setup.sh s3        versitygw, the S3 server that the tests of object storage start
+#   setup.sh s3-server versitygw, the S3 server that the tests of object storage start
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -80,6 +80,6 @@ build_s3_server() {
 case "${1-}" in
     venv) make_venv ;;
     java) need_java ;;
-    s3) build_s3_server ;;
-    *) fail "usage: setup.sh venv|java|s3" ;;
+    s3-server) build_s3_server ;;
+    *) fail "usage: setup.sh venv|java|s3-server" ;;
 esac

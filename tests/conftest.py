@@ -20,6 +20,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 #: ``connect``: tests run over a Spark Connect server. With it, and with ``spark``, small batches use Spark from their beginning.
 OVER = os.environ.get("WINDOWMILL_TESTS_OVER")
 OVER_CONNECT = OVER == "connect"
+# Who computes the batches of a test that says nothing of it: as by default, Spark's tasks.
+os.environ.setdefault("WINDOWMILL_COMPUTE", "spark")
 
 
 @pytest.fixture(autouse=OVER in ("connect", "spark"))

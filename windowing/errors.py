@@ -84,6 +84,10 @@ class LimitExceededError(RefusedError):
     """A row, a key or a batch would give more windows or ticks than the bound allows."""
 
 
+class LocalComputeError(RefusedError):
+    """Only Spark can compute the batch, which ``compute: local`` does not allow."""
+
+
 class LedgerError(WindowmillError):
     """The ledger holds something it cannot hold, or cannot be read."""
 

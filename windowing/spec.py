@@ -23,6 +23,7 @@ from windowmill.windowing.redaction import as_written, redacted
 from windowmill.windowing.shares import QuarantineLimits
 from windowmill.windowing.windows.base import Window
 from windowmill.windowing.windows.registry import ByType
+from windowmill.windowing.yamltext import VARIABLE
 
 
 def _path(value: str) -> str:
@@ -43,10 +44,20 @@ VARIABLES = "variables"
 RESERVED_COLUMNS = ("window", "window_start", "window_end", "trigger", "revision", "batch")
 
 
+def _only_names(options: Any) -> Any:
+    # The message must not repeat a value, which may be a secret.
+    for name, value in options.items() if isinstance(options, Mapping) else ():
+        if not isinstance(value, str) or not VARIABLE.fullmatch(value):
+            raise ValueError(f"{name}: expected the name of an environment variable, as in ${{NAME}}; a secret is never written in a spec")
+    return options
+
+
 class Table(Part):
     """A Delta table by path or by catalog name; exactly one of the two."""
 
     path: Annotated[str, AfterValidator(_path)] | None = None
+    #: Options of delta-rs for object storage -> ``${NAME}``, the environment variable with the value.
+    storage_options: Annotated[dict[str, str], BeforeValidator(_only_names)] = {}  # noqa: RUF012 - pydantic copies it
     table: Annotated[str, Field(pattern=r"^[\w-]+(\.[\w-]+){0,2}$", max_length=255)] | None = None
 
     @model_validator(mode="after")
@@ -170,6 +181,10 @@ class AssetSchedule(Part):
     asset: Annotated[str, Field(pattern=r"\S", max_length=1_500)]
 
 
+#: Values of the field ``compute``.
+Compute = Literal["spark", "auto", "local"]
+
+
 class Pipeline(Part):
     """One pipeline. Unknown fields are refused; ``Pipeline.model_json_schema()`` is its JSON schema."""
 
@@ -188,6 +203,8 @@ class Pipeline(Part):
     expectations: tuple[Expectation, ...] = ()
     quarantine: QuarantineLimits = QuarantineLimits()
     schedule: str | AssetSchedule | None = None
+    #: Who computes a batch: Spark's tasks, this process where a batch is small and no cluster is configured, or this process alone.
+    compute: Compute = "spark"
     #: Text with variables as written -> the text with their values.
     _variables: dict[str, str] = PrivateAttr(default_factory=dict)
 

@@ -159,6 +159,8 @@ class _Filling:
         if len(path) > MAX_DEPTH:
             self._refuse(path[:8], f"fields lie within one another more than {MAX_DEPTH} deep; write it flat")
             return None
+        if path[1:] == ("storage_options",):
+            return value  # the names of variables, which are read when a table is opened
         if isinstance(value, Mapping):
             for key in value:
                 if not isinstance(key, str):

@@ -44,8 +44,7 @@ def read_whole(
     pyarrow.ArrowException, OSError
         If a file cannot be read.
     """
-    store = store_of(table.table_uri)
-    parts = [_rows_of(store, table.table_uri, file, schema, {*may_lack, SUM}).filter(where) for file in files]
+    parts = [read_file(table.table_uri, file, schema, {*may_lack, SUM}).filter(where) for file in files]
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
@@ -59,8 +58,9 @@ def open_file(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any]) -> pq.
     return parquet
 
 
-def _rows_of(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any], schema: pa.Schema, may_lack: Collection[str]) -> pa.Table:
-    parquet = open_file(store, uri, file)
+def read_file(uri: str, file: Mapping[str, Any], schema: pa.Schema, may_lack: Collection[str]) -> pa.Table:
+    """All rows of a file of the table at ``uri``; raises as :func:`read_whole`."""
+    parquet = open_file(store_of(uri), uri, file)
     try:
         stored = parquet.schema_arrow.names
         # Files of format 1 have no checksums. ``RowCheck`` decides whether a row may lack one.

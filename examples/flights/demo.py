@@ -24,7 +24,7 @@ from examples.flights.local_airflow import REPOSITORY, STOP_SECONDS, AirflowErro
 from examples.flights.local_cluster import ClusterError, LocalCluster, spark_environment
 from examples.flights.local_server import LocalServer, ServerError
 from examples.flights.recompute import compare
-from examples.flights.results import agreement_line, batches_table, places_lines, published_rows, told, worst_days
+from examples.flights.results import agreement_line, batches_table, places_lines, published_rows, spark_tasks, told, worst_days
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.pools import create_pools
 from windowmill.windowing.errors import WindowmillError
@@ -53,20 +53,22 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 def demo() -> int:
-    """Everything from a clean folder to the result; Airflow is stopped at the end."""
+    """Everything from a clean folder to the result; Airflow and Spark are stopped at the end."""
     begun = time.monotonic()
     stop_leftovers()
     shutil.rmtree(FOLDER, ignore_errors=True)
-    airflow = None
+    airflow = server = None
     try:
-        prepare()
-        airflow = start(LAST_DAY)
+        server = warm_server()
+        prepare({"SPARK_REMOTE": server.address})
+        airflow = start(LAST_DAY, server.environment())
         watch(airflow, LAST_DAY)
         airflow.stop()
         agrees = show_result(LAST_DAY)
     finally:
-        if airflow is not None:
-            airflow.stop()
+        for running in (airflow, server):
+            if running is not None:
+                running.stop()
     say(f"\nDone in {time.monotonic() - begun:.0f} s.", style="bold")
     say("  make up     start Airflow and its user interface again; the schedule goes on through " + str(LAST_DAY_UP))
     say(f"  own spec    copy {SPEC.relative_to(REPOSITORY)}, change it, and check it with `windowmill validate`")
@@ -90,6 +92,7 @@ def cluster() -> int:
         say(f"History: {rows:,} flights of {HISTORY[0]} to {HISTORY[1]} landed; the first run takes them up", style="bold")
         connection = {"conn_type": "spark", "host": "spark://127.0.0.1", "port": spark.port, "extra": {"deploy-mode": "client"}}
         environment = {"WINDOWMILL_SPARK_CONN_ID": "spark_cluster", "AIRFLOW_CONN_SPARK_CLUSTER": json.dumps(connection)}
+        environment |= spark.keep_events()
         airflow = None
         try:
             airflow = start(LAST_DAY_ON_CLUSTER, environment | spark_environment())
@@ -98,7 +101,7 @@ def cluster() -> int:
             if airflow is not None:
                 airflow.stop()
         applications = spark.applications()
-    agrees = show_result_on_cluster(applications)
+    agrees = show_result_on_cluster(applications, spark.tasks_by_worker())
     say(f"\nDone in {time.monotonic() - begun:.0f} s; cluster and Airflow are stopped, logs and tables stay in {FOLDER}.", style="bold")
     return 0 if agrees else 1
 
@@ -107,9 +110,10 @@ def up() -> int:
     """Keep Airflow running, and the schedule with it; prepares what ``make demo`` has not."""
     airflow = LocalAirflow.running(HOME)
     if airflow is None:
+        server = warm_server()
         if not (WAREHOUSE / DAG_ID).exists():
-            prepare()
-        airflow = start(LAST_DAY_UP, warm_server().environment())
+            prepare({"SPARK_REMOTE": server.address})
+        airflow = start(LAST_DAY_UP, server.environment())
     say(f"Airflow: {airflow.url}/dags/{DAG_ID} (no log-in), daily runs through {LAST_DAY_UP}", style="bold")
     say("  make down   stop it; what it has done stays")
     return 0
@@ -134,14 +138,14 @@ def down() -> int:
     return 0
 
 
-def prepare() -> None:
-    """Land January and backfill its windows in one job."""
+def prepare(environment: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Land January and backfill its windows in one job, with these variables of the environment."""
     WAREHOUSE.mkdir(parents=True, exist_ok=True)
     say(f"History: the flights of {HISTORY[0]} to {HISTORY[1]}", style="bold")
     rows = land_days(*HISTORY, WAREHOUSE / "flights")
     say(f"  {rows:,} flights landed in {WAREHOUSE}/flights")
     first, last = (instant.isoformat() for instant in BACKFILL)
-    windowmill("backfill", str(SPEC), "--from", first, "--to", last)
+    windowmill("backfill", str(SPEC), "--from", first, "--to", last, environment=environment)
 
 
 def start(last_day: date, more: Mapping[str, str] = MappingProxyType({})) -> LocalAirflow:
@@ -201,20 +205,27 @@ def watch(airflow: LocalAirflow, last_day: date) -> None:
 def show_result(last_day: date) -> bool:
     """The worst days, the batches, and where everything is; whether the rows equal the recomputed ones."""
     pipeline = load_pipeline(SPEC)
-    rows = published_rows(pipeline)
+    ledger, rows = Ledger.open(pipeline), published_rows(pipeline)
     console.print()
     console.print(worst_days(rows))
-    console.print(batches_table(Ledger.open(pipeline), rows.num_rows))
+    console.print(batches_table(ledger, rows.num_rows))
     agreement = compare(rows, after=BACKFILL[0], last_day=last_day)
-    say(agreement_line(agreement), style="bold green" if agreement.holds else "bold red")
+    good = agreement.holds and spark_tasks(ledger) > 0
+    say(agreement_line(agreement), style="bold green" if good else "bold red")
     for line in places_lines(pipeline):
         say(line)
     say("  Airflow       `make up`, then the address that it prints")
-    return agreement.holds
+    return good
 
 
-def show_result_on_cluster(applications: Sequence[str]) -> bool:
-    """The batches and the applications that computed them; whether there is one for each run, and the rows equal the recomputed ones."""
+def show_result_on_cluster(applications: Sequence[str], tasks: Mapping[str, Mapping[str, int]]) -> bool:
+    """The batches, the applications that computed them, and the ``tasks`` of each application by worker.
+
+    Returns
+    -------
+    bool
+        Whether each run has an application whose workers ran the tasks that its record tells, and the rows equal the recomputed ones.
+    """
     pipeline = load_pipeline(SPEC)
     ledger, rows = Ledger.open(pipeline), published_rows(pipeline)
     agreement = compare(rows, after=BEFORE_ALL, last_day=LAST_DAY_ON_CLUSTER)
@@ -223,12 +234,18 @@ def show_result_on_cluster(applications: Sequence[str]) -> bool:
     say("Applications on the cluster, as its master tells them")
     for line in applications:
         say(f"  {line}")
-    good = agreement.holds and len(applications) == ledger.count
+    counted = True
+    for batch in ledger.batches():
+        by_worker = tasks.get(str(batch.compute.get("application")), {})
+        listed = ", ".join(f"{n} on {worker}" for worker, n in sorted(by_worker.items()))
+        say(f"  batch {batch.number}, {batch.compute.get('application')}: tasks by worker: {listed or 'none'}")
+        counted = counted and sum(by_worker.values()) >= batch.compute.get("tasks", 0) > 0
+    good = agreement.holds and len(applications) == ledger.count and counted
     say(agreement_line(agreement), style="bold green" if good else "bold red")
     return good
 
 
-def windowmill(*arguments: str) -> None:
+def windowmill(*arguments: str, environment: Mapping[str, str] = MappingProxyType({})) -> None:
     """Run the command with its progress shown.
 
     Raises
@@ -236,7 +253,9 @@ def windowmill(*arguments: str) -> None:
     AirflowError
         When it fails; it has said why.
     """
-    done = subprocess.run([sys.executable, "-m", "windowmill.jobs.cli", *arguments], cwd=REPOSITORY, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "windowmill.jobs.cli", *arguments], cwd=REPOSITORY, env=os.environ | environment, check=False
+    )
     if done.returncode:
         raise AirflowError(f"windowmill {arguments[0]} ended with exit code {done.returncode}; its message is above")
 

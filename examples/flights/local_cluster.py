@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +72,29 @@ class LocalCluster:
         """The applications that have run, oldest first, each in a line."""
         ended = sorted(self.state()["completedapps"], key=lambda app: app["starttime"])
         return [f"{app['name']}: {app['cores']} cores, {app['state'].lower()}, {app['duration'] / 1000:.0f} s" for app in ended]
+
+    def keep_events(self) -> dict[str, str]:
+        """Have applications write what they do below the cluster's folder; returns the variables by which Spark finds that setting."""
+        folder, conf = self.folder / "events", self.folder / "conf"
+        for each in (folder, conf):
+            each.mkdir(exist_ok=True)
+        values = {"enabled": "true", "dir": folder.as_uri(), "compress": "false", "rolling.enabled": "false"}
+        (conf / "spark-defaults.conf").write_text("".join(f"spark.eventLog.{name} {value}\n" for name, value in values.items()))
+        return {"SPARK_CONF_DIR": str(conf)}
+
+    def tasks_by_worker(self) -> dict[str, dict[str, int]]:
+        """For each application that kept its events, by its id, the number of tasks that each worker's executors have ended."""
+        return {log.name: self._tasks(log) for log in sorted((self.folder / "events").glob("app-*")) if log.is_file()}
+
+    def _tasks(self, log: Path) -> dict[str, int]:
+        counts: Counter[str] = Counter()
+        with log.open() as events:
+            for event in map(json.loads, events):
+                if event["Event"] == "SparkListenerTaskEnd":
+                    # A worker keeps the files of an executor in a folder of their own.
+                    [ran] = self.folder.glob(f"worker-*/{log.name}/{event['Task Info']['Executor ID']}")
+                    counts[ran.parent.parent.name] += 1
+        return dict(counts)
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS

@@ -11,12 +11,14 @@ import pyarrow as pa
 from examples.flights.land import raw_flights
 
 #: Counts, sums and extremes of integers, and the choice of the worst flight, have one right value; these two are rounded on their way.
-_EXACT = ("flights", "total_delay", "min_delay", "max_delay", "worst_flight")
+_EXACT = ("window_start", "flights", "total_delay", "min_delay", "max_delay", "worst_flight")
 _ROUNDED = ("mean_delay", "stddev_delay")
 
 # A window is out when the watermark (greatest departure so far, less 4 hours of disorder) is an hour of lateness past its end.
 # A row counts in a window unless the window was out already when its day landed: a day is one commit. The UTC hour is the data's own
 # column, and not computed from New York's clock as the landing does it.
+# Each airport and carrier takes its flights up one by one once the watermark has passed them; one that lands after a later one was taken
+# up is too late. Every tenth flight shows the last hundred.
 _WINDOWS = """
 with
   landed as (
@@ -34,16 +36,40 @@ with
   kinds(name, size, hop) as (
     values ('hourly', 60, 60), ('rolling_day', 24 * 60, 30), ('rolling_week', 7 * 24 * 60, 6 * 60)
   ),
-  placed as (
+  ends as (
     select name, size, seen.*, unnest(generate_series(
       time_bucket(to_minutes(hop), departed, timestamp '1970-01-01') + to_minutes(hop),
       departed + to_minutes(size),
       to_minutes(hop)
     )) as window_end
     from seen, kinds
+  ),
+  placed as (
+    select *, window_end - to_minutes(size) as placed_start, null as trigger
+    from ends
+    where (seen is null or window_end > seen - interval 5 hours) and window_end <= (select max(departed) from landed) - interval 5 hours
+  ),
+  taken_up as (
+    select *, row_number() over (partition by origin, carrier order by departed, flight_id) as number
+    from seen as flight
+    where departed < (select max(departed) from landed) - interval 4 hours
+      and not exists (
+        from seen as earlier
+        where earlier.origin = flight.origin and earlier.carrier = flight.carrier and earlier.landed_on < flight.landed_on
+          and flight.departed < flight.seen - interval 4 hours and earlier.departed < flight.seen - interval 4 hours
+          and (earlier.departed, earlier.flight_id) > (flight.departed, flight.flight_id)
+      )
+  ),
+  shown as (
+    select
+      'last_100' as name, null::timestamp as placed_start, latest.departed as window_end, latest.number // 10 - 1 as trigger,
+      flight.* exclude (number)
+    from taken_up as latest join taken_up as flight
+      on flight.origin = latest.origin and flight.carrier = latest.carrier and flight.number between latest.number - 99 and latest.number
+    where latest.number % 10 = 0
   )
 select
-  origin, carrier, name as "window", window_end,
+  origin, carrier, name as "window", coalesce(placed_start, min(departed)) as window_start, window_end, trigger,
   count(*) as flights,
   cast(sum(delay) as bigint) as total_delay,
   avg(delay) as mean_delay,
@@ -51,11 +77,9 @@ select
   max(delay) as max_delay,
   stddev_samp(delay) as stddev_delay,
   first(flight_id order by delay desc, departed, flight_id) as worst_flight
-from placed
-where (seen is null or window_end > seen - interval 5 hours)
-  and window_end > $after
-  and window_end <= (select max(departed) from landed) - interval 5 hours
-group by all
+from (from placed union all by name from shown)
+where window_end > $after
+group by origin, carrier, name, placed_start, window_end, trigger
 """
 
 _COMPARED = f"""
@@ -68,6 +92,7 @@ select
   count(*) filter (where {" or ".join(f"(w.{name} is null) <> (d.{name} is null)" for name in _ROUNDED)}) as nulls
 from recomputed d full join published w
   on d.origin = w.origin and d.carrier = w.carrier and d."window" = w."window" and d.window_end = w.window_end
+    and d.trigger is not distinct from w.trigger
 """
 
 
@@ -82,7 +107,7 @@ class Agreement:
     missing, surplus
         Rows that only the recomputation, only the published table has.
     unequal
-        Rows with another count, sum, extreme or worst flight, or with a null on one side only.
+        Rows with another start, count, sum, extreme or worst flight, or with a null on one side only.
     difference
         Greatest relative difference of a mean or a standard deviation.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -11,9 +13,16 @@ from examples.flights.recompute import Agreement
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
+from windowmill.jobs.batch import engine
 from windowmill.windowing.spec import Pipeline
 
-_COUNTS = ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
+#: Columns of the table of batches, with what each counts.
+_COUNTED: dict[str, Callable[[Batch], int]] = {
+    "rows": lambda batch: batch.rows_read,
+    "slices": lambda batch: batch.outcome.restored.get("slices", 0) + batch.outcome.restored.get("slice_nodes", 0),
+    "FlatFAT": lambda batch: batch.outcome.restored.get("flatfat_nodes", 0),
+    "results": lambda batch: batch.rows_published,
+}
 
 # Windows of a day overlap, so each airport and carrier stands with its worst window of each day.
 _WORST_DAYS = """
@@ -48,20 +57,27 @@ def worst_days(rows: pa.Table) -> Table:
 
 
 def batches_table(ledger: Ledger, in_sink: int) -> Table:
-    """What each batch read, applied and published, and all of them; rows that a backfill read or published anew count once among all."""
-    batches = ledger.batches()
-    all_counts = {name: getattr(ledger.totals, name) for name in _COUNTS} | {"rows_published": in_sink}
-    table = _table("Batches")
-    for name in ("batch", "action", "verdict"):
-        table.add_column(name, footer="all" if name == "batch" else "", no_wrap=True)
-    for name in _COUNTS:
-        table.add_column(name.removeprefix("rows_"), justify="right", footer=f"{all_counts[name]:,}", no_wrap=True)
-    table.add_column("s", justify="right", no_wrap=True)
-    for batch in batches:
-        counts = (f"{getattr(batch, name):,}" for name in _COUNTS)
-        table.add_row(str(batch.number), batch.action, batch.verdict or batch.status, *counts, f"{sum(batch.timings.values()):.1f}")
-    table.show_footer = True
+    """What each batch read, restored and published, and who computed it; rows that a backfill read or published anew count once in all."""
+    table = _table("Batches: new rows, restored rows of slices and nodes of FlatFAT, result rows, and who computed them")
+    table.add_column("batch", footer="all", no_wrap=True)
+    totals = {"rows": ledger.totals.rows_read, "results": in_sink}
+    for name in _COUNTED:
+        table.add_column(name, justify="right", footer=f"{totals[name]:,}" if name in totals else "", no_wrap=True)
+    for name in ("verdict", "s", "computed by", "tasks"):
+        table.add_column(name, justify="right" if name in ("s", "tasks") else "left", no_wrap=True)
+    for batch in ledger.batches():
+        counts = (f"{counted(batch):,}" for counted in _COUNTED.values())
+        by = str(batch.compute.get("application", batch.compute.get("engine", "")))
+        seconds = f"{sum(batch.timings.values()):.1f}"
+        table.add_row(str(batch.number), *counts, batch.verdict, seconds, by, str(batch.compute.get("tasks", "–")))
+    table.show_footer, table.padding = True, (0, 1, 0, 0)  # fits into 80 columns
     return table
+
+
+def spark_tasks(ledger: Ledger) -> int:
+    """Number of Spark's tasks in all batches; 0 if one of them was not computed by Spark."""
+    tasks = [batch.compute.get("tasks", 0) for batch in ledger.batches()]
+    return sum(tasks) if all(tasks) else 0
 
 
 def _table(title: str) -> Table:
@@ -73,7 +89,7 @@ def told(batch: Batch) -> str:
     """A batch in a line."""
     return (
         f"batch {batch.number}: {batch.rows_read:,} read, {batch.rows_late:,} late, {batch.rows_quarantined:,} quarantined, "
-        f"{batch.rows_published:,} published, {batch.verdict}"
+        f"{batch.rows_published:,} published, {batch.verdict}, computed by {engine.told(batch.compute)}"
     )
 
 

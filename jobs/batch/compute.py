@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,6 +38,7 @@ from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.new_rows import NewRows, read_by_spark
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.quarantine import TOO_LATE, quarantine_schema, quarantined, write_by_tasks
+from windowmill.jobs.ways.restored import Restored
 from windowmill.jobs.ways.slice_passes import mapped
 from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.jobs.ways.task_output import (
@@ -145,6 +146,8 @@ class ComputedBatch:
         What the batch changes in each table, by role; a role in which it changes nothing is missing.
     executors
         One text for each process that ran tasks.
+    restored
+        Number of rows of state that were restored, by kind.
     in_one_process
         Whether one process computed all of it.
     """
@@ -158,6 +161,7 @@ class ComputedBatch:
     reasons: Mapping[str, int]
     changes: Mapping[str, Changes]
     executors: frozenset[str] = frozenset()
+    restored: Restored = field(default_factory=dict)
     in_one_process: bool = False
 
     @property
@@ -367,4 +371,5 @@ def _computed(
         output.reasons,
         changes,
         output.executors,
+        output.restored,
     )

@@ -63,7 +63,7 @@ def run(
     HeldError
         If a critical expectation failed; nothing of that batch is published.
     """
-    with _leased(pipeline, progress) as (runnable, ledger, done):
+    with _leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
         if ruling or ledger.held_batch:
             done.append(_rule(runnable, ledger, progress, ruling, accepted))
         while not ruling and (max_batches is None or len(done) < max_batches):
@@ -94,10 +94,11 @@ def backfill(
 
     ``arrival`` is the order in which the rows count as arrived: the order in which earlier batches read them, or event-time order.
     """
-    with _leased(pipeline, progress) as (runnable, ledger, done):
+    with _leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
         if done and isinstance(done[0].plan, BackfillPlan) and done[0].plan.range == (begin, end):
             return done[0]
-        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=_begin_spark)
+        begin_spark = partial(_begin_spark_if_sure, runnable)
+        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=begin_spark)
         return _execute(runnable, plan, ledger, progress)
 
 
@@ -112,14 +113,14 @@ def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
 
 
 @contextmanager
-def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, Ledger, list[Done]]]:
+def _leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> Iterator[tuple[Runnable, Ledger, list[Done]]]:
     """Hold the pipeline's lease, open its ledger, and finish the batch of a run that died after its record; also gives that batch."""
     runnable = runnable_of(pipeline)
     check_conditional_writes(runnable.places.root, [runnable.sink_path, runnable.places.root], progress.say)
     with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
         ledger = Ledger.open(pipeline)
         planning.check_owner(pipeline, ledger)
-        made, newest = protocol.settle(ledger, tables_of(runnable)), ledger.newest
+        made, newest = protocol.settle(ledger, tables_of(runnable), accept_changes=changes), ledger.newest
         done: list[Done] = []
         if made and newest is not None:
             progress.say(f"{runnable.name}: batch {newest.number} was recorded by an earlier run; made the {made} commits that it lacked")
@@ -127,13 +128,9 @@ def _leased(pipeline: Pipeline, progress: Progress) -> Iterator[tuple[Runnable, 
         yield runnable, ledger, done
 
 
-def _begin_spark(_source: SourceTable, reading: Reading) -> None:
-    launch.begin(brief=is_short_run(reading.size_bytes))
-
-
 def _begin_spark_if_sure(runnable: Runnable, source: SourceTable, reading: Reading) -> None:
     if is_sure_to_use_spark(runnable, source, reading):
-        _begin_spark(source, reading)
+        launch.begin(brief=is_short_run(reading.size_bytes))
 
 
 def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Done:

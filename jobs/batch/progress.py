@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rich.console import Console
 
@@ -12,11 +12,12 @@ from windowmill.windowing.redaction import redacted
 
 
 class Progress:
-    """Writes to standard error; ``timings`` adds up the seconds of each step."""
+    """Writes to standard error; ``timings`` adds up the seconds of each step, and each step runs within ``around`` of its name."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self.timings: dict[str, float] = {}
+        self.around: Callable[[str], AbstractContextManager[object]] = nullcontext
 
     def say(self, text: str) -> None:
         """Print ``text`` as one plain line, with credentials redacted."""
@@ -27,9 +28,10 @@ class Progress:
         """Time the step ``name``, and show ``doing`` while it lasts."""
         begun = time.perf_counter()
         if self._console.is_terminal:
-            with self._console.status(redacted(f"{name}: {doing}")):
+            with self._console.status(redacted(f"{name}: {doing}")), self.around(name):
                 yield
         else:
-            yield
+            with self.around(name):
+                yield
         self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - begun
         self.say(f"  {name:<11}{doing}  ({self.timings[name]:.1f} s)")

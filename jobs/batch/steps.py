@@ -7,7 +7,7 @@ crash leaves files that no one reads, after it only commits are to be made, by w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -22,7 +22,7 @@ from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.state.opening import open_state
 from windowmill.expectations.engine import load_in_background
 from windowmill.expectations.gate import Verdict
-from windowmill.jobs.batch import losses, verdicts
+from windowmill.jobs.batch import engine, losses, verdicts
 from windowmill.jobs.batch.compaction import compact_tables
 from windowmill.jobs.batch.compute import ComputedBatch, Job, compute_here, compute_in_a_task, compute_on_spark
 from windowmill.jobs.batch.outcomes import Done
@@ -37,10 +37,11 @@ from windowmill.jobs.spark.committer import tables_of
 from windowmill.jobs.spark.session import import_client, spark_session
 from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spark.shipping import shipment_of
-from windowmill.jobs.ways.limits import TooLargeError
+from windowmill.jobs.spark.usage import Usage
+from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.task_output import read_files
 from windowmill.windowing.columnar.output import result_schema
-from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_line
+from windowmill.windowing.errors import LocalComputeError, ServerGoneError, WindowmillError, first_line
 
 
 def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Done:
@@ -69,6 +70,10 @@ class _Steps:
         self.spark = cache(self._start_spark)
         self.tables = tables_of(runnable, self.spark)
         self.changes: dict[str, Changes] = {}
+        self.usage = Usage(f"{pipeline.pipeline}, batch {plan.batch}")
+        progress.around = self.usage.step
+        #: Who computed the batch, as its record says it.
+        self.engine: dict[str, object] = {}
         import_client()
         load_in_background()
         # The table's columns may have changed since the plan was made.
@@ -78,11 +83,14 @@ class _Steps:
         self.job = Job.of(runnable, plan, source, reading_of(runnable, source, plan), check)
 
     def _start_spark(self) -> SparkSession:
+        if engine.compute_of(self.pipeline) == "local":
+            raise self._refused("only Spark evaluates one of its rules, or writes to its tables")
         with self.progress.step("start", "Spark"):
             brief = is_short_run(self.job.reading.size_bytes)
             shipment = shipment_of(self.pipeline)  # what it holds decides which session of a server is used
             spark = spark_session(f"windowmill {self.pipeline.pipeline}", brief=brief, shipment=shipment, say=self._warn)
             access_to(spark).ship(shipment)
+        self.usage.watch(spark)
         return spark
 
     def _warn(self, what: str) -> None:
@@ -96,14 +104,33 @@ class _Steps:
         return computed
 
     def _computed(self) -> ComputedBatch:
-        try:
-            return compute_here(self.job, step=self.progress.step)
-        except TooLargeError:
-            pass
-        try:
-            return compute_in_a_task(self.job, self.spark(), self.progress.step)
-        except TooLargeError:
-            return compute_on_spark(self.job, self.spark(), self.progress.step)
+        in_a_task = True
+        # Without rows there is nothing to distribute: no task is worth its start.
+        if engine.tries_this_process(self.pipeline) or not self.job.input.files:
+            try:
+                computed = compute_here(self.job, step=self.progress.step)
+            except TooLargeError as err:
+                if engine.compute_of(self.pipeline) == "local":
+                    raise self._refused(str(err)) from err
+                in_a_task = isinstance(err, OnlySparkError)  # else it is too large for one task, too
+            else:
+                self.engine = {"engine": "local"}
+                return computed
+        computed = self._computed_on_spark(in_a_task=in_a_task)
+        self.engine = self.usage.told(computed.executors)
+        return computed
+
+    def _computed_on_spark(self, *, in_a_task: bool) -> ComputedBatch:
+        if in_a_task:
+            with suppress(TooLargeError):
+                return compute_in_a_task(self.job, self.spark(), self.progress.step)
+        return compute_on_spark(self.job, self.spark(), self.progress.step)
+
+    def _refused(self, why: str) -> LocalComputeError:
+        where = f"pipeline {self.pipeline.pipeline}: batch {self.plan.batch}"
+        return LocalComputeError(
+            f"{where}: {why}; compute is local, which never uses Spark: set it to auto or spark ({engine.VARIABLE} too)"
+        )
 
     def validate(self, computed: ComputedBatch) -> Verdict:
         """The verdict on the rows to publish."""
@@ -133,6 +160,7 @@ class _Steps:
             outcome = self._outcome(computed, verdict.status)
             changes, self.changes = self.changes, {}  # from here on the protocol tells which files are left over
             protocol.record(self.ledger, self.plan, outcome, changes, self.tables, at)
+        self.progress.say(f"  computed by {engine.told(outcome.compute)}")
         return outcome
 
     def publish(self, outcome: Commit, verdict: Verdict) -> None:
@@ -155,6 +183,8 @@ class _Steps:
 
     def release(self) -> None:
         """Delete the files of a batch that has not come to its record."""
+        self.progress.around = nullcontext
+        self.usage.end()
         protocol.discard_files(self.changes, self.tables)
 
     def _outcome(self, computed: ComputedBatch, verdict: str) -> Commit:
@@ -170,11 +200,13 @@ class _Steps:
             rows_quarantined=computed.rows_quarantined,
             rows_published=sum(windows.values()),
             slices=computed.new_state,
+            restored=dict(computed.restored),
             windows=windows,
             window_end_min=min((low for _, low, _ in computed.windows.values()), default=None),
             window_end_max=max((high for _, _, high in computed.windows.values()), default=None),
             timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},
             rows_ignored=self.job.reading.rows_ignored,
+            compute=self.engine,
         )
 
 

@@ -8,11 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import Options, is_local, options_of, use_options
 from windowmill.expectations.gate import Verdict, validate
+from windowmill.jobs.batch.kept_rules import kept_rules
 from windowmill.jobs.sources.delta_rows import literal_path
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.limits import MOST_VALIDATED_IN_PANDAS
@@ -47,7 +49,7 @@ class ResultFiles:
     def on_spark(self, spark: SparkSession) -> DataFrame:
         """The rows as a DataFrame."""
         if is_local(self.table):
-            rows = spark.read.parquet(*(literal_path(self.table, file.path) for file in self.files))
+            rows = spark.read.schema(from_arrow_schema(self.schema)).parquet(*(literal_path(self.table, file.path) for file in self.files))
             return rows.select(*map(backquoted, self.schema.names))
         # Spark itself may lack what it needs to read object storage.
         numbers = spark.range(0, len(self.files), 1, len(self.files))
@@ -83,6 +85,7 @@ def validate_files(
         rows_quarantined=rows_quarantined,
         loss=loss,
         spark=spark,
+        kept=lambda suite: kept_rules(rows, suite, spark),
     )
 
 

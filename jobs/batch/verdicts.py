@@ -10,8 +10,10 @@ import pyarrow as pa
 from windowmill.checkpoints.batches import Changes, Plan
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.stores import remote_store_of
 from windowmill.expectations import docs, history
 from windowmill.expectations.gate import Verdict
+from windowmill.expectations.pages import Folder
 from windowmill.jobs.batch.progress import Progress
 from windowmill.windowing.errors import HeldError, first_line
 
@@ -37,7 +39,7 @@ def write_docs(runnable: Runnable, plan: Plan, verdict: Verdict, at: datetime, p
     """Write the page of the batch, which only shows the contents of the quality table, so a batch must not fail because of it."""
     place = runnable.places.docs
     try:
-        docs.write_docs(place, verdict, pipeline=runnable.name, batch=plan.batch, at=at)
+        docs.write_docs(Folder(place, remote_store_of(place)), verdict, pipeline=runnable.name, batch=plan.batch, at=at)
     except (OSError, pa.ArrowException) as err:
         progress.say(f"  {place}: the page of this batch was not written ({first_line(err)})")
 

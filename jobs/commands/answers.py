@@ -16,7 +16,8 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import outstanding
-from windowmill.checkpoints.stores import options_of
+from windowmill.checkpoints.stores import options_of, use_options_of
+from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.commands.next_run import NextRun
@@ -41,7 +42,8 @@ def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:
     numbers = f"{batches[0]['batch']}" if len(batches) == 1 else f"{batches[0]['batch']} to {batches[-1]['batch']}"
     text = (
         f"{pipeline.pipeline}: committed batch {numbers}: {read:,} rows read ({late:,} late, {quarantined:,} quarantined), "
-        f"{published:,} rows published, verdict {batches[-1]['verdict']}, {sum(b['seconds'] for b in batches):.1f} s"
+        f"{published:,} rows published, verdict {batches[-1]['verdict']}, {sum(b['seconds'] for b in batches):.1f} s, "
+        f"computed by {engine.told(batches[-1]['compute'])}"
     )
     return Answer(data, text)
 
@@ -64,6 +66,7 @@ def status_of(pipeline: Pipeline) -> Answer:
         "versions_changing": [{"version": version.version, "operation": version.operation} for version in following.changing],
         "next_run_error": None if following.error is None else as_written(str(following.error)),
         "next_run_exit_code": None if following.error is None else following.error.exit_code,
+        "compute": last.compute if last else None,
         "open_batch": held.number if held else None,
         "commits_to_make": [f"batch {ledger.count - 1}: {role}" for role in lacking],
         "rows_read": totals.rows_read,
@@ -75,18 +78,21 @@ def status_of(pipeline: Pipeline) -> Answer:
     }
     table = Table(show_header=False, box=None, pad_edge=False)
     labels = {
+        "compute": "last computed by",
         "emitted": "emitted through",
         "seen": "latest event",
         "source_version": "source read through",
         "versions_waiting": "versions waiting",
         "next_run_error": "next run",
     }
-    told = data | {"versions_waiting": following.told_waiting(), "next_run_error": following.told_error()}
+    computed_by = engine.told(last.compute) if last else None
+    told = data | {"compute": computed_by, "versions_waiting": following.told_waiting(), "next_run_error": following.told_error()}
+    told["commits_to_make"] = (
+        f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
+    )
     for name, value in told.items():
         if name in ("versions_changing", "next_run_exit_code"):  # told beside another
             continue
-        if name == "commits_to_make":
-            value = f"batch {ledger.count - 1} is recorded, {len(lacking)} commits to make ({', '.join(lacking)})" if lacking else None
         table.add_row(
             labels.get(name, name.replace("_", " ")), "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
         )
@@ -121,6 +127,8 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
             "emitted": _text(batch.emitted),
             "planned_at": _text(batch.planned_at),
             "committed_at": _text(batch.committed_at),
+            "state_restored": batch.outcome.restored,
+            "compute": batch.compute,
             "timings": batch.timings,
         }
         for batch in batches
@@ -130,13 +138,14 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
 
 def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
     table = titled(f"batches of {pipeline.pipeline}", ())
-    for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "emitted through"):
+    table.padding = 0  # fits into 80 columns
+    for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "tasks", "emitted through"):
         table.add_column(name, justify="left" if name in ("action", "verdict", "emitted through") else "right", no_wrap=True)
     for row in data:
         counts = [f"{row[name]:,}" for name in ("rows_read", "rows_late", "rows_quarantined", "rows_published")]
         verdict = row["verdict"] if row["status"] == "committed" else row["status"]
         emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
-        table.add_row(str(row["batch"]), row["action"], verdict, *counts, emitted)
+        table.add_row(str(row["batch"]), row["action"], verdict, *counts, engine.told_briefly(row["compute"]), emitted)
     return table
 
 
@@ -160,6 +169,7 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
     """List the validation results of the ``last`` batches, one row per rule and batch."""
     from windowmill.expectations.history import newest_batches, read
 
+    use_options_of(pipeline)
     path = Places.of(pipeline).quality
     try:
         options = options_of(path)
@@ -198,6 +208,7 @@ def _summary(done: Done, *, instants: bool) -> dict[str, Any]:
         "windows": commit.windows,
         "window_end_min": bound(commit.window_end_min, instants),
         "window_end_max": bound(commit.window_end_max, instants),
+        "compute": commit.compute,
         "seconds": round(sum(commit.timings.values()), 3),
     }
 

@@ -105,7 +105,7 @@ def check_jars() -> Check:
         return Check(
             "Delta jars",
             False,
-            f"missing or damaged in {folder}: {', '.join(damaged)}",
+            f"missing or damaged in {folder}: {', '.join(jar.artifact for jar in damaged)}",
             "run `make setup` (or `python -m windowmill.jobs.spark.jars`)",
         )
     return Check("Delta jars", True, f"{DELTA_VERSION} in {folder}")

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, local_path
-from windowmill.checkpoints.stores import remote_store_of
+from windowmill.checkpoints.stores import remote_store_of, use_options_of
 from windowmill.expectations.pages import Folder
 from windowmill.jobs.report import page
 from windowmill.jobs.report.curves import Curves, read_curves
@@ -36,6 +36,7 @@ def write_report(pipeline: Pipeline, *, out: str | None = None) -> str:
     ReportError
         If a table exists but cannot be read, or the page cannot be written; an earlier page then stays as it is.
     """
+    use_options_of(pipeline)
     places = Places.of(pipeline)
     ledger = Ledger.open(pipeline)
     batches = ledger.recent(BATCHES_SHOWN)

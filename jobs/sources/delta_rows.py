@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.jobs.sources.base import AddedFile, Reading
 from windowmill.jobs.sources.columns import DECLARED, FILE, ROW, URI, VERSION, Columns, physical_name
 from windowmill.jobs.spark.access import UNESCAPED, access_to
+from windowmill.jobs.spark.object_storage import reader_options, spark_path
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _by_files(spark: SparkSession, table: DeltaSource, files: Sequence[AddedFile
     """The rows of Parquet files without deletion vectors; ``first`` is the index of the first file."""
     stored, partitions = _stored(struct), set(files[0].partition)
     data = StructType([field for field in stored if field.name not in partitions])
-    rows = spark.read.schema(data).parquet(*(literal_path(table.path, file.path) for file in files))
+    rows = spark.read.options(**reader_options(table.path)).schema(data).parquet(*(literal_path(table.path, file.path) for file in files))
     rows = _with_file_columns(rows, table.path, files, first)
     fixed = Columns(struct).fixed_lengths
     chosen: list[Column | str] = []
@@ -76,7 +76,8 @@ def _of_partition(name: str, field: StructField, fixed: int | None) -> Column:
 def _by_delta(spark: SparkSession, table: DeltaSource, reading: Reading, struct: StructType) -> DataFrame:
     """The rows of the snapshot, read by Delta's own reader, which applies deletion vectors."""
     version = reading.as_of
-    frame = spark.read.format("delta").option("versionAsOf", str(version)).load(_root(table.path))
+    reader = spark.read.format("delta").options(**reader_options(table.path)).option("versionAsOf", str(version))
+    frame = reader.load(spark_path(table.path))
     # A column may have been renamed since; with column mapping its physical name identifies it.
     names_then = {field: name for name, field in table.stored_names(version).items()}
     names = [names_then.get(field) for field in table.stored_names().values()]
@@ -104,7 +105,7 @@ def _with_file_columns(rows: DataFrame, root: str, files: Sequence[AddedFile], f
 def _uris(spark: SparkSession, root: str, files: Sequence[AddedFile]) -> list[str]:
     """Each file's URI as in Spark's ``_metadata.file_path``."""
     access = access_to(spark)
-    base = access.uri(_root(root)).rstrip("/")
+    base = access.uri(spark_path(root)).rstrip("/")
     # To ask a JVM takes a millisecond per file, and is needed only for absolute and for non-ASCII paths.
     simple = [file.path.isascii() and not _ABSOLUTE.match(file.path) for file in files]
     return [
@@ -156,14 +157,8 @@ def _stored_type(kind: DataType) -> DataType:
     return kind
 
 
-def _root(path: str) -> str:
-    # The JVM resolves relative paths in the folder where it was started, and takes escapes in a URI as they stand.
-    local = local_path(path)
-    return path if local is None else str(local.absolute())
-
-
 def _full_path(root: str, path: str) -> str:
-    return path if _ABSOLUTE.match(path) else f"{_root(root).rstrip('/')}/{path}"
+    return path if _ABSOLUTE.match(path) else f"{spark_path(root).rstrip('/')}/{path}"
 
 
 def literal_path(root: str, path: str) -> str:

@@ -1,7 +1,7 @@
-"""Delta's jars, fetched once at set-up and used by every session without network access.
+"""The jars that Spark lacks, fetched once at set-up and used by every session without network access: Delta's, and those to read S3.
 
-``python -m windowmill.jobs.spark.jars`` fetches missing and damaged jars; with ``--list`` it prints the paths in the form of
-``spark-submit --jars``.
+``python -m windowmill.jobs.spark.jars`` fetches missing and damaged jars of Delta, with ``--s3`` also those to read ``s3://``; with
+``--list`` it prints the paths of all that are there, in the form of ``spark-submit --jars``.
 """
 
 from __future__ import annotations
@@ -11,24 +11,44 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree as xml
 
 from windowmill.jobs.spark.java import find_java
+from windowmill.jobs.spark.s3_jars import DIGESTS as S3_DIGESTS
 from windowmill.windowing.errors import MachineError
 
 DELTA_VERSION = "4.4.0"
 
+
+class Jar(NamedTuple):
+    """A published jar, and its SHA-256."""
+
+    group: str
+    artifact: str
+    version: str
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Name of its file."""
+        return f"{self.artifact}-{self.version}.jar"
+
+
 # Delta's published dependencies also name Hadoop, Parquet, Jackson and log4j in versions older than those inside Spark. Spark's own
 # classes precede them on every class path, so only the jars that Spark lacks are fetched, without their dependencies.
-JARS = {
+_DELTA_DIGESTS = {
     "delta-spark_4.2_2.13": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
     "delta-storage": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
     "delta-kernel-api": "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",
     "delta-kernel-defaults": "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
     "delta-kernel-unitycatalog": "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
 }
-"""Artifact of the group ``io.delta`` -> SHA-256 of its jar."""
+DELTA_JARS = tuple(Jar("io.delta", artifact, DELTA_VERSION, digest) for artifact, digest in _DELTA_DIGESTS.items())
+#: Optional.
+S3_JARS = tuple(Jar(group, artifact, version, digest) for (group, version), jars in S3_DIGESTS.items() for artifact, digest in jars.items())
 
 FETCH_SECONDS = 300
 
@@ -53,58 +73,60 @@ def class_archive() -> Path:
     return jars_folder() / "spark-classes.jsa"
 
 
-def jar_name(artifact: str) -> str:
-    """File name of an artifact of Delta."""
-    return f"{artifact}-{DELTA_VERSION}.jar"
-
-
 def jar_paths() -> list[Path]:
     """Paths of all jars for a session to load; their contents are not verified.
 
     Raises
     ------
     MachineError
-        If one is missing.
+        If one of Delta's is missing.
     """
     folder = jars_folder()
-    paths = [folder / jar_name(artifact) for artifact in JARS]
+    paths = [folder / jar.name for jar in DELTA_JARS]
     if not all(path.is_file() for path in paths):
         raise MachineError(f"Delta jars are not in {folder}; run `make setup` (or `python -m windowmill.jobs.spark.jars`)")
-    return paths
+    return paths + ([folder / jar.name for jar in S3_JARS] if has_s3_jars() else [])
 
 
-def damaged_jars(folder: Path) -> list[str]:
-    """Artifacts whose jar in ``folder`` is missing or not what Delta published (reads 13 MB)."""
-    return [artifact for artifact, digest in JARS.items() if _digest(folder / jar_name(artifact)) != digest]
+def has_s3_jars() -> bool:
+    """Whether the jars with which Spark reads ``s3://`` are there."""
+    folder = jars_folder()
+    return all((folder / jar.name).is_file() for jar in S3_JARS)
 
 
-def fetch_jars(folder: Path) -> list[str]:
-    """Fetch the missing and damaged jars, and return their artifact names; makes no request if all are intact.
+def damaged_jars(folder: Path, jars: Sequence[Jar] = DELTA_JARS) -> list[Jar]:
+    """Those of ``jars`` that are missing in ``folder`` or not what was published (reads 13 MB)."""
+    return [jar for jar in jars if _digest(folder / jar.name) != jar.digest]
+
+
+def fetch_jars(folder: Path, jars: Sequence[Jar] = DELTA_JARS) -> list[Jar]:
+    """Fetch the missing and damaged ones of ``jars``, and return them; makes no request if all are intact.
 
     Raises
     ------
     MachineError
-        If the jars cannot be fetched, are not the published ones, or cannot be written.
+        If they cannot be fetched, are not the published ones, or cannot be written.
     """
-    wanted = damaged_jars(folder)
+    wanted = damaged_jars(folder, jars)
     if not wanted:
         return []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
             _resolve(wanted, Path(scratch))
-            wrong = set(damaged_jars(Path(scratch))) & set(wanted)
+            wrong = damaged_jars(Path(scratch), wanted)
             if wrong:
-                raise MachineError(f"fetched jars are not the published ones: {', '.join(sorted(wrong))}; check the Maven mirror in use")
-            for artifact in wanted:
-                (Path(scratch) / jar_name(artifact)).replace(folder / jar_name(artifact))
+                names = ", ".join(sorted(jar.artifact for jar in wrong))
+                raise MachineError(f"fetched jars are not the published ones: {names}; check the Maven mirror in use")
+            for jar in wanted:
+                (Path(scratch) / jar.name).replace(folder / jar.name)
     except OSError as err:
-        raise MachineError(f"Delta jars cannot be written to {folder} ({err.strerror}); set WINDOWMILL_JARS to a writable folder") from err
+        raise MachineError(f"jars cannot be written to {folder} ({err.strerror}); set WINDOWMILL_JARS to a writable folder") from err
     return wanted
 
 
-def _resolve(artifacts: list[str], into: Path) -> None:
-    """Fetch ``artifacts`` by Spark's Ivy; ``WINDOWMILL_IVY_SETTINGS`` may name an Ivy settings file, e.g. for a mirror."""
+def _resolve(wanted: Sequence[Jar], into: Path) -> None:
+    """Fetch ``wanted`` by Spark's Ivy; ``WINDOWMILL_IVY_SETTINGS`` may name an Ivy settings file, e.g. for a mirror."""
     import pyspark  # only set-up needs it; sessions use this module for paths only
 
     ivy = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
@@ -113,8 +135,8 @@ def _resolve(artifacts: list[str], into: Path) -> None:
     module = xml.Element("ivy-module", version="2.0")
     xml.SubElement(module, "info", organisation="windowmill", module="jars")
     dependencies = xml.SubElement(module, "dependencies")
-    for artifact in artifacts:
-        coordinates = {"org": "io.delta", "name": artifact, "rev": DELTA_VERSION}
+    for jar in wanted:
+        coordinates = {"org": jar.group, "name": jar.artifact, "rev": jar.version}
         xml.SubElement(dependencies, "dependency", coordinates, conf="default->master", transitive="false")
     xml.ElementTree(module).write(into / "ivy.xml")
     command = [f"{find_java().home}/bin/java", "-cp", str(ivy[0]), "org.apache.ivy.Main", "-error", "-ivy", f"{into}/ivy.xml"]
@@ -126,10 +148,10 @@ def _resolve(artifacts: list[str], into: Path) -> None:
         output = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     except subprocess.TimeoutExpired:
         output = [f"not found within {FETCH_SECONDS} s"]
-    if not all((into / jar_name(artifact)).is_file() for artifact in artifacts):
+    if not all((into / jar.name).is_file() for jar in wanted):
         reasons = [line for line in output if "not found" in line or "error" in line] or output or ["no reason given"]
         raise MachineError(
-            f"Delta jars {DELTA_VERSION} could not be fetched ({reasons[0]}); "
+            f"jars {wanted[0].group} {wanted[0].version} could not be fetched ({reasons[0]}); "
             f"check the network, or name your Maven mirror in an Ivy settings file by WINDOWMILL_IVY_SETTINGS"
         )
 
@@ -148,11 +170,13 @@ def main() -> int:
         if sys.argv[1:] == ["--list"]:
             print(",".join(map(str, jar_paths())))
             return 0
-        fetched = fetch_jars(jars_folder())
+        for what, jars in {f"Delta {DELTA_VERSION}": DELTA_JARS, "S3": S3_JARS if "--s3" in sys.argv[1:] else ()}.items():
+            fetched = fetch_jars(jars_folder(), jars)
+            if jars:
+                print(f"jars of {what} are in {jars_folder()} ({len(fetched)} fetched, {len(jars) - len(fetched)} were there)")
     except MachineError as problem:
         print(problem, file=sys.stderr)
         return 1
-    print(f"Delta jars {DELTA_VERSION} are in {jars_folder()} ({len(fetched)} fetched, {len(JARS) - len(fetched)} were there)")
     return 0
 
 

@@ -42,6 +42,11 @@ class Computed:
 class Loaded(Protocol):
     """New rows and restored state of a part in this process."""
 
+    @property
+    def stored(self) -> pa.Table | None:
+        """The restored rows; null for none."""
+        ...
+
     def compute(self, writer: OutputWriter) -> Computed:
         """Compute complete windows and new state, and write them."""
         ...

@@ -23,6 +23,7 @@ from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways import lateness_in_process
 from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways.quarantine import TOO_LATE
+from windowmill.jobs.ways.restored import restored_kinds
 from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, Output, OutputWriter, Targets, read_files
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF
 from windowmill.windowing.grids import closing_of
@@ -50,7 +51,8 @@ def computed_here(
         refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
         too_late = refused_in_process(new, refusing, [grid for part in parts for grid in part.grids], batch)
         refused, rows = len(too_late), new.without(too_late, batch).refused()
-    return counted(parts, [each.output for each in done], refused), rows
+    restored = (Output(restored=restored_kinds(each.stored)) for each in loaded)
+    return sum(restored, counted(parts, [each.output for each in done], refused)), rows
 
 
 def counted(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Output:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.base import Computed
+from windowmill.jobs.ways.restored import restored_kinds
 from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, returned
 from windowmill.windowing.columnar.advanced import Advanced
 
@@ -91,6 +92,6 @@ def _write_groups(targets: Targets, groups_of: GroupsOf, advance: Advance, batch
         for new, stored in groups_of(batches):
             done = written(writer, advance(new, stored))
             writer.refused(done.refused)
-            counts += done.output
+            counts += done.output + Output(restored=restored_kinds(stored))
         counts += writer.output()
     yield from returned(counts)

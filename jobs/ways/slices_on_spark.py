@@ -15,6 +15,7 @@ from windowmill.jobs.ways.file_passes import SlicesOfFiles, numbers_of_tasks
 from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.partitioning import partitions_for
+from windowmill.jobs.ways.restored import RestoredSlices
 from windowmill.jobs.ways.task_output import Output, Targets
 from windowmill.windowing.columnar import slice_windows
 
@@ -54,10 +55,12 @@ class LoadedOnSpark:
         if isinstance(judged, SlicesOfFiles) and self.stored is None and (readers := judged.readers(self.spark, stage)):
             shares = numbers_of_tasks(self.spark, readers)
             return passes.written_by_tasks(shares, partial(judged.combined, stage, readers), stage, targets)
-        packed = [] if self.stored is None else [passes.pack(self.stored, slices)]
+        restored = None if self.stored is None else RestoredSlices(self.stored)
+        packed = [] if restored is None else [passes.pack(restored.rows, slices)]
         if judged is not None:
             packed.append(judged.packed(self.spark) if isinstance(judged, SlicesOfFiles) else passes.lift(judged, slices))
         if not packed:
             return Output()
         gathered = passes.by_bucket(reduce(DataFrame.unionByName, packed), stage, self.partitions)
-        return passes.written_by_tasks(gathered, partial(slice_windows.combined, stage), stage, targets)
+        output = passes.written_by_tasks(gathered, partial(slice_windows.combined, stage), stage, targets)
+        return output if restored is None else output + Output(restored=restored.kinds())

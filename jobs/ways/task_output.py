@@ -22,6 +22,7 @@ from pyspark import TaskContext
 
 from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.stores import Options, filesystem_of, use_options
+from windowmill.jobs.ways.restored import Restored, added
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Output:
         Number of quarantined rows by reason.
     executors
         One text for each process that ran tasks.
+    restored
+        Number of rows of state that were restored, by kind.
     """
 
     files: Mapping[Role, tuple[DataFile, ...]] = field(default_factory=dict)
@@ -96,6 +99,7 @@ class Output:
     new_state: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     executors: frozenset[str] = frozenset()
+    restored: Restored = field(default_factory=dict)
 
     def __add__(self, other: Output) -> Output:
         return Output(
@@ -107,6 +111,7 @@ class Output:
             self.new_state + other.new_state,
             {reason: self.reasons.get(reason, 0) + other.reasons.get(reason, 0) for reason in (*self.reasons, *other.reasons)},
             self.executors | other.executors,
+            added(self.restored, other.restored),
         )
 
 

@@ -1,4 +1,4 @@
-"""Plans, commits and whole ledgers for tests, written the way runs write them or as fast as possible."""
+"""Plans, outcomes and whole ledgers for tests, written the way runs write them or as fast as possible."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from windowmill.checkpoints.assembling import FORMAT, TOTALS, Totals
+from windowmill.checkpoints.assembling import BATCH, CHANGES, FORMAT, OUTCOME, PLAN, TOTALS, Totals
 from windowmill.checkpoints.batches import BackfillPlan, Commit, Plan, RunPlan
 from windowmill.checkpoints.records import Record
 from windowmill.checkpoints.stored_plans import StoredPlan
@@ -30,11 +30,11 @@ def commit(**changes: Any) -> Commit:
 
 
 def history(batches: int) -> Iterator[Record]:
-    """The records of ``batches`` batches that were planned and committed, without numbers and checksums."""
+    """The records of ``batches`` committed batches, without numbers and checksums."""
     totals = Totals()
     for number in range(batches):
         planned, outcome = plan(number), commit(seen=number, emitted=number, rows_read=3, rows_published=2)
         totals = totals.plus(planned, outcome)
         at = NOW + timedelta(minutes=5 * number)
-        yield Record(FORMAT, "plan", number, "a", at, json.dumps(asdict(StoredPlan.of(planned))))
-        yield Record(FORMAT, "commit", number, "a", at, json.dumps(asdict(outcome) | {TOTALS: asdict(totals)}))
+        body = {PLAN: asdict(StoredPlan.of(planned)), CHANGES: {}, OUTCOME: asdict(outcome), TOTALS: asdict(totals)}
+        yield Record(FORMAT, BATCH, number, "a", at, json.dumps(body))

@@ -1,24 +1,31 @@
-"""The ledger: plans, commits, and what happens when two attempts meet or a record is damaged."""
+"""The ledger: records and rulings, and what happens when two attempts meet or a record is damaged."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import multiprocessing
 import threading
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 
 from tests.checkpoints.records import NOW, commit, plan
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import Record
-from windowmill.windowing.errors import FencedError, LeaseTakenError, LedgerCorruptError, LedgerError, SpecChangedError
+from windowmill.windowing.errors import (
+    FencedError,
+    LeaseTakenError,
+    LedgerCorruptError,
+    LedgerError,
+    OutdatedLedgerError,
+    SpecChangedError,
+)
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -28,21 +35,28 @@ def path(tmp_path) -> str:
     return str(tmp_path / "ledger")
 
 
+def run(ledger: Ledger, number: int, **changes: Any) -> None:
+    """Record a batch."""
+    ledger.record(plan(number), commit(**changes), {}, NOW)
+
+
 def test_a_new_ledger_is_empty_and_leaves_no_trace(path):
     ledger = Ledger(path)
-    assert (ledger.batches(), ledger.last_commit, ledger.open_batch) == ([], None, None)
+    assert (ledger.batches(), ledger.last_commit, ledger.held_batch) == ([], None, None)
     assert not Path(path).exists()
 
 
-def test_a_batch_opens_with_its_plan_and_ends_with_its_commit(path):
-    ledger = Ledger(path)
-    ledger.record_plan(plan(0), NOW)
-    assert Ledger(path).open_batch.plan == plan(0)
-    ledger.record_commit(plan(0), commit(windows={"w": 3}, timings={"apply": 1.5}), NOW)
+def test_one_record_holds_plan_outcome_and_files(path):
+    changes = {
+        "sink": Changes((DataFile("a.parquet", 9, 3, 7, "{}"),), (DataFile("b.parquet", 8, 1, 7, "{}"),), ("c.parquet",), (1, 2), "{}"),
+        "state": Changes(),
+    }
+    outcome = commit(windows={"w": 3}, timings={"apply": 1.5}, compute={"engine": "local"})
+    Ledger(path).record(plan(0), outcome, changes, NOW)
     again = Ledger(path)
-    assert again.open_batch is None
-    assert again.last_commit.outcome == commit(windows={"w": 3}, timings={"apply": 1.5})
+    assert (again.last_commit.plan, again.last_commit.outcome, again.changes_of(again.last_commit)) == (plan(0), outcome, changes)
     assert [(b.number, b.status, b.committed_at) for b in again.batches()] == [(0, "committed", NOW)]
+    assert [(record.kind, record.attempt) for record in DeltaRecords(path).load()] == [("batch", "a")]
 
 
 #: Bodies of the records of the plans in the next test, byte for byte.
@@ -50,13 +64,13 @@ RUN = (
     '{"batch": 0, "action": "run", "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, "now_us": 0, '
     '"meaning": "m", "source_schema": "{}", "seen": 10, "emitted": 5, "range_from": null, "range_to": null, "interval_end": 9, '
     '"found_closed": [], "builds_state": true, "windowmill": "0.1.0", "snapshot": 0, "modules": {"m": "12"}, "tzdata": null, "zones": {}, '
-    '"app": "windowmill/g", "source_mark": "5f", "pipeline": "p", "definition": {"keys": ["k"]}}'
+    '"source_mark": "5f", "pipeline": "p", "definition": {"keys": ["k"]}}'
 )
 BACKFILL = (
     '{"batch": 0, "action": "backfill", "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, '
     '"now_us": 0, "meaning": "m", "source_schema": "{}", "seen": null, "emitted": null, "range_from": -5, "range_to": 5, '
     '"interval_end": null, "found_closed": [[1, null], [2, 7]], "builds_state": false, "windowmill": "", "snapshot": null, "modules": {}, '
-    '"tzdata": null, "zones": {"UTC": "34"}, "app": null, "source_mark": null, "pipeline": "", "definition": {}}'
+    '"tzdata": null, "zones": {"UTC": "34"}, "source_mark": null, "pipeline": "", "definition": {}}'
 )
 
 
@@ -72,7 +86,6 @@ BACKFILL = (
                 windowmill="0.1.0",
                 snapshot=0,
                 modules={"m": "12"},
-                app="windowmill/g",
                 source_mark="5f",
                 pipeline="p",
                 definition={"keys": ["k"]},
@@ -90,64 +103,76 @@ BACKFILL = (
 )
 def test_the_stored_form_of_a_plan_stays_as_it_is(path, planned, stored):
     ledger = Ledger(path)
-    ledger.record_plan(planned, NOW)
+    ledger.record(planned, commit(), {}, NOW)
     [record] = DeltaRecords(path).load()
-    assert record.body == stored
-    assert Ledger(path).open_batch.plan == planned
+    assert json.dumps(json.loads(record.body)["plan"]) == stored
+    assert Ledger(path).newest.plan == planned
 
 
-def test_a_held_batch_stays_open_and_counts_its_holds(path):
+def test_a_held_batch_waits_for_a_ruling_and_counts_its_holds(path):
     ledger = Ledger(path)
-    ledger.record_plan(plan(0), NOW)
-    for _ in range(2):
-        ledger.record_held(plan(0), commit(verdict="held"), NOW)
-    assert (ledger.open_batch.status, ledger.open_batch.holds, ledger.open_batch.committed_at) == ("held", 2, None)
-    ledger.record_commit(plan(0), commit(verdict="released"), NOW)
-    assert (ledger.open_batch, ledger.last_commit.verdict) == (None, "released")
+    validation = Changes((DataFile("a.parquet", 9, 3, 7, "{}"),))
+    run(ledger, 0, verdict="held", rows_published=3)
+    ledger.rule(commit(verdict="held", rows_published=3), validation, NOW)
+    held = Ledger(path).held_batch
+    assert (held.status, held.holds, held.committed_at, held.rows_published, held.validations) == ("held", 2, None, 0, [validation])
+    assert ledger.totals.batches == 0
+    with pytest.raises(FencedError):
+        run(ledger, 1)
+    ledger.rule(commit(verdict="released", rows_published=3), None, NOW)
+    assert (ledger.held_batch, ledger.last_commit.verdict, ledger.totals.rows_published) == (None, "released", 3)
+    with pytest.raises(FencedError, match="no batch is held any more"):
+        ledger.rule(commit(verdict="discarded"), None, NOW)
+
+
+def test_an_abandoned_batch_leaves_its_number_and_nothing_else(path):
+    ledger = Ledger(path)
+    run(ledger, 0, emitted=4)
+    run(ledger, 1, verdict="held")
+    ledger.rule(commit(verdict="abandoned"), None, NOW)
+    assert (ledger.count, ledger.last_commit.number, ledger.newest_kept.number, ledger.is_abandoned(1)) == (2, 0, 0, True)
+    ledger.record(plan(2, from_version=0), commit(), {}, NOW)
+    assert [batch.status for batch in Ledger(path).batches()] == ["committed", "abandoned", "committed"]
 
 
 def test_a_backfill_of_a_running_pipeline_does_not_move_it(path):
     ledger = Ledger(path)
     for number, changes in enumerate([{}, {"action": "backfill", "builds_state": False, "range_from": 0, "range_to": 9}]):
-        ledger.record_plan(plan(number, **changes), NOW)
-        ledger.record_commit(plan(number, **changes), commit(emitted=number), NOW)
+        ledger.record(plan(number, **changes), commit(emitted=number), {}, NOW)
     assert ledger.last_commit.number == 0
     assert len(ledger.batches()) == 2
 
 
-@pytest.mark.parametrize("kind", ["plan", "commit"])
+@pytest.mark.parametrize("kind", ["batch", "ruling"])
 def test_of_two_attempts_that_read_the_same_ledger_one_is_fenced(path, kind):
-    first = Ledger(path)
-    if kind == "commit":
-        first.record_plan(plan(0), NOW)
-    else:
-        first.record_plan(plan(0), NOW)
-        first.record_commit(plan(0), commit(), NOW)
+    if kind == "ruling":
+        run(Ledger(path), 0, verdict="held")
     first, second = Ledger(path), Ledger(path)
-    record = (
-        (lambda ledger, a: ledger.record_plan(plan(1, a), NOW))
-        if kind == "plan"
-        else (lambda ledger, a: ledger.record_commit(plan(0, a), commit(), NOW))
-    )
-    record(first, "x")
-    with pytest.raises(FencedError, match="stops without effect"):
-        record(second, "y")
-    batches = Ledger(path).batches()
-    assert len(batches) == (2 if kind == "plan" else 1)
-    with pytest.raises(FencedError):
-        record(second, "y")
+
+    def write(ledger: Ledger, attempt: str) -> None:
+        if kind == "batch":
+            ledger.record(plan(0, attempt), commit(), {}, NOW)
+        else:
+            ledger.rule(commit(verdict={"x": "released", "y": "discarded"}[attempt]), None, NOW)
+
+    write(first, "x")
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            write(second, "y")
+        second.refresh()
+    [batch] = Ledger(path).batches()
+    assert (batch.attempt, batch.verdict) == (("x", "passed") if kind == "batch" else ("a", "released"))
 
 
-def test_many_attempts_at_once_leave_one_plan(path):
-    Ledger(path).record_plan(plan(0), NOW)
-    Ledger(path).record_commit(plan(0), commit(), NOW)
+def test_many_attempts_at_once_leave_one_record(path):
+    run(Ledger(path), 0)
     barrier, fenced, won = threading.Barrier(6), [], []
 
     def attempt(name: str) -> None:
         ledger = Ledger(path)
         barrier.wait()
         try:
-            ledger.record_plan(plan(1, name), NOW)
+            ledger.record(plan(1, name), commit(), {}, NOW)
             won.append(name)
         except FencedError:
             fenced.append(name)
@@ -158,18 +183,40 @@ def test_many_attempts_at_once_leave_one_plan(path):
     for thread in threads:
         thread.join()
     assert (len(won), len(fenced)) == (1, 5)
-    assert Ledger(path).open_batch.plan.attempt == won[0]
+    assert Ledger(path).newest.attempt == won[0]
 
 
-def test_a_plan_out_of_turn_is_refused(path):
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_record_made_again_below_the_last_checkpoint_counts_for_nothing(path, monkeypatch, lost):
+    """A writer that was stalled while others recorded, and cleaned up the log."""
+    for number in range(2):
+        run(Ledger(path), number)
+    stalled, create = Ledger(path), DeltaTable.create_write_transaction
+
+    def overtaken(self, *arguments, **options):
+        monkeypatch.undo()
+        for number in (2, 3):
+            run(Ledger(path), number)
+        DeltaTable(path).create_checkpoint()
+        for version in range(4):
+            Path(path, "_delta_log", f"{version:020d}.json").unlink()
+        create(self, *arguments, **options)
+        if lost:
+            raise OSError("connection reset")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", overtaken)
+    with pytest.raises(FencedError):
+        stalled.record(plan(2, "z"), commit(), {}, NOW)
+    assert [batch.attempt for batch in Ledger(path).batches()] == ["a"] * 4
+
+
+def test_a_batch_out_of_turn_is_refused(path):
     ledger = Ledger(path)
     with pytest.raises(FencedError):
-        ledger.record_plan(plan(3), NOW)
-    ledger.record_plan(plan(0), NOW)
+        run(ledger, 3)
+    run(ledger, 0)
     with pytest.raises(FencedError):
-        ledger.record_plan(plan(1), NOW)
-    with pytest.raises(FencedError):
-        ledger.record_commit(plan(1), commit(), NOW)
+        run(ledger, 0)
 
 
 def test_a_changed_meaning_is_refused_and_changed_expectations_are_not(path):
@@ -178,7 +225,7 @@ def test_a_changed_meaning_is_refused_and_changed_expectations_are_not(path):
         "aggregates": {"n": {"count": "*"}},
     }  # fmt: skip
     ledger = Ledger(path)
-    ledger.record_plan(plan(0, meaning=parse_pipeline(spec).meaning_hash()), NOW)
+    ledger.record(plan(0, meaning=parse_pipeline(spec).meaning_hash()), commit(), {}, NOW)
     ledger.check_meaning(parse_pipeline(spec | {"expectations": [{"type": "expect_column_to_exist", "column": "n"}], "schedule": "@daily"}))
     with pytest.raises(SpecChangedError, match="give the new definition its own sink"):
         ledger.check_meaning(parse_pipeline(spec | {"keys": ["k"]}))
@@ -215,7 +262,7 @@ def test_a_changed_spec_names_the_field_with_its_old_and_new_value(path, before,
 
     old, new = spec(dict(before)), spec(dict(now))
     ledger = Ledger(path)
-    ledger.record_plan(plan(0, meaning=old.meaning_hash(), definition=old.shown_meaning()), NOW)
+    ledger.record(plan(0, meaning=old.meaning_hash(), definition=old.shown_meaning()), commit(), {}, NOW)
     Ledger(path).check_meaning(old)
     with pytest.raises(SpecChangedError, match=rf"differ from those that built {path} \(last batch 0\): {told}") as refused:
         Ledger(path).check_meaning(new)
@@ -231,8 +278,8 @@ def test_neither_the_ledger_nor_a_changed_spec_tells_the_value_of_a_variable(pat
         return parse_pipeline(fields, environment={"TENANT": token})
 
     old = spec("hunter2", "t")
-    Ledger(path).record_plan(plan(0, meaning=old.meaning_hash(), definition=old.shown_meaning()), NOW)
-    assert Ledger(path).open_batch.plan.definition["filter"] == "tenant = '${TENANT}' and v > 1"
+    Ledger(path).record(plan(0, meaning=old.meaning_hash(), definition=old.shown_meaning()), commit(), {}, NOW)
+    assert Ledger(path).newest.plan.definition["filter"] == "tenant = '${TENANT}' and v > 1"
     with pytest.raises(SpecChangedError, match=r"\(last batch 0\): filter: the value of \$\{TENANT\} is another one; put") as refused:
         Ledger(path).check_meaning(spec("hunter3", "t"))
     assert "hunter" not in str(refused.value)
@@ -240,93 +287,42 @@ def test_neither_the_ledger_nor_a_changed_spec_tells_the_value_of_a_variable(pat
         Ledger(path).check_meaning(spec("hunter2", "u"))
 
 
-SCHEMA = Schema.from_arrow(pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.int64())])).to_json()
-
-
-def test_the_ledger_of_an_earlier_release_goes_on_unless_its_columns_followed_the_order_of_lines(path):
-    spec = {
-        "pipeline": "p", "keys": ["k"], "time": {"column": "t"}, "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
-        "aggregates": {"n": {"count": "*"}, "s": {"sum": "v"}, "l": {"max": "k"}},
-    }  # fmt: skip
-    meaning = json.dumps(
-        {
-            "keys": ["k"],
-            "time": {"column": "t"},
-            "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
-            "aggregates": spec["aggregates"],
-        },
-        sort_keys=True,
-    )
-    ledger = Ledger(path)
-    ledger.record_plan(plan(0, meaning=hashlib.sha256(meaning.encode()).hexdigest(), source_schema=SCHEMA), NOW)
-    ledger.check_meaning(parse_pipeline(spec))
-    with pytest.raises(SpecChangedError, match="differ from those"):
-        ledger.check_meaning(parse_pipeline(spec | {"time": {"column": "t", "max_future_skew": "2 days"}}))
-    two = spec | {"aggregates": {"x": {"count": "*", "where": "v > 1"}, "y": {"count": "*", "where": "v > 2"}}}
-    ledger = Ledger(f"{path}2")
-    old = next(iter(parse_pipeline(two).older_meaning_hashes()))
-    ledger.record_plan(plan(0, meaning=old, source_schema=SCHEMA), NOW)
-    with pytest.raises(SpecChangedError, match=r"by the order of the aggregates.*give the pipeline a new sink"):
-        ledger.check_meaning(parse_pipeline(two))
-
-
-@pytest.mark.parametrize(
-    ("changed", "was_utc"),
-    [
-        ({}, True),
-        ({"origin": "2024-01-01T00:30:00Z"}, False),
-        ({"timezone": None}, False),
-        ({"size": "1 day"}, False),  # by the calendar: always wall time
-    ],
-)
-def test_an_origin_that_was_read_as_utc_is_refused(path, changed, was_utc):
-    window = {"name": "w", "type": "tumbling", "size": "6 hours", "origin": "2024-01-01T00:30:00", "timezone": "Europe/Berlin"} | changed
-    window = {name: value for name, value in window.items() if value is not None}
-    pipeline = parse_pipeline({"pipeline": "p", "time": {"column": "t"}, "windows": [window], "aggregates": {"n": {"count": "*"}}})
-    before = hashlib.sha256(json.dumps(pipeline.meaning() | {"labels": 2}, sort_keys=True).encode()).hexdigest()
-    ledger = Ledger(path)
-    ledger.record_plan(plan(0, meaning=before, source_schema=SCHEMA), NOW)
-    if was_utc:
-        with pytest.raises(SpecChangedError, match=r"origin without an offset as UTC.*new sink"):
-            ledger.check_meaning(pipeline)
-    else:
-        ledger.check_meaning(pipeline)
-    mixed = {"windows": [window, {"name": "visits", "type": "session", "gap": "1 hour"}]}
-    rows = parse_pipeline({"pipeline": "p", "time": {"column": "t"}, "aggregates": {"n": {"count": "*"}}} | mixed)
-    assert rows.hashes_with_origins_in_utc() == ()
-
-
 def test_a_lost_record_is_named(path):
     ledger = Ledger(path)
-    for number in range(2):
-        ledger.record_plan(plan(number), NOW)
-        ledger.record_commit(plan(number), commit(), NOW)
-    DeltaTable(path).delete("batch = 0 and kind = 'plan'")
-    with pytest.raises(LedgerCorruptError, match=r"its log lists 3 records, but the newest \(of batch 1\) is number 3; restore"):
+    for number in range(3):
+        run(ledger, number)
+    DeltaTable(path).delete("batch = 0")
+    with pytest.raises(LedgerCorruptError, match=r"its log lists 2 records, but the newest \(of batch 2\) is number 2; restore"):
         Ledger(path)
 
 
 def test_an_outcome_that_does_not_fit_is_not_written(path):
     ledger = Ledger(path)
-    ledger.record_plan(plan(0), NOW)
-    ledger.record_commit(plan(0), commit(emitted=5), NOW)
-    ledger.record_plan(plan(1), NOW)
+    run(ledger, 0, emitted=5)
     with pytest.raises(LedgerError, match=r"nothing was written .*the watermark goes back at batch 1 \(emitted 4, 5 before it\)"):
-        ledger.record_commit(plan(1), commit(emitted=4), NOW)
-    assert Ledger(path).open_batch.number == 1
+        run(ledger, 1, emitted=4)
+    assert Ledger(path).count == 1
 
 
 def test_a_damaged_log_is_refused_and_never_started_anew(path):
-    ledger = Ledger(path)
-    ledger.record_plan(plan(0), NOW)
+    run(Ledger(path), 0)
     (Path(path) / "_delta_log" / f"{1:020d}.json").write_text("{")
     with pytest.raises(LedgerError, match="cannot be read"):
         Ledger(path)
 
 
+@pytest.mark.covers("V2")
+def test_an_older_format_is_refused_in_one_line(path):
+    DeltaRecords(path).append(Record(3, "plan", 0, "a", NOW, "{}"))
+    with pytest.raises(
+        OutdatedLedgerError, match=r"holds format 3 of a version before the first release, .*; give the pipeline a new sink"
+    ):
+        Ledger(path)
+
+
 def test_a_newer_format_is_refused(path):
     DeltaRecords(path).append(Record(99, "plan", 0, "a", NOW, "{}"))
-    with pytest.raises(LedgerError, match="holds format 99, this windowmill reads format 3; upgrade"):
+    with pytest.raises(LedgerError, match="holds format 99, this windowmill reads format 4; upgrade"):
         Ledger(path)
 
 

@@ -33,53 +33,84 @@ def written(path: str, records: list[Record]) -> None:
         store.load()
 
 
-def with_body(record: Record, **changes) -> Record:
-    body = json.loads(record.body) | changes
-    return replace(record, body=json.dumps({name: value for name, value in body.items() if value is not ...}))
+def changed(record: Record, part: str | None = None, **changes) -> Record:
+    """``record`` with other values in a ``part`` of its body, or in the body itself; ``...`` leaves one out."""
+    body = json.loads(record.body)
+    inner = body if part is None else body[part]
+    inner |= changes
+    for name in [name for name, value in inner.items() if value is ...]:
+        del inner[name]
+    return replace(record, body=json.dumps(body))
+
+
+def ruling(record: Record, verdict: str) -> Record:
+    body = json.loads(record.body)
+    return replace(record, kind="ruling", body=json.dumps({"changes": {}, "outcome": body["outcome"] | {"verdict": verdict}}))
+
+
+def held(record: Record) -> Record:
+    return changed(changed(record, "outcome", verdict="held"), totals=...)
 
 
 DAMAGES = {
-    "two plans": (lambda r: [*r[:3], r[2], *r[3:]], "batch 1 has two plans"),
-    "two commits": (lambda r: [*r[:2], r[1], *r[2:]], "batch 0 has two commits"),
-    "a lost plan": (lambda r: [*r[:2], *r[3:]], "the plan of batch 1 is missing"),
-    "a lost commit": (lambda r: [r[0], *r[2:]], "the commit of batch 0 is missing"),
-    "a lost batch": (lambda r: [*r[:2], *r[4:]], "the plan of batch 1 is missing"),
-    "an unknown kind": (lambda r: [r[0], replace(r[1], kind="comit"), *r[2:]], "batch 0 has a record of the unknown kind 'comit'"),
+    "two records of a batch": (lambda r: [r[0], r[1], r[1], r[2]], "batch 1 has records of the kinds 'batch', 'batch'"),
+    "a lost batch": (lambda r: [r[0], r[2]], "batch 1 is missing"),
+    "a lost ruling": (lambda r: [r[0], held(r[1]), r[2]], "the ruling on batch 1 is missing"),
+    "a ruling on a batch that was not held": (lambda r: [*r, ruling(r[2], "discarded")], "batch 2 has a ruling, but was not held"),
+    "a second ruling": (
+        lambda r: [*r[:2], held(r[2]), ruling(r[2], "released"), ruling(r[2], "discarded")],
+        "batch 2 has a ruling, but was not held",
+    ),
+    "a ruling alone": (lambda r: [*r[:2], ruling(r[2], "released")], "batch 2 has records of the kinds 'ruling'"),
+    "an unknown kind": (lambda r: [r[0], replace(r[1], kind="comit"), r[2]], "batch 1 has records of the kinds 'comit'"),
     "a watermark that goes back": (
-        lambda r: [*r[:5], with_body(r[5], emitted=-3)],
+        lambda r: [*r[:2], changed(r[2], "outcome", emitted=-3)],
         r"the watermark goes back at batch 2 \(emitted -3, 1 before it\)",
     ),
-    "a latest event that is lost": (lambda r: [*r[:5], with_body(r[5], seen=None)], "the watermark goes back at batch 2"),
+    "a latest event that is lost": (lambda r: [*r[:2], changed(r[2], "outcome", seen=None)], "the watermark goes back at batch 2"),
     "versions left out": (
-        lambda r: [*r[:4], with_body(r[4], from_version=2, to_version=3), r[5]],
+        lambda r: [*r[:2], changed(r[2], "plan", from_version=2, to_version=3)],
         "batch 2 reads from version 2, but batch 1 read to 1",
     ),
     "versions read twice": (
-        lambda r: [*r[:4], with_body(r[4], from_version=0), r[5]],
+        lambda r: [*r[:2], changed(r[2], "plan", from_version=0)],
         "batch 2 reads from version 0, but batch 1 read to 1",
     ),
-    "another ledger's plan": (lambda r: [*r[:4], with_body(r[4], generation="h"), r[5]], "batch 2 is of another ledger"),
-    "a field that is missing": (lambda r: [with_body(r[0], builds_state=...), *r[1:]], "the plan of batch 0 has no builds_state"),
+    "another ledger's plan": (lambda r: [*r[:2], changed(r[2], "plan", generation="h")], "batch 2 is of another ledger"),
+    "no plan": (lambda r: [changed(r[0], plan=...), *r[1:]], "the batch of batch 0 has no storedplan"),
+    "a field that is missing": (lambda r: [changed(r[0], "plan", builds_state=...), *r[1:]], "the batch of batch 0 has no builds_state"),
     "a field of the wrong type": (
-        lambda r: [with_body(r[0], to_version="0"), *r[1:]],
-        r"the plan of batch 0 has a to_version of the wrong type \(str\)",
+        lambda r: [changed(r[0], "plan", to_version="0"), *r[1:]],
+        r"the batch of batch 0 has a to_version of the wrong type \(str\)",
     ),
-    "a list of the wrong type": (lambda r: [with_body(r[0], found_closed=[[1]]), *r[1:]], "a found_closed of the wrong type"),
-    "an unknown action": (lambda r: [with_body(r[0], action="rerun"), *r[1:]], "an action of the wrong type|a action of the wrong type"),
-    "a run of a range": (lambda r: [with_body(r[0], range_from=0), *r[1:]], "the plan of batch 0 is a run with fields of a backfill"),
-    "a run that builds no state": (lambda r: [with_body(r[0], builds_state=False), *r[1:]], "batch 0 is a run with fields of a backfill"),
+    "a list of the wrong type": (lambda r: [changed(r[0], "plan", found_closed=[[1]]), *r[1:]], "a found_closed of the wrong type"),
+    "an unknown action": (lambda r: [changed(r[0], "plan", action="rerun"), *r[1:]], "a action of the wrong type"),
+    "a run of a range": (lambda r: [changed(r[0], "plan", range_from=0), *r[1:]], "the plan of batch 0 is a run with fields of a backfill"),
+    "a run that builds no state": (
+        lambda r: [changed(r[0], "plan", builds_state=False), *r[1:]],
+        "batch 0 is a run with fields of a backfill",
+    ),
     "a backfill of no range": (
-        lambda r: [with_body(r[0], action="backfill"), *r[1:]],
+        lambda r: [changed(r[0], "plan", action="backfill"), *r[1:]],
         "is a backfill without a range of window ends",
     ),
     "a backfill of an interval": (
-        lambda r: [with_body(r[0], action="backfill", range_from=0, range_to=9, interval_end=9), *r[1:]],
+        lambda r: [changed(r[0], "plan", action="backfill", range_from=0, range_to=9, interval_end=9), *r[1:]],
         "batch 0 is a backfill with the data interval of a run",
     ),
-    "another batch's plan": (lambda r: [with_body(r[0], batch=7), *r[1:]], "the plan of batch 0 is for batch 7"),
-    "no object": (lambda r: [replace(r[0], body="[1]"), *r[1:]], "the plan of batch 0 is not an object"),
-    "no JSON": (lambda r: [replace(r[0], body="{"), *r[1:]], "the plan of batch 0 cannot be read"),
-    "no totals": (lambda r: [*r[:5], with_body(r[5], totals=...)], "the commit of batch 2 has no totals"),
+    "another batch's plan": (lambda r: [changed(r[0], "plan", batch=7), *r[1:]], "the plan of batch 0 is for batch 7"),
+    "no changes": (lambda r: [changed(r[0], changes=...), *r[1:]], "the batch record of batch 0 has no changes"),
+    "a file of the wrong form": (
+        lambda r: [
+            changed(r[0], changes={"sink": {"adds": [{"path": 1}], "kept": [], "removes": [], "replaces": None, "schema": None}}),
+            *r[1:],
+        ],
+        "the batch of batch 0 has a adds of the wrong type",
+    ),
+    "a manifest of the wrong form": (lambda r: [changed(r[0], manifest=["m"]), *r[1:]], "batch 0 has no readable manifest"),
+    "no object": (lambda r: [replace(r[0], body="[1]"), *r[1:]], "the batch of batch 0 is not an object"),
+    "no JSON": (lambda r: [replace(r[0], body="{"), *r[1:]], "the batch of batch 0 cannot be read"),
+    "no totals": (lambda r: [*r[:2], changed(r[2], totals=...)], "the batch of batch 2 has no totals"),
 }
 
 
@@ -96,9 +127,9 @@ def test_what_a_ledger_may_not_hold_is_refused(path, damage):
 @pytest.mark.covers("D4")
 def test_totals_that_are_not_those_of_the_batches_are_refused(path):
     records = list(history(3))
-    totals = json.loads(records[5].body)["totals"]
-    written(path, [*records[:5], with_body(records[5], totals=totals | {"rows_read": 8})])
-    with pytest.raises(LedgerCorruptError, match="the totals in the commit of batch 2"):
+    totals = json.loads(records[2].body)["totals"]
+    written(path, [*records[:2], changed(records[2], totals=totals | {"rows_read": 8})])
+    with pytest.raises(LedgerCorruptError, match="the totals in the record of batch 2"):
         Ledger(path).batches()
 
 
@@ -116,7 +147,7 @@ def test_a_file_that_is_cut_off_is_named_with_its_batches(path, length):
 def test_each_byte_of_a_file_of_records_is_checked():
     """Also where no page's own checksum reaches: in the footer a flipped bit would leave out rows, or a column."""
     file, content = packed([sealed(record, number) for number, record in enumerate(history(2))], 0)
-    assert len(decoded(content, file, "p")) == 4
+    assert len(decoded(content, file, "p")) == 2
     for at in range(0, len(content), 7):
         damaged = content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
         with pytest.raises(LedgerCorruptError, match=r"the file is damaged \(its checksum does not match\)"):
@@ -125,7 +156,7 @@ def test_each_byte_of_a_file_of_records_is_checked():
 
 @pytest.mark.covers("D4")
 @pytest.mark.parametrize(
-    "change", [{"batch": 7}, {"kind": "held"}, {"attempt": "b"}, {"body": "{}"}, {"number": 1}, {"sum": None}], ids=str
+    "change", [{"batch": 7}, {"kind": "ruling"}, {"attempt": "b"}, {"body": "{}"}, {"number": 1}, {"sum": None}], ids=str
 )
 def test_a_record_that_is_another_is_refused_though_its_file_is_whole(change):
     record = sealed(next(history(1)), 0)
@@ -147,7 +178,7 @@ def test_a_damaged_log_entry_is_refused(path, content):
 @pytest.mark.covers("D7")
 @pytest.mark.parametrize("version", [0, 2])
 def test_a_log_entry_that_is_gone_is_refused(path, version):
-    written(path, list(history(2)))
+    written(path, list(history(4)))
     Path(path, "_delta_log", f"{version:020d}.json").unlink()
     with pytest.raises(LedgerError, match="restore the folder from a copy"):
         Ledger(path)

@@ -1,34 +1,34 @@
-"""The protocol over Delta tables: what has landed and by whom, what others did to the tables, what is refused."""
+"""The protocol over Delta tables: what is recorded is published once, what others did to the tables is noticed, what is refused."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
 
 from tests.checkpoints.records import plan
-from windowmill.checkpoints.appending import append_once
-from windowmill.checkpoints.batches import Commit
+from windowmill.checkpoints.batches import Changes, Commit, Plan
+from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.formats import ours
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.manifests import MOST_FILES
 from windowmill.checkpoints.own_tables import DeltaOwnTable
-from windowmill.checkpoints.protocol import Attempt, refuse_landed, verify
+from windowmill.checkpoints.protocol import ORDER, outstanding, record, refuse_landed, rule, settle, verify
 from windowmill.windowing.errors import (
+    FencedError,
     ForeignWriteError,
     LedgerBehindError,
-    MixedAttemptError,
+    LedgerCorruptError,
+    OutOfTurnError,
     SinkError,
     StateCorruptError,
-    StateError,
     StateMissingError,
-    StorageFullError,
 )
 
 ROWS = pa.table({"window": ["w"], "n": [1]})
@@ -37,42 +37,54 @@ ROLES = ("sink", "state")
 
 
 class Pipeline:
-    """A ledger and two tables below a folder, and batches that append a row to each."""
+    """A ledger and tables below a folder, and batches that add a row to sink and state."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.ledger_path = folder, str(folder / "ledger")
-        self.tables = {role: DeltaOwnTable(role, str(folder / role)) for role in ROLES}
+    def __init__(self, folder: Path, ledger: str = "ledger") -> None:
+        self.folder, self.ledger_path = folder, str(folder / ledger)
+        self.tables = {role: DeltaOwnTable(role, str(folder / role)) for role in (*ORDER, "held")}
 
     def ledger(self) -> Ledger:
         return Ledger(self.ledger_path, integer_axis=True)
 
-    def attempt(self, ledger: Ledger) -> Attempt:
-        return Attempt(ledger.open_batch.plan, "p", ledger, self.tables)
+    def plan(self, ledger: Ledger, attempt: str = "a") -> Plan:
+        last = ledger.last_commit
+        return plan(ledger.count, attempt, generation=ledger.generation, from_version=last.to_version if last else -1)
 
-    def append(self, attempt: Attempt, role: str) -> None:
-        path = self.tables[role].place
-        append_once(path, ROWS, app_id=attempt.app_id(role), version=attempt.plan.batch, metadata=attempt.metadata())
+    def changes(self, planned: Plan, roles: tuple[str, ...] = ROLES, files: int = 1, **more: Any) -> dict[str, Changes]:
+        changes = {}
+        for role in roles:
+            written = []
+            for n in range(files):
+                with FileWriter(self.tables[role].place, ROWS.schema, batch=planned.batch, attempt=planned.attempt, task=n) as writer:
+                    writer.write(ROWS)
+                written += writer.close()
+            changes[role] = Changes.of(ROWS.schema, written, **more)
+        return changes
 
-    def write(self, attempt: Attempt, role: str, *, same: bool = True) -> None:
-        attempt.write(role, lambda: self.append(attempt, role), lambda: same)
-
-    def run(self) -> None:
+    def record(self, verdict: str = "passed", roles: tuple[str, ...] = ROLES, **options: Any) -> Ledger:
+        """Record the next batch, whose commits are not made yet."""
         ledger = self.ledger()
-        if ledger.open_batch is None:
-            self.plan(ledger)
-        attempt = self.attempt(ledger)
-        for role in ROLES:
-            self.write(attempt, role)
-        attempt.commit(Commit(10, 5, "passed", written=attempt.written, attempt=attempt.id), NOW)
+        settle(ledger, self.tables)
+        planned = self.plan(ledger)
+        refuse_landed(planned, self.tables)
+        changes = self.changes(planned, roles, **options)
+        record(ledger, planned, Commit(10, 5, verdict, rows_published=1), changes, self.tables, NOW)
+        return ledger
 
-    def plan(self, ledger: Ledger) -> None:
-        ledger.record_plan(plan(ledger.count, app=f"windowmill/{ledger.generation}", generation=ledger.generation), NOW)
+    def run(self, verdict: str = "passed", roles: tuple[str, ...] = ROLES, **options: Any) -> None:
+        settle(self.record(verdict, roles, **options), self.tables)
 
     def rows(self, role: str) -> int:
         return sum(n for n in pa.table(DeltaTable(self.tables[role].place).get_add_actions()).column("num_records").to_pylist())
 
-    def verify(self, **options: bool) -> None:
-        verify(self.ledger(), self.tables, **options)
+    def files(self, role: str) -> set[str]:
+        return {file.name for file in Path(self.tables[role].place).glob("*.parquet")}
+
+    def verify(self, **options: bool) -> Ledger:
+        ledger = self.ledger()
+        settle(ledger, self.tables, **options)
+        verify(ledger, self.tables, **options)
+        return ledger
 
 
 @pytest.fixture
@@ -83,10 +95,250 @@ def pipeline(tmp_path) -> Pipeline:
     return made
 
 
+def entry(pipeline: Pipeline, role: str, version: int) -> Path:
+    return Path(pipeline.tables[role].place, "_delta_log", f"{version:020d}.json")
+
+
 def test_a_clean_pipeline_is_verified(pipeline):
+    written = pipeline.verify().written()
+    assert {role: (w.batch, w.version) for role, w in written.items()} == {"sink": (1, 2), "state": (1, 2)}
+    assert DeltaTable(pipeline.tables["sink"].place).to_pyarrow_table().to_pydict() == {"window": ["w"] * 2, "n": [1] * 2}
+
+
+# What is recorded is published once
+
+
+@pytest.mark.covers("P1", "P10")
+def test_commits_that_are_missing_are_made_by_whoever_comes_next(pipeline):
+    pipeline.record()
+    ledger = pipeline.ledger()
+    assert outstanding(ledger, pipeline.tables) == ["sink", "state"]
+    assert settle(ledger, pipeline.tables) == 2
+    assert (outstanding(ledger, pipeline.tables), settle(pipeline.ledger(), pipeline.tables)) == ([], 0)
+    assert [pipeline.rows(role) for role in ROLES] == [3, 3]
     pipeline.verify()
-    written = pipeline.ledger().written()
-    assert {role: (w.batch, w.version, w.rows) for role, w in written.items()} == {"sink": (1, 1, 1), "state": (1, 1, 1)}
+
+
+@pytest.mark.covers("P7", "P10")
+def test_a_lost_response_is_asked_for(pipeline, monkeypatch):
+    ledger, commit = pipeline.record(), DeltaOwnTable.commit
+
+    def lost(self, publication):
+        commit(self, publication)
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(DeltaOwnTable, "commit", lost)
+    assert settle(ledger, pipeline.tables) == 2
+    assert pipeline.rows("sink") == 3
+
+
+@pytest.mark.covers("P7")
+@pytest.mark.parametrize("other", ["the same commit", "a commit of others"])
+def test_a_commit_that_another_overtakes_begins_anew(pipeline, monkeypatch, other):
+    ledger, commit = pipeline.record(roles=("sink",)), DeltaTable.create_write_transaction
+
+    def overtaken(self, *arguments, **options):
+        monkeypatch.undo()
+        if other == "the same commit":
+            settle(pipeline.ledger(), pipeline.tables)
+        else:
+            write_deltalake(pipeline.tables["sink"].place, ROWS, mode="append")
+        return commit(self, *arguments, **options)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", overtaken)
+    settle(ledger, pipeline.tables)
+    assert pipeline.rows("sink") == (3 if other == "the same commit" else 4)
+
+
+@pytest.mark.covers("P7")
+def test_a_version_made_again_below_the_last_checkpoint_is_not_taken_for_a_commit(pipeline, monkeypatch):
+    """A writer that was stalled while others went on and cleaned up the log."""
+    ledger, commit = pipeline.record(roles=("sink",)), DeltaTable.create_write_transaction
+
+    def stalled(self, *arguments, **options):
+        monkeypatch.undo()
+        place = pipeline.tables["sink"].place
+        for _ in range(3):
+            write_deltalake(place, ROWS, mode="append")
+        DeltaTable(place).create_checkpoint()
+        for version in range(5):
+            entry(pipeline, "sink", version).unlink()
+        return commit(self, *arguments, **options)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", stalled)
+    settle(ledger, pipeline.tables)
+    assert pipeline.rows("sink") == 6
+    assert DeltaTable(pipeline.tables["sink"].place).transaction_version(ledger.newest.plan.app_id("sink")) == 2
+
+
+@pytest.mark.parametrize("expires", [False, True])
+def test_a_transaction_is_looked_for_where_the_log_was_cleaned_up(pipeline, expires):
+    """The commit is there, but its log entry is not; transactions expire where a property says so."""
+    pipeline.run()
+    sink = DeltaTable(pipeline.tables["sink"].place)
+    name = "delta.setTransactionRetentionDuration" if expires else "delta.logRetentionDuration"
+    sink.alter.set_table_properties({name: "interval 1 days"}, raise_if_not_exists=False)
+    DeltaTable(sink.table_uri).create_checkpoint()
+    for version in range(4):
+        entry(pipeline, "sink", version).unlink()
+    assert settle(pipeline.ledger(), pipeline.tables) == 0
+    pipeline.run()
+    assert pipeline.rows("sink") == 4
+
+
+@pytest.mark.covers("S8")
+def test_a_recorded_file_that_is_gone_is_named(pipeline):
+    ledger = pipeline.record()
+    file = ledger.newest.changes["sink"].adds[0].path
+    Path(pipeline.tables["sink"].place, file).unlink()
+    with pytest.raises(StateCorruptError, match=rf"sink .*{file}.* is gone; restore the folder from a copy"):
+        settle(ledger, pipeline.tables)
+    assert pipeline.rows("sink") == 2
+
+
+def test_many_files_are_in_a_manifest(pipeline):
+    pipeline.run(files=MOST_FILES)
+    assert [pipeline.rows(role) for role in ROLES] == [2 + MOST_FILES] * 2
+    newest = pipeline.ledger().newest
+    assert newest.changes == {}
+    assert len(pipeline.ledger().changes_of(newest)["sink"].adds) == MOST_FILES
+    manifest = Path(f"{pipeline.ledger_path}.manifests", newest.manifest[0])
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    with pytest.raises(LedgerCorruptError, match=r"manifest .* cannot be read .*restore the folder"):
+        settle(pipeline.ledger(), pipeline.tables)
+
+
+@pytest.mark.covers("P7")
+def test_of_two_attempts_one_wins_and_the_files_of_the_other_go(pipeline):
+    first, second = pipeline.ledger(), pipeline.ledger()
+    outcome = Commit(10, 5, "passed")
+    plans = [pipeline.plan(ledger, attempt) for ledger, attempt in ((first, "a"), (second, "b"))]
+    changes = [pipeline.changes(planned) for planned in plans]
+    record(first, plans[0], outcome, changes[0], pipeline.tables, NOW)
+    with pytest.raises(FencedError):
+        record(second, plans[1], outcome, changes[1], pipeline.tables, NOW)
+    assert not {file.path for file in changes[1]["sink"].adds} & pipeline.files("sink")
+    settle(second, pipeline.tables)
+    assert pipeline.rows("sink") == 3
+
+
+def test_the_files_of_a_record_of_unknown_fate_stay(pipeline, monkeypatch):
+    ledger = pipeline.ledger()
+    planned = pipeline.plan(ledger)
+    changes = pipeline.changes(planned)
+    monkeypatch.setattr(Ledger, "record", lambda *_: (_ for _ in ()).throw(OSError("connection reset")))
+    with pytest.raises(OSError, match="connection reset"):
+        record(ledger, planned, Commit(10, 5, "passed"), changes, pipeline.tables, NOW)
+    assert {file.path for file in changes["sink"].adds} <= pipeline.files("sink")
+
+
+def test_columns_that_state_gains_are_added_and_those_that_a_sink_lost_are_missed(pipeline):
+    wider = ROWS.append_column("m", pa.array([2]))
+    ledger = pipeline.ledger()
+    settle(ledger, pipeline.tables)
+    planned = pipeline.plan(ledger)
+    changes = {}
+    for role in ROLES:
+        with FileWriter(pipeline.tables[role].place, wider.schema, batch=2, attempt="a", task=0) as writer:
+            writer.write(wider)
+        changes[role] = Changes.of(wider.schema, writer.close())
+    with pytest.raises(SinkError, match="has no column m, which the results have; put it back"):
+        record(ledger, planned, Commit(10, 5, "passed"), changes, pipeline.tables, NOW)
+    assert ledger.count == 2
+    record(ledger, planned, Commit(10, 5, "passed"), {"state": pipeline.changes(planned)["state"]}, pipeline.tables, NOW)
+    settle(ledger, pipeline.tables)
+    with FileWriter(pipeline.tables["state"].place, wider.schema, batch=3, attempt="a", task=0) as writer:
+        writer.write(wider)
+    record(
+        ledger, pipeline.plan(ledger), Commit(10, 5, "passed"), {"state": Changes.of(wider.schema, writer.close())}, pipeline.tables, NOW
+    )
+    settle(ledger, pipeline.tables)
+    assert sorted(DeltaTable(pipeline.tables["state"].place).to_pyarrow_table()["m"].to_pylist(), key=str) == [2, None, None, None]
+
+
+# Ranges that are replaced
+
+
+def windows(*ends: int) -> pa.Table:
+    return pa.table({"window_end": pa.array(ends, pa.int64())})
+
+
+@pytest.mark.covers("S6")
+@pytest.mark.parametrize("moved", [False, True], ids=["", "after an OPTIMIZE by others"])
+def test_a_range_is_replaced_in_one_commit(tmp_path, moved):
+    pipeline = Pipeline(tmp_path)
+
+    def written(ends: pa.Table, batch: int) -> Any:
+        with FileWriter(pipeline.tables["sink"].place, ends.schema, batch=batch, attempt="a", task=0) as writer:
+            writer.write(ends)
+        return writer.close()
+
+    def publish(changes: Changes, then: Any = None) -> None:
+        ledger = pipeline.ledger()
+        record(ledger, pipeline.plan(ledger), Commit(10, 5, "passed"), {"sink": changes}, pipeline.tables, NOW)
+        if then:
+            then()
+        settle(ledger, pipeline.tables)
+        verify(ledger, pipeline.tables)
+
+    schema = windows().schema
+    publish(Changes.of(schema, written(windows(1, 2, 3), 0)))
+    publish(Changes.of(schema, written(windows(4, 5), 1)))
+    ledger = pipeline.verify()
+    first = ledger.since(0)[0].changes["sink"].adds[0].path
+    replaced = Changes.of(schema, written(windows(20, 30), 2), kept=written(windows(1), 2), removes=[first], replaces=(1, 3))
+    publish(replaced, DeltaTable(pipeline.tables["sink"].place).optimize.compact if moved else None)
+    assert sorted(DeltaTable(pipeline.tables["sink"].place).to_pyarrow_table()["window_end"].to_pylist()) == [1, 4, 5, 20, 30]
+    pipeline.verify()
+
+
+# Batches that are held
+
+
+@pytest.mark.covers("Q1")
+@pytest.mark.parametrize(
+    ("verdict", "rows"), [("released", (3, 3, 3)), ("discarded", (2, 3, 3)), ("abandoned", (2, 2, 3)), ("warned", (3, 3, 3))]
+)
+def test_a_held_batch_waits_for_a_ruling(pipeline, verdict, rows):
+    pipeline.run("held", roles=(*ROLES, "quality"))
+    ledger = pipeline.verify()
+    assert ([pipeline.rows(role) for role in ROLES], pipeline.rows("held")) == ([2, 2], 1)
+    for role in ROLES:  # as a VACUUM by others does
+        DeltaTable(pipeline.tables[role].place).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    validation = pipeline.changes(ledger.held_batch.plan, ("quality",))["quality"]
+    outcome = rule(ledger, verdict, pipeline.tables, NOW, validation=validation)
+    assert (outcome.verdict, outcome.rows_published) == (verdict, 0 if verdict in ("discarded", "abandoned") else 1)
+    assert (pipeline.rows("sink"), pipeline.rows("state"), pipeline.rows("quality") + 1) == rows
+    with pytest.raises(OutOfTurnError):
+        rule(pipeline.verify(), "released", pipeline.tables, NOW)
+    pipeline.run()
+    assert pipeline.rows("sink") == rows[0] + 1
+    assert not list(Path(pipeline.tables["held"].place).glob("_s*/*"))
+
+
+def test_a_batch_that_is_held_again_stays_held(pipeline):
+    pipeline.run("held")
+    for holds in (2, 3):
+        rule(pipeline.verify(), "held", pipeline.tables, NOW)
+        assert pipeline.ledger().held_batch.holds == holds
+    assert rule(pipeline.verify(), "passed", pipeline.tables, NOW).verdict == "passed"
+    assert pipeline.rows("sink") == 3
+
+
+def test_the_table_of_held_rows_takes_other_columns(pipeline):
+    pipeline.run("held")
+    rule(pipeline.verify(), "abandoned", pipeline.tables, NOW)
+    other = pa.table({"end": pa.array([NOW], pa.timestamp("us", "UTC"))})
+    ledger = pipeline.verify()
+    planned = pipeline.plan(ledger)
+    with FileWriter(pipeline.tables["sink"].place, other.schema, batch=planned.batch, attempt="a", task=0) as writer:
+        writer.write(other)
+    ledger.record(planned, Commit(10, 5, "held"), {"sink": Changes.of(other.schema, writer.close())}, NOW)
+    settle(ledger, pipeline.tables)
+    assert DeltaTable(pipeline.tables["held"].place).to_pyarrow_table().equals(other)
+
+
+# What others did to the tables
 
 
 def test_what_rewrites_or_describes_is_no_change(pipeline):
@@ -103,23 +355,27 @@ def test_what_rewrites_or_describes_is_no_change(pipeline):
 @pytest.mark.parametrize("role", ROLES)
 def test_a_table_that_is_gone_is_not_made_anew(pipeline, role):
     shutil.rmtree(pipeline.tables[role].place)
-    with pytest.raises(StateMissingError, match=f"{role} .*there is no table, but batch 1 left version 1"):
+    with pytest.raises(StateMissingError, match=f"{role} .*there is no table, but batch 0 left version 1"):
         pipeline.verify()
 
 
 @pytest.mark.covers("D2", "D7")
 @pytest.mark.parametrize("role", ROLES)
 def test_a_table_whose_log_was_cut_off(pipeline, role):
-    Path(pipeline.tables[role].place, "_delta_log", f"{1:020d}.json").unlink()
-    with pytest.raises(StateMissingError, match="is at version 0, but batch 1 left version 1"):
+    entry(pipeline, role, 2).unlink()
+    pipeline.verify()
+    assert pipeline.rows(role) == 2, "the commit of the last batch is made again"
+    for version in (1, 2):
+        entry(pipeline, role, version).unlink()
+    with pytest.raises(StateMissingError, match="is at version 0, but batch 0 left version 1"):
         pipeline.verify()
 
 
 @pytest.mark.covers("D7")
-@pytest.mark.parametrize("content", ["", "{", "no json at all", '{"add": 3}'])
+@pytest.mark.parametrize("content", ["{", "no json at all", '{"add": 3}'])
 @pytest.mark.parametrize("role", ROLES)
 def test_a_table_whose_last_log_entry_is_damaged(pipeline, role, content):
-    Path(pipeline.tables[role].place, "_delta_log", f"{1:020d}.json").write_text(content)
+    entry(pipeline, role, 2).write_text(content)
     with pytest.raises((StateCorruptError, StateMissingError, SinkError), match=role):
         pipeline.verify()
 
@@ -128,7 +384,7 @@ def test_a_table_whose_last_log_entry_is_damaged(pipeline, role, content):
 @pytest.mark.parametrize("role", ROLES)
 def test_rows_that_others_append(pipeline, role):
     write_deltalake(pipeline.tables[role].place, ROWS, mode="append")
-    with pytest.raises(ForeignWriteError, match=r"version 2 \(WRITE\) was not written by this pipeline"):
+    with pytest.raises(ForeignWriteError, match=r"version 3 \(WRITE\) was not written by this pipeline"):
         pipeline.verify()
     if role == "sink":
         pipeline.verify(accept_changes=True)
@@ -141,14 +397,14 @@ def test_rows_that_others_append(pipeline, role):
 def test_rows_that_others_delete_and_restore(pipeline):
     sink = DeltaTable(pipeline.tables["sink"].place)
     sink.delete()
-    with pytest.raises(ForeignWriteError, match=r"DELETE.*RESTORE TABLE … TO VERSION AS OF 1"):
+    with pytest.raises(ForeignWriteError, match=r"DELETE.*RESTORE TABLE … TO VERSION AS OF 2"):
         pipeline.verify()
-    DeltaTable(pipeline.tables["sink"].place).restore(1)
+    DeltaTable(pipeline.tables["sink"].place).restore(2)
     pipeline.verify()
 
 
 def test_a_table_restored_to_an_older_version(pipeline):
-    DeltaTable(pipeline.tables["state"].place).restore(0)
+    DeltaTable(pipeline.tables["state"].place).restore(1)
     with pytest.raises(ForeignWriteError, match="RESTORE"):
         pipeline.verify()
 
@@ -163,12 +419,12 @@ def test_another_table_in_its_place(pipeline):
 
 
 def test_a_log_entry_exchanged_for_another(pipeline):
-    entry = Path(pipeline.tables["sink"].place, "_delta_log", f"{1:020d}.json")
-    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    last = entry(pipeline, "sink", 2)
+    lines = [json.loads(line) for line in last.read_text().splitlines()]
     for action in lines:
         if "add" in action:
             action["add"]["path"] = "another.parquet"
-    entry.write_text("\n".join(map(json.dumps, lines)))
+    last.write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(StateCorruptError, match="is not the commit that batch 1 recorded"):
         pipeline.verify()
 
@@ -183,198 +439,14 @@ def test_a_ledger_restored_from_an_older_copy(pipeline):
     with pytest.raises(LedgerBehindError, match="holds batch 2, which the ledger"):
         pipeline.verify()
     ledger = pipeline.ledger()
-    new = plan(ledger.count, app=f"windowmill/{ledger.generation}", generation=ledger.generation)
     with pytest.raises(LedgerBehindError, match="batch 2 has landed already"):
-        refuse_landed(new, "p", pipeline.tables)
+        refuse_landed(pipeline.plan(ledger), pipeline.tables)
 
 
 @pytest.mark.covers("D4")
 def test_a_ledger_that_is_gone(pipeline):
     shutil.rmtree(pipeline.folder / "ledger")
     with pytest.raises((SinkError, LedgerBehindError), match="is empty"):
-        pipeline.verify()
-
-
-@pytest.mark.covers("P7", "P10")
-def test_a_lost_response_is_asked_for(pipeline):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    attempt = pipeline.attempt(ledger)
-
-    def lost() -> None:
-        pipeline.append(attempt, "sink")
-        raise OSError("connection reset")
-
-    assert attempt.write("sink", lost, lambda: False).attempt == attempt.id
-    assert pipeline.rows("sink") == 3
-
-
-@pytest.mark.parametrize(("role", "error"), [("sink", SinkError), ("state", StateError)])
-def test_a_commit_that_holds_fewer_rows_than_computed_is_refused(pipeline, role, error):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    attempt = pipeline.attempt(ledger)
-
-    with pytest.raises(error, match=r"holds 1 rows instead of the 2 computed"):
-        attempt.write(role, lambda: pipeline.append(attempt, role), lambda: True, count=2)
-    assert attempt.write(role, lambda: pipeline.append(attempt, role), lambda: True, count=1).rows == 1
-
-
-def test_the_rows_of_a_commit_without_statistics_are_not_compared(pipeline):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    attempt = pipeline.attempt(ledger)
-
-    def append_without_statistics() -> None:
-        pipeline.append(attempt, "sink")
-        entry = Path(pipeline.tables["sink"].place, "_delta_log", f"{2:020d}.json")
-        actions = [json.loads(line) for line in entry.read_text().splitlines()]
-        for action in actions:
-            action.get("add", {}).pop("stats", None)
-        entry.write_text("\n".join(map(json.dumps, actions)))
-
-    assert attempt.write("sink", append_without_statistics, lambda: True, count=2).rows is None
-
-
-@pytest.mark.covers("P7")
-def test_what_an_earlier_attempt_wrote_is_adopted_if_it_is_the_same(pipeline):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    first, second = pipeline.attempt(ledger), pipeline.attempt(ledger)
-    pipeline.write(first, "sink")
-    with pytest.raises(MixedAttemptError, match="wrote other rows than this one computed"):
-        pipeline.write(second, "sink", same=False)
-    pipeline.write(second, "sink")
-    assert second.written["sink"].attempt == first.id
-    assert pipeline.rows("sink") == 3
-
-
-def test_a_table_that_a_batch_leaves_alone_is_compared_with_what_an_earlier_one_wrote(pipeline):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    attempt = pipeline.attempt(ledger)
-    pipeline.write(attempt, "state")
-    attempt.commit(Commit(10, 5, "passed", written=attempt.written, attempt=attempt.id), NOW)
-    assert {role: written.batch for role, written in pipeline.ledger().written().items()} == {"sink": 1, "state": 2}
-    shutil.rmtree(pipeline.tables["sink"].place)
-    with pytest.raises(StateMissingError, match=r"sink .*batch 1 left version 1"):
-        pipeline.verify()
-
-
-def test_what_has_landed_is_not_written_again(pipeline):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    pipeline.write(pipeline.attempt(ledger), "sink")
-    written: list[str] = []
-    pipeline.attempt(ledger).write("sink", lambda: written.append("again"), lambda: True)
-    assert written == []
-
-
-def test_what_another_batch_landed_is_not_taken_for_this_one(pipeline):
-    app = pipeline.ledger().newest.plan.app_id("p", "sink")
-    sink = pipeline.tables["sink"]
-    assert (sink.landed(app, 1).version, sink.landed(app, 2)) == (1, None)
-    with pytest.raises(LedgerBehindError, match="batch 1 has landed, but the ledger is at batch 0"):
-        sink.landed(app, 0)
-
-
-def test_a_batch_is_validated_again_once_it_was_held_and_once_its_rules_are_others(pipeline):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    batch = ledger.open_batch.plan
-
-    def names(rules: str) -> list[str]:
-        attempt = Attempt(batch, "p", ledger, pipeline.tables, rules=rules)
-        return [attempt.app_id(role) for role in ("quality", "sink")]
-
-    before, others = names("a"), names("b")
-    assert names("a") == before
-    ledger.record_held(batch, Commit(10, 5, "held"), NOW)
-    assert len({before[0], others[0], names("a")[0]}) == 3
-    assert before[1] == others[1] == names("a")[1]
-
-
-@pytest.mark.covers("P7")
-def test_an_append_between_anothers_check_and_its_write_fails(pipeline, monkeypatch):
-    """The table is written as it was asked, so that the second of two equal transactions conflicts."""
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    first, second = pipeline.attempt(ledger), pipeline.attempt(ledger)
-
-    def overtaken(*arguments, **options):
-        monkeypatch.undo()
-        pipeline.write(first, "sink")
-        return write_deltalake(*arguments, **options)
-
-    monkeypatch.setattr("windowmill.checkpoints.appending.write_table", overtaken)
-    pipeline.write(second, "sink")
-    assert pipeline.rows("sink") == 3
-    assert second.written["sink"].attempt == first.id
-
-
-def test_a_commit_that_did_not_land_stops_the_batch(pipeline):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    with pytest.raises(SinkError, match="the commit of batch 2 did not land"):
-        pipeline.attempt(ledger).write("sink", lambda: None, lambda: True)
-
-
-def test_a_write_that_failed_and_did_not_land_is_told_as_it_failed(pipeline):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-
-    def fails() -> None:
-        raise OSError("connection refused")
-
-    with pytest.raises(OSError, match="connection refused"):
-        pipeline.attempt(ledger).write("sink", fails, lambda: True)
-
-
-@pytest.mark.covers("D1")
-def test_a_full_disk_is_told_as_such(pipeline):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-
-    def full() -> None:
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(StorageFullError, match="free some space and run again"):
-        pipeline.attempt(ledger).write("sink", full, lambda: True)
-
-
-def test_a_place_that_must_not_be_written_is_told_as_such(pipeline):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-
-    def forbidden() -> None:
-        raise DeltaError("Unable to open file /sink/part-0.parquet#1: Read-only file system (os error 30)\nstack backtrace")
-
-    with pytest.raises(SinkError, match=r"^sink \S+: must not be written \(.*\(os error 30\)\); give .*, and run again$"):
-        pipeline.attempt(ledger).write("sink", forbidden, lambda: True)
-
-
-def test_a_sink_that_another_pipeline_made_meanwhile_is_refused(tmp_path):
-    """Both were planned when there was none."""
-    one, other = Pipeline(tmp_path), Pipeline(tmp_path)
-    other.ledger_path = str(tmp_path / "other")
-    other.tables["state"] = DeltaOwnTable("state", str(tmp_path / "other-state"))
-    ledgers = [made.ledger() for made in (one, other)]
-    for made, ledger in zip((one, other), ledgers, strict=True):
-        made.plan(ledger)
-    one.write(one.attempt(ledgers[0]), "sink")
-    with pytest.raises(SinkError, match="a table is there since batch 0 was planned, which another pipeline or writer made"):
-        other.write(other.attempt(ledgers[1]), "sink")
-    assert one.rows("sink") == 1
-
-
-@pytest.mark.covers("P6")
-def test_rows_of_a_dropped_batch_are_noticed(pipeline):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    asleep = pipeline.attempt(ledger)
-    ledger.record_abandoned(ledger.open_batch.plan, NOW)
-    pipeline.write(asleep, "sink")
-    with pytest.raises(LedgerBehindError, match=r"holds batch 2, which the ledger .* does not contain or has abandoned"):
         pipeline.verify()
 
 
@@ -386,7 +458,7 @@ def test_the_metadata_of_others_is_not_taken_for_ours(pipeline):
 
 
 @pytest.mark.covers("S8")
-@pytest.mark.parametrize("to_version", [1, 2])
+@pytest.mark.parametrize("to_version", [2, 3])
 @pytest.mark.parametrize("role", ROLES)
 def test_rows_that_others_delete_after_a_compaction_and_restore(pipeline, role, to_version):
     path = pipeline.tables[role].place
@@ -395,99 +467,10 @@ def test_rows_that_others_delete_after_a_compaction_and_restore(pipeline, role, 
     else:
         write_deltalake(DeltaTable(path), ROWS, mode="overwrite", commit_properties=ours("maintenance"))
     DeltaTable(path).delete()
-    with pytest.raises(ForeignWriteError, match=r"DELETE.*RESTORE TABLE … TO VERSION AS OF 2"):
+    with pytest.raises(ForeignWriteError, match=r"DELETE.*RESTORE TABLE … TO VERSION AS OF 3"):
         pipeline.verify()
     DeltaTable(path).restore(to_version)
     pipeline.verify()
-
-
-@pytest.mark.covers("S8")
-def test_rows_of_an_open_batch_stay_when_anothers_change_is_undone_as_told(pipeline):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    pipeline.write(pipeline.attempt(ledger), "sink")
-    DeltaTable(pipeline.tables["sink"].place).delete()
-    with pytest.raises(ForeignWriteError, match="TO VERSION AS OF 2,"):
-        pipeline.verify()
-    DeltaTable(pipeline.tables["sink"].place).restore(2)
-    pipeline.verify()
-    pipeline.run()
-    assert pipeline.rows("sink") == 3
-
-
-@pytest.mark.covers("S8")
-@pytest.mark.parametrize("open_batch_landed", [False, True])
-def test_changes_are_accepted_once_and_for_all(pipeline, open_batch_landed):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    if open_batch_landed:
-        pipeline.write(pipeline.attempt(ledger), "sink")
-    write_deltalake(pipeline.tables["sink"].place, ROWS, mode="append")
-    ledger = pipeline.ledger()
-    verify(ledger, pipeline.tables, accept_changes=True)
-    attempt = pipeline.attempt(ledger)
-    if open_batch_landed:
-        pipeline.write(attempt, "sink")
-    pipeline.write(attempt, "state")  # and perhaps nothing to the sink
-    attempt.commit(Commit(10, 5, "passed", written=attempt.written, attempt=attempt.id), NOW)
-    pipeline.verify()
-    write_deltalake(pipeline.tables["sink"].place, ROWS, mode="append")
-    with pytest.raises(ForeignWriteError):
-        pipeline.verify()
-
-
-@pytest.mark.covers("S8")
-@pytest.mark.parametrize("role", ROLES)
-def test_rows_that_others_remove_while_a_batch_runs(pipeline, role):
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    verify(ledger, pipeline.tables)
-    attempt = pipeline.attempt(ledger)
-    DeltaTable(pipeline.tables[role].place).delete()
-    for each in ROLES:
-        pipeline.write(attempt, each)
-    with pytest.raises(ForeignWriteError, match=r"DELETE.*TO VERSION AS OF 1"):
-        attempt.commit(Commit(10, 5, "passed", written=attempt.written, attempt=attempt.id), NOW)
-    with pytest.raises(ForeignWriteError):
-        pipeline.verify()
-
-
-@pytest.mark.covers("V2")
-@pytest.mark.parametrize("role", ROLES)
-def test_maintenance_by_the_first_release_is_no_foreign_change(pipeline, role):
-    """Its commits bear no mark, and its ledger told versions alone."""
-    path = pipeline.tables[role].place
-    recorded = pipeline.ledger().written()[role]
-    write_deltalake(DeltaTable(path), ROWS, mode="overwrite")
-    first_release = replace(recorded, table_id=None, digest=None, attempt=None)
-    ledger = pipeline.ledger()
-    ledger.accept(role, first_release)
-    if role == "state":
-        verify(ledger, pipeline.tables)
-    else:
-        with pytest.raises(ForeignWriteError):
-            verify(ledger, pipeline.tables)
-
-
-@pytest.mark.covers("D2")
-def test_a_pipeline_goes_on_without_its_old_validations_where_they_are_given_up(pipeline):
-    pipeline.tables["quality"] = DeltaOwnTable("quality", str(pipeline.folder / "quality"))
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    attempt = pipeline.attempt(ledger)
-    for role in pipeline.tables:
-        pipeline.write(attempt, role)
-    attempt.commit(Commit(10, 5, "passed", written=attempt.written, attempt=attempt.id), NOW)
-    shutil.rmtree(pipeline.tables["quality"].place)
-    with pytest.raises(StateMissingError, match="--accept-changes"):
-        pipeline.verify()
-    ledger = pipeline.ledger()
-    pipeline.plan(ledger)
-    verify(ledger, pipeline.tables, accept_changes=True)
-    attempt = pipeline.attempt(ledger)
-    attempt.commit(Commit(10, 5, "passed", written=attempt.written, attempt=attempt.id), NOW)
-    pipeline.verify()
-    assert set(pipeline.ledger().written()) == set(ROLES)
 
 
 @pytest.mark.covers("D7")
@@ -496,10 +479,11 @@ def test_a_table_whose_first_log_entries_are_gone(pipeline, role):
     """delta-rs opens it if a later entry, or a checksum file of Spark's, tells the columns: without the first rows."""
     path = pipeline.tables[role].place
     DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "true"})
-    first, last = (Path(path, "_delta_log", f"{version:020d}.json") for version in (0, 2))
+    first, second, last = (entry(pipeline, role, version) for version in (0, 1, 3))
     protocol = [line for line in first.read_text().splitlines() if '"protocol"' in line]
     last.write_text("\n".join([last.read_text(), *protocol]))
     first.unlink()
+    second.unlink()
     assert pipeline.rows(role) == 1
     with pytest.raises((SinkError, StateCorruptError), match=f"{role} .*the first entries of its log are gone"):
         pipeline.verify()

@@ -1,14 +1,12 @@
-"""The quality table keeps every result and is written once per attempt."""
+"""The quality table keeps every result."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import deltalake
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable, write_deltalake
 
 from windowmill.expectations import history
 from windowmill.expectations.gate import validate
@@ -23,12 +21,13 @@ def verdict(pipeline, batch):
     return validate(batch(), pipeline(rule, mean))
 
 
-def write(place, verdict, batch=1, attempt=1, at=NOON):
-    return history.record(place, verdict, pipeline="delays", generation=0, batch=batch, attempt=attempt, at=at)
+def write(place, verdict, batch=1, attempt="1", at=NOON, generation="0"):
+    rows = history.rows_of(verdict, pipeline="delays", generation=generation, batch=batch, attempt=attempt, at=at)
+    write_deltalake(str(place), rows, mode="append")
 
 
 def test_what_is_recorded_is_read_again(tmp_path, verdict):
-    assert write(tmp_path / "quality", verdict)
+    write(tmp_path / "quality", verdict)
     rows = history.read(tmp_path / "quality")
     assert len(rows) == len(verdict.results)
     assert rows[0] == {
@@ -54,22 +53,9 @@ def test_what_is_recorded_is_read_again(tmp_path, verdict):
     assert rows[1]["observed"] == 2.5
 
 
-def test_one_validation_is_one_commit_and_an_attempt_is_recorded_once(tmp_path, verdict):
-    place = tmp_path / "quality"
-    assert [write(place, verdict), write(place, verdict), write(place, verdict, attempt=2), write(place, verdict, batch=2)] == [
-        True,
-        False,
-        True,
-        True,
-    ]
-    assert DeltaTable(str(place)).version() == 2
-    assert DeltaTable(str(place)).transaction_version("delays/0/quality/1") == 2
-    assert len(history.read(place)) == 3 * len(verdict.results)
-
-
 def test_the_last_validations_are_the_latest_in_time(tmp_path, verdict):
     for batch in (3, 1, 2):
-        history.record(tmp_path, verdict, pipeline="delays", generation=batch, batch=batch, attempt=1, at=NOON + timedelta(hours=batch))
+        write(tmp_path, verdict, batch=batch, generation=str(batch), at=NOON + timedelta(hours=batch))
     assert [row["batch"] for row in history.read(tmp_path, last=2)] == [2] * len(verdict.results) + [3] * len(verdict.results)
     assert history.read(tmp_path, last=0) == []
 
@@ -85,19 +71,3 @@ def test_a_long_observation_is_cut(tmp_path, pipeline, batch):
     written = DeltaTable(str(tmp_path)).to_pyarrow_table()["observed"].to_pylist()
     assert max(len(text) for text in written if text) < 11_000
     assert any(str(row["observed"]).endswith("…") for row in history.read(tmp_path))
-
-
-def test_the_same_results_of_another_process_are_noticed(tmp_path, verdict, monkeypatch):
-    """Between the question what is there and the write another process may have recorded the same validation."""
-    write(tmp_path, verdict)
-    append = deltalake.write_deltalake
-
-    def overtaken(*arguments, **options):
-        monkeypatch.undo()
-        write(tmp_path, verdict, batch=2)
-        append(*arguments, **options)
-
-    monkeypatch.setattr(deltalake, "write_deltalake", overtaken)
-    with pytest.raises(CommitFailedError):
-        write(tmp_path, verdict, batch=2)
-    assert len(history.read(tmp_path)) == 2 * len(verdict.results)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pytest
-from deltalake import write_deltalake
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.jobs.test_calendar_batches import Files
 from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival
-from windowmill.jobs.batch.adopting import same_quarantined
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness_in_process import judged, seen_after
@@ -132,21 +129,3 @@ def test_where_the_orchestrator_vouches_rows_find_closed_what_was_emitted(rows, 
     time = {"watermark": "data_interval_end", "lateness": lateness}
     found = judge(rows, arrival, time=time, seen=1_000, closed_by_file=by_file)
     check(found, rows, [(by_file[file] + lateness, by_file[file]) for file in files.file])
-
-
-def set_aside(*rows: str, reason: str = "null_time") -> pa.Table:
-    names = ("batch", "reason", "source_version", "row")
-    return pa.table(
-        [pa.array(part) for part in ([1] * len(rows), [reason] * len(rows), [0] * len(rows), [f'{{"k":"{row}"}}' for row in rows])],
-        names=names,
-    )
-
-
-@pytest.mark.covers("P7")
-def test_rows_set_aside_by_two_attempts_are_compared_each_as_often_as_it_came(tmp_path):
-    path = str(tmp_path / "quarantine")
-    write_deltalake(path, set_aside("a", "a", "b"))
-    assert same_quarantined(set_aside("b", "a", "a"), path, 1)
-    others = [set_aside("a", "b"), set_aside("a", "b", "b"), set_aside("a", "a", "c"), set_aside("a", "a", "b", reason="too_late")]
-    assert not any(same_quarantined(other, path, 1) for other in others)
-    assert not same_quarantined(set_aside("a", "a", "b"), path, 2)

@@ -22,7 +22,7 @@ from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness_in_process import judged, seen_after
 from windowmill.jobs.ways.lateness_on_spark import _closing
 from windowmill.jobs.ways.slice_stages import Slicing
-from windowmill.jobs.ways.slices_in_process import _fits, work
+from windowmill.jobs.ways.slices_in_process import _check_fits, work
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import SLICE, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -129,7 +129,7 @@ class Run:
         if self.state is not None and grids.any_end(after, through):
             start = self.state[SLICE]
             stored = self.state.filter(pc.and_(pc.greater_equal(start, grids.first_slice_after(after)), pc.less(start, through)))
-        assert _fits(told, stored, stage)
+        _check_fits(told, stored, stage)
         for part in work(told, stored, stage):
             for bare in part.windows:
                 found = result_rows(stage, bare)

@@ -88,7 +88,7 @@ def test_truncated_jar_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert jars.damaged_jars(jars.jars_folder()) == []
     for path in jars.jar_paths():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    victim = tmp_path / jars.jar_name("delta-storage")
+    victim = tmp_path / f"delta-storage-{jars.DELTA_VERSION}.jar"
     victim.write_bytes(victim.read_bytes()[:-1])
     monkeypatch.setenv("WINDOWMILL_JARS", str(tmp_path))
     check = doctor.check_jars()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs import test_revised_batches as revised
+from tests.jobs.collecting import collected
 from tests.jobs.test_calendar_batches import CUTS, SOURCE, Files
 from tests.jobs.test_calendar_batches import arrived as as_points
 from tests.jobs.test_calendar_batches import streams as over_calendars
@@ -287,12 +288,13 @@ def test_an_interval_that_is_vouched_for_makes_events_late(rows: list[Row], ends
 def test_a_batch_of_very_many_revisions_is_for_spark(monkeypatch: pytest.MonkeyPatch):
     run = LastingRun(pipeline_of(SLOTS, COUNTS, "revise", lateness="10 hours"))
     slicing, rows = Slicing(Input(**run.base), run.slices), [event(600, 600), event(5, 305)]
-    new = judged(revised.Collected(run.arrived(rows), None), slicing)  # type: ignore[arg-type]
+    new = judged(collected(run.arrived(rows)), slicing)
     emission = Emission(rows[0]["t"], None, 0, 0)
     monkeypatch.setattr(limits, "MOST_RESULTS", 32)
-    assert load(new, None, slicing, emission) is not None
+    load(new, None, slicing, emission)
     monkeypatch.setattr(limits, "MOST_RESULTS", 29)
-    assert load(new, None, slicing, emission) is None
+    with pytest.raises(limits.TooLargeError):
+        load(new, None, slicing, emission)
 
 
 @pytest.mark.parametrize("aggregates", [COUNTS, AGGREGATES], ids=["counts", "all"])
@@ -312,12 +314,13 @@ def test_an_event_in_too_many_windows_is_refused():
 def test_a_batch_of_very_many_partials_is_for_spark(monkeypatch: pytest.MonkeyPatch):
     run = LastingRun(pipeline_of(SLOTS, COUNTS))
     slicing = Slicing(Input(**run.base), run.slices)
-    new = judged(revised.Collected(run.arrived([event(5, 32), event(6, 6)]), None), slicing)  # type: ignore[arg-type]
+    new = judged(collected(run.arrived([event(5, 32), event(6, 6)])), slicing)
     emission = Emission(None, None, 0, 0)
     monkeypatch.setattr(limits, "MOST_PARTIALS", 5)
-    assert load(new, None, slicing, emission) is not None
+    load(new, None, slicing, emission)
     monkeypatch.setattr(limits, "MOST_PARTIALS", 4)
-    assert load(new, None, slicing, emission) is None
+    with pytest.raises(limits.TooLargeError):
+        load(new, None, slicing, emission)
 
 
 def test_days_that_a_zone_skips_hold_nothing_twice():

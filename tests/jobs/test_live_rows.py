@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.jobs.collecting import collected
 from tests.jobs.test_calendar_batches import arrived
 from tests.jobs.test_mixed_batches import COLUMNS, Batch, Run, at
-from tests.jobs.test_session_batches import Collected
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.lateness_in_process import seen_after
@@ -30,11 +30,15 @@ def is_computed_here(window: dict[str, Any], path: str) -> bool:
         "aggregates": {"n": {"count": "*"}},
     }
     pipeline = Pipeline.model_validate(spec | {"emit": "revise"})
-    run, new = Run(pipeline, path), Collected(arrived(ROWS), None)  # type: ignore[arg-type] - there is no Spark
+    run, new = Run(pipeline, path), collected(arrived(ROWS))
     seen = seen_after(new.table, None)
     assert seen is not None
     [part] = run.parts(Batch(pipeline=pipeline, columns=COLUMNS, builds_state=True, check=RowCheck(path)))
-    return part.few(new, Emission(seen, seen, AXIS_BEGIN, seen)) is not None
+    try:
+        part.here(new, Emission(seen, seen, AXIS_BEGIN, seen))
+    except limits.TooLargeError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(

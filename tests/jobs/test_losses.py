@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from windowmill.jobs.batch.losses import loss_of
-from windowmill.jobs.spark.staging import Staged
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -28,28 +27,27 @@ def pipeline(*, integers: bool = False, **time: Any) -> Pipeline:
     )  # fmt: skip
 
 
-def staged(reasons: list[str], times: list[int | None], watermarks: list[int | None], *, integers: bool = False) -> Staged:
+def staged(reasons: list[str], times: list[int | None], watermarks: list[int | None], *, integers: bool = False) -> list[pa.RecordBatch]:
     """Quarantined rows; in order."""
     instant = pa.int64() if integers else pa.timestamp("us", "UTC")
     rows = [{"k": f"k{n}", "t": time, "secret": "v"} for n, time in enumerate(times)]
-    return Staged.of_table(
-        pa.table(
-            {
-                "reason": reasons,
-                "detail": pa.array([DETAIL if reason == "bad_condition" else None for reason in reasons], pa.string()),
-                "event_time": pa.array(times, pa.int64()).cast(instant),
-                "watermark": pa.array(watermarks, pa.int64()).cast(instant),
-                "row": [json.dumps(row) for row in rows],
-            }
-        )
+    table = pa.table(
+        {
+            "reason": reasons,
+            "detail": pa.array([DETAIL if reason == "bad_condition" else None for reason in reasons], pa.string()),
+            "event_time": pa.array(times, pa.int64()).cast(instant),
+            "watermark": pa.array(watermarks, pa.int64()).cast(instant),
+            "row": [json.dumps(row) for row in rows],
+        }
     )
+    return table.to_batches()
 
 
-def late(lags: list[int], **axis: Any) -> Staged:
+def late(lags: list[int], **axis: Any) -> list[pa.RecordBatch]:
     return staged(["too_late"] * len(lags), [100 * HOUR - lag for lag in lags], [100 * HOUR] * len(lags), **axis)
 
 
-def told(rows: Staged, spec: Pipeline, **given: Any) -> str:
+def told(rows: list[pa.RecordBatch], spec: Pipeline, **given: Any) -> str:
     return loss_of(rows, spec, **{"rows_read": 1_000, "seen": 100 * HOUR, "first": True} | given).describe()
 
 

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
 from tests.checkpoints.records import commit, plan
+from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.features import check_appendable
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
@@ -21,7 +22,6 @@ from windowmill.checkpoints.record_merging import FAN
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.answers import history_of, quality_of, status_of
 from windowmill.jobs.commands.maintenance import maintain
-from windowmill.jobs.spark import staging
 from windowmill.windowing.errors import StateCorruptError, StateError
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -42,8 +42,8 @@ def with_batches(pipeline, count: int) -> Places:
     ledger = Ledger.open(pipeline)
     for number in range(ledger.count, ledger.count + count):
         at = datetime.now(UTC)
-        ledger.record_plan(plan(number, meaning=pipeline.meaning_hash()), at)
-        ledger.record_commit(plan(number), commit(seen=number, emitted=number, rows_read=3, rows_published=2), at)
+        outcome = commit(seen=number, emitted=number, rows_read=3, rows_published=2)
+        ledger.record(plan(number, meaning=pipeline.meaning_hash()), outcome, {}, at)
     return Places.of(pipeline)
 
 
@@ -78,27 +78,18 @@ def test_superseded_and_uncommitted_files_of_the_ledger_go_by_age(pipeline):
 
 
 @pytest.mark.covers("D6")
-def test_what_dead_attempts_staged_goes(pipeline, tmp_path):
-    root = Path(Places.of(pipeline).root)
-    (root / staging.STAGING / "attempt" / "rows").mkdir(parents=True)
-    (root / staging.STAGING / "attempt" / "rows" / "part-0.parquet").write_bytes(b"rows")
+def test_what_dead_attempts_wrote_goes_by_age(pipeline):
+    write_deltalake(pipeline.sink.path, pa.table({"n": [1]}))
+    schema = pa.schema([("n", pa.int64())])
+    left: list[Path] = []
+    for attempt in ("dead", "running"):
+        with FileWriter(pipeline.sink.path, schema, batch=3, attempt=attempt.encode().hex(), task=0) as writer:
+            writer.write(pa.table({"n": [2]}))
+        left += [Path(pipeline.sink.path) / file.path for file in writer.close()]
+    aged(left[0], days=8)
     maintain(pipeline, Progress(Console(quiet=True)))
-    assert not (root / staging.STAGING).exists()
-
-
-@pytest.mark.covers("D6")
-def test_on_object_storage_only_old_leftovers_go(tmp_path):
-    # A URI takes the way of object storage, where no lease tells that an attempt is dead.
-    root = tmp_path / "checkpoints"
-    for name in ("dead", "running"):
-        (root / staging.STAGING / name / "rows").mkdir(parents=True)
-        (root / staging.STAGING / name / "rows" / "part-0.parquet").write_bytes(b"rows")
-    aged(root / staging.STAGING / "dead", days=8)
-    staging.clear_leftovers(root.as_uri(), running=True)
-    assert [path.name for path in (root / staging.STAGING).iterdir()] == ["running"]
-    staging.clear_leftovers((tmp_path / "nowhere").as_uri(), running=True)
-    staging.clear(f"{root.as_uri()}/{staging.STAGING}/running")
-    assert list((root / staging.STAGING).iterdir()) == []
+    assert [file.exists() for file in left] == [False, True]
+    assert DeltaTable(pipeline.sink.path).to_pyarrow_table().to_pydict() == {"n": [1]}
 
 
 def test_status_and_history_of_a_long_life(pipeline):

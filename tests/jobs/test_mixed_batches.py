@@ -9,15 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Schema, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs import test_calendar_batches
+from tests.jobs.collecting import collected, computed
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, Files, arrived
-from tests.jobs.test_session_batches import ALLOWED, GAPS, GRIDS, MINUTE, Collected, some, streams
+from tests.jobs.test_session_batches import ALLOWED, GAPS, GRIDS, MINUTE, some, streams
 from tests.strategies import ARRIVALS, Arrival, arriving, between_commits, shared
-from windowmill.checkpoints.state.base import StateTable
+from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.joint import compact_entries, joint_schema, own_rows
 from windowmill.checkpoints.state.partials import Needed, compact_partials, slice_schema
 from windowmill.checkpoints.state.wanted import OpenSessions, WithSpans, may_hold
@@ -25,7 +26,6 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input, TableInput
-from windowmill.jobs.ways.joining import joined
 from windowmill.jobs.ways.lateness_in_process import seen_after
 from windowmill.jobs.ways.live_rows import LiveRowPart
 from windowmill.jobs.ways.positions import PositionPart
@@ -114,17 +114,15 @@ class Run:
         table = arrived(rows, files)
         # A user's function is told all columns as they are in the source.
         told = table.set_column(table.schema.get_field_index("t"), "t", table.column(TIME).cast(SOURCE.field("t").type))
-        new = Collected(told, None)  # type: ignore[arg-type] - there is no Spark
+        new = collected(told)
         self.seen = seen_after(new.table, self.seen)
         assert self.seen is not None
         after = AXIS_BEGIN if self.emitted is None else self.emitted
         through = max(after, self.seen - batch.disorder - batch.lateness)
         emission = Emission(self.seen, through, after, through)
         parts = self.parts(batch)
-        table = StateTable(None, self.path, joint_schema(self.pipeline, [part.schema for part in parts]), check)  # type: ignore[arg-type]
-        loaded = [part.few(new, emission) for part in parts]
-        assert None not in loaded
-        done = joined(new, parts, loaded, batch, table.schema)  # type: ignore[arg-type]
+        schema = joint_schema(self.pipeline, [part.schema for part in parts])
+        done = computed(new, parts, [part.here(new, emission) for part in parts], batch, schema)
         refused = [] if done.judged is None else files.refused(done.judged, first)
         assert done.rows_applied + len(refused) == len(rows)
         self.refused, self.late = self.refused + refused, self.late + done.rows_late
@@ -132,8 +130,7 @@ class Run:
             bounds = [done.rows[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
             self.rows += [row | {"window_start": a, "window_end": b} for row, a, b in zip(done.rows.to_pylist(), *bounds, strict=True)]
         if done.state is not None:
-            assert isinstance(done.state, pa.Table)
-            table.remember(done.state, done.new_state, app_id="app", batch=self.batch, metadata="{}")
+            write_deltalake(self.path, done.state.sort_by([(name, "ascending") for name in order_of(schema.names)]), mode="append")
         self.batch, self.emitted = self.batch + 1, through
 
 

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.jobs.collecting import collected, computed
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, VALUES, Files, arrived, feed_in_batches, streams
-from tests.jobs.test_session_batches import COLUMNS, Collected, in_thirds
+from tests.jobs.test_session_batches import COLUMNS, in_thirds
 from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, delays, many, shared
 from tests.windowing.calendar_cases import CALENDARS, WINDOWS
 from tests.windowing.test_slices import same
 from windowmill.checkpoints.state.wanted import condition
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.joining import joined
 from windowmill.jobs.ways.lateness_in_process import seen_after
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import judged as judged_rows
@@ -81,6 +81,11 @@ def pipeline_of(windows: dict[str, dict[str, Any]], aggregates: dict[str, Any], 
     return Pipeline.model_validate(spec)
 
 
+def sliced(slices: Any) -> Any:
+    """The part of the pipeline's windows on grids."""
+    return SimpleNamespace(way="slices", grids=slices.grids.grids)
+
+
 class Run:
     """The batches of a pipeline, each computed as a small one is, over a state that is written and read back."""
 
@@ -111,7 +116,7 @@ class Run:
         by_file = (AXIS_BEGIN if self.emitted is None else self.emitted,) * len(files.commits) if self.vouched else None
         progress = {"seen": self.seen, "emitted": self.emitted, "closed_by_file": by_file, "commits": files.commits}
         batch = Input(**self.base, batch=self.batch, **progress)
-        new = None if rows is None else Collected(self.arrived(rows, files), None)  # type: ignore[arg-type] - there is no Spark
+        new = None if rows is None else collected(self.arrived(rows, files))
         if new is not None:
             self.seen = seen_after(new.table, self.seen)
         assert self.seen is not None
@@ -123,10 +128,8 @@ class Run:
         wanted = slicing.wanted(emission, revised_after(judged, slicing))
         stored = None if wanted is None or self.state is None else self.restored(self.state.filter(self.holding(wanted)), slicing)
         loaded = load(judged, stored, slicing, emission)
-        assert loaded is not None
         self.read = 0 if loaded.stored is None else len(loaded.stored)
-        part: Any = SimpleNamespace(way="slices", grids=self.slices.grids.grids)
-        done = joined(new, [part], [loaded], batch, slicing.stage.storing.schema)
+        done = computed(new, [sliced(self.slices)], [loaded], batch, slicing.stage.storing.schema)
         refused = [] if done.judged is None else files.refused(done.judged, first)
         assert done.rows_applied + len(refused) == len(rows or [])
         self.refused += refused
@@ -394,10 +397,9 @@ def test_a_backfill_shows_the_revisions_of_its_range_alone():
     batch = Input(**run.base)
     slicing = Slicing(batch, run.slices)
     emission = Emission(None, None, 10 * MINUTE, 30 * MINUTE)
-    new = Collected(arrived(rows), None)  # type: ignore[arg-type]
+    new = collected(arrived(rows))
     loaded = load(judged_rows(new, slicing), None, slicing, emission)
-    assert loaded is not None
-    done = loaded.compute()
+    done = computed(new, [sliced(run.slices)], [loaded], batch, slicing.stage.storing.schema)
     assert done.state is None
     assert done.rows is not None
     ends = [end // MINUTE for end in done.rows["window_end"].cast(pa.int64()).to_pylist()]

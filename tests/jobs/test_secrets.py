@@ -210,8 +210,7 @@ def test_what_a_pipeline_writes_and_says_holds_no_credentials(tmp_path, capsys):
         batch=0, attempt="a", generation="g", source_id="s", from_version=-1, to_version=0, now_us=0,
         meaning=pipeline.meaning_hash(), source_schema="{}",
     )  # fmt: skip
-    ledger.record_plan(plan, at)
-    ledger.record_commit(plan, Commit(seen=0, emitted=0, verdict="passed"), at)
+    ledger.record(plan, Commit(seen=0, emitted=0, verdict="passed"), {}, at)
     page = tmp_path / "report.html"
     write_report(pipeline, out=str(page))
     assert "CANARY" not in page.read_text()

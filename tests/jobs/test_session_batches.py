@@ -15,18 +15,17 @@ from deltalake import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.jobs.collecting import collected, computed
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, VALUES, Files, arrived, compare, feed_in_batches
 from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits, delays, many
 from windowmill.checkpoints.state.joint import joint_schema
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
-from windowmill.jobs.sources.columns import REASON, Columns
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.ways import slices_in_process
 from windowmill.jobs.ways.base import Loaded
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.joining import joined
 from windowmill.jobs.ways.lateness_in_process import seen_after
-from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.sessions import stage_of
 from windowmill.jobs.ways.sessions_in_process import LoadedInProcess
 from windowmill.jobs.ways.slice_stages import Slicing
@@ -79,13 +78,6 @@ def pipeline_of(windows: list[str], aggregates: dict[str, Any], emit: str = "fin
     return Pipeline.model_validate(spec)
 
 
-class Collected(NewRows):
-    """Rows that are not in Spark."""
-
-    def refused(self) -> Any:
-        return self.table.filter(pc.is_valid(self.table.column(REASON)))
-
-
 class Run:
     """The batches of a pipeline, each computed as a small one is."""
 
@@ -113,7 +105,7 @@ class Run:
         by_file = None if vouched is None else (AXIS_BEGIN if self.emitted is None else self.emitted,) * len(files.commits)
         progress = {"seen": self.seen, "emitted": self.emitted, "closed_by_file": by_file, "commits": files.commits}
         batch = Input(**self.base, batch=self.batch, **progress)
-        new = None if rows is None else Collected(arrived(rows, files), None)  # type: ignore[arg-type] - there is no Spark
+        new = None if rows is None else collected(arrived(rows, files))
         if new is not None:
             self.seen = seen_after(new.table, self.seen)
         after = AXIS_BEGIN if self.emitted is None else self.emitted
@@ -130,14 +122,13 @@ class Run:
             wanted = slicing.wanted(emission, slices_in_process.revised_after(judged, slicing))
             own = slicing.stage.storing.schema
             on_grids = slices_in_process.load(judged, self.stored(wanted, own), slicing, emission)
-            assert on_grids is not None
             loaded.append(on_grids)
             schemas, parts = [own, *schemas], [SimpleNamespace(way="slices", grids=self.slices.grids.grids), *parts]
         open_ones = OpenSessions(self.sessions.gaps, after)
         fragments = self.stored(open_ones, stage.schema)
         self.read = 0 if fragments is None else len(fragments)
         loaded.append(LoadedInProcess(new, stage.schema.empty_table() if fragments is None else fragments, stage, batch))
-        done = joined(new, cast("Any", parts), loaded, batch, joint_schema(batch.pipeline, schemas))
+        done = computed(new, cast("Any", parts), loaded, batch, joint_schema(batch.pipeline, schemas))
         refused = [] if done.judged is None else files.refused(done.judged, first)
         assert done.rows_applied + len(refused) == len(rows or [])
         self.refused += refused

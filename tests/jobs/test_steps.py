@@ -1,164 +1,59 @@
-"""The steps of a batch over stand-ins for Spark and the tables: their order, the gate, and what the commit tells."""
+"""The steps of a batch over tables: their order, what a failure leaves, what the record tells, and what a backfill replaces. No Spark."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from tests.checkpoints.records import plan
-from tests.spark.harness import quiet
-from windowmill.checkpoints.batches import Written
-from windowmill.expectations.gate import Verdict
-from windowmill.jobs.batch import steps
-from windowmill.jobs.spec_checks import runnable_of
-from windowmill.jobs.ways import balance, input
-from windowmill.jobs.ways.base import Applied, Computed
-from windowmill.jobs.ways.emission import Emission
+from tests.spark.harness import BASE, MINUTE, Bench, differences, quiet
+from windowmill.checkpoints import failpoints
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.jobs.batch import loop, steps
+from windowmill.jobs.batch.engine import VARIABLE
+from windowmill.jobs.ways import input
+from windowmill.jobs.ways.balance import check_balance
 from windowmill.jobs.ways.input import TableInput
-from windowmill.windowing.errors import HeldError, WindowmillError
+from windowmill.jobs.ways.task_output import Output
+from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.specfile import parse_pipeline
 
-PIPELINE = parse_pipeline(
-    {
-        "pipeline": "p",
-        "source": {"path": "/source"},
-        "time": {"column": "t", "unit": "none"},
-        "windows": [{"name": "w", "type": "tumbling", "size": 10}],
-        "aggregates": {"n": {"count": "*"}},
-        "sink": {"path": "/sink"},
-    }
-)
-ROWS = pa.table({"window": ["w"], "n": [1]})
+SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
+SPEC: dict[str, Any] = {
+    "windows": [SLOTS],
+    "aggregates": {"n": {"count": "*"}, "total": {"sum": "i"}},
+    "time": {"column": "t", "disorder": "0 minutes"},
+}
 
 
-class Attempt:
-    """Records what a batch asks of the protocol."""
-
-    id = "me"
-
-    def __init__(self, landed: str | None = None) -> None:
-        self.landed, self.written, self.writes = landed, {"sink": Written(3, "id", 7)}, []
-        self.counts: dict[str, int | None] = {}
-
-    def verdict(self) -> str | None:
-        return self.landed
-
-    def app_id(self, role: str) -> str:
-        return f"app/{role}"
-
-    def metadata(self, **more: str) -> str:
-        return json.dumps(more)
-
-    def write(self, role: str, write: Callable[[], object], _same: Callable[[], bool], *, count: int | None = None) -> Any:
-        self.writes.append(role)
-        self.counts[role] = count
-        write()
-        return SimpleNamespace(version=7)
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setenv(VARIABLE, "local")
+    return Bench(tmp_path, dict(SPEC))
 
 
-def batch_of(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
-    """A batch whose constructor, which opens tables, has not run; ``held`` and ``recorded`` are noted instead of written."""
-    made: Any = object.__new__(steps._Steps)
-    made.runnable, made.pipeline, made.attempt, made.plan, made.progress = (
-        runnable_of(PIPELINE),
-        PIPELINE,
-        attempt,
-        plan(3, **values),
-        quiet(),
-    )
-    made.places, made.ledger = SimpleNamespace(held="/held", quarantine="/quarantine"), SimpleNamespace(open_batch=None)
-    made.batch = SimpleNamespace(reading=SimpleNamespace(rows_ignored=5), sink_schema=ROWS.schema, instants=False)
-    made.spark, made.collected = None, ROWS
-    made.noted = []
-    monkeypatch.setattr(steps._Steps, "_hold", lambda self, *_: self.noted.append("held"))
-    monkeypatch.setattr(steps._Steps, "_record", lambda self, *_: self.noted.append("recorded"))
-    return made
+def row(minute: float | None, key: str = "a") -> dict[str, Any]:
+    at = None if minute is None else BASE + int(minute * MINUTE)
+    return {"k": key, "site": 1, "t": at, "v": 1.0, "i": 1, "label": "x", "id": "e"}
 
 
-def result(quarantined: Any = None, **values: Any) -> Applied:
-    counts = {"rows": ROWS, "windows": {"w": (1, 10, 10)}, "rows_applied": 6, "rows_late": 2}
-    return Applied(Emission(20, 10, 0, 10), Computed(**counts | values), 9, quarantined)
+def data_files(folder: str) -> set[str]:
+    return {path.name for path in Path(folder).glob("part-*.parquet")}
 
 
-@pytest.mark.covers("Q1")
-def test_a_batch_that_a_critical_rule_fails_is_held_unless_it_has_been_ruled_on(monkeypatch):
-    monkeypatch.setattr(steps, "validate", lambda *_, **__: Verdict("held", ()))
-    held = batch_of(Attempt(), monkeypatch)
-    with pytest.raises(HeldError, match="batch 3 is held, nothing was published"):
-        held.validate(result(), None)
-    assert held.noted == ["recorded", "held"]
-    for ruling, verdict in (("release", "released"), ("discard", "discarded")):
-        ruled = batch_of(Attempt(), monkeypatch)
-        assert ruled.validate(result(), ruling) == verdict
-        assert ruled.noted == ["recorded"]
+def named(folder: str) -> set[str]:
+    return {Path(uri).name for uri in DeltaTable(folder).file_uris()}
 
 
-@pytest.mark.covers("Q1")
-def test_what_an_earlier_attempt_published_is_not_validated_again(monkeypatch):
-    monkeypatch.setattr(steps, "validate", lambda *_, **__: Verdict("held", ()))
-    found = batch_of(Attempt("warned"), monkeypatch)
-    assert found.validate(result(), None) == "warned"
-    assert found.noted == []
-
-
-def test_a_discarded_batch_publishes_no_rows_and_its_commit_says_so(monkeypatch):
-    batch = batch_of(Attempt(), monkeypatch)
-    assert batch.publish(result(), "discarded") is None
-    assert batch.attempt.writes == []
-    told = batch._outcome(result(), "discarded", None, 4)
-    assert (told.rows_published, told.windows, told.verdict) == (0, {}, "discarded")
-
-
-def test_the_sinks_commit_tells_its_verdict(monkeypatch):
-    """An attempt that finds the rows published takes it from there."""
-    told = []
-    monkeypatch.setattr(steps.sink, "takes_table", lambda *_: True)
-    monkeypatch.setattr(steps.sink, "publish", lambda *_, metadata, **__: told.append(json.loads(metadata)))
-    batch = batch_of(Attempt(), monkeypatch)
-    assert batch.publish(result(), "released") == 7
-    assert told == [{"verdict": "released"}]
-
-
-@pytest.mark.parametrize(("builds_state", "counts"), [(True, {"sink": 1, "quarantine": 4}), (False, {"sink": None})])
-def test_a_commit_is_to_hold_the_rows_computed_unless_it_replaces_others(monkeypatch, builds_state, counts):
-    monkeypatch.setattr(steps.sink, "takes_table", lambda *_: True)
-    monkeypatch.setattr(steps.sink, "publish", lambda *_, **__: None)
-    monkeypatch.setattr(steps, "prepare", lambda *_: None)
-    own = {} if builds_state else {"action": "backfill", "range_from": 0, "range_to": 10, "builds_state": False}
-    batch = batch_of(Attempt(), monkeypatch, **own)
-    batch.publish(result(quarantined=SimpleNamespace(schema=None, rows=4, append_to=lambda *_, **__: None)), "passed")
-    assert batch.attempt.counts == counts
-
-
-@pytest.mark.covers("P8")
-@pytest.mark.parametrize(("builds_state", "writes"), [(True, ["quarantine"]), (False, [])], ids=["run", "backfill of a running pipeline"])
-def test_only_batches_that_go_on_set_rows_aside(monkeypatch, builds_state, writes):
-    """A backfill reads rows again that the batches before it have set aside."""
-    monkeypatch.setattr(steps._Steps, "_publish", lambda *_: 7)
-    monkeypatch.setattr(steps, "prepare", lambda *_: None)
-    staged = SimpleNamespace(schema=None, rows=4, append_to=lambda *_, **__: None)
-    own = {} if builds_state else {"action": "backfill", "range_from": 0, "range_to": 10, "builds_state": False}
-    batch = batch_of(Attempt(), monkeypatch, **own)
-    batch.publish(result(quarantined=staged), "passed")
-    assert batch.attempt.writes == writes
-
-
-def test_the_commit_tells_what_was_read_and_what_was_written_where(monkeypatch):
-    told = batch_of(Attempt(), monkeypatch)._outcome(result(quarantined=SimpleNamespace(rows=3), new_state=11), "passed", 7, 8)
-    assert (told.seen, told.emitted, told.window_end_min, told.window_end_max) == (20, 10, 10, 10)
-    assert (told.rows_read, told.rows_applied, told.rows_late, told.rows_quarantined, told.rows_ignored) == (9, 6, 2, 3, 5)
-    assert (told.sink_version, told.state_version, told.slices, told.rows_published) == (7, 8, 11, 1)
-    assert told.written == {"sink": Written(3, "id", 7)}
-    assert told.attempt == "me"
-
-
-def test_the_ledger_is_told_last(monkeypatch):
+def test_the_record_comes_before_the_commits(monkeypatch):
     called = []
 
     class Steps:
@@ -171,52 +66,165 @@ def test_the_ledger_is_told_last(monkeypatch):
 
     monkeypatch.setattr(steps, "_steps", opened)
     steps.run_batch(*[None] * 4)  # type: ignore[arg-type]
-    assert called == ["survey", "restore", "apply", "validate", "publish", "remember", "commit", "compact"]
+    assert called == ["compute", "validate", "record", "publish", "compact"]
 
 
-def applied(monkeypatch: pytest.MonkeyPatch, *, counted: int, set_aside: int, logged: int | None, filtered: bool = False) -> Applied:
-    """A batch of ten rows that the source's log tells to be ``logged``."""
-    monkeypatch.setattr(balance, "set_aside", lambda *_: SimpleNamespace(rows=set_aside, drop=lambda: None))
+def test_a_batch_that_fails_before_its_record_leaves_no_files(bench, monkeypatch):
+    bench.land([row(1), row(None), row(25)])
+
+    def broken(*_: object, **__: object) -> None:
+        assert data_files(bench.sink), "the results have been written"
+        raise RuntimeError("the gate is broken")
+
+    monkeypatch.setattr(steps, "validate_files", broken)
+    with pytest.raises(RuntimeError, match="the gate is broken"):
+        bench.run()
+    places = Places.of(bench.pipeline)
+    assert [data_files(folder) for folder in (bench.sink, places.state, places.quarantine)] == [set(), set(), set()]
+    assert Ledger.open(bench.pipeline).count == 0
+
+
+def test_a_batch_that_fails_while_it_is_computed_leaves_no_files(bench, monkeypatch):
+    bench.land([row(1), row(None), row(25)])
+
+    def unbalanced(*_: object) -> None:
+        raise WindowmillError("rows must balance")
+
+    monkeypatch.setattr("windowmill.jobs.batch.compute.check_balance", unbalanced)
+    with pytest.raises(WindowmillError, match="must balance"):
+        bench.run()
+    places = Places.of(bench.pipeline)
+    assert [data_files(folder) for folder in (bench.sink, places.state, places.quarantine)] == [set(), set(), set()]
+
+
+def test_the_record_tells_what_was_read_and_which_files_were_written(bench):
+    bench.land([row(1), row(12), row(None), row(25)])
+    [done] = bench.run()
+    told, places = done.commit, Places.of(bench.pipeline)
+    assert (told.seen, told.emitted) == (BASE + 25 * MINUTE, BASE + 25 * MINUTE)
+    assert (told.window_end_min, told.window_end_max) == (BASE + 10 * MINUTE, BASE + 20 * MINUTE)
+    assert (told.rows_read, told.rows_applied, told.rows_late, told.rows_quarantined) == (4, 3, 0, 1)
+    assert (told.windows, told.rows_published, told.slices, told.verdict) == ({"slots": 2}, 2, 3, "passed")
+    changes = Ledger.open(bench.pipeline).changes_of(Ledger.open(bench.pipeline).batches()[0])
+    folders = {"sink": bench.sink, "state": places.state, "quarantine": places.quarantine, "quality": places.quality}
+    assert changes.keys() == folders.keys()
+    for role, folder in folders.items():
+        assert {file.path for file in changes[role].adds} == named(folder) == data_files(folder)
+        assert all(done.plan.attempt in name for name in named(folder)), "names tell the attempt"
+
+
+def test_a_batch_without_results_publishes_none(bench):
+    bench.land([row(1)])
+    [first] = bench.run()
+    version = DeltaTable(bench.sink).version()  # the first batch makes the sink
+    bench.land([row(2)])
+    [second] = bench.run()
+    assert (first.commit.rows_published, second.commit.rows_published) == (0, 0)
+    assert (DeltaTable(bench.sink).version(), data_files(bench.sink)) == (version, set())
+    assert len(named(Places.of(bench.pipeline).state)) == 2
+
+
+@pytest.mark.covers("P8")
+def test_a_backfill_of_a_running_pipeline_sets_no_rows_aside_again(bench):
+    rows = [row(1), row(None), row(12), row(25), row(47)]
+    bench.land(rows)
+    bench.run()
+    places, before = Places.of(bench.pipeline), bench.rows()
+    quarantined, state = data_files(places.quarantine), DeltaTable(places.state).version()
+    done = loop.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 20 * MINUTE)
+    assert (done.commit.rows_read, done.commit.rows_quarantined) == (5, 1)
+    assert (data_files(places.quarantine), DeltaTable(places.state).version()) == (quarantined, state)
+    assert bench.rows() == before
+
+
+def test_a_backfill_rewrites_only_files_with_rows_of_its_range(bench):
+    for minutes in ([1, 12, 25], [33, 47], [58, 71]):
+        bench.land([row(minute) for minute in minutes])
+        bench.run()
+    before, files = bench.rows(), named(bench.sink)
+    assert len(files) == 3
+    done = loop.backfill(bench.pipeline, quiet(), begin=BASE + 10 * MINUTE, end=BASE + 30 * MINUTE)
+    changes = Ledger.open(bench.pipeline).changes_of(Ledger.open(bench.pipeline).batches()[-1])["sink"]
+    # The first file keeps the window that ends after 10 minutes, and the second the one after 40.
+    assert (len(changes.removes), [file.rows for file in changes.kept], sum(file.rows for file in changes.adds)) == (2, [2], 2)
+    assert len(files & named(bench.sink)) == 1
+    assert done.commit.rows_published == 2
+    assert differences(bench.rows(), before) == []
+
+
+@pytest.mark.covers("P8")
+@pytest.mark.parametrize("at", ["record.begin", "batch.before"])
+def test_what_a_crash_before_the_record_leaves_is_no_part_of_a_table(bench, monkeypatch, at):
+    class Killed(BaseException):
+        pass
+
+    def die(point: str) -> None:
+        if point == at:
+            raise Killed
+
+    bench.land([row(1), row(12)])
+    monkeypatch.setattr(failpoints, "reach", die)
+    monkeypatch.setattr(steps, "reach", die)
+    monkeypatch.setattr("windowmill.checkpoints.ledger.reach", die)
+    with monkeypatch.context() as patch:
+        patch.setattr(steps._Steps, "release", lambda self: None)  # a killed process releases nothing
+        with pytest.raises(Killed):
+            bench.run()
+    monkeypatch.undo()
+    left = data_files(bench.sink)
+    assert len(left) == 1
+    [done] = bench.run()
+    assert (done.plan.batch, done.commit.rows_published, len(bench.rows())) == (0, 1, 1)
+    assert left.isdisjoint(named(bench.sink))
+
+
+def balanced(*, applied: int, quarantined: int, logged: int | None, filtered: bool = False) -> None:
+    """Check a batch of ten rows that the source's log tells to be ``logged``."""
     source = SimpleNamespace(filter="v > 1" if filtered else None)
-    batch: Any = SimpleNamespace(
-        plan=plan(3),
-        columns=SimpleNamespace(struct=SimpleNamespace(names=[])),
-        files=[SimpleNamespace(rows=logged)],
-        pipeline=PIPELINE,
-        runnable=SimpleNamespace(source=source),
-    )
-    judged: Any = object()
-    return balance.settle(batch, Emission(1, 1, 0, 1), Computed(rows_applied=counted, judged=judged), 10, "/staging")
+    pipeline = parse_pipeline(Bench(Path("/nowhere"), dict(SPEC)).spec)
+    own = {"plan": plan(3), "files": [SimpleNamespace(rows=logged)], "pipeline": pipeline, "runnable": SimpleNamespace(source=source)}
+    batch: Any = SimpleNamespace(**own)
+    check_balance(batch, Output(rows_applied=applied, reasons={"null_time": quarantined}), 10)
 
 
 @pytest.mark.parametrize(
     "counts",
     [
-        {"counted": 9, "set_aside": 1, "logged": 10},
-        {"counted": 10, "set_aside": 0, "logged": None},
-        {"counted": 10, "set_aside": 0, "logged": 12, "filtered": True},
+        {"applied": 9, "quarantined": 1, "logged": 10},
+        {"applied": 10, "quarantined": 0, "logged": None},
+        {"applied": 10, "quarantined": 0, "logged": 12, "filtered": True},
     ],
     ids=str,
 )
-def test_rows_read_are_applied_or_set_aside(monkeypatch, counts):
-    assert applied(monkeypatch, **counts).rows_read == 10
+def test_rows_that_balance_are_published(counts):
+    balanced(**counts)
 
 
 @pytest.mark.parametrize(
     "counts",
     [
-        {"counted": 9, "set_aside": 0, "logged": 10},
-        {"counted": 9, "set_aside": 2, "logged": 10},
-        {"counted": 10, "set_aside": 0, "logged": 11},
+        {"applied": 9, "quarantined": 0, "logged": 10},
+        {"applied": 9, "quarantined": 2, "logged": 10},
+        {"applied": 10, "quarantined": 0, "logged": 11},
     ],
     ids=str,
 )
-def test_a_batch_that_loses_or_doubles_rows_is_not_published(monkeypatch, counts):
+def test_rows_that_do_not_balance_are_refused(counts):
     with pytest.raises(WindowmillError, match="they must balance, so nothing was published"):
-        applied(monkeypatch, **counts)
+        balanced(**counts)
 
 
-def test_the_future_begins_where_the_plan_was_made_however_late_the_retry(monkeypatch):
+def test_rows_of_the_state_have_the_columns_of_all_parts(bench):
+    bench.changes["windows"] = [SLOTS, {"name": "visits", "type": "session", "gap": "5 minutes"}]
+    bench.land([row(1), row(3), row(12)])
+    bench.run()
+    state = DeltaTable(Places.of(bench.pipeline).state).to_pyarrow_table()
+    of_slices, of_sessions = (state.filter(pa.compute.is_valid(state[name])) for name in ("_slice", "_gap"))
+    assert len(of_slices) + len(of_sessions) == len(state)
+    assert min(len(of_slices), len(of_sessions)) > 0
+
+
+def test_the_future_begins_where_the_plan_was_made_however_late_it_is_carried_out(monkeypatch):
     seen = []
 
     class EnoughError(Exception):
@@ -227,7 +235,7 @@ def test_the_future_begins_where_the_plan_was_made_however_late_the_retry(monkey
         raise EnoughError
 
     monkeypatch.setattr(input, "read_rows", read_rows)
-    batch: Any = SimpleNamespace(plan=plan(0, now_us=77), pipeline=PIPELINE, runnable=None, source=None, reading=None)
+    batch: Any = SimpleNamespace(plan=plan(0, now_us=77), runnable=None, source=None, reading=None)
     spark: Any = None
     with pytest.raises(EnoughError):
         TableInput.read(batch, spark)

@@ -1,4 +1,4 @@
-"""A pipeline's source, tables and ledger in memory, under the product's own protocol code.
+"""A pipeline's source, tables, data files and ledger in memory, under the product's own protocol code.
 
 Every write is a point at which a scheduler may let a process die before it, die after it, lose the response, or let another process go
 first (:mod:`tests.simulator.scheduler`). Nothing here decides what is right: that is the ledger and :mod:`windowmill.checkpoints.protocol`.
@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from windowmill.checkpoints.batches import Commit, Plan, RunPlan
+from windowmill.checkpoints.batches import Changes, Commit, Plan, RunPlan, identity_of
+from windowmill.checkpoints.committer import Publication
+from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import Change, Landed, Standing
-from windowmill.checkpoints.protocol import Attempt, abandon, refuse_landed, verify
+from windowmill.checkpoints.protocol import ORDER, record, refuse_landed, rule, settle, verify
 from windowmill.checkpoints.records import Record
-from windowmill.windowing.errors import FencedError, HeldError, LedgerBehindError, LedgerError
+from windowmill.windowing.errors import FencedError, HeldError, LedgerBehindError, OutOfTurnError, StateCorruptError
 
 NAME, MEANING = "simulated", "meaning"
 #: A value that a critical expectation refuses.
 UNLUCKY = 13
-#: The order in which a batch writes.
-WRITES = ("plan", "quality", "sink", "quarantine", "state", "commit")
+#: The order in which a batch writes: its files, its record, and a commit to each table.
+WRITES = ("files", "batch", *ORDER)
+#: The order in which a batch that is held writes, and then a ruling that publishes it.
+HELD_WRITES, RULING_WRITES = ("files", "batch", "quality", "held"), ("ruling", "sink", "quarantine", "state")
 Probe = Callable[[str, Callable[[], None]], None]
 
 
@@ -38,77 +42,118 @@ def at_once(name: str, write: Callable[[], None]) -> None:
 
 
 @dataclass
+class Log:
+    """The commits of a table and its data files, by their paths with a folder before them."""
+
+    commits: list[Change] = field(default_factory=list)
+    files: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    #: Versions up to this one have been pruned: a writer that is behind can make one of them again, and it counts for nothing.
+    floor: int = -1
+
+    def rows(self) -> Counter[Any]:
+        """The rows that the table has; fails if a file that a commit names is gone."""
+        live = set[str]()
+        for change in self.commits:
+            live = (live - change.removed) | change.added
+        return Counter(row for path in live for row in self.files[path.split()[0]])
+
+    def versions(self) -> int:
+        return len(self.commits)
+
+
+@dataclass
 class MemoryTable:
-    """A table of which each commit adds rows; it takes a transaction once, as Delta does."""
+    """A table as one process sees it; as :class:`windowmill.checkpoints.own_tables.OwnTable`."""
 
     role: str
-    #: Spark skips a transaction that is there without a word; delta-rs raises when it has come since the table was read.
-    skips: bool
-    commits: list[tuple[Change, tuple[Any, ...]]] = field(default_factory=list)
+    log: Log
+    tables: Mapping[str, Log]
     probe: Probe = at_once
-    table_id: str = "id"
 
     @property
     def place(self) -> str:
-        return f"memory/{self.role}"
+        return self.role
 
     def standing(self) -> Standing | None:
-        return Standing(self.table_id, len(self.commits) - 1) if self.commits else None
+        return Standing("id", self.log.versions() - 1) if self.log.commits else None
 
     def change_at(self, version: int) -> Change | None:
-        return self.commits[version][0] if version < len(self.commits) else None
+        return self.log.commits[version] if 0 <= version < self.log.versions() else None
 
     def changes_after(self, version: int) -> Iterator[Change]:
-        return iter([change for change, _ in self.commits[version + 1 :]])
+        return iter(self.log.commits[version + 1 :])
 
-    def _newest(self, app_id: str) -> int | None:
-        return max((change.transactions[app_id] for change, _ in self.commits if app_id in change.transactions), default=None)
+    def newest_batch(self, app_id: str) -> int | None:
+        return max((change.transactions[app_id] for change in self.log.commits if app_id in change.transactions), default=None)
 
-    def landed(self, app_id: str, batch: int) -> Landed | None:
-        newest = self._newest(app_id)
-        if newest is not None and newest > batch:
-            raise LedgerBehindError(f"{self.place}: batch {newest} has landed")
-        for change, _ in self.commits:
-            if change.transactions.get(app_id) == batch:
-                return Landed(change.version, change.note.get("attempt"), change.rows, change.digest, change.note)
+    def landed(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> Landed | None:
+        for change in self.log.commits[after + 1 :]:
+            found = change.transactions.get(app_id)
+            if found is not None and found > batch:
+                raise LedgerBehindError(f"{self.place}: batch {found} has landed")
+            if found == batch:
+                return Landed(change.version, change.rows, change.digest, change.note)
         return None
 
-    def rows(self) -> Counter[Any]:
-        return Counter(row for _, rows in self.commits for row in rows)
+    def refuse_misfit(self, changes: Changes) -> None:
+        """Every table takes every row."""
 
-    def append(self, rows: tuple[Any, ...], app_id: str, batch: int, note: dict[str, Any]) -> None:
-        known = self._newest(app_id)
+    def fetch(self, files: Sequence[DataFile], source: str | None = None, folder: str = "") -> None:
+        for file in files:
+            path = f"{folder}/{file.path}".lstrip("/")
+            if path in self.log.files:
+                continue
+            role, _, below = (source or "").partition("/")
+            wanted = f"{below}/{file.path}".lstrip("/")
+            if source is None or wanted not in self.tables[role].files:
+                raise StateCorruptError(f"{self.place}: {file.path} is gone")
+            self.log.files[path] = self.tables[role].files[wanted]
+
+    def commit(self, publication: Publication) -> None:
+        read = self.log.versions()
 
         def write() -> None:
-            newest = self._newest(app_id)
-            if newest is not None and newest >= batch:
-                if self.skips or (known is not None and known >= batch):
-                    return
-                raise OSError("a concurrent transaction has the same name")
-            version = len(self.commits)
-            change = Change(version, "WRITE", frozenset({f"{app_id}@{version}"}), frozenset(), len(rows), note, {app_id: batch})
-            self.commits.append((change, rows))
+            newest = self.newest_batch(publication.app_id)
+            if read < self.log.versions() and read <= self.log.floor:
+                return  # an old version, made again
+            if newest is not None and newest >= publication.batch:
+                return
+            changes, before = publication.changes, self.log.commits
+            added = frozenset(identity_of({"path": file.path}) for file in changes.files)
+            removed = frozenset().union(*(change.added for change in before)) if publication.replaces_all else frozenset[str]()
+            once = {publication.app_id: publication.batch}
+            before.append(Change(len(before), "WRITE", added, removed, changes.rows, dict(publication.note), once))
 
         self.probe(self.role, write)
+
+    def remove(self, files: Sequence[DataFile], folder: str = "") -> None:
+        for file in files:
+            self.log.files.pop(f"{folder}/{file.path}".lstrip("/"), None)
 
 
 class MemoryRecords:
     """The ledger's records; one append wins of those that have read the same."""
 
-    def __init__(self, shared: list[Record]) -> None:
-        self.shared, self._read, self.probe = shared, 0, at_once
+    def __init__(self, world: World, probe: Probe) -> None:
+        self._world, self._read, self._probe = world, 0, probe
 
     def load(self) -> list[Record]:
-        self._read = len(self.shared)
-        return list(self.shared)
+        self._read = len(self._world.records)
+        return list(self._world.records)
+
+    def read(self, first: int, before: int) -> list[Record]:
+        return [record for record in self._world.records if first <= record.batch < before]
 
     def append(self, record: Record) -> None:
         def write() -> None:
-            if len(self.shared) != self._read:
+            records = self._world.records
+            if len(records) != self._read:
+                if self._read < self._world.floor:
+                    return  # an old version of the log, made again
                 raise FencedError("another run wrote")
-            self.shared.append(record)
+            records.append(record)
 
-        self.probe(record.kind, write)
+        self._probe(record.kind, write)
 
 
 @dataclass
@@ -117,21 +162,27 @@ class World:
 
     source: list[list[int]] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
-    tables: dict[str, MemoryTable] = field(default_factory=dict)
-    name: str = NAME
+    logs: dict[str, Log] = field(default_factory=lambda: {role: Log() for role in (*ORDER, "held")})
     clock: Iterator[int] = field(default_factory=itertools.count)
-
-    def __post_init__(self) -> None:
-        for number, role in enumerate(("sink", "state", "quarantine", "quality")):
-            self.tables.setdefault(role, MemoryTable(role, skips=number % 2 == 0))
+    #: How often each batch has been computed.
+    computed: Counter[int] = field(default_factory=Counter)
+    #: Records before this one have been pruned from the ledger's log.
+    floor: int = 0
 
     def ledger(self, probe: Probe = at_once) -> Ledger:
-        store = MemoryRecords(self.records)
-        store.probe = probe
-        return Ledger("memory/ledger", integer_axis=True, records=store)
+        return Ledger("memory/ledger", integer_axis=True, records=MemoryRecords(self, probe))
+
+    def tables(self, probe: Probe = at_once) -> dict[str, MemoryTable]:
+        return {role: MemoryTable(role, log, self.logs, probe) for role, log in self.logs.items()}
 
     def now(self) -> datetime:
         return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=next(self.clock))
+
+    def prune(self) -> None:
+        """Clean up all logs, as checkpoints and log retention do."""
+        self.floor = len(self.records)
+        for log in self.logs.values():
+            log.floor = log.versions() - 1
 
     def check(self) -> None:
         """What must hold after each recovery, and of the whole once the source is drained."""
@@ -144,101 +195,88 @@ class World:
         through = ranges[-1][1] if ranges else -1
         totals = list(itertools.accumulate(sum(v for v in values if v > 0) for values in self.source[: through + 1]))
         wanted = Counter({(version, total): 1 for version, total in enumerate(totals) if version not in left_out})
-        assert self.tables["sink"].rows() == wanted, f"sink: {self.tables['sink'].rows()} instead of {wanted}"
-        assert sum(total for (_, total), n in self.tables["state"].rows().items() for _ in range(n)) == (totals[-1] if totals else 0)
+        assert self.logs["sink"].rows() == wanted, f"sink: {self.logs['sink'].rows()} instead of {wanted}"
+        assert sum(total for (_, total), n in self.logs["state"].rows().items() for _ in range(n)) == (totals[-1] if totals else 0)
         bad = Counter((version, v) for version, values in enumerate(self.source[: through + 1]) for v in values if v <= 0)
-        assert self.tables["quarantine"].rows() == bad
+        assert self.logs["quarantine"].rows() == bad
+        assert {number for number, _ in self.logs["quality"].rows()} == {batch.number for batch in batches}
         for batch in committed:
-            assert batch.outcome is not None
             assert batch.rows_read == batch.rows_applied + batch.rows_quarantined
 
 
 @dataclass
 class Run:
-    """One process: plans a batch or takes up the open plan, and carries it out; ``flaw`` is added to what it computes."""
+    """One process: settles the last batch, and then rules on it, or plans the next one and carries it out."""
 
     world: World
     probe: Probe = at_once
     ruling: str | None = None
-    flaw: int = 0
 
     def __call__(self) -> bool:
         """Whether there was anything to do."""
-        world, ledger = self.world, self.world.ledger(self.probe)
-        tables = {role: replace(table, probe=self.probe) for role, table in world.tables.items()}
-        open_batch, last = ledger.open_batch, ledger.last_commit
-        if self.ruling and (open_batch is None or open_batch.status != "held"):
-            raise LedgerError("no batch is held")
-        after = last.plan.to_version if last else -1
-        if open_batch is None and after == len(world.source) - 1:
-            return False
-        verify(ledger, tables)
-        if open_batch is not None:
-            plan = open_batch.plan
-        else:
-            plan = _plan(ledger, after, len(world.source) - 1)
-            refuse_landed(plan, world.name, tables)
-            ledger.record_plan(plan, world.now())
-        attempt = Attempt(plan, world.name, ledger, tables)
+        world, ledger, tables = self.world, self.world.ledger(self.probe), self.world.tables(self.probe)
+        made = settle(ledger, tables)
         if self.ruling:
-            attempt.require(self.ruling)
-        self._carry_out(plan, attempt, tables)
+            if ledger.held_batch is None:
+                raise OutOfTurnError("no batch is held")
+            verify(ledger, tables)
+            rule(ledger, self.ruling, tables, world.now())
+            return True
+        if ledger.held_batch is not None:
+            raise HeldError("held")
+        last = ledger.last_commit
+        after = last.plan.to_version if last else -1
+        if after == len(world.source) - 1:
+            return made > 0
+        verify(ledger, tables)
+        plan = _plan(ledger, after, len(world.source) - 1)
+        refuse_landed(plan, tables)
+        outcome, changes = self._computed(plan, tables)
+        record(ledger, plan, outcome, changes, tables, world.now())
+        settle(ledger, tables)
+        if outcome.verdict == "held":
+            raise HeldError("held")
         return True
 
-    def _carry_out(self, plan: Plan, attempt: Attempt, tables: dict[str, MemoryTable]) -> None:
+    def _computed(self, plan: Plan, tables: Mapping[str, MemoryTable]) -> tuple[Commit, dict[str, Changes]]:
+        self.world.computed[plan.batch] += 1
         new = {version: self.world.source[version] for version in range(plan.from_version + 1, plan.to_version + 1)}
-        restored = sum(total for change, rows in tables["state"].commits for batch, total in rows if batch < plan.batch)
+        restored = sum(total for (batch, total), n in tables["state"].log.rows().items() for _ in range(n) if batch < plan.batch)
         totals = list(itertools.accumulate((sum(v for v in values if v > 0) for values in new.values()), initial=restored))[1:]
-        rows = tuple((version, total + self.flaw) for version, total in zip(new, totals, strict=True))
         bad = tuple((version, v) for version, values in new.items() for v in values if v <= 0)
-        unlucky = any(v == UNLUCKY for values in new.values() for v in values)
+        verdict = "held" if any(v == UNLUCKY for values in new.values() for v in values) else "passed"
+        rows = {
+            "quality": ((plan.batch, verdict),),
+            "sink": tuple(zip(new, totals, strict=True)),
+            "state": ((plan.batch, totals[-1] - restored),),
+            "quarantine": bad,
+        }
+        changes = {}
+        for role, values in rows.items():
+            if values:
+                changes[role] = Changes((DataFile(f"{role}-{plan.attempt}", 1, len(values), 0, "{}"),))
 
-        def write(role: str, values: tuple[Any, ...], **note: str) -> None:
-            table, app_id = tables[role], attempt.app_id(role)
-            told = {"generation": plan.generation, "batch": plan.batch, "attempt": attempt.id, **note}
-            attempt.write(role, lambda: table.append(values, app_id, plan.batch, told), lambda: self._batch(table, app_id, plan) == values)
+        def write() -> None:
+            for role, each in changes.items():
+                tables[role].log.files[each.adds[0].path] = rows[role]
 
-        verdict = attempt.verdict()
-        if verdict is None:
-            verdict = "held" if unlucky else "passed"
-            write("quality", ((plan.batch, verdict),))
-            if unlucky and self.ruling is None:
-                attempt.hold(Commit(None, None, "held"), self.world.now())
-                raise HeldError("held")
-            if unlucky:
-                verdict = {"release": "released", "discard": "discarded"}[str(self.ruling)]
-        if verdict != "discarded":
-            write("sink", rows, verdict=verdict)
-        if bad:
-            write("quarantine", bad)
-        write("state", ((plan.batch, totals[-1] - restored),))
+        self.probe("files", write)
         n = sum(map(len, new.values()))
-        outcome = Commit(None, None, verdict, n, n - len(bad), 0, len(bad), written=attempt.written, attempt=attempt.id)
-        attempt.commit(outcome, self.world.now())
-
-    @staticmethod
-    def _batch(table: MemoryTable, app_id: str, plan: Plan) -> tuple[Any, ...]:
-        return next(rows for change, rows in table.commits if change.transactions.get(app_id) == plan.batch)
+        return Commit(None, None, verdict, n, n - len(bad), 0, len(bad)), changes
 
 
-def drop(world: World, probe: Probe = at_once) -> None:
-    """Abandon the open batch."""
-    ledger = world.ledger(probe)
-    assert ledger.open_batch is not None
-    abandon(ledger.open_batch.plan, world.name, ledger, world.tables, world.now())
+_attempts = itertools.count()
 
 
 def _plan(ledger: Ledger, after: int, through: int) -> Plan:
-    generation = ledger.generation
     return RunPlan(
         batch=ledger.count,
-        attempt=Attempt.new_id(),
-        generation=generation,
+        attempt=f"{next(_attempts):012x}",
+        generation=ledger.generation,
         source_id="source",
         from_version=after,
         to_version=min(through, after + 2),
         now_us=0,
         meaning=MEANING,
         source_schema="{}",
-        app=f"windowmill/{generation}",
     )

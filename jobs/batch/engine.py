@@ -1,0 +1,86 @@
+"""Who computes a pipeline's batches: Spark's tasks or this process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, cast, get_args
+
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.spec import Compute, Pipeline
+
+#: Variable of a deployment that overrides the field ``compute`` of every spec.
+VARIABLE = "WINDOWMILL_COMPUTE"
+#: Variable of Spark's master, and the one that spark-submit sets for its driver.
+_MASTER, _SUBMITTED = "WINDOWMILL_MASTER", "PYSPARK_GATEWAY_PORT"
+#: PySpark's variable of a Spark Connect server.
+_SERVER = "SPARK_REMOTE"
+
+
+def compute_of(pipeline: Pipeline) -> Compute:
+    """The pipeline's field ``compute``, or the deployment's ``WINDOWMILL_COMPUTE``.
+
+    Raises
+    ------
+    SpecError
+        If the variable has an unknown value.
+    """
+    given = os.environ.get(VARIABLE)
+    if not given:
+        return pipeline.compute
+    if given not in get_args(Compute):
+        raise SpecError(f"{VARIABLE}: got {given!r}; expected spark, auto or local; correct the variable, or unset it to follow each spec")
+    return cast("Compute", given)
+
+
+def tries_this_process(pipeline: Pipeline) -> bool:
+    """Whether this process computes a batch of few rows: by ``local``, and by ``auto`` where Spark would run on this machine alone."""
+    compute = compute_of(pipeline)
+    return compute == "local" or (compute == "auto" and not names_a_cluster())
+
+
+def names_a_cluster() -> bool:
+    """Whether this deployment has a Spark other than this process's own: a Connect server, a master, or a driver of spark-submit.
+
+    Tasks of Airflow get its connections in these variables.
+    """
+    if os.environ.get(_SERVER) or _SUBMITTED in os.environ:
+        return True
+    return (_running_master() or os.environ.get(_MASTER) or "local").partition("[")[0] != "local"
+
+
+def _running_master() -> str | None:
+    """Master of the classic session that this process has already; Spark is not imported for the answer."""
+    context: Any = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    running = None if context is None else context._active_spark_context  # noqa: SLF001 - getOrCreate would start one
+    return None if running is None else running.master
+
+
+def told(compute: Mapping[str, Any]) -> str:
+    """Who computed a batch, for people.
+
+    >>> told({"engine": "local"}), told({})
+    ('local', '–')
+    >>> told({"engine": "spark", "application": "app-1", "jobs": 1, "stages": 1, "tasks": 1, "executors": 1})
+    'Spark app-1, 1 task in 1 job'
+    """
+    if compute.get("engine") != "spark":
+        return str(compute.get("engine", "–"))
+    counted = " in ".join(_counted(compute[name], name) for name in ("tasks", "jobs") if name in compute)
+    executors = compute.get("executors", 1)
+    on = f" on {executors} executors" if executors > 1 else ""
+    return f"Spark {compute['application']}, {counted}{on}"
+
+
+def told_briefly(compute: Mapping[str, Any]) -> str:
+    """Number of Spark's tasks, or ``local``, for a column of a table.
+
+    >>> told_briefly({"engine": "spark", "application": "app-1", "jobs": 3, "tasks": 1_200})
+    '1,200'
+    """
+    return f"{compute['tasks']:,}" if compute.get("engine") == "spark" else told(compute)
+
+
+def _counted(n: int, name: str) -> str:
+    return f"{n:,} {name if n != 1 else name.removesuffix('s')}"

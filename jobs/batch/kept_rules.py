@@ -1,0 +1,133 @@
+"""Finds the rules that every row of result files keeps, so that Great Expectations need not read the rows for them.
+
+The statistics of the files tell of nulls and ranges. For unique columns and ordered pairs, tasks read these columns by Arrow. A rule that a
+row may break is left to Great Expectations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.checkpoints.stores import Options, is_local, options_of, use_options
+from windowmill.jobs.spark.access import access_to, map_in_arrow
+from windowmill.jobs.ways.task_output import RETURNED, read_files, returned, taken
+from windowmill.windowing.columnar.checksums import row_checksums
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from windowmill.expectations.rule import Rule
+    from windowmill.jobs.batch.validating import ResultFiles
+
+_UNIQUE, _ORDERED = "expect_compound_columns_to_be_unique", "expect_column_pair_values_a_to_be_greater_than_b"
+_NOT_NULL, _BETWEEN = "expect_column_values_to_not_be_null", "expect_column_values_to_be_between"
+#: What a task counts for a rule: whether a row breaks it, or hashes of unique columns that belong to one share of all.
+_COUNTED = pa.schema([("share", pa.int32()), ("rule", pa.int32()), ("hashes", pa.binary()), ("broken", pa.bool_())])
+#: Hashes of a block: Spark sends a worker as many as 10,000 values at once, however long, but not 2 GiB.
+_BLOCK_HASHES = 12_500
+
+
+def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], SparkSession]) -> set[int]:
+    """The indexes of those rules of ``suite`` that every row is certain to keep."""
+    statistics = [json.loads(file.stats) for file in files.files]
+    kept = {rule.index for rule in suite if _told_by(statistics, rule)}
+    read = [rule for rule in suite if _is_read(rule)]
+    if read:
+        session = spark()
+        n, cores = len(files.files), access_to(session).cores()
+        options = {} if is_local(files.table) else {files.table: options_of(files.table) or {}}
+        counted = map_in_arrow(session.range(0, n, 1, min(n, cores)), partial(_count, files, read, cores, options), _COUNTED)
+        shared = counted.repartitionById(cores, "share")
+        kept |= {rule.index for rule in read} - set().union(*taken(map_in_arrow(shared, _broken, RETURNED)))
+    return kept
+
+
+def _told_by(statistics: Sequence[Mapping[str, Any]], rule: Rule) -> bool:
+    given = rule.arguments
+    if rule.type == _NOT_NULL and given.keys() == {"column"}:
+        return all(file["nullCount"].get(given["column"]) == 0 for file in statistics)
+    if rule.type != _BETWEEN or not given.keys() <= {"column", "min_value", "max_value"}:
+        return False
+    bounds = [given.get(name) for name in ("min_value", "max_value")]
+    if not all(bound is None or isinstance(bound, int | float) for bound in bounds):
+        return False
+    least, greatest = bounds
+    for file in statistics:
+        if file["nullCount"].get(given["column"]) == file["numRecords"]:
+            continue
+        low, high = (file[name].get(given["column"]) for name in ("minValues", "maxValues"))
+        if not all(isinstance(bound, int | float) for bound in (low, high)):
+            return False
+        if (least is not None and low < least) or (greatest is not None and high > greatest):
+            return False
+    return True
+
+
+def _is_read(rule: Rule) -> bool:
+    given = rule.arguments
+    if rule.type == _UNIQUE:
+        return given.keys() == {"column_list"}
+    ordered = rule.type == _ORDERED and given.keys() == {"column_A", "column_B", "or_equal", "ignore_row_if"}
+    return ordered and given["ignore_row_if"] == "either_value_is_missing"
+
+
+def _count(
+    files: ResultFiles, suite: Sequence[Rule], n_shares: int, options: Mapping[str, Options], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor over numbers of files."""
+    use_options(options)
+    chosen = [files.files[number] for batch in batches for number in batch.column(0).to_pylist()]
+    columns = sorted({name for rule in suite for name in _columns(rule)})
+    for rows in read_files(files.table, chosen, columns):
+        for rule in suite:
+            if rule.type == _UNIQUE:
+                yield from _hashed(rule, pa.Table.from_batches([rows]), n_shares)
+            elif _breaks(rule, rows):
+                yield _counted(0, rule, b"", broken=True)
+
+
+def _columns(rule: Rule) -> Sequence[str]:
+    given = rule.arguments
+    return tuple(given["column_list"]) if rule.type == _UNIQUE else (given["column_A"], given["column_B"])
+
+
+def _breaks(rule: Rule, rows: pa.RecordBatch) -> bool:
+    first, second = (rows.column(name) for name in _columns(rule))
+    kept = pc.greater_equal(first, second) if rule.arguments["or_equal"] else pc.greater(first, second)
+    return not pc.all(kept.fill_null(True)).as_py()
+
+
+def _hashed(rule: Rule, rows: pa.Table, n_shares: int) -> Iterator[pa.RecordBatch]:
+    """The hashes of the rule's columns, in blocks for each share; equal rows have equal hashes."""
+    hashes = row_checksums(rows.select(_columns(rule))).to_numpy().view(np.uint64)
+    shares = hashes % np.uint64(n_shares)
+    for share in range(n_shares):
+        own = hashes[shares == share]
+        for begin in range(0, len(own), _BLOCK_HASHES):
+            yield _counted(share, rule, own[begin : begin + _BLOCK_HASHES].tobytes(), broken=False)
+
+
+def _counted(share: int, rule: Rule, hashes: bytes, *, broken: bool) -> pa.RecordBatch:
+    cells = [pa.array([share], pa.int32()), pa.array([rule.index], pa.int32()), pa.array([hashes], pa.binary()), pa.array([broken])]
+    return pa.record_batch(cells, schema=_COUNTED)
+
+
+def _broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor over shares of the hashes: returns the indexes of rules that rows break, or may break."""
+    hashes: dict[int, list[bytes]] = {}
+    found: set[int] = set()
+    for batch in batches:
+        for rule, block, broken in zip(*(batch.column(name).to_pylist() for name in ("rule", "hashes", "broken")), strict=True):
+            hashes.setdefault(rule, []).append(block)
+            found |= {rule} if broken else set()
+    for rule, blocks in hashes.items():
+        ordered = np.sort(np.frombuffer(b"".join(blocks), np.uint64))
+        found |= {rule} if (ordered[1:] == ordered[:-1]).any() else set()
+    yield from returned(found)

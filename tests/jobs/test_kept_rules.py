@@ -1,0 +1,120 @@
+"""Which rules are certain to be kept by all rows, as statistics of files and the columns themselves tell; against Great Expectations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from windowmill.checkpoints.data_files import FileWriter
+from windowmill.expectations.rule import Rule
+from windowmill.jobs.batch import kept_rules
+from windowmill.jobs.batch.kept_rules import _broken, _count, _told_by
+from windowmill.jobs.batch.validating import ResultFiles
+from windowmill.jobs.ways import task_output
+
+SCHEMA = pa.schema([("k", pa.string()), ("low", pa.int64()), ("high", pa.int64()), ("x", pa.float64())])
+UNIQUE = "expect_compound_columns_to_be_unique"
+ORDERED = "expect_column_pair_values_a_to_be_greater_than_b"
+BETWEEN = "expect_column_values_to_be_between"
+PAIR = {"column_A": "high", "column_B": "low", "or_equal": False, "ignore_row_if": "either_value_is_missing"}
+Rows = list[tuple[str | None, int | None, int | None, float | None]]
+GOOD: Rows = [("a", 1, 2, 1.5), ("a", 2, 3, None), (None, 1, 2, 2.5), ("b", None, 2, 3.5)]
+
+
+def written(folder: Path, *parts: Rows) -> ResultFiles:
+    """A file for each of the ``parts``."""
+    files = []
+    for part in parts:
+        columns = zip(*part, strict=True)
+        with FileWriter(str(folder), SCHEMA, batch=0, attempt="0", task=0) as writer:
+            writer.write(pa.table([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA))
+        files += writer.close()
+    return ResultFiles(str(folder), files, SCHEMA)
+
+
+def rule(kind: str, index: int = 0, **arguments: Any) -> Rule:
+    return Rule(index=index, origin="spec", type=kind, column=None, arguments=arguments, severity="critical")
+
+
+def told(files: ResultFiles, checked: Rule) -> bool:
+    return _told_by([kept_rules.json.loads(file.stats) for file in files.files], checked)
+
+
+def broken(files: ResultFiles, *suite: Rule, shares: int = 3) -> set[int]:
+    """What the tasks return for ``suite``, each of which has one share of the hashes."""
+    numbers = pa.record_batch([pa.array(range(len(files.files)))], names=["id"])
+    counted = list(_count(files, suite, shares, {}, iter([numbers])))
+    found = set()
+    for share in range(shares):
+        own = [batch for batch in counted if batch.column("share")[0].as_py() == share]
+        [returned] = _broken(iter(own))
+        found |= task_output.pickle.loads(returned.column(0)[0].as_py())
+    return found
+
+
+def test_rows_that_keep_the_rules_break_none(tmp_path):
+    files = written(tmp_path, GOOD[:2], GOOD[2:])
+    assert broken(files, rule(UNIQUE, 1, column_list=["k", "low", "high"]), rule(ORDERED, 2, **PAIR)) == set()
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["in two files", "in one file"])
+def test_a_doubled_row_is_found(tmp_path, apart):
+    again: Rows = [("a", 2, 3, 9.0)]
+    files = written(tmp_path, GOOD, again) if apart else written(tmp_path, GOOD + again)
+    assert broken(files, rule(UNIQUE, 1, column_list=["k", "low", "high"]), rule(ORDERED, 2, **PAIR)) == {1}
+    assert broken(files, rule(UNIQUE, 1, column_list=["k", "low", "high", "x"])) == set()
+
+
+def test_nulls_are_equal_and_so_are_both_zeros(tmp_path):
+    assert broken(written(tmp_path, [(None, 1, None, 0.0), (None, 1, None, -0.0)]), rule(UNIQUE, 4, column_list=["k", "high", "x"])) == {4}
+
+
+@pytest.mark.parametrize(
+    ("row", "or_equal", "breaks"), [(("c", 5, 5, 0.0), False, True), (("c", 5, 5, 0.0), True, False), (("c", 6, 5, 0.0), True, True)]
+)
+def test_a_pair_in_another_order_is_found(tmp_path, row, or_equal, breaks):
+    files = written(tmp_path, GOOD, [row])
+    assert broken(files, rule(ORDERED, 2, **PAIR | {"or_equal": or_equal})) == ({2} if breaks else set())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        ({"column": "low", "min_value": 1, "max_value": 2}, True),
+        ({"column": "low", "min_value": 1}, True),
+        ({"column": "low", "min_value": 2}, False),
+        ({"column": "low", "max_value": 1}, False),
+        ({"column": "x", "min_value": 1.5, "max_value": 3.5}, True),
+        ({"column": "x", "max_value": 3.4}, False),
+        ({"column": "low", "min_value": 1, "mostly": 0.9}, False),
+        ({"column": "k", "min_value": "a"}, False),
+    ],
+    ids=str,
+)
+def test_statistics_tell_that_a_range_is_kept(tmp_path, arguments, kept):
+    assert told(written(tmp_path, GOOD[:2], GOOD[2:]), rule(BETWEEN, **arguments)) is kept
+
+
+def test_nan_has_no_range(tmp_path):
+    assert not told(written(tmp_path, [("a", 1, 2, float("nan")), ("a", 2, 3, 1.0)]), rule(BETWEEN, column="x", min_value=0, max_value=9))
+
+
+def test_statistics_tell_that_nothing_is_null(tmp_path):
+    files = written(tmp_path, GOOD[:2], GOOD[2:])
+    kind = "expect_column_values_to_not_be_null"
+    assert [told(files, rule(kind, column=name)) for name in SCHEMA.names] == [False, False, True, False]
+
+
+def test_a_rule_with_other_arguments_is_left_to_great_expectations(tmp_path):
+    files, spark = written(tmp_path, GOOD), SimpleNamespace
+    others = [
+        rule(UNIQUE, 0, column_list=["k"], ignore_row_if="never"),
+        rule(ORDERED, 1, **PAIR | {"ignore_row_if": "never"}),
+        rule(ORDERED, 2, **PAIR, row_condition="k == 'a'", condition_parser="pandas"),
+        rule("expect_column_mean_to_be_between", 3, column="x", min_value=0),
+    ]
+    assert kept_rules.kept_rules(files, others, spark) == set()  # type: ignore[arg-type] - no session is asked for
