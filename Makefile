@@ -11,7 +11,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint fmt doctor s3-jars lock clean
+.PHONY: help setup demo cluster-demo up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint fmt doctor s3-jars lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ bench-compare: setup ## Time this checkout against another one, round by round: 
 
 bench-try: setup ## Time `windowmill try` on a million rows, and what starting it costs (about 2 minutes)
 	$(PY) -m benchmarks.try_rows
+
+bench-job: setup ## Time the job from Delta to Delta, cold and warm, beside PySpark, DuckDB and Structured Streaming (about 20 minutes)
+	$(PY) -m benchmarks.job
 
 bench-kernels: setup ## Time the kernels by window size; CPP=/path/to/benchmark_driver runs C++ beside them (minutes)
 	$(PY) -m benchmarks.kernels $(if $(CPP),--cpp $(CPP))

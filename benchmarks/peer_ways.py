@@ -7,19 +7,13 @@ from typing import Any
 import duckdb
 import polars as pl
 
-#: Slices hold sums of squares, as one would write it: fast, and good to about half of the digits where values lie close together.
-BY_HAND = """
-WITH slices AS (
-    SELECT k, epoch_us(ts) // {hop} AS s, count(v) AS n, sum(v) AS t, max(v) AS x, sum(v * v) AS q FROM '{events}' GROUP BY ALL
-), spans AS (
-    SELECT k, min(s) AS a, max(s) AS z FROM slices GROUP BY k
-), grid AS (
-    SELECT k, unnest(range(a, z + {overlap})) AS s FROM spans
-)
-SELECT k, (s + 1) * {hop} AS window_end, n, t / n AS mean, x AS top, sqrt(greatest(q - t * t / n, 0) / nullif(n - 1, 0)) AS sd FROM (
-    SELECT k, s, sum(n) OVER w AS n, sum(t) OVER w AS t, max(x) OVER w AS x, sum(q) OVER w AS q FROM grid LEFT JOIN slices USING (k, s)
-    WINDOW w AS (PARTITION BY k ORDER BY s ROWS BETWEEN {before} PRECEDING AND CURRENT ROW)
-) WHERE n > 0"""
+from benchmarks.by_hand import HOPPING
+
+
+def files_of(task: dict[str, Any]) -> str:
+    """The Parquet files of a task; what the log of a Delta table says of a table that was written once, its folder says, too."""
+    form = task.get("form", "us.parquet")
+    return f"{task['events']}/{form}" if form.endswith(".parquet") else f"{task['events']}/{form}/*.parquet"
 
 
 class DuckHopping:
@@ -27,7 +21,7 @@ class DuckHopping:
 
     def __init__(self, task: dict[str, Any]) -> None:
         hop, overlap = task["hop_us"], task["size_us"] // task["hop_us"]
-        self._query = BY_HAND.format(events=f"{task['events']}/us.parquet", hop=hop, overlap=overlap, before=overlap - 1)
+        self._query = HOPPING.format(events=f"'{files_of(task)}'", hop=hop, overlap=overlap, before=overlap - 1)
         self._connection = duckdb.connect(config={"threads": 2})
 
     def run(self) -> dict[str, Any]:
@@ -45,7 +39,7 @@ class PolarsHopping:
         hop, size = (f"{task[name]}us" for name in ("hop_us", "size_us"))
         v = pl.col("v")
         before = f"-{task['size_us'] - task['hop_us']}us"  # else the windows that begin before a key's first event are left out
-        events = pl.scan_parquet(f"{task['events']}/us.parquet").sort("ts")
+        events = pl.scan_parquet(files_of(task)).with_columns(pl.col("ts").cast(pl.Datetime("us"))).sort("ts")
         groups = events.group_by_dynamic("ts", every=hop, period=size, offset=before, group_by="k")
         windows = groups.agg(v.count().cast(pl.Int64).alias("n"), v.mean().alias("mean"), v.max().alias("top"), v.std().alias("sd"))
         end = (pl.col("ts").dt.epoch("us") + task["size_us"]).alias("window_end")

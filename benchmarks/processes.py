@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 SECONDS_BETWEEN = 0.1
+#: Between two looks at the processor time of a process.
+LOOK_SECONDS = 0.05
 T = TypeVar("T")
 
 
@@ -43,6 +47,23 @@ def timed(act: Callable[[], T]) -> tuple[T, float, float]:
     begun, used = time.perf_counter(), cpu_seconds(session)
     found = act()
     return found, time.perf_counter() - begun, cpu_seconds(session) - used
+
+
+def alone(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float, str]:
+    """Seconds of a command as a process of its own, its processor time, and its messages; raises ``AssertionError`` if it fails."""
+    begun, used = time.perf_counter(), 0.0
+    with tempfile.TemporaryFile() as file:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True)
+        while process.poll() is None:  # nobody waits for the JVM of a client
+            with suppress(OSError):
+                used = max(used, cpu_seconds(process.pid))
+            time.sleep(LOOK_SECONDS)
+        seconds = time.perf_counter() - begun
+        file.seek(0)
+        messages = file.read().decode(errors="replace")
+    if process.returncode:
+        raise AssertionError(messages[-4_000:])
+    return seconds, used, messages
 
 
 class MemoryWatch:

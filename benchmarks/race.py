@@ -26,6 +26,10 @@ ROOT = Path(__file__).parents[1]
 #: Module of an engine's ways -> its Python.
 PYTHONS = {
     "benchmarks.spark_ways": Path(sys.executable),
+    "benchmarks.job_windowmill": Path(sys.executable),
+    "benchmarks.job_spark": Path(sys.executable),
+    "benchmarks.job_duckdb": Path(sys.executable),
+    "benchmarks.job_streaming": Path(sys.executable),
     "benchmarks.peer_ways": ROOT / ".venv-bench/peers/bin/python",
     "benchmarks.flink_ways": ROOT / ".venv-bench/flink/bin/python",
     "benchmarks.nexmark_spark": Path(sys.executable),

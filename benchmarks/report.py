@@ -13,6 +13,7 @@ from benchmarks.race import ROOT, cpu_of, seconds_of
 PAGE, PLOT = ROOT / "docs/benchmarks.md", ROOT / "docs/images/benchmarks.svg"
 #: Order of the benchmarks in the page.
 ORDER = (
+    "job",
     "hopping",
     "overlap",
     "tuples",

@@ -15,9 +15,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,12 @@ import yaml
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.pipelines import Growing
-from benchmarks.processes import cpu_seconds, cpu_seconds_of
+from benchmarks.processes import alone, cpu_seconds, cpu_seconds_of
 from benchmarks.race import Result, ratios
 from benchmarks.small_runs import AGGREGATES, KEYS, ROWS_PER_MINUTE, WINDOWS
 from windowmill.jobs.warm.connect_server import memory_bytes
 
 HISTORY = 100_000
-#: Between two looks at the processor time of a client, whose JVM nobody waits for.
-LOOK_SECONDS = 0.05
 #: Runs on a new server that are not counted, beside those that warmed it up.
 WARM_ROUNDS = 2
 #: A filter that takes every row, and that only Spark evaluates.
@@ -59,18 +56,10 @@ def served() -> Iterator[dict[str, Any]]:
 
 def run(spec: Path, environment: dict[str, str], python: str = sys.executable) -> tuple[float, float]:
     """Seconds of a run as a process of its own, and its processor time."""
-    begun, used = time.perf_counter(), 0.0
     # By the script: modules of this folder would hide those of another checkout.
-    command = [_script(python), "run", str(spec), "--json"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
-    while process.poll() is None:
-        with suppress(OSError):
-            used = max(used, cpu_seconds(process.pid))
-        time.sleep(LOOK_SECONDS)
-    seconds = time.perf_counter() - begun
-    _, messages = process.communicate()
-    if process.returncode or b"Spark of its own" in messages:
-        raise AssertionError(messages.decode())
+    seconds, used, messages = alone([_script(python), "run", str(spec), "--json"], environment)
+    if "Spark of its own" in messages:
+        raise AssertionError(messages)
     return seconds, used
 
 

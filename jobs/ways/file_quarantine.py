@@ -62,7 +62,7 @@ class Quarantining:
         """Numbers of the rows that every part refuses that does; null if no part refuses rows."""
         table = self.targets.of["refused"].table
         numbers = [_all_of(table, files) for files in self.refusing or ()]
-        return reduce(lambda one, other: np.intersect1d(one, other), numbers) if numbers else None
+        return reduce(np.intersect1d, numbers) if numbers else None
 
     def of_task(self, task: int) -> Iterator[pa.Table]:
         """The rows of the quarantine table for the rows of a task; runs in an executor."""

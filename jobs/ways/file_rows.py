@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -236,7 +236,9 @@ def _times(
     return [each for some in _in_tasks(spark, numbers, look, options) for each in some]
 
 
-def _in_tasks(spark: SparkSession, numbers: Sequence[int], look: Callable[[Sequence[int]], object], options: Mapping[str, Options]) -> list:
+def _in_tasks(
+    spark: SparkSession, numbers: Sequence[int], look: Callable[[Sequence[int]], object], options: Mapping[str, Options]
+) -> list[Any]:
     """What ``look`` finds for ``numbers``, divided among tasks in their order."""
     n_tasks = min(len(numbers), 4 * access_to(spark).cores())
     pieces = [list(numbers[len(numbers) * at // n_tasks : len(numbers) * (at + 1) // n_tasks]) for at in range(n_tasks)]

@@ -74,7 +74,7 @@ def judged(rows: pa.Table, batch: Input, grids: Sequence[WindowGrid]) -> pa.Tabl
 
 
 def judged_at(rows: pa.Table, watermark: Ints, numbers: Ints, rule: Rule, grids: Sequence[WindowGrid]) -> pa.Table:
-    """As :func:`judged`, with this ``watermark`` at the arrival of each row, and these ``numbers``; always adds ``_late`` and the others."""
+    """As :func:`judged`, with this ``watermark`` at each row's arrival, and these ``numbers``; always adds ``_late`` and the others."""
     closed = watermark - rule.lateness  # never past the watermark, so only rows behind the watermark can be late for a window
     times = pc.fill_null(_usable_times(rows), AXIS_END).to_numpy()
     late = times < watermark

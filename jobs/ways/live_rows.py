@@ -23,7 +23,7 @@ from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.windowing.ways import Rows, WayName
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from windowmill.windowing.axis import WindowGrid
 
@@ -68,6 +68,7 @@ class LiveRowPart:
         """New rows, and all entries of the keys that have new rows or are due by the watermark."""
         batch, spark, entries = self._batch, self._spark(), None
         if batch.restores:
+            touched: DataFrame | None
             if isinstance(new, FileRows):
                 touched = new.frame(spark, self.reading, pa.schema(batch.keys.items()))
             else:

@@ -37,7 +37,7 @@ def written(folder: Path, *parts: Rows) -> ResultFiles:
 
 
 def rule(kind: str, index: int = 0, **arguments: Any) -> Rule:
-    return Rule(index, "spec", kind, None, arguments, "critical")
+    return Rule(index=index, origin="spec", type=kind, column=None, arguments=arguments, severity="critical")
 
 
 def told(files: ResultFiles, checked: Rule) -> bool:

@@ -42,8 +42,8 @@ def with_batches(pipeline, count: int) -> Places:
     ledger = Ledger.open(pipeline)
     for number in range(ledger.count, ledger.count + count):
         at = datetime.now(UTC)
-        ledger.record_plan(plan(number, meaning=pipeline.meaning_hash()), at)
-        ledger.record_commit(plan(number), commit(seen=number, emitted=number, rows_read=3, rows_published=2), at)
+        outcome = commit(seen=number, emitted=number, rows_read=3, rows_published=2)
+        ledger.record(plan(number, pipeline="p", meaning=pipeline.meaning_hash()), outcome, {}, at)
     return Places.of(pipeline)
 
 

@@ -1,10 +1,10 @@
-"""Planning over tables on disk, without Spark: what a plan pins, what a retry takes up, and what is refused before anything is recorded."""
+"""Planning over tables on disk, without Spark: what a plan pins, and what is refused before anything is recorded."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from tests.checkpoints.records import NOW, commit, plan
+from tests.checkpoints.records import NOW, commit
 from windowmill.checkpoints.batches import Plan, Written
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import DeltaOwnTable
@@ -40,6 +40,8 @@ class Bench:
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.folder, self.changes = folder, changes
+        #: The last plan, which :meth:`commit` records.
+        self.last: Plan | None = None
 
     @property
     def pipeline(self) -> Any:
@@ -63,15 +65,19 @@ class Bench:
         return Ledger.open(self.pipeline)
 
     def plan(self, **options: Any) -> Plan | None:
-        return next_run(runnable_of(self.pipeline), self.ledger(), **options)
+        self.last = next_run(runnable_of(self.pipeline), self.ledger(), **options)
+        return self.last
 
     def backfill(self) -> Plan:
         return next_backfill(runnable_of(self.pipeline), self.ledger(), begin=0, end=20)
 
-    def commit(self, **outcome: Any) -> None:
+    def commit(self, written: Mapping[str, Written] | None = None, **outcome: Any) -> None:
+        """Record the last plan; ``written`` are the last writes to the tables."""
+        assert self.last is not None
         ledger = self.ledger()
-        assert ledger.open_batch is not None
-        ledger.record_commit(ledger.open_batch.plan, commit(**outcome), NOW)
+        for role, last in (written or {}).items():
+            ledger.note(role, last)
+        ledger.record(self.last, commit(**outcome), {}, NOW)
 
 
 @pytest.fixture
@@ -85,12 +91,14 @@ def bench(tmp_path) -> Bench:
     return made
 
 
-def test_a_retry_takes_up_the_plan_as_it_was_pinned(bench):
+def test_a_plan_is_made_anew_until_one_is_recorded(bench):
     first = bench.plan()
     assert (first.batch, first.from_version, first.to_version) == (1, 0, 1)
     bench.land(5)
-    assert bench.plan() == first
-    assert [batch.number for batch in bench.ledger().batches()] == [0, 1]
+    again = bench.plan()
+    assert (again.batch, again.from_version, again.to_version) == (1, 0, 2)
+    assert again.attempt != first.attempt
+    assert [batch.number for batch in bench.ledger().batches()] == [0]
 
 
 def test_a_plan_goes_on_from_what_the_last_batch_left(bench):
@@ -101,14 +109,11 @@ def test_a_plan_goes_on_from_what_the_last_batch_left(bench):
 
 
 @pytest.mark.covers("S3")
-@pytest.mark.parametrize("is_open", [True, False], ids=["retry", "next batch"])
-def test_a_column_of_another_type_is_refused_by_a_retry_and_by_the_next_batch(bench, is_open):
-    if is_open:
-        bench.plan()
+def test_a_column_of_another_type_is_refused_by_the_next_batch(bench):
     bench.land(7, kind=pa.string(), mode="overwrite", schema_mode="overwrite")
     with pytest.raises(errors.SourceSchemaError, match="column 'v' was bigint and is now string"):
         bench.plan()
-    assert bench.ledger().count == 1 + is_open
+    assert bench.ledger().count == 1
 
 
 @pytest.mark.covers("S2")
@@ -129,7 +134,7 @@ def test_a_source_that_was_rolled_back_or_exchanged_is_refused(bench):
 
 
 @pytest.mark.covers("S2")
-@pytest.mark.parametrize("step", ["run", "retry", "backfill", "nothing new"])
+@pytest.mark.parametrize("step", ["run", "backfill", "nothing new"])
 def test_a_copy_of_the_source_that_others_have_written_to_is_refused(bench, step):
     """It has the Delta id of the table that it was copied from."""
     source, copy = bench.folder / "source", bench.folder / "copy"
@@ -137,8 +142,7 @@ def test_a_copy_of_the_source_that_others_have_written_to_is_refused(bench, step
     shutil.copytree(source, copy)
     bench.land(3, 4)
     bench.plan()
-    if step != "retry":
-        bench.commit()
+    bench.commit()
     bench.changes["source"] = {"path": str(copy), "changes": "ignore"}
     for value in (3, 5)[: 1 if step == "nothing new" else 2]:
         write_deltalake(copy, pa.table({"t": [value], "v": [value]}), mode="append")
@@ -160,7 +164,7 @@ def test_a_source_may_be_moved_and_its_log_cleaned_up(bench):
     assert bench.plan().to_version == 2
 
 
-@pytest.mark.parametrize("step", ["run", "retry", "backfill", "nothing new"])
+@pytest.mark.parametrize("step", ["run", "backfill", "nothing new"])
 def test_the_ledger_of_another_pipeline_is_refused(bench, step):
     """It may have the same meaning, source and sink, and would take turns."""
     if step != "run":
@@ -194,7 +198,7 @@ def test_a_run_with_nothing_new_notices_that_a_table_is_gone_or_another(tmp_path
     path.mkdir(parents=True, exist_ok=True)
     write_deltalake(path, pa.table({"batch": [0]}))
     table = DeltaOwnTable(role, str(path))
-    bench.commit(written={role: Written(0, table.standing().table_id, 0, 1, table.change_at(0).digest)})
+    bench.commit(written={role: Written(0, table.standing().table_id, 0, table.change_at(0).digest)})
     assert bench.plan() is None
     shutil.rmtree(path)
     with pytest.raises(errors.StateMissingError, match=rf"{role} \S+: there is no table, but batch 0 left version 0 of it; restore"):
@@ -204,44 +208,38 @@ def test_a_run_with_nothing_new_notices_that_a_table_is_gone_or_another(tmp_path
         bench.plan()
 
 
-@pytest.mark.parametrize("step", ["run", "retry", "backfill"])
+@pytest.mark.parametrize("step", ["run", "backfill"])
 @pytest.mark.parametrize(("role", "kind"), [("sink", errors.SinkError), ("state", errors.StateError)])
 def test_a_table_that_must_not_be_written_is_told_before_anything_is_planned(bench, monkeypatch, role, kind, step):
-    if step == "retry":
-        bench.plan()
     place = bench.folder / "sink" if role == "sink" else Path(Places.of(bench.pipeline).state)
     place.mkdir(parents=True)
     # Root may write whatever the permissions say.
     monkeypatch.setattr(os, "access", lambda folder, _: Path(folder) != place)
     with pytest.raises(kind, match=rf"{role} {place}: the folder {place} is read-only for this process; give its user the permission"):
         bench.backfill() if step == "backfill" else bench.plan()
-    assert bench.ledger().count == (2 if step == "retry" else 1)
+    assert bench.ledger().count == 1
 
 
 @pytest.mark.covers("D2")
-@pytest.mark.parametrize("step", ["run", "retry", "backfill"])
-def test_own_tables_are_verified_before_each_plan_and_each_retry(tmp_path, step):
+@pytest.mark.parametrize("step", ["run", "backfill"])
+def test_own_tables_are_verified_before_each_plan(tmp_path, step):
     bench = Bench(tmp_path)
     bench.land(1, 2)
     bench.plan()
     # The state is gone: it was never there.
     bench.commit(written={"state": Written(0, "id", 0)})
     bench.land(3)
-    if step == "retry":
-        ledger = bench.ledger()
-        ledger.record_plan(replace(ledger.newest.plan, batch=1, from_version=0, to_version=1, source_mark=None), NOW)
     with pytest.raises(errors.StateMissingError, match=r"state .*there is no table, but batch 0 left version 0"):
         bench.backfill() if step == "backfill" else bench.plan()
-    assert bench.ledger().count == (2 if step == "retry" else 1)
+    assert bench.ledger().count == 1
 
 
 @pytest.mark.covers("D4")
-@pytest.mark.parametrize("name", ["app_id", "legacy_app_id"])
 @pytest.mark.parametrize("role", ["state", "quarantine", "quality", "sink"])
-def test_a_plan_whose_number_has_landed_is_not_recorded(bench, role, name):
+def test_a_plan_whose_number_has_landed_is_not_made(bench, role):
     places = Places.of(bench.pipeline)
     path = str(bench.folder / "sink") if role == "sink" else getattr(places, role)
-    app = getattr(bench.ledger().newest.plan, name)("p", role)
+    app = bench.ledger().newest.plan.app_id(role)
     once = CommitProperties(app_transactions=[Transaction(app, 1)])
     Path(path).mkdir(parents=True, exist_ok=True)
     write_deltalake(path, pa.table({"batch": [1]}), commit_properties=once)
@@ -251,11 +249,11 @@ def test_a_plan_whose_number_has_landed_is_not_recorded(bench, role, name):
 
 
 def test_a_table_restored_beside_an_older_ledger_tells_a_later_batch(bench):
-    app = bench.ledger().newest.plan.app_id("p", "state")
+    app = bench.ledger().newest.plan.app_id("state")
     state = Places.of(bench.pipeline).state
     Path(state).mkdir(parents=True)
     write_deltalake(state, pa.table({"batch": [4]}), commit_properties=CommitProperties(app_transactions=[Transaction(app, 4)]))
-    with pytest.raises(errors.LedgerBehindError, match="batch 4 has landed, but the ledger is at batch 1"):
+    with pytest.raises(errors.LedgerBehindError, match="batch 4 has landed already, but the ledger does not contain it"):
         bench.plan()
 
 
@@ -264,11 +262,9 @@ def test_transactions_are_named_by_the_ledger_and_not_by_the_pipeline(bench, tmp
     other = Bench(tmp_path / "other")
     other.land(1)
     mine, theirs = bench.plan(), other.plan()
-    assert mine.app_id("p", "sink") == bench.ledger().batches()[0].plan.app_id("renamed", "sink")
-    assert mine.app_id("p", "sink") != theirs.app_id("p", "sink")
-    assert mine.app_id("p", "sink") != mine.app_id("p", "state")
-    older = [plan(0, generation=generation) for generation in "ab"]
-    assert len({made.app_id("p", role) for made in older for role in ("sink", "state")}) == 4
+    assert mine.app_id("sink") == bench.ledger().batches()[0].plan.app_id("sink")
+    assert mine.app_id("sink") != theirs.app_id("sink")
+    assert mine.app_id("sink") != mine.app_id("state")
 
 
 @pytest.mark.covers("S9", "V6")
@@ -292,9 +288,10 @@ def test_a_backfill_reads_no_further_than_the_schedule_has_come(bench):
     assert (planned.from_version, planned.to_version, planned.builds_state, planned.range) == (-1, 0, False, (0, 20))
 
 
-def test_a_backfill_waits_for_the_batch_that_is_open(bench):
+def test_a_backfill_waits_for_the_ruling_on_a_held_batch(bench):
     bench.plan()
-    with pytest.raises(errors.LedgerError, match=r"batch 1 \(run\) is still open"):
+    bench.commit(verdict="held")
+    with pytest.raises(errors.LedgerError, match="batch 1 is held"):
         bench.backfill()
 
 
@@ -306,17 +303,15 @@ def test_a_spec_of_another_meaning_is_refused(bench, step):
         bench.backfill() if step == "backfill" else bench.plan()
 
 
-@pytest.mark.parametrize("is_open", [True, False], ids=["retry", "next batch"])
-def test_an_edited_module_is_refused_unless_it_is_accepted(tmp_path, monkeypatch, is_open):
-    module = tmp_path / f"halves_of_plans_{is_open}.py".lower()
+def test_an_edited_module_is_refused_unless_it_is_accepted(tmp_path, monkeypatch):
+    module = tmp_path / "halves_of_plans.py"
     module.write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     bench = Bench(tmp_path, aggregates={"h": {"use": f"{module.stem}:HALF", "args": ["v"]}})
     bench.land(1)
     bench.plan()
-    if not is_open:
-        bench.commit()
-        bench.land(2)
+    bench.commit()
+    bench.land(2)
     module.write_text(MODULE + "# edited\n")
     with pytest.raises(errors.CodeChangedError, match=f"module {module.stem} is not the one that batch 0 ran"):
         bench.plan()

@@ -55,7 +55,7 @@ class Bench:
         ledger = Ledger.open(pipeline)
         plan = next_run(runnable_of(pipeline), ledger)
         assert plan is not None
-        ledger.record_commit(plan, commit(), NOW)
+        ledger.record(plan, commit(), {}, NOW)
 
     def write(self, **changes: Any) -> None:
         self.spec.write_text(yaml.safe_dump(self.fields | changes))

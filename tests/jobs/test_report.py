@@ -81,8 +81,7 @@ def commit(pipeline: Pipeline, count: int = 1, **outcome: Any) -> None:
             meaning=pipeline.meaning_hash(),
             source_schema="{}",
         )
-        ledger.record_plan(plan, START + number * HOUR)
-        ledger.record_commit(plan, Commit(**(told | outcome)), START + number * HOUR)
+        ledger.record(plan, Commit(**(told | outcome)), {}, START + number * HOUR)
 
 
 def checked(batch: int, outcome: str = "passed", **changes: Any) -> dict[str, Any]:
@@ -210,8 +209,7 @@ def backfilled(pipeline: Pipeline, **outcome: Any) -> None:
         builds_state=False,
     )
     told = {"seen": to_us(START + 3 * HOUR), "emitted": to_us(START + 2 * HOUR), "verdict": "passed"} | outcome
-    ledger.record_plan(plan, START + 9 * HOUR)
-    ledger.record_commit(plan, Commit(**told), START + 9 * HOUR)
+    ledger.record(plan, Commit(**told), {}, START + 9 * HOUR)
 
 
 def test_published_are_the_rows_that_the_sink_holds(pipeline):
@@ -257,8 +255,7 @@ def test_held_batch_shows_in_the_badge(pipeline):
     commit(pipeline)
     ledger = Ledger.open(pipeline)
     plan = replace(ledger.newest.plan, batch=1, from_version=0, to_version=1)
-    ledger.record_plan(plan, START)
-    ledger.record_held(plan, Commit(seen=None, emitted=None, verdict="held"), START)
+    ledger.record(plan, replace(ledger.newest.outcome, verdict="held"), {}, START)
     words = Page.of(pipeline).words
     assert "Batch 1: held" in words
     assert "1 held" in words

@@ -210,8 +210,7 @@ def test_what_a_pipeline_writes_and_says_holds_no_credentials(tmp_path, capsys):
         batch=0, attempt="a", generation="g", source_id="s", from_version=-1, to_version=0, now_us=0,
         meaning=pipeline.meaning_hash(), source_schema="{}",
     )  # fmt: skip
-    ledger.record_plan(plan, at)
-    ledger.record_commit(plan, Commit(seen=0, emitted=0, verdict="passed"), at)
+    ledger.record(plan, Commit(seen=0, emitted=0, verdict="passed"), {}, at)
     page = tmp_path / "report.html"
     write_report(pipeline, out=str(page))
     assert "CANARY" not in page.read_text()
@@ -256,3 +255,15 @@ def test_no_table_is_made_where_its_location_is_a_credential(tmp_path, capsys, m
         assert f"{name}.path: holds credentials, which the table's history would keep" in told
         assert "CANARY" not in told
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("command", ["validate", "explain", "run"])
+@pytest.mark.parametrize("value", ["hunter2hunter2:Own", "hunter2hunter2.sums:Own"])
+def test_pythons_own_words_about_a_module_do_not_tell_it(tmp_path, capsys, monkeypatch, command, value):
+    monkeypatch.setenv("SECRET", value)
+    monkeypatch.setattr(launch, "begin", no_spark)
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump(changed(FULL, ("aggregates", "own", "use"), "${SECRET}"), sort_keys=False))
+    assert main([command, str(file)]) != 0
+    captured = capsys.readouterr()
+    assert "hunter2" not in captured.out + captured.err

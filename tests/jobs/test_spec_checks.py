@@ -197,4 +197,4 @@ def test_no_plan_is_recorded_for_a_strict_spec_that_would_keep_raw_rows(tmp_path
     pipeline = parse_pipeline(SPEC | tables | {"strict": True, "windows": [SESSION | {"max_size": "1 hour"}], "emit": "revise"})
     with pytest.raises(SpecError, match="strict: the state would keep raw rows"):
         next_run(runnable_of(pipeline), Ledger.open(pipeline))
-    assert Ledger.open(pipeline).open_batch is None
+    assert Ledger.open(pipeline).newest is None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import write_deltalake
 
 from tests.checkpoints.records import NOW, commit, plan
 from tests.spark.harness import quiet
@@ -72,37 +71,34 @@ def test_a_lease_cannot_be_taken_by_removing_its_file(pipeline, taken):
         pass
 
 
-@pytest.fixture
-def opened(pipeline) -> Ledger:
-    """The ledger with a batch that is open and not held."""
+def recorded(pipeline: Pipeline, verdict: str) -> Ledger:
+    """The ledger with one batch that has no files."""
     ledger = Ledger.open(pipeline)
-    ledger.record_plan(plan(0, meaning=pipeline.meaning_hash(), app="windowmill/g"), NOW)
+    ledger.record(plan(0, pipeline="p", meaning=pipeline.meaning_hash()), commit(verdict=verdict), {}, NOW)
     return ledger
 
 
 @pytest.mark.covers("Q1")
 @pytest.mark.parametrize("ruling", ["release", "discard"])
-def test_only_a_batch_that_is_held_is_ruled_on(pipeline, opened, monkeypatch, ruling):
+def test_only_a_batch_that_is_held_is_ruled_on(pipeline, monkeypatch, ruling):
+    recorded(pipeline, "passed")
     monkeypatch.setattr(loop, "_execute", lambda *_: pytest.fail("no batch is held"))
     with pytest.raises(LedgerError, match=f"no batch is held, so there is nothing to {ruling}"):
         loop.run(pipeline, quiet(), ruling=ruling)
 
 
 @pytest.mark.covers("Q1")
-def test_what_has_been_published_cannot_be_discarded(pipeline, opened, monkeypatch):
-    monkeypatch.setattr(loop, "_execute", lambda *_: pytest.fail("its rows are in the sink"))
-    opened.record_held(opened.open_batch.plan, commit(verdict="held"), NOW)
-    told = {"userMetadata": json.dumps({"generation": "g", "batch": 0})}
-    once = CommitProperties(app_transactions=[Transaction("windowmill/g/sink", 0)], custom_metadata=told)
-    write_deltalake(pipeline.sink.path, pa.table({"n": [1]}), commit_properties=once)
-    with pytest.raises(LedgerError, match="have been published already, so they cannot be discarded"):
-        loop.run(pipeline, quiet(), ruling="discard")
+@pytest.mark.parametrize(("first", "second"), [("release", "discard"), ("discard", "release")])
+def test_a_held_batch_is_ruled_on_once(pipeline, first, second):
+    recorded(pipeline, "held")
+    [done] = loop.run(pipeline, quiet(), ruling=first)
+    assert done.commit.verdict == {"release": "released", "discard": "discarded"}[first]
+    with pytest.raises(LedgerError, match=f"no batch is held, so there is nothing to {second}"):
+        loop.run(pipeline, quiet(), ruling=second)
 
 
-def test_a_ruling_is_on_one_batch(pipeline, opened, monkeypatch):
+def test_a_ruling_is_on_one_batch(pipeline, monkeypatch):
     """What comes after a held batch has not been looked at by whoever ruled."""
-    opened.record_held(opened.open_batch.plan, commit(verdict="held"), NOW)
-    plans = iter([opened.open_batch.plan, plan(1), None])
-    monkeypatch.setattr("windowmill.jobs.batch.planning.next_run", lambda *_, **__: next(plans))
-    monkeypatch.setattr(loop, "_execute", lambda _pipeline, batch, *rest: (batch.batch, rest[-1]))
-    assert loop.run(pipeline, quiet(), ruling="release") == [(0, "release")]
+    recorded(pipeline, "held")
+    monkeypatch.setattr(loop, "_execute", lambda *_: pytest.fail("another batch"))
+    assert [done.plan.batch for done in loop.run(pipeline, quiet(), ruling="release")] == [0]
