@@ -21,7 +21,8 @@ from windowmill.checkpoints.formats import ours
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.manifests import MOST_FILES
 from windowmill.checkpoints.own_tables import DeltaOwnTable
-from windowmill.checkpoints.protocol import ORDER, outstanding, record, refuse_landed, rule, settle, verify
+from windowmill.checkpoints.protocol import outstanding, record, rule, settle
+from windowmill.checkpoints.verification import ORDER, refuse_landed, verify
 from windowmill.windowing.errors import (
     FencedError,
     ForeignWriteError,
