@@ -268,7 +268,7 @@ def windows(*ends: int) -> pa.Table:
     return pa.table({"window_end": pa.array(ends, pa.int64())})
 
 
-@pytest.mark.covers("S6")
+@pytest.mark.covers("S8")
 @pytest.mark.parametrize("moved", [False, True], ids=["", "after an OPTIMIZE by others"])
 def test_a_range_is_replaced_in_one_commit(tmp_path, moved):
     pipeline = Pipeline(tmp_path)

@@ -73,7 +73,8 @@ MUTANTS = (
         "publish-before-the-record",
         "checkpoints/protocol.py",
         "        begun = True\n        ledger.record(",
-        '        begun = True\n        tables["sink"].commit(Publication("sink", "app", plan.batch, changes["sink"]))\n        ledger.record(',
+        '        begun = True\n        tables["sink"].commit(Publication("sink", "app", plan.batch, changes["sink"]))\n'
+        "        ledger.record(",
         (f"{PROTOCOL}of_two_attempts_one_wins_and_the_files_of_the_other_go",),
     ),
     Mutant(
