@@ -45,8 +45,8 @@ def storage_variables(conn_id: str | None) -> dict[str, str]:
     known = _VARIABLES.get(connection.conn_type or "")
     if known is None:
         raise SpecError(
-            f"storage_conn_id: the connection {conn_id} is of type {connection.conn_type!r}; expected one of {', '.join(_VARIABLES)}, or leave "
-            "it out and set the variables on the workers"
+            f"storage_conn_id: the connection {conn_id} is of type {connection.conn_type!r}; expected one of {', '.join(_VARIABLES)}, or "
+            "leave it out and set the variables on the workers"
         )
     parts: dict[str, Any] = connection.extra_dejson | {"login": connection.login, "password": connection.password}
     found = {variable: str(parts[name]) for name, variable in known.items() if parts.get(name)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance import maintain
-from windowmill.windowing.errors import FencedError, HeldError, SinkRefusedError, WindowmillError
+from windowmill.jobs.spark.object_storage import reader_options
+from windowmill.windowing.errors import FencedError, HeldError, MachineError, SinkRefusedError, WindowmillError
 
 #: A rule that no batch passes.
 UNMET = [{"type": "expect_table_row_count_to_equal", "value": -1, "severity": "critical"}]
@@ -142,6 +144,30 @@ def test_a_life_in_a_bucket_computed_by_tasks(bucket, lived, spark, tmp_path, mo
     bench = bench_at(bucket, tmp_path)
     live(bench)
     _equal(bench, lived)
+
+
+@pytest.mark.spark
+@pytest.mark.classic
+def test_a_source_that_only_spark_reads(bucket, server, spark, tmp_path, monkeypatch):
+    """Deletion vectors are in force: Spark reads the source by its own jars, and delta-rs still makes every commit."""
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
+    there, here = bench_at(bucket, tmp_path, "slices"), bench_at(str(tmp_path / "here"), tmp_path, "slices")
+    here.land(parts(1)[0])
+    spark.sql(f"ALTER TABLE delta.`{here.source}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{here.source}` WHERE label = 'x'")
+    assert list(Path(here.source).glob("deletion_vector*"))
+    shutil.copytree(here.source, server.folder / there.source.removeprefix("s3://"))
+    for each in (here, there):
+        assert len(each.run()) == 1
+    assert there.batches()[0][6] < 90, "deleted rows are not read"
+    _equal(there, here)
+
+
+def test_a_source_that_only_spark_reads_needs_its_jars(monkeypatch, tmp_path):
+    monkeypatch.setenv("WINDOWMILL_JARS", str(tmp_path))
+    assert reader_options("/tables/t") == reader_options("gs://b/t") == {}
+    with pytest.raises(MachineError, match=r"^s3a://b/t: only Spark can read these files, and it lacks the jars .* run `make s3-jars`"):
+        reader_options("s3a://b/t")
 
 
 @pytest.mark.thorough
