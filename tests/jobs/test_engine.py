@@ -1,0 +1,82 @@
+"""Who computes: what spec and deployment say, and what is told of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from windowmill.jobs.batch import engine
+from windowmill.jobs.commands.answers import summary_of
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
+
+SPEC = {
+    "pipeline": "p",
+    "time": {"column": "t"},
+    "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
+    "aggregates": {"n": {"count": "*"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch):
+    for name in (engine.VARIABLE, "SPARK_REMOTE", "WINDOWMILL_MASTER", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(engine, "_running_master", lambda: None)
+
+
+def test_spark_is_the_default_and_anything_else_is_refused_with_the_field():
+    assert parse_pipeline(SPEC).compute == "spark"
+    assert Pipeline.model_json_schema()["properties"]["compute"]["enum"] == ["spark", "auto", "local"]
+    with pytest.raises(SpecError, match=r"compute: got 'cluster'; expected one of 'spark', 'auto' or 'local'"):
+        parse_pipeline(SPEC | {"compute": "cluster"})
+
+
+def test_the_field_is_no_part_of_the_meaning():
+    meanings = {parse_pipeline(SPEC | {"compute": compute}).meaning_hash() for compute in ("spark", "auto", "local")}
+    assert meanings == {parse_pipeline(SPEC).meaning_hash()}
+
+
+@pytest.mark.parametrize("given", ["spark", "auto", "local"])
+def test_a_deployment_overrides_the_spec(monkeypatch, given):
+    for compute in ("spark", "auto", "local"):
+        pipeline = parse_pipeline(SPEC | {"compute": compute})
+        monkeypatch.setenv(engine.VARIABLE, "")
+        assert engine.compute_of(pipeline) == compute
+        monkeypatch.setenv(engine.VARIABLE, given)
+        assert engine.compute_of(pipeline) == given
+
+
+def test_a_wrong_value_of_the_variable_is_refused(monkeypatch):
+    monkeypatch.setenv(engine.VARIABLE, "Spark")
+    with pytest.raises(SpecError, match=r"WINDOWMILL_COMPUTE: got 'Spark'; expected spark, auto or local") as refused:
+        engine.compute_of(parse_pipeline(SPEC))
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "running", "elsewhere"),
+    [
+        ({}, None, False),
+        ({}, "local[2]", False),
+        ({"WINDOWMILL_MASTER": "local[4]"}, None, False),
+        ({"SPARK_REMOTE": "sc://localhost:15002"}, None, True),
+        ({"WINDOWMILL_MASTER": "spark://host:7077"}, None, True),
+        ({"WINDOWMILL_MASTER": "local-cluster[2,1,1024]"}, None, True),
+        ({"PYSPARK_GATEWAY_PORT": "1"}, None, True),
+        ({}, "yarn", True),
+    ],
+)
+def test_auto_leaves_a_batch_to_a_spark_that_runs_elsewhere(monkeypatch, environment, running, elsewhere):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(engine, "_running_master", lambda: running)
+    tries = {compute: engine.tries_this_process(parse_pipeline(SPEC | {"compute": compute})) for compute in ("spark", "auto", "local")}
+    assert tries == {"spark": False, "auto": not elsewhere, "local": True}
+
+
+def test_a_run_without_batches_says_nothing_of_engines():
+    assert summary_of(parse_pipeline(SPEC), []).data["batches"] == []
+    assert engine.told({"engine": "spark", "application": "a", "tasks": 12, "jobs": 3, "executors": 2}) == (
+        "Spark a, 12 tasks in 3 jobs on 2 executors"
+    )
