@@ -25,7 +25,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.golden.make import HERE
 from windowmill.checkpoints import codec
-from windowmill.checkpoints.formats import prepare
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.committer import create
 from windowmill.checkpoints.state.opening import open_state
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import ReadLimit
@@ -138,7 +139,7 @@ def fuzz_files(examples: int, rng: random.Random, folder: Path) -> Counter[str]:
 def _table(case: str, path: Path) -> tuple[Path, pa.Schema, list[int]]:
     """A table of three files with the rows of a golden one; its columns, and the checksums of its rows."""
     rows = golden_rows(case)
-    prepare(str(path), rows.schema, "state")
+    create(str(path), str(Changes.of(rows.schema).schema), "state", {})
     third = rows.num_rows // 3
     for part in (rows.slice(0, third), rows.slice(third, third), rows.slice(2 * third)):
         write_deltalake(path, part, mode="append")
