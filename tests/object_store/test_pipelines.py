@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs as pa_fs
 import pytest
 import yaml
 from deltalake import TableFeatures
@@ -148,7 +148,7 @@ def test_a_life_in_a_bucket_computed_by_tasks(bucket, lived, spark, tmp_path, mo
 
 @pytest.mark.spark
 @pytest.mark.classic
-def test_a_source_that_only_spark_reads(bucket, server, spark, tmp_path, monkeypatch):
+def test_a_source_that_only_spark_reads(bucket, spark, tmp_path, monkeypatch):
     """Deletion vectors are in force: Spark reads the source by its own jars, and delta-rs still makes every commit."""
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
     there, here = bench_at(bucket, tmp_path, "slices"), bench_at(str(tmp_path / "here"), tmp_path, "slices")
@@ -156,7 +156,8 @@ def test_a_source_that_only_spark_reads(bucket, server, spark, tmp_path, monkeyp
     spark.sql(f"ALTER TABLE delta.`{here.source}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     spark.sql(f"DELETE FROM delta.`{here.source}` WHERE label = 'x'")
     assert list(Path(here.source).glob("deletion_vector*"))
-    shutil.copytree(here.source, server.folder / there.source.removeprefix("s3://"))
+    store, path = stores.filesystem_of(there.source)
+    pa_fs.copy_files(here.source, path, destination_filesystem=store)
     for each in (here, there):
         assert len(each.run()) == 1
     assert there.batches()[0][6] < 90, "deleted rows are not read"
