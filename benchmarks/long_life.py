@@ -27,7 +27,7 @@ from deltalake import DeltaTable, write_deltalake
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Result, ratios
-from windowmill.checkpoints.assembling import FORMAT, TOTALS, Totals
+from windowmill.checkpoints.assembling import BATCH, CHANGES, FORMAT, OUTCOME, PLAN, TOTALS, Totals
 from windowmill.checkpoints.batches import Commit, RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
@@ -75,8 +75,8 @@ class Life:
         self._records = self._told()
         self._fill(batches)
 
-    def _told(self) -> Iterator[tuple[Record, Record]]:
-        """Plans and commits without end, as runs would have written them."""
+    def _told(self) -> Iterator[Record]:
+        """Records without end, as runs would have written them."""
         totals, number = Totals(), 0
         meaning, schema, source = self.pipeline.meaning_hash(), self._table.schema().to_json(), str(self._table.metadata().id)
         while True:
@@ -85,39 +85,36 @@ class Life:
             plan = RunPlan(
                 batch=number, attempt=f"{number:012x}", generation="bench", source_id=source, from_version=-1 if number == 0 else 0,
                 to_version=0, now_us=seen, meaning=meaning, source_schema=schema,
-                seen=before if number else None, emitted=before if number else None, windowmill="0",
+                seen=before if number else None, emitted=before if number else None, windowmill="0", pipeline="long_life",
             )  # fmt: skip
-            timings = dict.fromkeys(("start", "survey", "restore", "apply", "validate", "publish", "remember", "commit"), 0.123)
-            outcome = Commit(seen, seen, "passed", 1_000, 1_000, 0, 0, 12, 1, {"w": 12}, seen, seen, number, number, timings)
-            totals = totals.plus(plan, outcome)
-            yield (
-                Record(FORMAT, "plan", number, plan.attempt, at, json.dumps(asdict(StoredPlan.of(plan)))),
-                Record(FORMAT, "commit", number, plan.attempt, at, json.dumps(asdict(outcome) | {TOTALS: asdict(totals)})),
+            timings = dict.fromkeys(("start", "survey", "restore", "apply", "validate", "record", "publish"), 0.123)
+            outcome = Commit(
+                seen, seen, "passed", 1_000, 1_000, 0, 0, 12, 1, {"w": 12}, window_end_min=seen, window_end_max=seen, timings=timings
             )
+            totals = totals.plus(plan, outcome)
+            body = {PLAN: asdict(StoredPlan.of(plan)), CHANGES: {}, OUTCOME: asdict(outcome), TOTALS: asdict(totals)}
+            yield Record(FORMAT, BATCH, number, plan.attempt, at, json.dumps(body))
             number += 1
 
     def _fill(self, batches: int) -> None:
         store, count = DeltaRecords(self.ledger), 0
-        while batches - count // 2 - APPENDED >= FAN * FAN // 2:
-            records = [record for pair in islice(self._records, FAN * FAN // 2) for record in pair]
+        while batches - count - APPENDED >= FAN * FAN:
+            records = list(islice(self._records, FAN * FAN))
             store.load()
             store.add_files([packed([sealed(record, count + n) for n, record in enumerate(records)], LAST_LEVEL)])
             count += len(records)
         store.load()
-        for pair in islice(self._records, batches - count // 2):
-            for record in pair:
-                store.append(record)
-                store.load()
+        for record in islice(self._records, batches - count):
+            store.append(record)
+            store.load()
 
     def append(self) -> Taken:
-        """What one more batch's records take."""
-        ledger = Ledger.open(self.pipeline)
-        plan, outcome = next(self._records)
-        planned = StoredPlan(**json.loads(plan.body)).plan()
-        done = Commit(**{name: value for name, value in json.loads(outcome.body).items() if name != TOTALS})
+        """What one more batch's record takes."""
+        ledger, record = Ledger.open(self.pipeline), next(self._records)
+        body = json.loads(record.body)
+        plan, outcome = StoredPlan(**body[PLAN]).plan(), Commit(**body[OUTCOME])
         begun = time.perf_counter(), time.process_time()
-        ledger.record_plan(planned, plan.at)
-        ledger.record_commit(planned, done, outcome.at)
+        ledger.record(plan, outcome, {}, record.at)
         return time.perf_counter() - begun[0], time.process_time() - begun[1]
 
 

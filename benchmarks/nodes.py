@@ -129,7 +129,7 @@ class FullState:
         # As many minutes as maintenance merges into a file.
         self._together = max(1, SORTED_ROWS // (keys * (2 if with_nodes else 1)))
         self.batches = -(-(minutes + 1) // self._together)
-        self.slices = self.nodes = self._attempts = 0
+        self.slices = self.nodes = 0
 
     def stage(self, through: int, *, keep: bool = False) -> WindowStage:
         """The windows that end in (``after``, ``through``]; with ``keep`` also what the state gets."""
@@ -233,8 +233,7 @@ class FullState:
 
     def remember(self, rows: pa.Table) -> None:
         """Append what a batch adds, as another attempt at it."""
-        self._attempts += 1
-        self.table.remember(rows, rows.num_rows, app_id=f"attempt {self._attempts}", batch=self.batches, metadata="")
+        write_deltalake(self.path, rows, mode="append")
 
     def windows_here(self, restored: pa.Table) -> pa.Table:
         """The next windows, by key."""

@@ -12,7 +12,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from benchmarks.spark_ways import session
-from windowmill.checkpoints.formats import nullable, prepare
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.committer import create
 from windowmill.checkpoints.state.joint import compact_entries
 from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.checkpoints.state.wanted import ReadLimit
@@ -71,7 +72,7 @@ class Counting:
         self._layout = Layout.of(self._pipeline, _TYPES)
         self._state = PositionState(self._pipeline, _TYPES, self._layout)
         self._clock, self._batch, self._rows = Clock.of(self._pipeline), 0, 0
-        prepare(self._path, nullable(self._state.stored_schema), "state")
+        create(self._path, str(Changes.of(self._state.stored_schema).schema), "state", {})
         # So many tuples that the window is full, and that its front is at no round number.
         self._take(length + length // 3 // m * m + m)
         compact_entries(self._path, self._batch, ["positions"])

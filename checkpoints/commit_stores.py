@@ -24,6 +24,7 @@ from windowmill.windowing.redaction import redacted
 _SCHEMES = ("s3", "s3a", "gs", "abfss", "abfs", "az")
 #: Races for one version, and writers in each. A store that checks and then writes lets several win in half of such races.
 _RACES, _WRITERS = 12, 6
+_PATIENCE_SECONDS = 60.0
 #: Below the folder of the pipeline's own tables: the stores that have passed.
 MARK = "conditional-writes.json"
 
@@ -114,7 +115,7 @@ def _commit(table: DeltaTable, start: Barrier | None = None) -> str | None:
     name = uuid.uuid4().hex
     once = CommitProperties(max_commit_retries=0, custom_metadata={"writer": name})
     if start:
-        start.wait()
+        start.wait(_PATIENCE_SECONDS)
     try:
         table.create_write_transaction([], "append", table.schema(), commit_properties=once)
     except CommitFailedError:

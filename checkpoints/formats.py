@@ -6,11 +6,8 @@ A format is increased when older code would misread the table. Ledger records ha
 
 from __future__ import annotations
 
-import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
-from windowmill.checkpoints.kept_tables import newest
-from windowmill.checkpoints.stores import create_table, is_table
 from windowmill.windowing.errors import StateError
 
 #: The format that this release writes for each kind of table. :mod:`.state.migrations` migrates older formats of ``state``.
@@ -37,32 +34,6 @@ def check_format(table: DeltaTable, kind: str) -> int:
 def unchecked_through(table: DeltaTable) -> int:
     """The last batch whose rows in the state ``table`` may have no checksum; −1 if there is none."""
     return _property(table, "state", UNCHECKED_THROUGH, -1)
-
-
-def prepare(path: str, schema: pa.Schema, kind: str) -> None:
-    """Create an empty table with columns ``schema`` at ``path``, or check the format of an existing one."""
-    if is_table(path):
-        check_format(newest(path), kind)
-        return
-    create_table(
-        path,
-        schema=pa.schema([field.with_type(_stored(field.type)) for field in schema]),
-        mode="ignore",
-        name=f"windowmill {kind}",
-        configuration={FORMAT: str(FORMATS[kind])},
-        raise_if_key_not_exists=False,
-        commit_properties=ours("create"),
-    )
-
-
-def nullable(schema: pa.Schema) -> pa.Schema:
-    """``schema`` with all columns nullable, as Spark creates tables."""
-    return pa.schema([field.with_nullable(True) for field in schema])
-
-
-def _stored(kind: pa.DataType) -> pa.DataType:
-    # Staged files may hold timestamps as nanoseconds, for which Delta has a separate type that few readers support.
-    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else kind
 
 
 def _property(table: DeltaTable, kind: str, name: str, default: int) -> int:

@@ -182,8 +182,8 @@ class DeltaOwnTable:
         lost = absent if source is None else data_files.missing(source, absent)
         if lost:
             raise StateCorruptError(
-                f"{self.role} {self.place}: {lost[0].path}, which the ledger records for the last batch and the table does not hold, is gone; "
-                "restore the folder from a copy"
+                f"{self.role} {self.place}: {lost[0].path}, which the ledger records for the last batch and the table does not hold, is "
+                "gone; restore the folder from a copy"
             )
         if source is not None:
             data_files.copy(source, target, absent)

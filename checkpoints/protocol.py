@@ -221,7 +221,8 @@ def _publish(
             raise _error_of(role)(f"{where}: the commit of batch {batch.number} did not land; run again")
     if role != "held":
         _note(ledger, batch, table, publication, found)
-    reach(f"{role}.after")
+    if landed is None:
+        reach(f"{role}.after")
     return landed is None
 
 

@@ -90,7 +90,11 @@ def options_of(place: str) -> dict[str, str] | None:
     above = [own for own in _OPTIONS if there == own or there.startswith(f"{own.rstrip('/')}/")]
     own = _OPTIONS[max(above, key=len)] if above else {}
     # One spelling of aws_region, AWS_REGION and region, so that one replaces the other.
-    return found | {name if name.startswith(prefix) else f"{prefix}{name}": value for name, value in _upper(own)}
+    found |= {name if name.startswith(prefix) else f"{prefix}{name}": value for name, value in _upper(own)}
+    if prefix == "AWS_" and "AWS_ACCESS_KEY_ID" not in found:
+        # Profiles, web identities and roles: delta-rs asks for them only at Amazon's own address, unless told to.
+        found.setdefault("AWS_FORCE_CREDENTIAL_LOAD", "true")
+    return found
 
 
 def _upper(options: Options) -> list[tuple[str, str]]:
@@ -168,6 +172,10 @@ class _Handler(DeltaStorageHandler):
 
     def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> pa.PythonFile:
         return pa.PythonFile(_BytesStream(self._handler.open_output_stream(path, metadata)))
+
+    def copy_file(self, src: str, dst: str) -> None:
+        # deltalake 1.6.6 passes an argument of another name.
+        self._handler.copy_file(src, dst)
 
 
 class _BytesStream:

@@ -36,6 +36,13 @@ def spark_for_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     use_spark_for_small_batches(monkeypatch)
 
 
+@pytest.fixture(autouse=True)
+def no_jvm_begins_early(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in a test without Spark do not start a JVM in advance: it would outlive the test, and cost what nothing uses."""
+    if not any(map(request.node.get_closest_marker, ("spark", "dag", "demo"))) and request.path.name != "test_launch.py":
+        monkeypatch.setattr("windowmill.jobs.spark.launch.begin", lambda **_: None)
+
+
 @pytest.fixture(params=["here", "Spark"] if OVER is None else [OVER])
 def either_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test runs twice: with small batches read in this process, and by Spark."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from windowmill.jobs.sources.plain_rows import PlainRows
+
 
 def use_spark_for_small_batches(patch: pytest.MonkeyPatch) -> None:
-    """Runs over few rows in plain files use Spark from their beginning, as those over other rows do."""
-    for module in ("spark_use", "steps"):
-        patch.setattr(f"windowmill.jobs.batch.{module}.rows_without_spark", lambda *_: None)
+    """Spark reads the rows of small batches from plain files, as it reads other rows."""
+    patch.setattr(PlainRows, "of", classmethod(lambda *_: None))

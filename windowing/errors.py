@@ -140,10 +140,6 @@ class ForeignWriteError(RefusedError):
     """Someone else has written to a table that is the pipeline's own."""
 
 
-class MixedAttemptError(RefusedError):
-    """An earlier attempt at this batch wrote other rows than this one computed; nothing more is written."""
-
-
 class StorageFullError(WindowmillError):
     """The disk is full, or a quota used up; nothing half-written counts."""
 

@@ -11,9 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
-from windowmill.checkpoints.appending import MOST_APPENDED, SMALL_BATCH_ROWS, append_once, landed, writer_once
-from windowmill.checkpoints.features import delta_rs_can_write
-from windowmill.checkpoints.formats import nullable, ours, prepare
+from windowmill.checkpoints.formats import ours
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.state.reading import WHOLE_BYTES, read_file, read_whole, require_columns
@@ -21,9 +19,7 @@ from windowmill.checkpoints.state.wanted import Condition
 from windowmill.checkpoints.stores import Options, is_local, is_table, options_of, table_at, use_options
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.columnar.session_partials import LAST
-from windowmill.windowing.errors import StateError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,16 +39,10 @@ class StateTable:
     ----------
     spark
         Gives the session, which may have to be started.
-    widens
-        Whether a batch may add columns to the table.
     """
 
-    def __init__(
-        self, spark: Callable[[], SparkSession], path: str, schema: pa.Schema, check: RowCheck | None = None, *, widens: bool = False
-    ) -> None:
-        self._spark, self._path, self._schema, self._widens = spark, path, schema, widens
-        # Batches read all rows alike of a table without kinds, levels and families of events.
-        self._order = order_of(schema.names) if {KIND, LEVEL, REACHING} & set(schema.names) else []
+    def __init__(self, spark: Callable[[], SparkSession], path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
+        self._spark, self._path, self._schema = spark, path, schema
         self._check = RowCheck(path) if check is None else check
         self._exists = is_table(path)
 
@@ -60,33 +50,6 @@ class StateTable:
     def schema(self) -> pa.Schema:
         """Columns of the table."""
         return self._schema
-
-    def remember(self, rows: DataFrame | pa.Table, count: int, *, app_id: str, batch: int, metadata: str) -> int:
-        """Append a batch's ``count`` rows in one commit and return the table's version; a repeated batch changes nothing."""
-        if not self._exists:
-            prepare(self._path, nullable(self._schema), "state")
-            self._exists = True
-        most = MOST_APPENDED if isinstance(rows, pa.Table) else SMALL_BATCH_ROWS
-        if count <= most and delta_rs_can_write(self._path):
-            few = (rows if isinstance(rows, pa.Table) else rows.toArrow()).select(self._schema.names)
-            few = few.sort_by([(name, "ascending") for name in self._order]) if self._order else few
-            append_once(self._path, few, app_id=app_id, version=batch, metadata=metadata, widen=self._widens)
-        else:
-            chosen = self._frame(rows).select(*map(backquoted, self._schema.names))
-            writer = writer_once(chosen, count, app_id=app_id, version=batch, metadata=metadata, order=self._order)
-            writer.mode("append").option("mergeSchema", self._widens).save(self._path)
-        version = landed(self._path, app_id=app_id, version=batch)
-        if version is None:
-            raise StateError(f"state {self._path}: the commit of batch {batch} did not land; run again")
-        return version
-
-    def _frame(self, rows: DataFrame | pa.Table) -> DataFrame:
-        if not isinstance(rows, pa.Table):
-            return rows
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        # A Spark Connect session cannot infer the types of no rows.
-        return self._spark().createDataFrame(without_empty_chunks(rows), from_arrow_schema(rows.schema))
 
     def _rows(
         self,
@@ -152,7 +115,7 @@ class StateTable:
 
         table = newest(self._path)
         files = [{name: file[name] for name in ("path", "size_bytes", "num_records")} for file in files_of(table)]
-        schema = nullable(pa.schema(table.schema().to_arrow()))
+        schema = pa.schema([field.with_nullable(True) for field in pa.schema(table.schema().to_arrow())])
         read = partial(_read_files, table.table_uri, files, schema, {self._path: options_of(self._path) or {}})
         numbers = self._spark().range(0, len(files), 1, max(1, len(files)))
         types = from_arrow_schema(schema, prefer_timestamp_ntz=True)

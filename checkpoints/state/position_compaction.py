@@ -10,7 +10,6 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.appending import SMALL_BATCH_ROWS
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import COMPACTED_BYTES, FEW_ENTRIES, FEW_FILES, BatchFiles, batches_of, by_batches, files_of
 from windowmill.checkpoints.state.searched_files import footer
@@ -22,6 +21,8 @@ from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, S
 #: Levels of which nodes are stored beside the leaves under them, and rows and bytes of a row group: the nodes at either end of a window
 #: lie in one or two row groups, and the rest of a key's nodes in few.
 NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 10, 8_192, 1 << 20
+#: Files of one batch with more rows than this are laid out for searches.
+LAID_OUT_ROWS = 100_000
 #: Columns beside those of the state in :func:`needed_rows`, quoted.
 _AGE, _NEWEST, _LEAST, _PASSED, _VERSION = '"_ age"', '"_ newest"', '"_ head"', '"_ through"', '"_ version"'
 
@@ -67,7 +68,7 @@ def rows_of_group(files: Sequence[Mapping[str, Any]]) -> int:
 def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:
     """Whether ``file`` is one of a large batch, of which a search reads more than it needs, because its row groups are large."""
     first, last = batches_of(file)
-    if first != last or file["num_records"] <= SMALL_BATCH_ROWS:
+    if first != last or file["num_records"] <= LAID_OUT_ROWS:
         return False
     metadata = footer(table, file)
     return bool(metadata.num_rows > 4 * GROUP_ROWS * metadata.num_row_groups)

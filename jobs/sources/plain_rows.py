@@ -96,6 +96,7 @@ class PlainRows:
     def _stored(self, index: int, columns: Sequence[str]) -> pa.Table:
         """The ``columns`` of one file, with its index, the index of each row and the file's version."""
         with Opened(self.files[index], self.form) as opened:
+            opened.check(columns)
             batches = list(opened.batches(columns))
         if not batches:
             batches = [pa.record_batch([pa.array([], self.form.types[name]) for name in columns], names=columns)]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from windowmill.checkpoints.committer import Publication, names_need_mapping
 from windowmill.checkpoints.own_tables import OwnTable, own_tables
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.checkpoints.stores import is_table
+from windowmill.checkpoints.stores import is_local, is_table
 from windowmill.windowing.axis import from_us
+from windowmill.windowing.errors import SinkRefusedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +28,8 @@ class SparkCommitter:
 
     def commit(self, place: str, publication: Publication) -> None:
         """As :meth:`windowmill.checkpoints.committer.Committer.commit`."""
+        if not is_local(place):
+            raise SinkRefusedError(f"{publication.role} {place}: delta-rs cannot write it, and Spark never commits to object storage")
         changes, rows = publication.changes, self._rows(place, publication)
         metadata = json.dumps(dict(publication.note))
         writer = rows.write.format("delta").options(txnAppId=publication.app_id, txnVersion=publication.batch, userMetadata=metadata)

@@ -2,7 +2,7 @@
 
 Spark takes longer to start jobs and Python workers than the kernels take for a few thousand rows. The logs of source and state give the
 sizes before anything is read. Partials and result rows are counted or bounded once the new rows are read, before windows are computed.
-Beyond any limit, Spark does all of the work. :mod:`windowmill.checkpoints.appending` decides separately whether an append needs Spark.
+Beyond any limit, Spark does all of the work.
 """
 
 from __future__ import annotations

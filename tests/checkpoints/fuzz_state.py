@@ -25,12 +25,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.golden.make import HERE
 from windowmill.checkpoints import codec
-from windowmill.checkpoints.formats import prepare
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.committer import create
 from windowmill.checkpoints.state.opening import open_state
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar.checksums import row_checksums, with_checksums
+from windowmill.windowing.columnar.checksums import row_checksums
 from windowmill.windowing.columnar.packing import BLOCK, Packing, Sliced
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.nodes import Span
@@ -62,7 +63,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 def golden_rows(case: str) -> pa.Table:
     """The rows of state of a golden table, with checksums."""
-    return with_checksums(pa.table(DeltaTable(HERE / "format-1" / case / "sink.windowmill" / "state").to_pyarrow_table()))
+    return DeltaTable(HERE / "format-4" / case / "sink.windowmill" / "state").to_pyarrow_table()
 
 
 def fuzz_codec(examples: int, rng: random.Random) -> Counter[str]:
@@ -138,7 +139,7 @@ def fuzz_files(examples: int, rng: random.Random, folder: Path) -> Counter[str]:
 def _table(case: str, path: Path) -> tuple[Path, pa.Schema, list[int]]:
     """A table of three files with the rows of a golden one; its columns, and the checksums of its rows."""
     rows = golden_rows(case)
-    prepare(str(path), rows.schema, "state")
+    create(str(path), str(Changes.of(rows.schema).schema), "state", {})
     third = rows.num_rows // 3
     for part in (rows.slice(0, third), rows.slice(third, third), rows.slice(2 * third)):
         write_deltalake(path, part, mode="append")

@@ -314,9 +314,7 @@ def test_a_damaged_log_is_refused_and_never_started_anew(path):
 @pytest.mark.covers("V2")
 def test_an_older_format_is_refused_in_one_line(path):
     DeltaRecords(path).append(Record(3, "plan", 0, "a", NOW, "{}"))
-    with pytest.raises(
-        OutdatedLedgerError, match=r"holds format 3 of a version before the first release, .*; give the pipeline a new sink"
-    ):
+    with pytest.raises(OutdatedLedgerError, match=r"holds format 3 of a version before the first release, .*; give the"):
         Ledger(path)
 
 

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from windowmill.checkpoints.state import base, joint
-from windowmill.checkpoints.state.base import StateTable, is_overgrown, number_of_rows
+from windowmill.checkpoints.state.base import is_overgrown, number_of_rows
 from windowmill.checkpoints.state.joint import compact_entries
 from windowmill.checkpoints.state.log import LogTable
 from windowmill.checkpoints.state.wanted import ReadLimit
@@ -159,12 +159,3 @@ def test_an_entry_that_says_no_more_that_its_key_is_due_is_told(log, tmp_path, c
     write_deltalake(tmp_path, rows.set_column(at, rows.schema.field(at), altered), mode="overwrite")
     with pytest.raises(StateCorruptError, match="1 of 7 rows read differ"):
         read(log, 1.0, watermark=5)
-
-
-@pytest.mark.spark
-def test_spark_remembers_a_batch_without_entries(spark, tmp_path, monkeypatch):
-    append(tmp_path, 0, (1.0, KEY_ENTRY, None))
-    monkeypatch.setattr(base, "delta_rs_can_write", lambda _: False)
-    StateTable(lambda: spark, str(tmp_path), SCHEMA).remember(SCHEMA.empty_table(), 0, app_id="app", batch=1, metadata="{}")
-    assert number_of_rows(DeltaTable(tmp_path)) == 1
-    assert DeltaTable(tmp_path).transaction_version("app") == 1

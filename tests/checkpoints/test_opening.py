@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +11,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.golden.make import HERE
-from windowmill.checkpoints.formats import FORMAT, FORMATS, check_format, prepare
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.committer import create
+from windowmill.checkpoints.formats import FORMAT, FORMATS, check_format
 from windowmill.checkpoints.state import reading
 from windowmill.checkpoints.state.opening import open_state
 from windowmill.checkpoints.state.partials import PartialTable
@@ -39,7 +40,7 @@ def append(path: Path, batch: int) -> None:
 @pytest.fixture
 def path(tmp_path) -> Path:
     """A state table of two batches, at version 2."""
-    prepare(str(tmp_path / "state"), SCHEMA, "state")
+    create(str(tmp_path / "state"), str(Changes.of(SCHEMA).schema), "state", {})
     for batch in range(2):
         append(tmp_path / "state", batch)
     return tmp_path / "state"
@@ -152,11 +153,11 @@ def test_a_missing_column_is_damage(path, monkeypatch):
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_newer_format_is_refused(tmp_path, kind):
     path = str(tmp_path / kind)
-    prepare(path, SCHEMA, kind)
+    create(path, str(Changes.of(SCHEMA).schema), kind, {})
     assert check_format(DeltaTable(path), kind) == FORMATS[kind]
     DeltaTable(path).alter.set_table_properties({FORMAT: "7"}, raise_if_not_exists=False)
     with pytest.raises(StateError, match=rf"{kind} .*format 7, this windowmill reads up to {FORMATS[kind]}; upgrade windowmill"):
-        prepare(path, SCHEMA, kind)
+        check_format(DeltaTable(path), kind)
     if kind == "state":
         with pytest.raises(StateError, match="upgrade windowmill"):
             open_state(path, left_at=0)
@@ -164,7 +165,10 @@ def test_a_newer_format_is_refused(tmp_path, kind):
 
 @pytest.mark.covers("V2")
 def test_a_table_of_format_1_is_migrated_once_also_after_a_crash(tmp_path, monkeypatch):
-    path = Path(shutil.copytree(HERE / "format-1" / "slices" / "sink.windowmill" / "state", tmp_path / "state"))
+    path = tmp_path / "state"
+    before = DeltaTable(HERE / "format-4" / "slices" / "sink.windowmill" / "state").to_pyarrow_table().drop_columns([SUM])
+    write_deltalake(path, before.filter(pc.equal(before["_batch"], 0)))
+    write_deltalake(path, before.filter(pc.equal(before["_batch"], 1)), mode="append")
     before = DeltaTable(path).to_pyarrow_table()
     with monkeypatch.context() as patched:
         patched.setattr("deltalake.table.TableAlterer.set_table_properties", dies)

@@ -15,8 +15,6 @@ from deltalake.exceptions import CommitFailedError
 from windowmill.checkpoints.state import base, partials
 from windowmill.checkpoints.state.partials import Needed, PartialTable, compact_partials
 from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.errors import StateError
 from windowmill.windowing.nodes import Selection, Span
 
 SCHEMA = pa.schema([("the key", pa.string()), ("_slice", pa.int64()), ("_level", pa.int64()), ("_batch", pa.int64())])
@@ -156,15 +154,6 @@ def test_of_events_that_reach_into_slices_those_at_the_starts_of_windows_are_rea
     found = table.read(wanted, before_batch=1, limit=ReadLimit(1 << 20, 1 << 20, 9))
     families = {family: {row["_slice"] for row in found.to_pylist() if row["_reaching"] == family} for family in (0, 1)}
     assert families == {0: begun, 1: reaching}
-
-
-def test_rows_of_a_batch_are_asked_for_once_they_are_written(tmp_path, monkeypatch):
-    table = PartialTable(None, str(tmp_path / "state"), WHOLE, RowCheck("state"))  # type: ignore[arg-type]
-    few = pa.table([["a"], [0], [0], [None], [0]], schema=WHOLE)
-    assert table.remember(few, 1, app_id="app", batch=0, metadata="{}") == 1
-    monkeypatch.setattr(base, "append_once", lambda *_, **__: None)
-    with pytest.raises(StateError, match="the commit of batch 1 did not land"):
-        table.remember(few, 1, app_id="app", batch=1, metadata="{}")
 
 
 def test_of_a_keys_spans_the_latest_committed_row_stays(tmp_path):

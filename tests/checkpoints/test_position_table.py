@@ -18,6 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.checkpoints.publishing import publish
 from tests.strategies import ARRIVALS, between_commits, shared
 from tests.windowing.test_columnar import CUTS, STREAMS, Row
 from tests.windowing.test_positions import POLICY_WINDOWS, TYPES, Run, compare, in_order, spec_of
@@ -53,7 +54,7 @@ class TableRun(Run):
 
     def feed(self, rows: list[Row], commits: Sequence[int] | None = None, *, final: bool = False) -> None:
         super().feed(rows, commits, final=final)
-        self._table().remember(self.stored, len(self.stored), app_id="app", batch=self.batches - 1, metadata="{}")
+        publish(self.path, self.stored, self.batches - 1)
         self.stored = self.stored.slice(0, 0)
 
 
@@ -66,7 +67,7 @@ def test_a_key_may_be_named_as_anything_that_compacting_computes(tmp_path, monke
     entry = {column: "a", "_kind": "key", "_sequence": "s", "_through": 5, "_head": 3}
     node = {column: "a", "_kind": "node", "_sequence": "s", "_batch": 1, "_position": 2}
     rows = [entry | {"_batch": 0}, entry | {"_batch": 1}, node, node | {"_position": 3}]
-    table.remember(pa.Table.from_pylist(rows, schema=table.schema), len(rows), app_id="app", batch=1, metadata="{}")
+    publish(run.path, pa.Table.from_pylist(rows, schema=table.schema), 1)
     assert compact_entries(run.path, 2, ["positions"]) == 2
 
 
@@ -238,7 +239,7 @@ def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(tmp_path,
 
 
 def test_a_large_file_that_was_not_written_in_the_order_of_searches_is_rewritten_on_demand(tmp_path, monkeypatch):
-    monkeypatch.setattr(position_compaction, "SMALL_BATCH_ROWS", 1_000)
+    monkeypatch.setattr(position_compaction, "LAID_OUT_ROWS", 1_000)
     run = TableRun(tmp_path / "state", long_spec("count"))
     run.feed(tuples("ab", 0, 10))
     with searching():

@@ -45,9 +45,9 @@ def files_read(monkeypatch) -> list[str]:
 def test_small_files_are_merged_twice_and_nothing_is_lost(path, monkeypatch):
     monkeypatch.setattr("windowmill.checkpoints.record_merging.FAN", 4)
     monkeypatch.setattr("windowmill.checkpoints.record_table.FAN", 4)
-    ledger = filled(path, 40)
-    assert [batch.number for batch in ledger.batches()] == list(range(40))
-    assert ledger.totals.rows_read == 120
+    ledger = filled(path, 80)
+    assert [batch.number for batch in ledger.batches()] == list(range(80))
+    assert ledger.totals.rows_read == 240
     levels = [name.split("-")[2] for name in sorted(Path(uri).name for uri in DeltaTable(path).file_uris())]
     assert levels == sorted(levels, reverse=True), "older records are in files that have been merged more often"
     assert (levels.count("2") >= 4, levels.count("1") < 4, levels.count("0") < 4) == (True, True, True)
@@ -57,7 +57,7 @@ def test_a_start_reads_few_files_however_long_the_ledger_is(path, monkeypatch):
     filled(path, 50)
     names = files_read(monkeypatch)
     ledger = Ledger(path)
-    assert (ledger.count, ledger.last_commit.number, ledger.open_batch, ledger.generation) == (50, 49, None, "g")
+    assert (ledger.count, ledger.last_commit.number, ledger.held_batch, ledger.generation) == (50, 49, None, "g")
     assert ledger.totals.rows_read == 150
     assert len(ledger._batches) == TAIL_BATCHES
     few = len(names)
@@ -72,8 +72,7 @@ def test_what_moved_the_pipeline_is_found_behind_many_backfills(path):
     for number in range(30):
         moves = number == 1
         changes = {} if number <= 1 else {"action": "backfill", "builds_state": False, "range_from": 0, "range_to": 9}
-        ledger.record_plan(plan(number, **changes), NOW)
-        ledger.record_commit(plan(number, **changes), commit(emitted=9 if moves else 5, rows_read=7), NOW)
+        ledger.record(plan(number, **changes), commit(emitted=9 if moves else 5, rows_read=7), {}, NOW)
     again = Ledger(path)
     assert again.last_commit.number == 1
     assert (again.totals.batches, again.totals.backfills, again.totals.rows_read) == (30, 28, 14)
@@ -87,21 +86,19 @@ def test_opening_reads_a_log_that_stays_short(path):
 
 
 def test_a_merge_fences_nobody_and_a_record_does(path):
-    ledger = filled(path, FAN // 2 - 1)
-    waiting = Ledger(path)
+    ledger = filled(path, FAN - 1)
+    waiting, stale = Ledger(path), Ledger(path)
     DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
     next_ = plan(ledger.count)
-    waiting.record_plan(next_, NOW)
-    stale = Ledger(path)
-    waiting.record_commit(next_, commit(seen=99, emitted=99, attempt="first"), NOW)
+    waiting.record(next_, commit(seen=99, emitted=99), {}, NOW)
     assert any("-1-" in uri for uri in DeltaTable(path).file_uris()), "the append has merged what came before"
     with pytest.raises(FencedError, match="stops without effect"):
-        stale.record_commit(next_, commit(seen=99, emitted=99, attempt="second"), NOW)
-    assert Ledger(path).count == FAN // 2
+        stale.record(plan(ledger.count, "second"), commit(seen=99, emitted=99), {}, NOW)
+    assert Ledger(path).count == FAN
 
 
 def test_a_record_that_lands_during_a_merge_is_kept_and_the_merge_is_not(path, monkeypatch):
-    filled(path, FAN // 2 - 1)
+    filled(path, FAN - 1)
     store, other = DeltaRecords(path), Ledger(path)
     store.load()
     monkeypatch.setattr(record_table, "to_merge", list)
@@ -109,15 +106,14 @@ def test_a_record_that_lands_during_a_merge_is_kept_and_the_merge_is_not(path, m
 
     def interrupted(records, *, last):
         monkeypatch.setattr(record_table, "to_merge", lambda files: [])
-        other.record_plan(plan(other.count), NOW)
+        other.record(plan(other.count), commit(seen=99, emitted=99), {}, NOW)
         return real(records, last=last)
 
     monkeypatch.setattr(record_table, "merged_files", interrupted)
     with pytest.raises(Exception, match="commit"):
         store.merge()
     monkeypatch.undo()
-    assert Ledger(path).open_batch.number == FAN // 2 - 1
-    assert len(Ledger(path).batches()) == FAN // 2
+    assert len(Ledger(path).batches()) == FAN
 
 
 def test_merging_and_appending_at_once_lose_nothing(path, monkeypatch):
@@ -136,8 +132,7 @@ def test_merging_and_appending_at_once_lose_nothing(path, monkeypatch):
     thread.start()
     ledger = Ledger(path)
     for number in range(2, 12):
-        ledger.record_plan(plan(number), NOW)
-        ledger.record_commit(plan(number), commit(seen=number + 10, emitted=number + 10), NOW)
+        ledger.record(plan(number), commit(seen=number + 10, emitted=number + 10), {}, NOW)
     stop.set()
     thread.join()
     monkeypatch.undo()
@@ -146,11 +141,8 @@ def test_merging_and_appending_at_once_lose_nothing(path, monkeypatch):
 
 
 @pytest.mark.covers("P10")
-@pytest.mark.parametrize("kind", ["plan", "commit"])
-def test_a_record_whose_answer_was_lost_has_landed(path, monkeypatch, kind):
+def test_a_record_whose_answer_was_lost_has_landed(path, monkeypatch):
     ledger = filled(path, 1)
-    if kind == "commit":
-        ledger.record_plan(plan(1), NOW)
     real = DeltaTable.create_write_transaction
 
     def lost(*args, **kwargs):
@@ -158,13 +150,9 @@ def test_a_record_whose_answer_was_lost_has_landed(path, monkeypatch, kind):
         raise OSError("connection reset")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", lost)
-    if kind == "plan":
-        ledger.record_plan(plan(1), NOW)
-    else:
-        ledger.record_commit(plan(1), commit(), NOW)
+    ledger.record(plan(1), commit(), {}, NOW)
     monkeypatch.undo()
-    assert Ledger(path).count == 2
-    assert (ledger.open_batch is None) == (kind == "commit")
+    assert (ledger.count, Ledger(path).count) == (2, 2)
 
 
 @pytest.mark.covers("D1")
@@ -184,23 +172,23 @@ def test_a_failed_write_is_no_other_run(path, monkeypatch, failure, error, told)
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", fail)
     with pytest.raises(error, match=told) as caught:
-        ledger.record_plan(plan(1), NOW)
+        ledger.record(plan(1), commit(), {}, NOW)
     assert not isinstance(caught.value, FencedError)
     monkeypatch.undo()
-    ledger.record_plan(plan(1), NOW)
-    assert Ledger(path).open_batch.number == 1
+    ledger.record(plan(1), commit(), {}, NOW)
+    assert Ledger(path).count == 2
 
 
 _FULL = """
 import resource, sys
 from windowmill.checkpoints.ledger import Ledger
-from tests.checkpoints.records import NOW, plan
+from tests.checkpoints.records import NOW, commit, plan
 from windowmill.windowing.errors import StorageFullError
 path, count, limit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 ledger = Ledger(path)
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 try:
-    ledger.record_plan(plan(count), NOW)
+    ledger.record(plan(count), commit(), {}, NOW)
 except StorageFullError as err:
     sys.exit(f"full: {err}")
 """
@@ -216,7 +204,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_record(path, batches, limit):
     assert "full: ledger" in done.stderr, done.stderr
     ledger = Ledger(path)
     assert ledger.count == batches
-    ledger.record_plan(plan(batches), NOW)
+    ledger.record(plan(batches), commit(), {}, NOW)
 
 
 def test_older_batches_are_read_in_parts_that_have_to_fit(path, monkeypatch):

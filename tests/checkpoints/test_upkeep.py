@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
+from tests.checkpoints.publishing import publish
 from windowmill.checkpoints import upkeep
-from windowmill.checkpoints.appending import append_once
 
 DAYS = 86_400
 
@@ -37,17 +37,23 @@ def test_many_small_files_are_merged_and_few_are_not(tmp_path):
     assert batches_in(path) == sorted(2 * list(range(upkeep.FEW_FILES + 1)))
 
 
-def test_appends_checkpoint_the_log_by_themselves(tmp_path):
+@pytest.mark.parametrize("fails", [False, True])
+def test_commits_checkpoint_the_log_by_themselves(tmp_path, monkeypatch, fails):
+    """One that fails leaves the log as it is, and the commit is made."""
     path = str(tmp_path / "t")
+    if fails:
+        monkeypatch.setattr(DeltaTable, "create_checkpoint", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     for batch in range(101):
-        append_once(path, rows(batch), app_id="app", version=batch)
-    assert [p.name for p in Path(path, "_delta_log").glob("*.checkpoint.parquet")] == [f"{99:020d}.checkpoint.parquet"]
+        publish(path, rows(batch), batch)
+    assert batches_in(path) == sorted(2 * list(range(101)))
+    made = [p.name for p in Path(path, "_delta_log").glob("*.checkpoint.parquet")]
+    assert made == ([] if fails else [f"{100:020d}.checkpoint.parquet"])
 
 
 def test_old_log_entries_go_and_the_table_stays(tmp_path):
     path = str(tmp_path / "t")
     for batch in range(5):
-        append_once(path, rows(batch), app_id="app", version=batch)
+        publish(path, rows(batch), batch)
     for entry in Path(path, "_delta_log").glob("*.json"):
         os.utime(entry, (time.time() - 40 * DAYS,) * 2)
     upkeep.shorten_log(path)

@@ -88,20 +88,20 @@ class Machine(RuleBasedStateMachine):
 
     def _look(self) -> None:
         ledger = self.world.ledger
-        last, self.open_status = ledger.last_commit, ledger.open_batch.status if ledger.open_batch else None
+        last, self.is_held = ledger.last_commit, ledger.held_batch is not None
         self.read_through = last.to_version if last else -1
 
     def _all_read(self) -> bool:
-        return self.open_status is None and 0 <= self.read_through == self.world.source.version()
+        return not self.is_held and 0 <= self.read_through == self.world.source.version()
 
     def _allowed(self, what: str) -> bool:
         return {
-            "release": self.open_status == "held",
-            "discard": self.open_status == "held",
-            "abandon": self.open_status is not None,
-            "backfill": self.open_status is None and self.read_through >= 0,
+            "release": self.is_held,
+            "discard": self.is_held,
+            "abandon": self.is_held,
+            "backfill": not self.is_held and self.read_through >= 0,
             "vacuum": self._all_read(),
-            "clean_log": self.open_status is None and self.read_through > 0,
+            "clean_log": not self.is_held and self.read_through > 0,
             "add_column": self.world.columns_added < 3,
         }.get(what, True)
 
@@ -163,14 +163,14 @@ class Machine(RuleBasedStateMachine):
             world.check_drained()  # all that there was had been published before its rules changed
 
     def _release(self, world: World, draw: Draw) -> None:
-        assert world.rule("release", holding=draw(st.booleans()))
-        assert world.open_batch() is None
+        world.rule("release", holding=draw(st.booleans()))
+        assert world.held_batch() is None
 
     def _discard(self, world: World, draw: Draw) -> None:
-        if world.rule("discard", holding=draw(st.booleans())):
-            newest = world.ledger.newest
-            assert newest is not None
-            assert (newest.status, newest.verdict) == ("committed", "discarded")
+        world.rule("discard", holding=draw(st.booleans()))
+        newest = world.ledger.newest
+        assert newest is not None
+        assert (newest.status, newest.verdict) == ("committed", "discarded")
 
     def _abandon(self, world: World, draw: Draw) -> None:
         world.abandon()
@@ -178,7 +178,7 @@ class Machine(RuleBasedStateMachine):
     def _backfill(self, world: World, draw: Draw) -> None:
         with _worked_on(draw(_BY_SPARK)):
             world.backfill(draw(_SHARES), draw(_SHARES))
-        assert world.open_batch() is None
+        assert world.held_batch() is None
 
     def _maintain(self, world: World, draw: Draw) -> None:
         world.maintain()
@@ -188,8 +188,8 @@ class Machine(RuleBasedStateMachine):
 
     def _crash(self, world: World, draw: Draw) -> None:
         what = draw(st.sampled_from([name for name in sorted(OPERATIONS) if self._allowed(name)]))
-        own = {"hold": "held", "abandon": "abandoned"}.get(what)
-        others = {"held", "abandoned"} - {own}
+        rulings = what in ("release", "discard", "abandon")
+        others = {"batch", "held", *failpoints.STEPS} if rulings else {"ruling"} if self.is_held or what == "hold" else {"ruling", "held"}
         place = draw(st.sampled_from([place for place in failpoints.FAILPOINTS if place.partition(".")[0] not in others]))
         failpoints.arm(place, _lose if place.endswith(".lost") else _die)
         try:

@@ -13,7 +13,6 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
-from tests.readers import use_spark_for_small_batches
 from tests.spark.harness import Bench, differences, events
 from windowmill.checkpoints.failpoints import FAILPOINTS
 from windowmill.checkpoints.ledger import Ledger
@@ -22,8 +21,8 @@ from windowmill.jobs.ways import limits
 
 pytestmark = pytest.mark.spark
 ROWS = events(21, 500)
-_PLACES = [place for place in FAILPOINTS if place.partition(".")[0] not in ("held", "abandoned", "compact")]
-STEPS = ("restore", "apply", "validate", "publish", "remember", "commit")
+_PLACES = [place for place in FAILPOINTS if place.partition(".")[0] not in ("held", "ruling", "compact")]
+STEPS = ("compute", "validate", "record", "publish")
 
 
 class Died(BaseException):
@@ -63,34 +62,14 @@ def test_restart_writes_what_one_clean_run_writes(bench, monkeypatch, step, when
             bench.run()
     monkeypatch.setattr(limits, "MOST_ROWS", 0 if when == "before" else limits.MOST_ROWS)
     done = bench.run()
-    assert len(done) == (0 if (step, when) == ("commit", "after") else 1)
+    assert len(done) == (0 if (step, when) == ("publish", "after") else 1)
     _check_clean(bench)
-
-
-@pytest.mark.parametrize("first", ["here", "Spark"])
-def test_an_attempt_that_read_plain_files_and_one_in_spark_adopt_each_others_rows(bench, monkeypatch, first):
-    def dying(*_):
-        raise Died
-
-    with monkeypatch.context() as patched:
-        patched.setattr(_Steps, "commit", dying)
-        if first == "Spark":
-            use_spark_for_small_batches(patched)
-        with pytest.raises(Died):
-            bench.run()
-    if first == "here":
-        use_spark_for_small_batches(monkeypatch)
-    assert len(bench.run()) == 1
-    _check_clean(bench)
-    assert any('"v":' in row["row"] for row in bench.quarantine())
 
 
 @pytest.mark.covers("P1")
-@pytest.mark.parametrize(
-    "place", _PLACES if os.environ.get("WINDOWMILL_FAULTS") == "all" else ["sink.lost", "state.before", "commit.begin"]
-)
+@pytest.mark.parametrize("place", _PLACES if os.environ.get("WINDOWMILL_FAULTS") == "all" else ["batch.lost", "sink.lost", "state.before"])
 def test_a_run_that_is_killed_before_it_needs_spark_is_made_good_by_the_next(bench, place):
-    """Processes of their own: neither starts Spark for its rows; the second starts it where it compares what has landed."""
+    """Processes of their own; neither starts Spark."""
     spec = bench.folder / "spec.yaml"
     spec.write_text(yaml.safe_dump(bench.spec))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
@@ -146,6 +125,6 @@ def test_without_the_lease_the_ledger_alone_lets_one_of_two_attempts_commit(benc
         return original(self, *arguments)
 
     monkeypatch.setattr(_Steps, "validate", overtaken)
-    with pytest.raises(FencedError, match=r"batch 1 has been committed|another run wrote"):
+    with pytest.raises(FencedError, match=r"batch 1 has been recorded by another attempt|another run wrote"):
         bench.run()
     _check_clean(bench)

@@ -61,8 +61,8 @@ class World:
     def ledger(self) -> Ledger:
         return Ledger.open(self.bench.pipeline)
 
-    def open_batch(self) -> Batch | None:
-        return self.ledger.open_batch
+    def held_batch(self) -> Batch | None:
+        return self.ledger.held_batch
 
     def rows_through(self, version: int) -> list[Row]:
         """Rows in the order of their arrival."""
@@ -131,15 +131,9 @@ class World:
         """Run until the source is drained; with a rule that no batch passes if ``holding``."""
         return self._with_rules(holding, self.bench.run)
 
-    def rule(self, ruling: Ruling, *, holding: bool) -> bool:
-        """Release or discard the held batch; whether that was possible: what has been published cannot be discarded."""
-        try:
-            self._with_rules(holding, lambda: self.bench.run(ruling=ruling))
-        except errors.LedgerError as err:
-            if ruling == "discard" and "have been published already" in str(err):
-                return False
-            raise
-        return True
+    def rule(self, ruling: Ruling, *, holding: bool) -> None:
+        """Release or discard the held batch."""
+        self._with_rules(holding, lambda: self.bench.run(ruling=ruling))
 
     def _with_rules(self, holding: bool, run: Callable[[], list[Any]]) -> list[Any]:
         self.bench.changes["expectations"] = UNMET if holding else []
@@ -148,16 +142,10 @@ class World:
         finally:
             self.bench.changes["expectations"] = []
 
-    def abandon(self) -> bool:
-        """Drop the open batch; whether that was possible: one that has written rows cannot be dropped."""
-        try:
-            loop.abandon(self.bench.pipeline, quiet())
-        except errors.LedgerError as err:
-            if "cannot be abandoned" in str(err):
-                return False
-            raise
-        assert self.open_batch() is None
-        return True
+    def abandon(self) -> None:
+        """Drop the held batch."""
+        loop.abandon(self.bench.pipeline, quiet())
+        assert self.held_batch() is None
 
     def backfill(self, begin_share: int, end_share: int) -> bool:
         """Recompute a range of windows, given in hundredths of the window ends in the sink; whether its order of arrival is known."""
@@ -185,7 +173,7 @@ class World:
     def check_drained(self) -> None:
         """The tables equal what the reference engine says, and the ledger accounts for every row."""
         ledger = self.ledger
-        assert ledger.open_batch is None
+        assert ledger.held_batch is None
         last = ledger.last_commit
         assert (last.to_version if last else -1) == self.source.version(), "the source was not drained"
         batches = [batch for batch in ledger.batches() if batch.status == "committed"]

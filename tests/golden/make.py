@@ -1,4 +1,4 @@
-"""Make the golden tables of the format that this code writes: ``python -m tests.golden.make 3 /golden``; needs Spark.
+"""Make the golden tables of the format that this code writes: ``python -m tests.golden.make 4 /golden``; needs Spark.
 
 Tables are made in the folder ``/golden``, which their logs name, and copied here.
 
@@ -174,24 +174,8 @@ CASES: dict[str, dict[str, Any]] = {
         "emit": "revise",
     },
 }
-#: The cases whose tables are kept of each format of ledgers; those of the formats before the third are refused.
-KEPT: dict[str, tuple[str, ...]] = {
-    "1": ("slices", "nodes", "live", "revise", "integers", "open", "held"),
-    "2": (
-        "objects",
-        "calendars",
-        "sessions",
-        "revised_visits",
-        "cut_visits",
-        "positions",
-        "deltas",
-        "mixed",
-        "empty",
-        "lasting",
-        "lasting_revised",
-    ),
-}
-KEPT["3"] = (*KEPT["1"], *KEPT["2"])
+#: The cases whose tables are kept of each format of ledgers.
+KEPT: dict[str, tuple[str, ...]] = {"4": tuple(CASES)}
 #: An expectation that no batch meets: it holds the second one of the case ``held``.
 IMPOSSIBLE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": -1, "severity": "critical"}
 
@@ -267,7 +251,7 @@ def rows_of(seed: int, count: int, first: int = 0) -> list[dict[str, Any]]:
 
 
 def make(case: str, folder: Path, count: int = 150) -> None:
-    """Two batches of ``case`` in ``folder``; of ``open`` the second has died, of ``held`` it is held."""
+    """Two batches of ``case`` in ``folder``; of ``open`` the second has died before its commits, of ``held`` it is held."""
     from windowmill.jobs.batch.steps import _Steps
 
     folder.mkdir(parents=True)

@@ -15,12 +15,10 @@ from deltalake import DeltaTable
 from tests.golden.make import CASES, HERE, KEPT, Golden, rows_of
 from tests.spark.harness import differences, expected, place
 from windowmill.checkpoints.assembling import FORMAT as RECORD_FORMAT
-from windowmill.windowing.errors import OutdatedLedgerError
 from windowmill.windowing.specfile import parse_pipeline
 
 CURRENT = f"format-{RECORD_FORMAT}"
 FOLDERS = sorted((HERE / CURRENT).iterdir())
-OLDER = sorted(folder for format_ in HERE.glob("format-*") if format_.name != CURRENT for folder in format_.iterdir())
 
 
 def landed(source: Path) -> tuple[list[dict[str, Any]], list[int]]:
@@ -81,12 +79,3 @@ def test_go_on_from_tables_of_a_released_format(spark, tmp_path, folder):
     assert differences(published(golden), wanted) == []
     quarantined = DeltaTable(golden.folder / "sink.windowmill" / "quarantine").to_pyarrow_table()
     assert quarantined.num_rows == len(want.quarantined)
-
-
-@pytest.mark.parametrize("folder", OLDER, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
-def test_tables_of_versions_before_the_first_release_are_refused(tmp_path, folder):
-    golden = Golden(Path(shutil.copytree(folder, tmp_path / "tables")))
-    with pytest.raises(
-        OutdatedLedgerError, match=r"of a version before the first release, .* give the pipeline a new sink and backfill it there"
-    ):
-        golden.run()

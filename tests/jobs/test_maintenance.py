@@ -43,7 +43,7 @@ def with_batches(pipeline, count: int) -> Places:
     for number in range(ledger.count, ledger.count + count):
         at = datetime.now(UTC)
         outcome = commit(seen=number, emitted=number, rows_read=3, rows_published=2)
-        ledger.record(plan(number, meaning=pipeline.meaning_hash()), outcome, {}, at)
+        ledger.record(plan(number, pipeline="p", meaning=pipeline.meaning_hash()), outcome, {}, at)
     return Places.of(pipeline)
 
 

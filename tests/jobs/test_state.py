@@ -400,7 +400,7 @@ def oracle(pipeline: Pipeline, golden: Golden) -> list[dict[str, Any]]:
 
 
 def test_open_sessions_are_shown_beside_slices(tmp_path, capsys):
-    golden = Golden(Path(shutil.copytree(HERE / "format-3" / "sessions", tmp_path / "tables")))
+    golden = Golden(Path(shutil.copytree(HERE / "format-4" / "sessions", tmp_path / "tables")))
     pipeline = Pipeline.model_validate(golden.spec())
     summary = state_of(pipeline, [], 5).data["state"]
     assert summary["kind"] == "slices and sessions"
@@ -426,7 +426,7 @@ def test_open_sessions_are_shown_beside_slices(tmp_path, capsys):
 
 @pytest.mark.parametrize(("case", "window"), [("revised_visits", "visits"), ("cut_visits", "short")])
 def test_open_windows_are_those_that_the_end_of_the_input_closes(tmp_path, case, window):
-    golden = Golden(Path(shutil.copytree(HERE / "format-3" / case, tmp_path / "tables")))
+    golden = Golden(Path(shutil.copytree(HERE / "format-4" / case, tmp_path / "tables")))
     pipeline = Pipeline.model_validate(golden.spec())
     of_window = [row for row in oracle(pipeline, golden) if row["window"] == window]
     wanted = {row["window_start"]: row for row in sorted(of_window, key=lambda row: row["revision"]) if row["flag"] is True}
@@ -443,7 +443,7 @@ def test_open_windows_are_those_that_the_end_of_the_input_closes(tmp_path, case,
 
 
 def test_since_when_a_key_is_known_is_shown_beside_its_slices(tmp_path, capsys):
-    golden = Golden(Path(shutil.copytree(HERE / "format-3" / "empty", tmp_path / "tables")))
+    golden = Golden(Path(shutil.copytree(HERE / "format-4" / "empty", tmp_path / "tables")))
     pipeline = Pipeline.model_validate(golden.spec())
     summary = state_of(pipeline, [], 5).data["state"]
     assert summary["entries_of_spans"] == 6, "of three keys in two batches"

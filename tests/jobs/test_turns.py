@@ -74,7 +74,7 @@ def test_a_lease_cannot_be_taken_by_removing_its_file(pipeline, taken):
 def recorded(pipeline: Pipeline, verdict: str) -> Ledger:
     """The ledger with one batch that has no files."""
     ledger = Ledger.open(pipeline)
-    ledger.record(plan(0, meaning=pipeline.meaning_hash(), app="windowmill/g"), commit(verdict=verdict), {}, NOW)
+    ledger.record(plan(0, pipeline="p", meaning=pipeline.meaning_hash()), commit(verdict=verdict), {}, NOW)
     return ledger
 
 

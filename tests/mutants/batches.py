@@ -111,8 +111,8 @@ MUTANTS = (
     Mutant(
         "rows-of-a-commit-late-to-one-another",
         "windowing/watermark.py",
-        "so_far[np.searchsorted(moments, moments)]",
-        "so_far[: len(moments)]",
+        "np.maximum.accumulate(np.where(begins, np.arange(len(moments)), 0))",
+        "np.arange(len(moments))",
         ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_the_commits_before_its_own",),
     ),
     Mutant(

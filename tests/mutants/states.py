@@ -139,11 +139,11 @@ MUTANTS = (
         ("tests/checkpoints/test_kept_tables.py::test_what_others_append_is_seen",),
     ),
     Mutant(
-        "s3-without-mutual-exclusion",
+        "two-winners-accepted",
         "checkpoints/commit_stores.py",
-        "if scheme not in _CONDITIONAL:",
-        "if scheme not in _CONDITIONAL + _S3:",
-        ("tests/checkpoints/test_commit_stores.py::test_s3_is_refused",),
+        "if len(won) > 1 or ",
+        "if ",
+        ("tests/object_store/test_stores.py::test_a_store_that_lets_two_writers_win_is_refused",),
     ),
     Mutant(
         "waiting-tuples-applied-twice",

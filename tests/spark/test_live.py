@@ -11,11 +11,9 @@ from deltalake import DeltaTable
 
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, quiet, run_over
 from windowmill.jobs.batch import loop
+from windowmill.jobs.batch.compute import ComputedBatch
 from windowmill.jobs.batch.steps import _Steps
 from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.new_rows import NewRows
-from windowmill.jobs.ways.surveyed import Surveyed
-from windowmill.windowing.ways import windows_by_way
 
 pytestmark = pytest.mark.spark
 
@@ -52,31 +50,30 @@ CASES = {
 
 
 def taking_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Spark compute every second batch, whatever its size."""
-    turns, survey = itertools.cycle(["here", "Spark"]), Surveyed.of
+    """Have many tasks compute every second batch, whatever its size."""
+    turns, compute = itertools.cycle(["one task", "many tasks"]), _Steps.compute
 
-    def of(*arguments: Any) -> Surveyed:
+    def computed(steps: _Steps) -> ComputedBatch:
         with monkeypatch.context() as patched:
-            if next(turns) == "Spark":
-                patched.setattr(NewRows, "of_files", lambda *_: None)
-                patched.setattr(limits, "are_few", lambda *_: False)
-            return survey(*arguments)
+            if next(turns) == "many tasks":
+                patched.setattr(limits, "MOST_ROWS", 0)
+            return compute(steps)
 
-    monkeypatch.setattr(Surveyed, "of", of)
+    monkeypatch.setattr(_Steps, "compute", computed)
 
 
 class Died(BaseException):
     """Stands for a process that is gone."""
 
 
-def die_before_commit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin a run that writes its rows and its state, and dies before the commit."""
+def die_before_record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin a run that writes its rows and its state, and dies before the record."""
 
     def dying(*_arguments: Any) -> None:
         raise Died
 
     with monkeypatch.context() as patched:
-        patched.setattr(_Steps, "commit", dying)
+        patched.setattr(_Steps, "record", dying)
         with pytest.raises(Died):
             bench.run()
 
@@ -113,18 +110,13 @@ def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_pa
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["once", "twice"])
-def test_spark_writes_the_whole_state_of_a_batch_of_this_process(spark, tmp_path, monkeypatch, dies):
-    """Of a batch that ends no session, and so drops no row: among the tables that make up its state are empty ones."""
-    from windowmill.checkpoints.state import base
-
-    monkeypatch.setattr(base, "MOST_APPENDED", 0)
+def test_a_batch_that_drops_no_row_leaves_its_whole_state(spark, tmp_path, monkeypatch):
+    """It ends no session. Attempts that die before the record leave files that no other batch reads."""
     rows = [{"k": "a", "site": 1, "t": BASE + n * MINUTE, "v": 1.0, "i": n, "label": "x", "id": f"{n}"} for n in (0, 1, 3, 2, 4, 90)]
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[:1]})
     for begin, end in ((0, 2), (2, 5), (5, 6)):
         bench.land(rows[begin:end])
-        if dies:  # the next run compares the state that it computes with the state that this one has written
-            die_before_commit(bench, monkeypatch)
+        die_before_record(bench, monkeypatch)
         bench.run()
     [session] = bench.rows()
     assert session["n"] == 5
@@ -186,21 +178,17 @@ def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_pat
     assert [(row["window_start"] - BASE) // MINUTE for row in bench.rows()] == [3]
 
 
-def test_a_run_that_died_after_remembering_leaves_entries_that_its_retry_does_not_read(spark, tmp_path, monkeypatch):
-    from windowmill.checkpoints.state import base, joint
+def test_a_log_that_has_grown_too_long_is_compacted_by_the_run(spark, tmp_path, monkeypatch):
+    from windowmill.checkpoints.state import base
 
     rows = events(16, 300)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[1:3]})
     run_over(bench, 10, rows[:200], 2)
     bench.land(rows[200:])
-
-    die_before_commit(bench, monkeypatch)
-    # What the dead attempt left survives a compaction, and so does the mark that it has landed.
-    joint.compact_entries(f"{bench.sink}.windowmill/state", 2, list(windows_by_way(bench.pipeline)))
+    die_before_record(bench, monkeypatch)
     monkeypatch.setattr(base, "FEW_FILES", 0)
-    [done] = bench.run()
-    want = bench.expected(rows)
-    assert differences(bench.rows(), want.rows) == []
+    bench.run()
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
     history = DeltaTable(f"{bench.sink}.windowmill/state").history()
     assert len([commit for commit in history if '"batch": 2' in str(commit.get("userMetadata", ""))]) == 1
-    assert history[0]["version"] > done.commit.state_version, "the run itself compacts a log that has grown too long"
+    assert "maintenance" in str(history[0].get("userMetadata", ""))

@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
+from windowmill.jobs.ways.way import Way
 
 from tests.spark.harness import Bench, differences, events, quiet
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.way import Way
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import Nodes

@@ -1,0 +1,230 @@
+"""A pipeline whose source, sink and checkpoints are in a bucket leaves the tables that it leaves in local folders."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.faults.kills import Run
+from tests.faults.pipelines import PIPELINES, contents
+from tests.spark.harness import MINUTE, Bench, Row, events, quiet
+from windowmill.checkpoints import stores
+from windowmill.checkpoints.failpoints import FAILPOINTS
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs.batch import loop
+from windowmill.jobs.cli import main
+from windowmill.jobs.commands.maintenance import maintain
+from windowmill.windowing.errors import FencedError, HeldError, SinkRefusedError, WindowmillError
+
+#: A rule that no batch passes.
+UNMET = [{"type": "expect_table_row_count_to_equal", "value": -1, "severity": "critical"}]
+TABLES = ("sink", *(f"sink.windowmill/{name}" for name in ("state", "quarantine", "quality", "held")))
+
+
+@dataclass
+class PlacedBench(Bench):
+    """A pipeline whose tables are below ``base``, a folder or a URI; ``folder`` has its spec."""
+
+    base: str = ""
+
+    @property
+    def source(self) -> str:
+        return f"{self.base}/source"
+
+    @property
+    def sink(self) -> str:
+        return f"{self.base}/sink"
+
+    def tables(self) -> dict[str, Counter[Any]]:
+        """The rows of each table."""
+        return {name: contents(f"{self.base}/{name}") for name in TABLES}
+
+    def batches(self) -> list[tuple[Any, ...]]:
+        """What the ledger says of each batch."""
+        return [
+            (b.number, b.action, b.status, b.verdict, b.from_version, b.to_version, b.rows_read, b.rows_applied, b.rows_quarantined)
+            for b in Ledger.open(self.pipeline).batches()
+        ]
+
+    def held(self) -> None:
+        """A run whose rows break a rule."""
+        self.changes["expectations"] = UNMET
+        try:
+            with pytest.raises(HeldError):
+                self.run()
+        finally:
+            self.changes["expectations"] = []
+
+    def write_spec(self) -> Path:
+        path = self.folder / "spec.yaml"
+        path.write_text(yaml.safe_dump(self.spec, sort_keys=False))
+        return path
+
+
+def bench_at(base: str, folder: Path, name: str = "mixed") -> PlacedBench:
+    return PlacedBench(folder, dict(PIPELINES[name]), base=base)
+
+
+def parts(count: int = 5) -> list[list[Row]]:
+    """Rows of ``count`` versions of the source."""
+    rows = events(71, 90 * count)
+    return [rows[90 * n : 90 * (n + 1)] for n in range(count)]
+
+
+def live(bench: PlacedBench) -> None:
+    """Runs, a backfill, held batches that are released and discarded, upkeep."""
+    first, second, third, fourth, fifth = parts()
+    bench.land(first)
+    bench.run()
+    bench.land(second)
+    bench.run()
+    ends = sorted({row["window_end"] for row in bench.rows()})
+    loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4] - MINUTE, end=ends[len(ends) // 2])
+    for rows, ruling in ((third, "release"), (fourth, "discard")):
+        bench.land(rows)
+        bench.held()
+        bench.run(ruling=ruling)
+    maintain(bench.pipeline, quiet())
+    bench.land(fifth)
+    bench.run()
+    assert bench.run() == []
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are computed by the process that runs them."""
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlacedBench]:
+    """The pipeline after its life in local folders."""
+    folder = tmp_path_factory.mktemp("lived")
+    bench = bench_at(str(folder), folder)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("WINDOWMILL_COMPUTE", "local")
+        live(bench)
+        yield bench
+
+
+def _equal(bench: PlacedBench, wanted: PlacedBench) -> None:
+    for name, rows in wanted.tables().items():
+        assert bench.tables()[name] == rows, name
+    assert bench.batches() == wanted.batches()
+
+
+def test_a_life_in_a_bucket_computed_here(bucket, lived, local, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bench = bench_at(bucket, tmp_path)
+    live(bench)
+    _equal(bench, lived)
+    spec = str(bench.write_spec())
+    answers = {}
+    for command in ("status", "history", "quality", "state", "report"):
+        assert main([command, spec, "--json"]) == 0, capsys.readouterr().err
+        answers[command] = capsys.readouterr().out
+    assert json.loads(answers["status"])["batches"] == 6
+    assert stores.store_of(f"{bucket}/sink.windowmill").get_file_info(["report.html"])[0].size > 10_000
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.yaml"], "nothing is written to a folder that is named like the bucket"
+
+
+@pytest.mark.spark
+def test_a_life_in_a_bucket_computed_by_tasks(bucket, lived, spark, tmp_path, monkeypatch):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
+    bench = bench_at(bucket, tmp_path)
+    live(bench)
+    _equal(bench, lived)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("round_", range(3))
+def test_runs_at_once_commit_each_batch_once(bucket, local, tmp_path, round_):
+    """Nothing but the record keeps them apart: there is no lease on object storage."""
+    one, other = bench_at(bucket, tmp_path), bench_at(str(tmp_path / "alone"), tmp_path)
+    for rows in parts(3):
+        one.land(rows)
+        other.land(rows)
+        other.run()
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(3) as pool:
+        ends = pool.map(_run_to_the_end, [str(one.write_spec())] * 3)
+    assert set(ends) <= {"done", "fenced"}
+    assert "done" in ends
+    one.run()
+    batches = one.batches()
+    assert [batch[0] for batch in batches] == list(range(len(batches)))
+    assert sum(batch[6] for batch in batches) == 3 * 90
+    assert _without_batch(one) == _without_batch(other)
+
+
+def _run_to_the_end(spec: str) -> str:
+    from windowmill.windowing.specfile import load_pipeline
+
+    try:
+        loop.run(load_pipeline(spec), quiet())
+    except FencedError:
+        return "fenced"
+    except WindowmillError as err:
+        return f"{type(err).__name__}: {err}"
+    return "done"
+
+
+def _without_batch(bench: PlacedBench) -> list[Row]:
+    return [{name: repr(value) for name, value in row.items()} for row in bench.rows()]
+
+
+_KILLED_AT = ("record.begin", "batch.before", "batch.after", "sink.after", "state.before")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("place", _KILLED_AT)
+def test_a_run_that_is_killed_is_made_good_by_the_next(bucket, local, tmp_path, place):
+    assert place in FAILPOINTS
+    bench, clean = bench_at(bucket, tmp_path, "slices"), bench_at(str(tmp_path / "clean"), tmp_path, "slices")
+    first, second, third = parts(3)
+    for each in (bench, clean):
+        each.land(first)
+        each.run()
+        each.land(second)
+    clean.run()
+    run = Run(bench.write_spec(), place)
+    try:
+        assert run.wait_until_reached(), run.process.stderr.read()[-2000:]
+        run.kill("driver")
+        run.end()
+    finally:
+        run.stop()
+    if place in ("record.begin", "batch.before"):
+        bench.run()  # nothing has been recorded: later, one batch would take it together with the next
+    for each in (bench, clean):
+        each.land(third)
+        each.run()
+    _equal(bench, clean)
+
+
+def test_a_sink_that_only_spark_writes_is_refused(bucket, local, tmp_path):
+    bench = bench_at(bucket, tmp_path, "slices")
+    first, second = parts(2)
+    bench.land(first)
+    bench.run()
+    sink = stores.table_at(bench.sink)
+    sink.alter.add_feature([_mapping()], allow_protocol_versions_increase=True)
+    bench.land(second)
+    before = bench.batches()
+    with pytest.raises(SinkRefusedError, match=r"under which only Spark writes, and Spark's commits to object storage may overwrite"):
+        bench.run()
+    assert bench.batches() == before
+
+
+def _mapping() -> Any:
+    from deltalake import TableFeatures
+
+    return TableFeatures.RowTracking
