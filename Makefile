@@ -137,9 +137,7 @@ lock: setup ## Write requirements.lock anew from pyproject.toml
 	@.venv/bin/uv pip compile pyproject.toml --all-extras --quiet --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --output-file requirements.lock
 
-bench-s3-jars: setup $(STAMPS)/s3-jars ## Fetch the jars with which Spark reads s3:// (13 MB): only for sources that tasks cannot read by Arrow
-
-lock: setup ## Write the locks of the benchmarks' peers anew
+bench-lock: setup ## Write the locks of the benchmarks' peers anew
 	@for peer in peers flink; do \
 	  .venv/bin/uv pip compile benchmarks/$$peer.in --quiet --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	    --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make bench-lock" \
