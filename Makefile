@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile
 .PHONY: help setup demo cluster-demo up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint fmt doctor s3-jars lock clean
 
 help: ## List the commands
-	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ' *## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMPS)/ready ## Make this machine ready: packages, Java, Delta jars, compiled kernels
 	@scripts/setup.sh java
