@@ -13,6 +13,7 @@ from benchmarks.race import PYTHONS, ROOT
 BENCHMARKS = {
     "job": ["job"],
     "hopping": ["hopping"],
+    "hopping-delta": ["hopping", "--form", "delta", "--ways", "windowmill", "Spark window", "DuckDB by hand", "polars"],
     "hopping-many-keys": ["hopping", "--keys", "100000", "--hop", "10"],
     "hopping-skewed": ["hopping", "--zipf", "1.2", "--ways", "windowmill", "Spark window", "DuckDB by hand", "polars"],
     "hopping-20-million": ["hopping", "--rows", "20000000", "--ways", "windowmill", "Spark window", "DuckDB by hand", "polars"],

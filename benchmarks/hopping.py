@@ -14,16 +14,23 @@ from benchmarks.events import MINUTE_US, Events, Flights
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Entry, Race, ratios
 from benchmarks.rows import compare
+from benchmarks.spark_files import DELTA, PARQUET, landed
 
-OURS, SPARK = "windowmill", "Spark window"
+OURS, SPARK, US = "windowmill", "Spark window", "us.parquet"
+#: How the events are stored -> what the report says of it.
+FORMS = {
+    PARQUET: "in Parquet as Spark writes it (INT96; Flink: milliseconds)",
+    DELTA: "in a Delta table that Spark wrote (Flink: milliseconds in Parquet)",
+    US: "in Parquet with instants in microseconds, which Spark does not write unless told to (Flink: milliseconds)",
+}
 #: Label -> engine, way, whether its standard deviation is the textbook's, and what is to be reached: at least, at most.
 WAYS = {
     OURS: ("benchmarks.spark_ways", "windowmill hopping", False, None, None),
-    SPARK: ("benchmarks.spark_ways", "spark hopping", False, 20, None),
+    SPARK: ("benchmarks.spark_ways", "spark hopping", False, 35, None),
     "Structured Streaming": ("benchmarks.spark_ways", "structured streaming hopping", False, None, None),
     "Flink streaming": ("benchmarks.flink_ways", "flink streaming", True, 10, None),
     "Flink batch": ("benchmarks.flink_ways", "flink batch", True, 10, None),
-    "DuckDB by hand": ("benchmarks.peer_ways", "duckdb hopping", True, None, 3),
+    "DuckDB by hand": ("benchmarks.peer_ways", "duckdb hopping", True, None, 1.4),
     "polars": ("benchmarks.peer_ways", "polars hopping", False, None, None),
 }
 
@@ -34,16 +41,21 @@ def main(arguments: list[str] | None = None) -> Measurement:
     parser.add_argument("--hop", type=int, default=1, help="minutes between windows (default %(default)s)")
     parser.add_argument("--minutes", type=int, default=1440, help="span of the events (default %(default)s)")
     parser.add_argument("--zipf", type=float, default=0.0, help="exponent of the keys' sizes; 0: all alike (default %(default)s)")
+    parser.add_argument("--form", choices=FORMS, default=PARQUET, help=f"of {', '.join(FORMS)} (default %(default)s)")
     parser.add_argument("--flights", action="store_true", help="the flights of the example in place of generated events")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), metavar="WAY", help=f"of {', '.join(WAYS)}")
     given = parser.parse_args(arguments)
     console = measurement.terminal()
     workload: Events | Flights = Flights() if given.flights else Events(given.rows, given.keys, given.minutes, zipf=given.zipf)
     sizes = f"{given.size} minutes every {given.hop}" if given.hop > 1 else f"{given.size} minutes every minute"
-    measured = Measurement("hopping", "count, mean, max and stddev of windows", f"{workload.describe()}; {sizes}")
+    form = US if given.flights else given.form
+    described = f"{workload.describe()}, {FORMS[form]}; {sizes}"
+    measured = Measurement("hopping", "count, mean, max and stddev of windows", described)
     console.print(measured.workload)
     events = workload.land(given.folder.absolute() / "events")
-    task = {"events": str(events), "size_us": given.size * MINUTE_US, "hop_us": given.hop * MINUTE_US}
+    if form != US:
+        landed(events, form)
+    task = {"events": str(events), "form": form, "size_us": given.size * MINUTE_US, "hop_us": given.hop * MINUTE_US}
     entries = [Entry(label, engine, way, task, textbook) for label, (engine, way, textbook, _, _) in WAYS.items() if label in given.ways]
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
         with Race(entries, Path(scratch), limit=given.limit, budget=given.budget, warm=given.warm, say=console.print) as race:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from argparse import Namespace
@@ -26,6 +25,7 @@ from benchmarks.measurement import Figure, Measurement
 from benchmarks.processes import alone
 from benchmarks.race import Entry, Race, Result
 from benchmarks.rows import compare
+from benchmarks.spark_files import DELTA, landed
 
 OURS, SPARK, DUCKDB = "windowmill", "PySpark script", "DuckDB + delta-rs"
 MODULES = {OURS: "benchmarks.job_windowmill", SPARK: "benchmarks.job_spark", DUCKDB: "benchmarks.job_duckdb"}
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
     events = Events(given.rows, given.keys, given.minutes)
     measured = Measurement("job", "the job: from Delta to Delta", f"{events.describe()}; 60 minutes every minute")
     console.print(measured.workload)
-    source = _landed(events, given.folder.absolute() / "events")
+    source = landed(events.land(given.folder.absolute() / "events"), DELTA)
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
         out = Path(scratch).absolute()
         task = {"source": str(source), "out": str(out), "size_us": 60 * MINUTE_US, "hop_us": MINUTE_US, "minutes": given.minutes}
@@ -54,18 +54,6 @@ def main(arguments: list[str] | None = None) -> Measurement:
             FewRows(out / "runs", given.new_rows, given.repetitions, console.print).measure(measured)
     measured.finish(console, given.results)
     return measured
-
-
-def _landed(events: Events, folder: Path) -> Path:
-    """The Delta table of the events, which Spark writes with its defaults unless it is there."""
-    parquet = events.land(folder)
-    table = parquet / "delta"
-    if not (parquet / "delta complete").exists():
-        shutil.rmtree(table, ignore_errors=True)
-        script = "import sys; from benchmarks import job_spark as j; j.session().read.parquet(sys.argv[1]).write.save(sys.argv[2], 'delta')"
-        subprocess.run([sys.executable, "-c", script, f"{parquet}/us.parquet", str(table)], check=True, stderr=subprocess.DEVNULL)
-        (parquet / "delta complete").touch()
-    return table
 
 
 def _cold(task: dict[str, Any], given: Namespace, measured: Measurement, say: Callable[[str], None]) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from benchmarks.events import SCHEMA
+from benchmarks.spark_files import DELTA
 from windowmill import aggregate, spark_session
 
 __all__ = [
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 #: Aggregates of the benchmarks as windowmill names them and as Spark does.
 SPEC_AGGREGATES = {"n": {"count": "v"}, "mean": {"mean": "v"}, "top": {"max": "v"}, "sd": {"stddev_samp": "v"}}
 SPARK_AGGREGATES = ("count(v) AS n", "avg(v) AS mean", "max(v) AS top", "stddev_samp(v) AS sd")
+#: Parquet with instants in microseconds, as Spark does not write it unless told to.
+US = "us.parquet"
 #: Later than every window of every workload.
 END_US = 1 << 52
 COLUMNS = ("k", "window_end", "n", "mean", "top", "sd")
@@ -66,7 +69,9 @@ class Frame(ABC):
 
     @cached_property
     def events(self) -> DataFrame:
-        return self._spark.read.schema(from_arrow_schema(SCHEMA)).parquet(f"{self._task['events']}/us.parquet")
+        form = self._task.get("form", US)
+        reader = self._spark.read if form == DELTA else self._spark.read.schema(from_arrow_schema(SCHEMA))
+        return reader.format("delta" if form == DELTA else "parquet").load(f"{self._task['events']}/{form}")
 
     @abstractmethod
     def rows(self) -> DataFrame:

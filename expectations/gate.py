@@ -148,13 +148,24 @@ def _rates(suite: Sequence[Rule], rows_read: int, rows_quarantined: int, loss: C
     for rule in suite:
         result = _unevaluated(rule, "passed", "passed", observed=rate)
         if rule in failed:
-            most = percentage(rule.arguments["max_value"])
-            message = f"{rows_quarantined:,} of {rows_read:,} rows read were quarantined ({rate:.1%}), more than {most}"
+            limit = rule.arguments["max_value"]
+            share = f"{_above(rate, limit)}), more than {percentage(limit)}"
+            message = f"{rows_quarantined:,} of {rows_read:,} rows read were quarantined ({share}"
             result = replace(result, outcome="failed", message=message)
         if rule is telling and told is not None:
             result = replace(result, message=f"{result.message}: {told.describe()}", examples=told.examples)
         results.append(result)
     return results
+
+
+def _above(rate: float, limit: float) -> str:
+    """``rate`` in per cent, with as many decimals as show that it is above ``limit``; at least one.
+
+    >>> _above(0.111, 0.1), _above(0.01004, 0.01)
+    ('11.1%', '1.004%')
+    """
+    decimals = next((n for n in range(1, 15) if round(rate, n + 2) > limit), 15)
+    return f"{rate:.{decimals}%}"
 
 
 def verdict(results: tuple[RuleResult, ...]) -> Verdict:

@@ -20,14 +20,27 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 #: ``connect``: tests run over a Spark Connect server. With it, and with ``spark``, small batches use Spark from their beginning.
 OVER = os.environ.get("WINDOWMILL_TESTS_OVER")
 OVER_CONNECT = OVER == "connect"
-# Who computes the batches of a test that says nothing of it: as by default, Spark's tasks.
-os.environ.setdefault("WINDOWMILL_COMPUTE", "spark")
+#: Who computes the batches of a test that says nothing of it: Spark's tasks, as by default, where the test has a session.
+GIVEN, COMPUTE = os.environ.get("WINDOWMILL_COMPUTE"), {True: "spark", False: "auto"}
+os.environ.setdefault("WINDOWMILL_COMPUTE", COMPUTE[False])
+
+
+@pytest.fixture(autouse=True)
+def _who_computes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", GIVEN or COMPUTE[request.node.get_closest_marker("spark") is not None])
 
 
 @pytest.fixture(autouse=OVER in ("connect", "spark"))
 def spark_for_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs over few rows in plain files use Spark from their beginning, as those over other rows do."""
     use_spark_for_small_batches(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def no_jvm_begins_early(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in a test without Spark do not start a JVM in advance: it would outlive the test, and cost what nothing uses."""
+    if not any(map(request.node.get_closest_marker, ("spark", "dag", "demo"))) and request.path.name != "test_launch.py":
+        monkeypatch.setattr("windowmill.jobs.spark.launch.begin", lambda **_: None)
 
 
 @pytest.fixture(params=["here", "Spark"] if OVER is None else [OVER])

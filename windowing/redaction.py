@@ -57,8 +57,15 @@ def as_written(text: str, filled: Mapping[str, str]) -> str:
     --------
     >>> as_written("site = 'hunter2'", {"${SITE}": "hunter2"})
     "site = '${SITE}'"
+    >>> as_written("No module named 'hunter2'", {"${OWN}": "hunter2.sums:Own"})
+    "No module named '${OWN}'"
     """
     for written, value in sorted(filled.items(), key=lambda pair: -len(pair[1])):
+        # Python's errors name the module or package of ``module:name`` alone.
+        module, names_object, _ = value.partition(":")
+        steps = module.split(".") if names_object else []
+        for part in (".".join(steps[:count]) for count in range(len(steps), 0, -1)):
+            text = text.replace(f"'{part}'", f"'{written}'")
         for form in {value, repr(value)[1:-1]} - {"", written}:
             # A short value may occur inside other words, so only whole words are replaced.
             bounds = (r"(?<!\w)", r"(?!\w)") if len(form) < 6 else ("", "")

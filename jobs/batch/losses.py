@@ -122,7 +122,7 @@ class Lags:
         present: Duration = getattr(pipeline.time, name)
         told = f"{TOO_LATE}: time.{name}: {text} would keep {kept} (now {0 if present.is_zero else present})"
         if not first:
-            return f"{told}, in a pipeline with a new sink, backfilled there"
+            return f"{told}; for the rows of earlier batches too, give the pipeline a new sink and backfill it there"
         bulk = "" if self.vouched else "; history loaded in bulk: run --arrival event_time, which finds no row late"
         return f"{told}: `windowmill abandon` the batch, set it and run again{bulk}"
 

@@ -101,11 +101,14 @@ class PlainFile:
         For each column of the source that the file may store, its name in the file. A column that it lacks is null.
     constants
         For each other column, its value in all rows of the file, as a text.
+    least
+        For columns of instants, as far as the source tells, an instant (µs) before which no value is.
     """
 
     path: str
     names: Mapping[str, str]
     constants: Mapping[str, str | None]
+    least: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.stores import store_of, table_at
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
+from windowmill.jobs.sources.statistics import least_instants
 from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceMissingError, SourceRangeGoneError, first_line
 
 if TYPE_CHECKING:
@@ -192,11 +193,14 @@ class DeltaSource(SourceTable):
             return None
         local, stored = local_path(self.path), self.stored_names()
         root = self.path.rstrip("/") if local is None else str(local)
+        fields = json.loads(self.schema_json)["fields"]
+        instants = {stored[field["name"]]: field["name"] for field in fields if field["type"] == "timestamp"}
         return [
             PlainFile(
                 file.path if file.path.startswith("/") else f"{root}/{file.path}",
                 {name: own for name, own in stored.items() if own not in file.partition},
                 {name: file.partition[own] for name, own in stored.items() if own in file.partition},
+                {instants[own]: least for own, least in least_instants(file.stats, instants).items()},
             )
             for file in reading.files
         ]

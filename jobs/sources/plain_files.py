@@ -29,6 +29,10 @@ _WRITER = b"org.apache.spark.version"
 _INT96_AGREES = b"3.1.0"
 #: Files from other engines may count the days of INT96 before this instant by the Julian calendar.
 _INT96_AGREES_SINCE = to_us(datetime(1900, 1, 1, tzinfo=UTC))
+#: Before 4714 BC the days of INT96 are negative, or the time of day is, which Arrow takes for unsigned numbers.
+_INT96_SURE_SINCE = to_us(datetime(1, 1, 1, tzinfo=UTC))
+#: The last millisecond that Spark can hold.
+_LAST_MS = (1 << 63) // 1_000
 #: Rows of a record batch.
 _BATCH_ROWS = 250_000
 _WHOLE, _DAY = re.compile(r"-?\d{1,18}"), re.compile(r"\d{4}-\d\d-\d\d")
@@ -124,16 +128,31 @@ class Opened:
         return {column.path for column in kinds if column.physical_type == "INT96"}
 
     def check(self, columns: Sequence[str]) -> None:
-        """Raise ``NotPlainError`` if Arrow would read one of ``columns`` otherwise than Spark; looks at values only of old INT96."""
-        doubtful = []
+        """Raise ``NotPlainError`` if Arrow would read one of ``columns`` otherwise than Spark.
+
+        Looks at values only of INT96, and only where the source does not tell the least one.
+        """
+        doubtful, since = {}, _INT96_SURE_SINCE if self._is_int96_sure else _INT96_AGREES_SINCE
         for column, name in self.names(columns).items():
             is_int96 = name in self._int96
             _check_type(self._opened.schema_arrow.field(name).type, self._form.types[column], int96=is_int96)
-            if is_int96 and not self._is_int96_sure:
-                doubtful.append(column)
+            if is_int96 and self._file.least.get(column, since - 1) < since:
+                doubtful[name] = column
         if doubtful:
-            for _ in self.batches(doubtful):
-                pass
+            self._check_int96(list(doubtful), since // 1_000)
+
+    def _check_int96(self, names: Sequence[str], since_ms: int) -> None:
+        """Raise ``NotPlainError`` if a column has an instant before ``since_ms``, or one that Arrow reads without its sign.
+
+        In microseconds such an instant wraps around to any other, in milliseconds it is far beyond all that Spark can hold.
+        """
+        store, path = filesystem_of(self._file.path)
+        with pq.ParquetFile(path, filesystem=store, coerce_int96_timestamp_unit="ms") as opened:
+            for batch in opened.iter_batches(_BATCH_ROWS, columns=list(names), use_threads=False):
+                for column in batch.columns:
+                    span = pc.min_max(column.cast(pa.int64())).as_py()
+                    if span["min"] is not None and (span["min"] < since_ms or span["max"] > _LAST_MS):
+                        raise NotPlainError(self._file.path)
 
     def names(self, columns: Sequence[str]) -> dict[str, str]:
         """The name in the file of each of ``columns`` that it stores."""
@@ -165,7 +184,7 @@ class Opened:
         return found
 
     def batches(self, columns: Sequence[str], row_groups: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
-        """The ``columns`` of the rows of ``row_groups``, of all by default; raises ``NotPlainError`` as :meth:`check`."""
+        """The ``columns`` of the rows of ``row_groups``, of all by default, which have been checked."""
         names, groups = self.names(columns), row_groups if row_groups is not None else range(self.metadata.num_row_groups)
         stored = list(dict.fromkeys(names.values()))
         if not stored:
@@ -184,20 +203,13 @@ class Opened:
             if own is None:
                 cell = pa.repeat(_constant(self._file.constants.get(column), kind), n_rows)
             else:
-                cell = self._as_spark_reads(stored[own], kind, int96=own in self._int96)
+                cell = stored[own]
+                _check_type(cell.type, kind, int96=own in self._int96)
+                cell = cell if cell.type == kind else cell.cast(kind)
             if column in self._form.fixed_lengths:
                 cell = pc.utf8_rpad(cell, self._form.fixed_lengths[column])
             cells.append(cell)
         return pa.record_batch(cells, names=list(columns))
-
-    def _as_spark_reads(self, column: pa.Array, kind: pa.DataType, *, int96: bool) -> pa.Array:
-        """``column`` in the type ``kind``, whose values Spark gives for it."""
-        _check_type(column.type, kind, int96=int96)
-        if int96 and not self._is_int96_sure:
-            least = pc.min(column.cast(pa.int64())).as_py()
-            if least is not None and least < _INT96_AGREES_SINCE:
-                raise NotPlainError(kind)
-        return column if column.type == kind else column.cast(kind)
 
 
 def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool) -> None:

@@ -5,10 +5,8 @@ The statistics in the source's log give bounds of the event times of most files.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,21 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.sources.columns import REASON, ROW
+from windowmill.jobs.sources.statistics import span as span_of
 from windowmill.jobs.ways import row_numbers
-from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, to_us
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
-    from windowmill.jobs.sources.base import AddedFile
     from windowmill.jobs.sources.plain_files import FilePart
     from windowmill.jobs.sources.plain_rows import PlainRows
     from windowmill.jobs.ways.input import TableInput
     from windowmill.windowing.kernels.combine import Bools, Ints
-
-#: Delta cuts instants in statistics to milliseconds.
-_CUT_US = 999
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,27 +108,12 @@ def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> li
     for place, part in enumerate(parts):
         if part.index not in spans:
             name = part.file.names.get(pipeline.time.column)
-            span = _span(batch.files[part.index], name, instants=instants) if decides and name is not None else None
+            span = span_of(batch.files[part.index].stats, name, instants=instants) if decides and name is not None else None
             spans[part.index] = span if span is not None and least <= span[0] and span[2] <= greatest else None
         low, at_least, at_most = spans[part.index] or (AXIS_BEGIN, BEFORE, AXIS_END)
         # Of several parts of a file any may hold its greatest time: the last one tells that all of them have been passed.
         found.append(Times(part.rows, part.first + part.rows, low, at_least if place == final[part.index] else BEFORE, at_most))
     return found
-
-
-def _span(file: AddedFile, name: str, *, instants: bool) -> tuple[int, int, int] | None:
-    """A lower bound of the values of a column, and a lower and an upper one of the greatest; null if the log does not tell."""
-    try:
-        stats = json.loads(file.stats or "{}")
-        low, high = stats["minValues"][name], stats["maxValues"][name]
-        if stats.get("tightBounds") is False:
-            return None
-        if not instants:
-            return (low, high, high) if isinstance(low, int) and isinstance(high, int) else None
-        low, high = (at if isinstance(at, int) else to_us(datetime.fromisoformat(at).astimezone(UTC)) for at in (low, high))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
-    return low, high, high + _CUT_US
 
 
 def surveyed(

@@ -21,7 +21,8 @@ from windowmill.checkpoints.formats import ours
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.manifests import MOST_FILES
 from windowmill.checkpoints.own_tables import DeltaOwnTable
-from windowmill.checkpoints.protocol import ORDER, outstanding, record, refuse_landed, rule, settle, verify
+from windowmill.checkpoints.protocol import outstanding, record, rule, settle
+from windowmill.checkpoints.verification import ORDER, refuse_landed, verify
 from windowmill.windowing.errors import (
     FencedError,
     ForeignWriteError,
@@ -267,7 +268,7 @@ def windows(*ends: int) -> pa.Table:
     return pa.table({"window_end": pa.array(ends, pa.int64())})
 
 
-@pytest.mark.covers("S6")
+@pytest.mark.covers("S8")
 @pytest.mark.parametrize("moved", [False, True], ids=["", "after an OPTIMIZE by others"])
 def test_a_range_is_replaced_in_one_commit(tmp_path, moved):
     pipeline = Pipeline(tmp_path)

@@ -116,7 +116,7 @@ def test_how_to_set_it_depends_on_what_has_been_committed():
     assert first.endswith(
         "`windowmill abandon` the batch, set it and run again; history loaded in bulk: run --arrival event_time, which finds no row late"
     )
-    assert later.endswith("(now 0), in a pipeline with a new sink, backfilled there")
+    assert later.endswith("(now 0); for the rows of earlier batches too, give the pipeline a new sink and backfill it there")
 
 
 def test_every_reason_is_counted_and_has_a_remedy():

@@ -23,6 +23,7 @@ CANARY = "CaNaRy-7f3a'x"
 FULL: dict[str, Any] = {
     "pipeline": "p",
     "renamed_from": "q",
+    "compute": "auto",
     "source": {"path": "/data/in", "format": "delta", "options": {"maxFilesPerTrigger": "5"}, "filter": "v > 1"},
     "keys": ["k"],
     "time": {
@@ -255,3 +256,15 @@ def test_no_table_is_made_where_its_location_is_a_credential(tmp_path, capsys, m
         assert f"{name}.path: holds credentials, which the table's history would keep" in told
         assert "CANARY" not in told
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("command", ["validate", "explain", "run"])
+@pytest.mark.parametrize("value", ["hunter2hunter2:Own", "hunter2hunter2.sums:Own"])
+def test_pythons_own_words_about_a_module_do_not_tell_it(tmp_path, capsys, monkeypatch, command, value):
+    monkeypatch.setenv("SECRET", value)
+    monkeypatch.setattr(launch, "begin", no_spark)
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump(changed(FULL, ("aggregates", "own", "use"), "${SECRET}"), sort_keys=False))
+    assert main([command, str(file)]) != 0
+    captured = capsys.readouterr()
+    assert "hunter2" not in captured.out + captured.err

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
@@ -13,7 +15,7 @@ from pyspark.sql import functions as F
 from windowmill import aggregate
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.ways import file_passes, file_scan, limits, partitioning
-from windowmill.jobs.ways.file_passes import SlicesOfFiles
+from windowmill.jobs.ways.file_passes import RowsByKey, SlicesOfFiles
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.live_row_pass import LiveRows
@@ -177,22 +179,23 @@ def test_blocks_are_short(spark, tmp_path, monkeypatch):
     pq.write_table(_events(5_000), tmp_path / "f.parquet")
     frame, pipeline = spark.read.parquet(str(tmp_path)), parse_pipeline(_SPEC | {"windows": _POLICIES})
     scan, log = _scan(frame), LiveRows.of(pipeline, Columns(frame.schema).arrow).log
+    by_key = RowsByKey(scan, partial(file_passes._fresh_rows, scan, log), log.fresh_schema, log.schema, list(log.keys.values()))
 
     def blocks():
-        for batch in file_passes._blocks(scan, log, 2, iter([pa.record_batch({"id": [0]})])):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        return list(file_passes._blocks(by_key, 2, iter([pa.record_batch({"id": [0]})])))
 
     monkeypatch.setattr(file_passes, "_BLOCK_BYTES", 1 << 30)
-    whole = dict(blocks())
+    whole = {block.column("partition")[0].as_py(): block for block in blocks()}
     assert sorted(whole) == [0, 1]
     monkeypatch.setattr(file_passes, "_BLOCK_BYTES", 10_000)
-    cut = list(blocks())
-    assert max(len(block) for _, block in cut) < 13_000
+    cut = blocks()
+    assert max(len(block.column("rows")[0].as_py()) for block in cut) < 13_000
     for number, block in whole.items():
-        pieces = pa.record_batch({"rows": pa.array([piece for at, piece in cut if at == number], pa.binary())})
-        [rows] = file_passes._rows_of_blocks(iter([pieces]))
-        together = pa.Table.from_batches(rows)
-        assert together.drop_columns(["k", "v"]).equals(pa.ipc.open_stream(block).read_all().drop_columns(["k", "v"]))  # without NaN
+        pieces = [piece for piece in cut if piece.column("partition")[0].as_py() == number]
+        [(together, stored)] = file_passes._groups_of_blocks(by_key, iter(reversed(pieces)))
+        assert not len(stored)
+        expected = pa.ipc.open_stream(block.column("rows")[0].as_buffer()).read_all()
+        assert together.drop_columns(["k", "v"]).equals(expected.drop_columns(["k", "v"]).combine_chunks())  # without NaN
 
 
 def test_times_beyond_the_latest_do_not_count(spark, tmp_path):
@@ -245,24 +248,142 @@ def test_cached_rows_are_sparks(spark, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "columns",
+    ("columns", "plain"),
     [
-        {"v": None},
-        {"v": lambda table: table.column("v").cast(pa.float32())},
-        {"t": lambda table: table.column("t").cast(pa.timestamp("ns", "UTC"), safe=False)},
-        {"t": lambda table: table.column("t").cast(pa.timestamp("ms", "Europe/Paris"), safe=False)},
-        {"t": lambda table: table.column("t").cast(pa.timestamp("us", "America/New_York"))},
-        {"s": lambda table: table.column("s").dictionary_encode()},
-        {"s": lambda table: table.column("s").cast(pa.large_string())},
+        ({"v": None}, True),
+        ({"v": lambda table: table.column("v").cast(pa.float32())}, False),
+        ({"t": lambda table: table.column("t").cast(pa.timestamp("ns", "UTC"), safe=False)}, False),
+        ({"t": lambda table: _in_time(table).cast(pa.timestamp("ms", "Europe/Paris"), safe=False)}, True),
+        ({"t": lambda table: table.column("t").cast(pa.timestamp("us", "America/New_York"))}, True),
+        ({"s": lambda table: table.column("s").dictionary_encode()}, True),
+        ({"s": lambda table: table.column("s").cast(pa.large_string())}, True),
     ],
     ids=["missing", "narrower", "nanoseconds", "milliseconds of another zone", "other_zone", "dictionary", "large"],
 )
-def test_a_file_of_other_types_is_sparks(spark, tmp_path, columns):
+def test_files_of_other_types_are_read_as_spark_reads_them_or_are_sparks(spark, tmp_path, monkeypatch, columns, plain):
     _write(tmp_path / "d")
     _write(tmp_path / "e", **columns)
     schema = spark.read.parquet(str(tmp_path / "d")).schema
     frame = spark.read.schema(schema).parquet(str(tmp_path / "d"), str(tmp_path / "e"))
-    assert _scan(frame) is None
+    assert (_scan(frame) is not None) == plain
+    if plain:
+        ours = _ordered(aggregate(frame, _SPEC), _SPEC["keys"])
+        monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+        assert ours.equals(_ordered(aggregate(frame, _SPEC), _SPEC["keys"]))
+
+
+def _in_time(table):
+    return pc.if_else(pc.less(table.column("t").cast(pa.int64()), 0), None, table.column("t"))
+
+
+@pytest.mark.parametrize("windows", [_SPEC["windows"], _POLICIES], ids=["slices", "live rows"])
+def test_instants_as_spark_writes_them_by_default(spark, tmp_path, monkeypatch, windows):
+    events = _events(2_000)
+    spark.createDataFrame(events.set_column(1, "t", _in_time(events))).coalesce(1).write.parquet(str(tmp_path / "p"))
+    [file] = (tmp_path / "p").glob("*.parquet")
+    assert pq.read_metadata(file).row_group(0).column(1).physical_type == "INT96"
+    spec = _SPEC | {"windows": windows}
+    frame = spark.read.parquet(str(tmp_path / "p"))
+    assert _scan(frame) is not None
+    ours = _ordered(aggregate(frame, spec), _SPEC["keys"])
+    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    assert ours.num_rows > 500
+    assert ours.equals(_ordered(aggregate(frame, spec), _SPEC["keys"]))
+
+
+@pytest.mark.parametrize(
+    ("instant", "plain"),
+    [(-(1 << 62), False), (-210_866_760_000_000_001, False), (-62_135_596_800_000_001, False), (-62_135_596_800_000_000, True)],
+)
+def test_int96_before_year_1_is_sparks(spark, tmp_path, instant, plain):
+    """Where days, or times of day, are negative, Arrow takes them for unsigned numbers."""
+    rows = pa.table({"k": [1.0], "s": ["a"], "v": [1.0], "t": pa.array([instant], pa.timestamp("us", "UTC"))})
+    spark.createDataFrame(rows).coalesce(1).write.parquet(str(tmp_path / "p"))
+    assert (_scan(spark.read.parquet(str(tmp_path / "p"))) is not None) == plain
+
+
+def _delta(spark, path, n=400, seed=1, **options):
+    rng = np.random.default_rng(seed)
+    rows = pa.table(
+        {
+            "k": pa.array(rng.choice([0.0, 7.5], n), mask=rng.random(n) < 0.1),
+            "t": pa.array(_START + rng.integers(0, 3_600_000_000, n), pa.timestamp("us", "UTC"), mask=rng.random(n) < 0.05),
+            "v": pa.array(rng.integers(-99, 99, n) / 4, mask=rng.random(n) < 0.1),
+            "s": pa.array(rng.choice(["a", "b", "ü"], n), mask=rng.random(n) < 0.1),
+        }
+    )
+    writer = spark.createDataFrame(rows).repartition(3).write.format("delta").mode("append")
+    writer.partitionBy(*options.get("partitions", [])).save(path)
+
+
+_EXACT = _SPEC | {"aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}, "top": {"max": "v"}}}
+
+
+def _of_delta(spark, monkeypatch, frame):
+    """Compare the windows that tasks read of a Delta table with those that Spark reads."""
+    assert _scan(frame, _EXACT) is not None
+    rows = aggregate(frame, _EXACT)
+    assert "FileScan" not in rows._jdf.queryExecution().executedPlan().toString()
+    order = [(name, "ascending") for name in ("s", "window_end", "k", "n")]
+    ours = rows.toArrow().sort_by(order)
+    with monkeypatch.context() as patched:
+        patched.setattr(FileScan, "of", lambda *_: None)
+        theirs = aggregate(frame, _EXACT).toArrow().sort_by(order)
+    assert ours.num_rows > 100
+    assert ours.equals(theirs)
+    return ours.num_rows
+
+
+def test_delta_tables_are_read_by_tasks(spark, tmp_path, monkeypatch):
+    path = str(tmp_path / "d")
+    _delta(spark, path)
+    _delta(spark, path, seed=2)
+    frame = spark.read.format("delta").load(path)
+    both = _of_delta(spark, monkeypatch, frame)
+    _of_delta(spark, monkeypatch, frame.select("v", "s", "k", "t"))
+    first = _of_delta(spark, monkeypatch, spark.read.format("delta").option("versionAsOf", 0).load(path))
+    assert first < both
+    frame.createOrReplaceTempView("some_events")
+    _of_delta(spark, monkeypatch, spark.table("some_events"))
+    _of_delta(spark, monkeypatch, spark.sql(f"SELECT * FROM delta.`{path}`"))
+
+
+def test_partitions_and_mapped_columns_of_delta_tables(spark, tmp_path, monkeypatch):
+    path = str(tmp_path / "d")
+    _delta(spark, path, partitions=["s"])
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN v TO w")
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMN v DOUBLE")
+    _of_delta(spark, monkeypatch, spark.read.format("delta").load(path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda frame: frame.where("v > 0.5"),
+        lambda frame: frame.withColumn("v", F.col("v") + 1),
+        lambda frame: frame.selectExpr("k", "t", "s", "v AS w").withColumnRenamed("w", "v"),
+        lambda frame: frame.limit(10),
+        lambda frame: frame.sample(0.5),
+        lambda frame: frame.union(frame),
+        lambda frame: frame.cache(),
+        lambda frame: frame.cache().select("k", "t", "s", "v"),
+    ],
+    ids=["filter", "computed", "renamed", "limit", "sample", "union", "cached", "columns of cached"],
+)
+def test_more_than_a_scan_of_a_delta_table_is_sparks(spark, tmp_path, change):
+    _delta(spark, str(tmp_path / "d"), n=20)
+    assert _scan(change(spark.read.format("delta").load(str(tmp_path / "d")))) is None
+    spark.catalog.clearCache()
+
+
+def test_deleted_rows_of_delta_tables_are_sparks(spark, tmp_path):
+    path = str(tmp_path / "d")
+    _delta(spark, path, n=50)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    assert _scan(spark.read.format("delta").load(path)) is not None
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE v > 0")
+    assert _scan(spark.read.format("delta").load(path)) is None
 
 
 @pytest.mark.usefixtures("_small_parts")
@@ -321,8 +442,6 @@ def test_files_read_in_a_way_of_their_own_are_sparks(spark, tmp_path):
     assert _scan(spark.read.parquet(str(parts))) is None
     spark.read.parquet(path).write.json(str(tmp_path / "json"))
     assert _scan(spark.read.schema(spark.read.parquet(path).schema).json(str(tmp_path / "json"))) is None
-    spark.read.parquet(path).write.format("delta").save(str(tmp_path / "delta"))
-    assert _scan(spark.read.format("delta").load(str(tmp_path / "delta"))) is None
 
 
 @pytest.mark.parametrize(
