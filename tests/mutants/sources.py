@@ -158,11 +158,4 @@ MUTANTS = (
         "            return through\n    return through",
         ("tests/jobs/test_reading.py::test_a_first_batch_takes_rows_in_the_order_of_the_log",),
     ),
-    Mutant(
-        "statistics-read-as-python-dates",
-        "jobs/sources/delta_log.py",
-        "added.select([name for name in wanted if name in added.schema.names]).to_pylist()",
-        "added.to_pylist()",
-        ("tests/jobs/test_reading.py::test_dates_before_year_1_do_not_keep_a_table_from_being_read",),
-    ),
 )
