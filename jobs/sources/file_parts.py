@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -56,12 +56,13 @@ def parts_of(ranges: Sequence[Sequence[FileRange]], form: Form, columns: Sequenc
     """The parts of each task of Spark's own scan, in the same order; null if a file has changed or is not plain."""
     sizes = {part.path: part.size for task in ranges for part in task}
     files = {path: PlainFile(path, {name: name for name in form.types}, {}) for path in sizes}
-    found: dict[str, Examined] = {}
-    for path, size in sizes.items():
-        status = status_of(path)
-        if status is None or status[0] != size or (own := examined(files[path], form, columns)) is None:
-            return None
-        found[path] = Examined(own.row_groups, status)
+    statuses = {path: status_of(path) for path in sizes}
+    if any(status is None or status[0] != sizes[path] for path, status in statuses.items()):
+        return None
+    every = all_examined(list(files.values()), form, columns)
+    if every is None:
+        return None
+    found = {path: replace(own, status=statuses[path]) for path, own in zip(sizes, every, strict=True)}
     index = {path: number for number, path in enumerate(sizes)}
 
     def part(piece: FileRange) -> FilePart:

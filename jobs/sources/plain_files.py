@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 from windowmill.checkpoints.stores import filesystem_of
 from windowmill.jobs.sources.base import PlainFile
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.errors import SourceError
 
 #: Metadata keys. Spark 2 wrote dates and instants before 1582 by the Julian calendar, and later releases mark files that still do.
@@ -30,8 +29,8 @@ _WRITER = b"org.apache.spark.version"
 _INT96_AGREES = b"3.1.0"
 #: Files from other engines may count the days of INT96 before this instant by the Julian calendar.
 _INT96_AGREES_SINCE = to_us(datetime(1900, 1, 1, tzinfo=UTC))
-#: Where the days of INT96 begin: earlier ones are negative, which Arrow does not know.
-_JULIAN_DAY_0 = -2_440_588 * DAY_US
+#: Before 4714 BC the days of INT96 are negative, or the time of day is, which Arrow takes for unsigned numbers.
+_INT96_SURE_SINCE = to_us(datetime(1, 1, 1, tzinfo=UTC))
 #: The last millisecond that Spark can hold.
 _LAST_MS = (1 << 63) // 1_000
 #: Rows of a record batch.
@@ -133,7 +132,7 @@ class Opened:
 
         Looks at values only of INT96, and only where the source does not tell the least one.
         """
-        doubtful, since = {}, _JULIAN_DAY_0 if self._is_int96_sure else _INT96_AGREES_SINCE
+        doubtful, since = {}, _INT96_SURE_SINCE if self._is_int96_sure else _INT96_AGREES_SINCE
         for column, name in self.names(columns).items():
             is_int96 = name in self._int96
             _check_type(self._opened.schema_arrow.field(name).type, self._form.types[column], int96=is_int96)
@@ -143,7 +142,7 @@ class Opened:
             self._check_int96(list(doubtful), since // 1_000)
 
     def _check_int96(self, names: Sequence[str], since_ms: int) -> None:
-        """Raise ``NotPlainError`` if a column has an instant before ``since_ms``, or one whose day Arrow reads without its sign.
+        """Raise ``NotPlainError`` if a column has an instant before ``since_ms``, or one that Arrow reads without its sign.
 
         In microseconds such an instant wraps around to any other, in milliseconds it is far beyond all that Spark can hold.
         """

@@ -40,7 +40,7 @@ class PlainRows:
     files
         The files, in order of arrival.
     versions
-        The version of each file; none if files have no versions, and rows no ``VERSION``.
+        The version of each file; none if files have no versions.
     conditions
         All conditions of the spec, including the filter.
     filtered
@@ -83,10 +83,14 @@ class PlainRows:
             return None
 
     def read_part(self, part: FilePart, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> Iterator[pa.Table]:
-        """As :meth:`read`, the rows of a part of a file that has been examined, in batches; runs in an executor."""
+        """As :meth:`read`, the rows of a part of a file that has been examined, in batches, without ``FILE`` and ``VERSION``.
+
+        Runs in an executor.
+        """
         needed = self.needed(columns)
         for batch, places in read(part, self.form, needed):
-            yield self.evaluated(self._placed(pa.Table.from_batches([batch]), part.index, places), columns, conditions, latest)
+            rows = pa.Table.from_batches([batch]).append_column(ROW, pa.array(places))
+            yield self.evaluated(rows, columns, conditions, latest)
 
     def needed(self, columns: Sequence[str]) -> list[str]:
         """``columns``, and the columns that event times and conditions are made of."""
@@ -101,12 +105,8 @@ class PlainRows:
         if not batches:
             batches = [pa.record_batch([pa.array([], self.form.types[name]) for name in columns], names=columns)]
         rows = pa.Table.from_batches(batches)
-        return self._placed(rows, index, np.arange(rows.num_rows))
-
-    def _placed(self, rows: pa.Table, index: int, places: np.ndarray) -> pa.Table:
-        own: dict[str, pa.Array] = {FILE: pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), ROW: pa.array(places)}
-        if self.versions:
-            own[VERSION] = pa.repeat(pa.scalar(self.versions[index], pa.int64()), rows.num_rows)
+        own = {FILE: pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), ROW: pa.array(np.arange(rows.num_rows))}
+        own[VERSION] = pa.repeat(pa.scalar(self.versions[index], pa.int64()), rows.num_rows)
         for name, column in own.items():
             rows = rows.append_column(name, column)
         return rows
@@ -124,7 +124,7 @@ class PlainRows:
         if wanted:
             # Rows on which the filter fails are kept for quarantine.
             rows = rows.filter(pc.or_(truths[wanted].holds, truths[wanted].failed))
-        own = [FILE, ROW, *([VERSION] if self.versions else [])]
+        own = [name for name in (FILE, ROW, VERSION) if name in rows.column_names]
         added = [*own, REASON, TIME, *([UNTIL_OF] if self.pipeline.time.end else []), *map(condition_column, conditions)]
         return rows.select([*added, *dict.fromkeys(columns)])
 

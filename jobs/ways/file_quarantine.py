@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.json_lines import spark_form
-from windowmill.jobs.sources.columns import REASON, ROW
+from windowmill.jobs.sources.columns import REASON, ROW, VERSION
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.file_passes import numbers_of_tasks
 from windowmill.jobs.ways.file_rows import Arrived, FileRows, examined_all, numbers_in, usable
@@ -74,6 +74,7 @@ class Quarantining:
                 continue
             for rows in new.plain.read_part(part, names, (), latest=new.latest):
                 own = rows.drop_columns([REASON]).join(chosen, ROW, join_type="inner")
+                own = own.append_column(VERSION, pa.repeat(pa.scalar(new.plain.versions[part.index], pa.int64()), own.num_rows))
                 if own.num_rows:
                     yield quarantined(own, names, self.pipeline, self.plan)
 

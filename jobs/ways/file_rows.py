@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.stores import Options, options_of, use_options
-from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
+from windowmill.jobs.sources.columns import REASON, ROW
 from windowmill.jobs.sources.file_parts import Examined, Tasks, all_examined, divided
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow
@@ -142,8 +142,7 @@ class FileRows:
         """The usable rows of a task for windows on ``grids``, as :func:`.lateness.judged` gives them; runs in an executor."""
         for arrived in self._read(task, stage):
             rows = usable(arrived.judged(grids) if self.survey.has_late else arrived.rows)
-            own = [name for name in (FILE, ROW, VERSION, REASON) if name in rows.column_names]
-            yield from rows.drop_columns(own).combine_chunks().to_batches()
+            yield from rows.drop_columns([ROW, REASON]).combine_chunks().to_batches()
 
     def marked(self, task: int, stage: Reading, schema: pa.Schema) -> Iterator[pa.Table]:
         """The usable rows of a task, as :meth:`.NewRows.usable`; runs in an executor."""

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from tests.spark.harness import Bench, differences, events, expected, lasting, run_over
 from windowmill.jobs.sources import statistics
 from windowmill.jobs.sources.base import Reading
-from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
 from windowmill.jobs.sources.file_parts import divided
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
@@ -113,7 +113,7 @@ def _rows(spark: Any, pipeline: Pipeline, *, snapshot: bool = False) -> tuple[pa
         return theirs, None
     parts = [part for task in divided(plain.files, found, 2, 1) for part in task]
     read = [rows for part in parts for rows in plain.read_part(part, list(plain.types), (), latest=pipeline.time.latest(now))]
-    return theirs, pa.concat_tables(read)
+    return theirs.drop_columns([FILE, VERSION]), pa.concat_tables(read)
 
 
 def _same(theirs: pa.Table, ours: pa.Table | None) -> None:
